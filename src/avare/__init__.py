@@ -1,0 +1,16 @@
+"""Adaptive importance sampling: draw the examples that matter, weigh them so that nothing is biased."""
+
+from importlib.metadata import version as _version
+
+from avare import diagnostics as diagnostics
+from avare import samplers as samplers
+from avare import schedules as schedules
+from avare import structures as structures
+from avare.batch import Batch as Batch
+from avare.batch import batch_weights as batch_weights
+from avare.samplers import Avare as Avare
+from avare.samplers import Sampler as Sampler
+from avare.samplers import Uniform as Uniform
+from avare.simplex import minimize_variance as minimize_variance
+
+__version__ = _version("avare")

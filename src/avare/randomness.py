@@ -1,0 +1,63 @@
+"""Random numbers for compiled kernels, taken from a ``numpy.random.Generator``.
+
+Numba can be handed a ``Generator``, but unpacking it costs about ten microseconds
+a call: as much as a whole batch of draws. A kernel therefore gets a *source*: the
+addresses of the bit generator's own ``next_double`` function and of its state, both
+part of NumPy's public interface (``BitGenerator.ctypes``). The numbers are the very
+ones that ``generator.random()`` would give, and the generator's state advances with
+them, so saving and restoring that state is all it takes to resume.
+"""
+
+import ctypes
+from typing import Any, TypeAlias, cast
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+Seed: TypeAlias = int | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
+Source: TypeAlias = tuple[int, int]
+
+
+def uniform_source(generator: np.random.Generator) -> Source:
+    """What a kernel needs to draw from ``generator``, which must outlive it.
+
+    >>> import numpy as np
+    >>> generator = np.random.default_rng(7)
+    >>> next_uniform(uniform_source(generator)) == np.random.default_rng(7).random()
+    True
+    """
+    interface = generator.bit_generator.ctypes
+    function = ctypes.cast(interface.next_double, ctypes.c_void_p).value
+    return cast(int, function), interface.state_address
+
+
+@intrinsic
+def _call_next_double(_context: Any, source: Any) -> Any:  # pragma: no cover - emits machine code; its effect is tested
+    """Emit the call ``next_double(state)`` through the two addresses of ``source``."""
+
+    def emit(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        function_type = ir.FunctionType(ir.DoubleType(), [pointer])
+        function = builder.inttoptr(builder.extract_value(arguments[0], 0), function_type.as_pointer())
+        state = builder.inttoptr(builder.extract_value(arguments[0], 1), pointer)
+        return builder.call(function, [state])
+
+    return types.float64(source), emit
+
+
+def _next_uniform_interpreted(source: Source) -> float:
+    """The same call made from Python, for ``NUMBA_DISABLE_JIT=1``."""
+    function, state = source
+    return float(ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)(function)(state))
+
+
+@numba.njit(cache=True, nogil=True)
+def _next_uniform_compiled(source: Source) -> float:
+    return _call_next_double(source)
+
+
+next_uniform = _next_uniform_interpreted if numba.config.DISABLE_JIT else _next_uniform_compiled
+"""``next_uniform(source)``: the next number in [0, 1), from Python or inside a kernel."""

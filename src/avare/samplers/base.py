@@ -1,0 +1,238 @@
+"""What all samplers are, and what they share.
+
+A sampler draws a batch of indices with weights, and learns from the norms it is told. A new
+one derives from `Sampler` and fills in four methods: `_draw`, `_learn`, `probabilities`, and,
+where it has more than its arguments to save, `_state` and `_restore`.
+"""
+
+import json
+import math
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from avare import validation
+from avare.batch import Batch
+from avare.randomness import Seed, uniform_source
+from avare.structures.buckets import MAX_EXAMPLES
+
+State = dict[str, Any]
+
+_FORMAT = 1  # of the state; to be raised when its meaning changes
+_SHARED_FIELDS = ("steps", "generator", "moments", "last_indices", "last_weights", "last_probabilities")
+_GAIN_DECAY = 0.99  # a batch: the running gain looks back about a hundred batches
+
+
+class Sampler(ABC):
+    """Draws batches of indices, with weights that make any sum over the examples unbiased.
+
+    Parameters
+    ----------
+    n
+        Number of examples.
+    batch_size
+        Draws a step.
+    replacement
+        Whether an index may come twice in a batch.
+    seed
+        An integer, a ``SeedSequence``, a ``BitGenerator``, a ``Generator`` (which is then
+        used, and advanced), or None for a seed from the system.
+    """
+
+    def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:
+        self.n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
+        self.batch_size = validation.integer("batch_size", batch_size, at_least=1)
+        self.replacement = validation.boolean("replacement", replacement)
+        if not self.replacement and self.batch_size > self.n:
+            raise ValueError(f"batch_size = {batch_size}: must be at most n = {self.n} without replacement")
+        self._generator = np.random.default_rng(seed)
+        self._source = uniform_source(self._generator)
+        self._steps = 0
+        self._moments = np.zeros(2)  # uniform's second moment and ours, smoothed
+        self._last: Batch | None = None  # drawn, and not yet told the norms of
+
+    # --- the protocol -----------------------------------------------------------------
+
+    def sample(self) -> Batch:
+        """Draw the next batch, and count the step."""
+        batch = self._draw()
+        self._last = batch
+        self._steps += 1
+        return batch
+
+    def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
+        """Learn the gradient norms of some examples; of a repeated index, the last counts.
+
+        Parameters
+        ----------
+        indices
+            Integers in [0, n): most often ``batch.indices``, but any will do, at any time.
+        norms
+            As many finite numbers, none negative. Otherwise nothing has changed.
+        """
+        checked = validation.indices("indices", indices, self.n)
+        values = validation.nonnegative("norms", norms)
+        validation.same_length("norms", len(values), "indices", len(checked))
+        self._learn(checked, values)
+        last = self._last
+        if last is not None and np.array_equal(checked, last.indices):
+            moments = _GAIN_DECAY * self._moments + _second_moments(self.n, last.weights, last.probabilities, values)
+            if np.isfinite(moments).all():
+                self._moments = moments
+            self._last = None
+
+    @abstractmethod
+    def probabilities(self) -> NDArray[np.float64]:
+        """The probability of each example at the next draw. O(N)."""
+
+    @property
+    def gain(self) -> float:
+        """Uniform's second moment over ours, estimated from the draws alone and smoothed.
+
+        Above 1 where this sampler saves something; nan until the norms of a batch, all as it
+        was drawn, have been told.
+        """
+        uniform, own = self._moments
+        return float(uniform / own) if own > 0.0 else math.nan
+
+    @property
+    def steps(self) -> int:
+        """How many batches have been drawn."""
+        return self._steps
+
+    def state_dict(self) -> State:
+        """All it takes to go on with the very same draws: numbers, text and arrays.
+
+        May be pickled, or kept with ``numpy.savez(file, **state)``.
+        """
+        last = self._last
+        nothing = np.empty(0)
+        state = {
+            "format": _FORMAT,
+            "sampler": type(self).__name__,
+            **self._arguments(),
+            "steps": self._steps,
+            "generator": _generator_to_text(self._generator),
+            "moments": self._moments.copy(),
+            "last_indices": nothing.astype(np.int64) if last is None else last.indices,
+            "last_weights": nothing if last is None else last.weights,
+            "last_probabilities": nothing if last is None else last.probabilities,
+            **self._state(),
+        }
+        return {**state, "checksum": _checksum(state)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, of a sampler with the same arguments.
+
+        A state of another version, of other arguments, or a damaged one is a ``ValueError``,
+        and nothing has changed.
+        """
+        fields = {key: _plain(state[key]) for key in state}
+        expected = self._arguments()
+        for key in ("format", "sampler", *expected, "checksum", *_SHARED_FIELDS):
+            if key not in fields:
+                raise ValueError(f"state lacks {key!r}: it is damaged, or not a sampler's state")
+        if fields["format"] != _FORMAT:
+            raise ValueError(f"state['format'] = {fields['format']!r}: this version of avare reads {_FORMAT}")
+        for key, own in {"sampler": type(self).__name__, **expected}.items():
+            if fields[key] != own:
+                raise ValueError(f"state[{key!r}] = {fields[key]!r}: this sampler has {own!r}")
+        checksum = fields.pop("checksum")
+        found = _checksum(fields)
+        if checksum != found:
+            raise ValueError(f"state['checksum'] = {checksum!r}, but its contents give {found}: it is damaged")
+        generator = _generator_from_text(fields["generator"])
+        last = Batch(fields["last_indices"], fields["last_weights"], fields["last_probabilities"])
+        self._restore(fields)
+        self._generator = generator
+        self._source = uniform_source(generator)
+        self._steps = fields["steps"]
+        self._moments = fields["moments"].copy()
+        self._last = last if len(last) else None
+
+    # --- what a sampler fills in ------------------------------------------------------
+
+    @abstractmethod
+    def _draw(self) -> Batch:
+        """The next batch; `steps` has not been counted up yet."""
+
+    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        """Take in norms, which have been checked."""
+
+    def _arguments(self) -> State:
+        """The arguments that must be the same for a state to be loaded."""
+        return {"n": self.n, "batch_size": self.batch_size, "replacement": self.replacement}
+
+    def _state(self) -> State:
+        """What else there is to save."""
+        return {}
+
+    def _restore(self, state: State) -> None:
+        """Take over what `_state` gave, or raise a ``ValueError`` before anything has changed."""
+
+    # --- Python's own -----------------------------------------------------------------
+
+    def __getstate__(self) -> State:
+        # The source holds addresses in this process.
+        return {key: value for key, value in self.__dict__.items() if key != "_source"}
+
+    def __setstate__(self, state: State) -> None:
+        self.__dict__.update(state)
+        self._source = uniform_source(self._generator)
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{key}={value!r}" for key, value in self._arguments().items())
+        return f"{type(self).__name__}({arguments})"
+
+
+def _plain(value: Any) -> Any:
+    """A field as it was before ``numpy.savez`` made an array of it."""
+    return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def _checksum(fields: Mapping[str, Any]) -> int:
+    """A number that changes with any bit of any field."""
+    checksum = 0
+    for key in sorted(fields):
+        value = np.ascontiguousarray(fields[key])
+        checksum = zlib.crc32(f"{key} {value.dtype.str} {value.shape}".encode(), checksum)
+        checksum = zlib.crc32(value.view(np.uint8).data, checksum)
+    return checksum
+
+
+def _generator_to_text(generator: np.random.Generator) -> str:
+    """The state of a generator as JSON."""
+    return json.dumps(generator.bit_generator.state, default=lambda value: [str(value.dtype), value.tolist()])
+
+
+def _generator_from_text(text: str) -> np.random.Generator:
+    """A generator with a given state."""
+    state = json.loads(text, object_hook=_with_arrays)
+    bit_generator = getattr(np.random, state["bit_generator"])()
+    bit_generator.state = state
+    return np.random.Generator(bit_generator)
+
+
+def _with_arrays(state: State) -> State:
+    return {
+        key: np.array(value[1], dtype=value[0]) if isinstance(value, list) else value for key, value in state.items()
+    }
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _second_moments(n, weights, probabilities, norms):
+    """Unbiased estimates of uniform's second moment, N sum n^2, and of ours, sum n^2 / p."""
+    moments = np.zeros(2, dtype=np.float64)
+    for j in range(len(norms)):
+        square = weights[j] * norms[j] * norms[j]
+        moments[0] += n * square
+        moments[1] += square / probabilities[j]
+    return moments

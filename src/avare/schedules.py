@@ -1,0 +1,178 @@
+"""Step sizes and floors: pure functions of the step t = 1, 2, ...
+
+Each function here returns a schedule, to be called with t (an integer, or an array of
+them). Schedules are immutable, comparable and can be pickled.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare import validation
+
+
+class Schedule(ABC):
+    """A value for each step t, counted from 1."""
+
+    __slots__ = ()
+
+    @overload
+    def __call__(self, t: int) -> float: ...
+    @overload
+    def __call__(self, t: NDArray[np.int64]) -> NDArray[np.float64]: ...
+    def __call__(self, t: Any) -> Any:
+        """The value at step t, or the values at many."""
+        if np.min(t) < 1 if isinstance(t, np.ndarray) else t < 1:
+            raise ValueError(f"t = {t}: steps count from 1")
+        return self._at(t)
+
+    @abstractmethod
+    def _at(self, t: Any) -> Any:
+        """The same, with t checked."""
+
+
+def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = None, p_min: float = 0.0) -> "Floor":
+    r"""The smallest probability that Avare allows at step t.
+
+    .. math:: \varepsilon_t = \frac{1}{C^{1-\delta/3} (C + m(t-1))^{\delta/3}} + p_{\min}
+
+    Parameters
+    ----------
+    n
+        Number of examples.
+    batch_size
+        m, draws a step.
+    delta
+        How fast the iterates settle, in (0, 1]: for step sizes falling as t^-b, take
+        delta = b for SGD and b/2 for SGLD.
+    c
+        C, at least 1 / (1/n - p_min), which is also the default; n where p_min = 0.
+        C = 2n makes the paper's theorem hold for every horizon.
+    p_min
+        In [0, 1/n]: what the floor falls to. 0 for decreasing steps; 1 / (5n) is a safe
+        choice for constant steps.
+
+    Examples
+    --------
+    >>> schedule = floor(1000, batch_size=10)
+    >>> schedule(1), schedule(701)
+    (0.001, 0.0005)
+    """
+    n = validation.integer("n", n, at_least=1)
+    batch_size = validation.integer("batch_size", batch_size, at_least=1)
+    delta = validation.number("delta", delta, above=0.0)
+    if delta > 1.0:
+        raise ValueError(f"delta = {delta}: must be at most 1")
+    p_min = validation.number("p_min", p_min, at_least=0.0)
+    if p_min * n > 1.0:
+        raise ValueError(f"p_min = {p_min}: must be at most 1/n = {1.0 / n}")
+    smallest = np.inf if p_min * n == 1.0 else n / (1.0 - p_min * n)
+    if c is None:
+        c = smallest
+    elif validation.number("c", c, above=0.0) < smallest * (1.0 - 1e-12):
+        raise ValueError(f"c = {c}: must be at least 1 / (1/n - p_min) = {smallest}")
+    return Floor(n, batch_size, delta, float(c), p_min)
+
+
+def inverse_time(n: int, smoothness: float, strong_convexity: float, batch_size: int = 1) -> "InverseTime":
+    r"""The paper's step size for SGD, :math:`\alpha_t = m / (2 N L + m \mu t)`.
+
+    Parameters
+    ----------
+    n
+        N, number of examples.
+    smoothness
+        L, the largest smoothness constant of an example.
+    strong_convexity
+        mu, of the whole sum.
+    batch_size
+        m, draws a step.
+
+    Examples
+    --------
+    >>> inverse_time(100, smoothness=0.25, strong_convexity=1.0)(50)
+    0.01
+    """
+    n = validation.integer("n", n, at_least=1)
+    smoothness = validation.number("smoothness", smoothness, at_least=0.0)
+    strong_convexity = validation.number("strong_convexity", strong_convexity, at_least=0.0)
+    if smoothness == 0.0 and strong_convexity == 0.0:
+        raise ValueError("smoothness = 0.0 and strong_convexity = 0.0: one must be above 0")
+    batch_size = validation.integer("batch_size", batch_size, at_least=1)
+    return InverseTime(2.0 * n * smoothness / batch_size, strong_convexity)
+
+
+def polynomial(scale: float, offset: float, power: float) -> "Polynomial":
+    r"""Step sizes :math:`\alpha_t = E / (F + t - 1)^\beta`.
+
+    Parameters
+    ----------
+    scale
+        E, above 0.
+    offset
+        F, at least 1.
+    power
+        beta, in [0, 1].
+
+    Examples
+    --------
+    >>> polynomial(3.0, offset=2.0, power=1.0)(5)
+    0.5
+    """
+    scale = validation.number("scale", scale, above=0.0)
+    offset = validation.number("offset", offset, at_least=1.0)
+    power = validation.number("power", power, at_least=0.0)
+    if power > 1.0:
+        raise ValueError(f"power = {power}: must be at most 1, or the steps' sum stays finite")
+    return Polynomial(scale, offset, power)
+
+
+def constant(value: float) -> "Polynomial":
+    """The same step size at each step.
+
+    >>> constant(0.1)(7)
+    0.1
+    """
+    return Polynomial(validation.number("value", value, above=0.0), 1.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Floor(Schedule):
+    """What `floor` returns."""
+
+    n: int
+    batch_size: int
+    delta: float
+    c: float
+    p_min: float
+
+    def _at(self, t: Any) -> Any:
+        if self.c == np.inf:  # p_min = 1/n
+            return 0.0 * t + self.p_min
+        return (self.c / (self.c + self.batch_size * (t - 1))) ** (self.delta / 3.0) / self.c + self.p_min
+
+
+@dataclass(frozen=True, slots=True)
+class InverseTime(Schedule):
+    """What `inverse_time` returns."""
+
+    offset: float
+    slope: float
+
+    def _at(self, t: Any) -> Any:
+        return 1.0 / (self.offset + self.slope * t)
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial(Schedule):
+    """What `polynomial` and `constant` return."""
+
+    scale: float
+    offset: float
+    power: float
+
+    def _at(self, t: Any) -> Any:
+        return self.scale / (self.offset + t - 1) ** self.power

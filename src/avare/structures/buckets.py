@@ -1,0 +1,758 @@
+"""Draws with ``p_i = max(h_i, e) / Z`` in constant time, whatever the number of examples.
+
+The paper keeps its norms in a sorted tree with cumulative sums, at O(N) a step. Nothing
+in Lemma 1 needs the order *within* a narrow range of norms, so here norms are only
+grouped, and all of it is integer arithmetic.
+
+A norm is kept with 24 significant bits (a float32, without its gap near zero) as a
+**code**, an integer that grows with the norm: ``octave << 23 | mantissa``. Its leading
+bits name ever narrower groups:
+
+=========  ==============  ======================================================
+octave     ``code >> 23``  norms within a factor 2; 0 holds the zeros alone
+cell       ``code >> 20``  an eighth of an octave: its members are kept together
+bin        ``code >> 13``  1/1024 of an octave: where the threshold ``e`` may stand
+=========  ==============  ======================================================
+
+All norms of an octave are whole multiples of one power of two, so each group keeps an
+integer count and an integer sum: **exact, in whatever order updates come**.
+
+*Solve.* ``floor(e) = e / Z(e)`` grows with ``e``: go down from the largest octave, then
+through the cells of the octave where it crosses the wanted floor, then through the bins
+of that cell. An empty bin gives ``e`` exactly; otherwise ``e`` is put on the bin's upper
+edge, so that ``p`` is exactly Lemma 1's solution for a floor in ``[floor, floor (1 + 2^-10)]``.
+
+*Draw.* Choose an octave by its mass, a cell of it by its mass, a uniform member, and accept
+it with probability (its mass) / (the largest in the cell), at least 8/9; cells wholly below
+``e`` accept at once. One uniform number serves all three choices: as in inverse-transform
+sampling, each ``p_i`` is realised to an absolute 2^-53.
+
+*Move.* The members of a cell fill pages of 128, taken from a common pool and found through
+a two-level page table. Moving a member to another cell fills its hole with the last member
+of the old cell and appends it to the new one: two writes, however far apart the cells are.
+
+*Example.* Norms 1.0, 1.5, 6.0, 0.0: octaves hold {1.0, 1.5}, {6.0} and the zero. For the
+floor 0.1, going down from the top: at ``e = 4``, Z = 6 + 3 * 4 = 18 and 4/18 > 0.1, go on;
+at ``e = 1``, Z = 8.5 + 1 = 9.5 and 1/9.5 > 0.1, go on; only the zero is left, so
+``e = 0.1 * 8.5 / (1 - 0.1)`` = 0.944, Z = 9.444, p = (0.106, 0.159, 0.635, 0.1).
+"""
+
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from avare.randomness import Source, next_uniform
+from avare.structures.solution import Solution
+
+_OCTAVES = 278  # the zeros, then 2^-149 up to 2^128: every float32, subnormals included
+_MANTISSA_BITS = 23
+_CELL_SHIFT = 20
+_BIN_SHIFT = 13
+_CELLS = _OCTAVES << (_MANTISSA_BITS - _CELL_SHIFT)
+_BINS = _OCTAVES << (_MANTISSA_BITS - _BIN_SHIFT)
+_CELLS_AN_OCTAVE = 1 << (_MANTISSA_BITS - _CELL_SHIFT)
+_BINS_A_CELL = 1 << (_CELL_SHIFT - _BIN_SHIFT)
+_BINS_AN_OCTAVE = 1 << (_MANTISSA_BITS - _BIN_SHIFT)
+_IMPLICIT = 1 << _MANTISSA_BITS
+_CODE_OFFSET = (1023 - 150) << _MANTISSA_BITS  # float64's exponent field at octave 0
+_CODE_SMALLEST = 1 << _MANTISSA_BITS
+_CODE_LARGEST = (_OCTAVES << _MANTISSA_BITS) - 1
+_UNITS = np.array([np.ldexp(1.0, octave - 173) for octave in range(_OCTAVES + 1)])
+
+_INDEX_BITS = 31  # a member is code << 31 | index, positive; its sign marks it as drawn
+_INDEX_MASK = (1 << _INDEX_BITS) - 1
+_UNMARKED = np.int64(0x7FFFFFFFFFFFFFFF)
+_MARK = ~_UNMARKED
+_PAGE_BITS = 7
+_PAGE = 1 << _PAGE_BITS
+_TABLE_BITS = 7
+_TABLE = 1 << _TABLE_BITS
+MAX_EXAMPLES = (1 << _INDEX_BITS) - (1 << 20)
+
+_COUNT, _SUM = 0, 1  # columns of `octaves` and `cells`
+_TOP, _LOW, _FREE_PAGES, _FREE_TABLES = 0, 1, 2, 3  # entries of `registers`
+
+
+class _Arrays(NamedTuple):
+    """Everything the kernels read and write."""
+
+    members: NDArray[np.int64]  # by slot: code << 31 | index
+    slots: NDArray[np.int32]  # by index: where it stands in `members`
+    octaves: NDArray[np.int64]  # by octave: count, sum of mantissas
+    cells: NDArray[np.int64]  # by cell: count, sum of mantissas
+    bin_counts: NDArray[np.int32]
+    bin_sums: NDArray[np.int64]
+    directory: NDArray[np.int32]  # by cell and k >> 14: its page tables
+    tables: NDArray[np.int32]  # page tables: page numbers
+    free_pages: NDArray[np.int32]  # a stack of page numbers
+    free_tables: NDArray[np.int32]  # a stack of page-table numbers
+    registers: NDArray[np.int64]  # highest and lowest octave in use (zeros aside), heights of the stacks
+    masses: NDArray[np.float64]  # by octave: scratch for one draw
+
+
+class Buckets:
+    """Norms of n examples, from which to draw in constant time.
+
+    Norms are rounded to 24 significant bits; positive norms outside [2^-149, 2^128) are
+    moved to the nearer end of that range. Which distribution is used never affects
+    unbiasedness, only variance, and that by less than 2^-24.
+
+    Memory: 12 bytes an example (plus 0.6 for page tables), and about 8 MB.
+
+    >>> import numpy as np
+    >>> from avare.randomness import uniform_source
+    >>> buckets = Buckets([1.0, 1.5, 6.0, 0.0])
+    >>> buckets.probabilities(floor=0.1).round(3)
+    array([0.106, 0.159, 0.635, 0.1  ])
+    >>> buckets.update([3, 0], [6.0, 0.0])
+    >>> buckets.probabilities(floor=0.0).round(3)
+    array([0.   , 0.111, 0.444, 0.444])
+    >>> generator = np.random.default_rng(0)
+    >>> indices, p = buckets.draw(0.1, 3, replacement=False, source=uniform_source(generator))
+    >>> len(set(indices.tolist()))
+    3
+    """
+
+    def __init__(self, norms: ArrayLike) -> None:
+        """Build from given norms, finite and not negative. O(N)."""
+        values = np.ascontiguousarray(norms, dtype=np.float64)
+        self.n = len(values)
+        self._arrays = _allocate(self.n)
+        _build(self._arrays, values)
+
+    @classmethod
+    def zeros(cls, n: int) -> "Buckets":
+        """Build with all norms zero, without making an array of them. O(N)."""
+        return cls.from_state(np.arange(n, dtype=np.int64), n)
+
+    @classmethod
+    def from_state(cls, state: NDArray[np.int64], n: int) -> "Buckets":
+        """Build from what `state` gave for n examples; anything else is a ``ValueError``. O(N)."""
+        if state.shape != (n,) or state.dtype != np.int64:
+            raise ValueError(f"state has shape {state.shape} and dtype {state.dtype}: must be {n} int64")
+        self = cls.__new__(cls)
+        self.n = n
+        self._arrays = _allocate(n)
+        fault = int(_restore(self._arrays, state))
+        if fault >= 0:
+            raise ValueError(f"state[{fault}] = {state[fault]}: does not fit what stands before it")
+        return self
+
+    def state(self) -> NDArray[np.int64]:
+        """All there is to save: code and index of each member, cell by cell. O(N)."""
+        return _export(self._arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by all arrays, used or not. O(1)."""
+        return sum(array.nbytes for array in self._arrays)
+
+    def norms(self) -> NDArray[np.float64]:
+        """The norms as they are kept, by index. O(N)."""
+        return _norms(self._arrays)
+
+    def total(self) -> float:
+        """The sum of all norms, correctly rounded. O(1).
+
+        >>> Buckets([1e30, 1.0, 1e-30]).total() == 1e30
+        False
+        >>> Buckets([2.0**100, 1.0, 2.0**-100]).total() == 2.0**100
+        True
+        """
+        whole = sum(int(each) << octave for octave, each in enumerate(self._arrays.octaves[:, _SUM]))
+        return float(Fraction(whole, 1 << 173))
+
+    def solve(self, floor: float) -> Solution:
+        """Lemma 1's solution for the nearest floor that can be kept. O(1)."""
+        threshold, scale, _, above, _, _ = _solve(self._arrays, floor)
+        return Solution(floor=threshold / scale, threshold=threshold, scale=scale, above=above)
+
+    def probabilities(self, floor: float) -> NDArray[np.float64]:
+        """The probability of each example. O(N)."""
+        return _probabilities(self._arrays, floor)
+
+    def draw(
+        self, floor: float, size: int, *, replacement: bool, source: Source
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Draw indices, in order, and the probability of each. O(size).
+
+        Without replacement each draw is from the examples not drawn before, renormalised;
+        the probabilities returned are those before any draw.
+        """
+        indices = np.empty(size, dtype=np.int64)
+        probabilities = np.empty(size, dtype=np.float64)
+        if replacement:
+            _draw_with_replacement(self._arrays, floor, source, indices, probabilities)
+        elif not _draw_without_replacement(self._arrays, floor, source, indices, probabilities):
+            raise ValueError(
+                f"size = {size} draws without replacement, but fewer examples have a probability above zero"
+            )
+        return indices, probabilities
+
+    def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
+        """Replace the norms of some examples; of a repeated index, the last counts. O(1) each.
+
+        Indices and norms must be valid: `avare.samplers` checks them.
+        """
+        _update(
+            self._arrays,
+            np.ascontiguousarray(indices, dtype=np.int64),
+            np.ascontiguousarray(norms, dtype=np.float64),
+        )
+
+    def check(self) -> None:
+        """Assert every invariant. O(N)."""
+        a = self._arrays
+        slots = np.concatenate(
+            [np.empty(0, np.int64), *(_slots_of_cell(a, c) for c in np.flatnonzero(a.cells[:, _COUNT]))]
+        )
+        members = a.members[slots]
+        assert (members >= 0).all(), "a member is still marked as drawn"
+        codes, indices = members >> _INDEX_BITS, members & _INDEX_MASK
+        assert np.array_equal(np.sort(indices), np.arange(self.n)), "not every index is there once"
+        assert np.array_equal(a.slots[indices], slots), "an index points to another slot than its own"
+        assert (codes[codes != 0] >= _CODE_SMALLEST).all() and (codes <= _CODE_LARGEST).all(), "a code out of range"
+        mantissas = np.where(codes > 0, codes & (_IMPLICIT - 1) | _IMPLICIT, 0)
+        by_cell = np.repeat(np.arange(_CELLS), a.cells[:, _COUNT])
+        assert np.array_equal(codes >> _CELL_SHIFT, by_cell), "a member stands in a cell that is not its own"
+        for name, counts, sums, shift in (
+            ("octave", a.octaves[:, _COUNT], a.octaves[:, _SUM], _MANTISSA_BITS),
+            ("cell", a.cells[:, _COUNT], a.cells[:, _SUM], _CELL_SHIFT),
+            ("bin", a.bin_counts, a.bin_sums, _BIN_SHIFT),
+        ):
+            exact = np.zeros(len(sums), dtype=np.int64)
+            np.add.at(exact, codes >> shift, mantissas)
+            assert np.array_equal(counts, np.bincount(codes >> shift, minlength=len(counts))), (
+                f"{name} counts are wrong"
+            )
+            assert np.array_equal(sums, exact), f"{name} sums are wrong"
+        used = np.flatnonzero(a.octaves[1:, _COUNT]) + 1
+        assert used.size == 0 or a.registers[_LOW] <= used[0] <= used[-1] <= a.registers[_TOP], (
+            "octaves in use are missed"
+        )
+        pages_used = int((-(-a.cells[:, _COUNT] // _PAGE)).sum())
+        tables_used = int((-(-a.cells[:, _COUNT] // (_PAGE * _TABLE))).sum())
+        free_pages = a.free_pages[: a.registers[_FREE_PAGES]]
+        free_tables = a.free_tables[: a.registers[_FREE_TABLES]]
+        assert len(free_pages) + pages_used == len(a.free_pages), "pages were lost"
+        assert len(free_tables) + tables_used == len(a.free_tables), "page tables were lost"
+        assert len(np.unique(free_pages)) == len(free_pages), "a page is free twice"
+        assert not np.isin(slots >> _PAGE_BITS, free_pages).any(), "a page is both free and in use"
+
+
+def _allocate(n: int) -> _Arrays:
+    # A cell's last page and last table may be nearly empty, but no more cells than examples are in use.
+    spare = min(n, _CELLS) + 1
+    pages = n // _PAGE + spare
+    tables = n // (_PAGE * _TABLE) + spare
+    return _Arrays(
+        members=np.empty(pages * _PAGE, dtype=np.int64),
+        slots=np.empty(n, dtype=np.int32),
+        octaves=np.zeros((_OCTAVES, 2), dtype=np.int64),
+        cells=np.zeros((_CELLS, 2), dtype=np.int64),
+        bin_counts=np.zeros(_BINS, dtype=np.int32),
+        bin_sums=np.zeros(_BINS, dtype=np.int64),
+        directory=np.empty((_CELLS, n // (_PAGE * _TABLE) + 1), dtype=np.int32),
+        tables=np.empty(tables * _TABLE, dtype=np.int32),
+        free_pages=np.arange(pages - 1, -1, -1, dtype=np.int32),
+        free_tables=np.arange(tables - 1, -1, -1, dtype=np.int32),
+        registers=np.array([0, _OCTAVES, pages, tables], dtype=np.int64),
+        masses=np.empty(_OCTAVES, dtype=np.float64),
+    )
+
+
+# --- codes ---------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _encode(norm):
+    """The code of a norm: its float64 bits, rounded to a 23-bit mantissa, half to even."""
+    if norm == 0.0:
+        return 0
+    bits = np.float64(norm).view(np.int64)
+    code = ((bits + ((1 << 28) - 1) + ((bits >> 29) & 1)) >> 29) - _CODE_OFFSET
+    return min(max(code, _CODE_SMALLEST), _CODE_LARGEST)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _mantissa(code):
+    """The norm in units of its octave."""
+    return (code & (_IMPLICIT - 1)) | (_IMPLICIT if code > 0 else 0)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _value(code):
+    """The norm that a code stands for; of ``bin << 13``, the lower edge of that bin."""
+    return _mantissa(code) * _UNITS[code >> _MANTISSA_BITS]
+
+
+# --- members and their pages ---------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _slot(arrays, cell, k):
+    """Where the k-th member of a cell stands."""
+    table = arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
+    page = arrays.tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))]
+    return (np.int64(page) << _PAGE_BITS) + (k & (_PAGE - 1))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _reserve(arrays, cell, k):
+    """Make room for the k-th member of a cell, the first of its page."""
+    if k & (_PAGE * _TABLE - 1) == 0:
+        arrays.registers[_FREE_TABLES] -= 1
+        arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)] = arrays.free_tables[arrays.registers[_FREE_TABLES]]
+    arrays.registers[_FREE_PAGES] -= 1
+    table = arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
+    arrays.tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))] = arrays.free_pages[
+        arrays.registers[_FREE_PAGES]
+    ]
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _release(arrays, cell, k):
+    """Give back the page whose first member, the k-th of the cell, has gone."""
+    table = arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
+    page = arrays.tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))]
+    arrays.free_pages[arrays.registers[_FREE_PAGES]] = page
+    arrays.registers[_FREE_PAGES] += 1
+    if k & (_PAGE * _TABLE - 1) == 0:
+        arrays.free_tables[arrays.registers[_FREE_TABLES]] = table
+        arrays.registers[_FREE_TABLES] += 1
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _count(arrays, code, sign):
+    """Add a norm to the counts and sums of its groups (sign = 1), or take it out (-1)."""
+    mantissa = sign * _mantissa(code)
+    arrays.bin_counts[code >> _BIN_SHIFT] += sign
+    arrays.bin_sums[code >> _BIN_SHIFT] += mantissa
+    arrays.cells[code >> _CELL_SHIFT, _COUNT] += sign
+    arrays.cells[code >> _CELL_SHIFT, _SUM] += mantissa
+    arrays.octaves[code >> _MANTISSA_BITS, _COUNT] += sign
+    arrays.octaves[code >> _MANTISSA_BITS, _SUM] += mantissa
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _widen(arrays, octave):
+    """Note that an octave is in use."""
+    if octave > 0:
+        arrays.registers[_TOP] = max(arrays.registers[_TOP], octave)
+        arrays.registers[_LOW] = min(arrays.registers[_LOW], octave)
+
+
+@njit(cache=True, nogil=True)
+def _update(arrays, indices, norms):
+    # Look up all members first: these loads do not wait for each other, those of the moves below do.
+    spread = np.int64(0)
+    for j in range(len(indices)):
+        spread ^= arrays.members[arrays.slots[indices[j]]]
+    for j in range(len(indices)):
+        index, code = indices[j], _encode(norms[j])
+        slot = np.int64(arrays.slots[index])
+        old = arrays.members[slot] >> _INDEX_BITS
+        if code == old:
+            continue
+        cell, old_cell = code >> _CELL_SHIFT, old >> _CELL_SHIFT
+        if cell != old_cell:
+            last = arrays.cells[old_cell, _COUNT] - 1
+            moved = arrays.members[_slot(arrays, old_cell, last)]
+            arrays.members[slot] = moved
+            arrays.slots[moved & _INDEX_MASK] = slot
+            if last & (_PAGE - 1) == 0:
+                _release(arrays, old_cell, last)
+            end = arrays.cells[cell, _COUNT]
+            if end & (_PAGE - 1) == 0:
+                _reserve(arrays, cell, end)
+            slot = _slot(arrays, cell, end)
+            arrays.slots[index] = slot
+            _widen(arrays, code >> _MANTISSA_BITS)
+        arrays.members[slot] = code << _INDEX_BITS | index
+        _count(arrays, old, -1)
+        _count(arrays, code, 1)
+    return spread
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _lay_out(arrays):
+    """Give each cell, whose count is known, its pages, one after another; return each cell's first slot."""
+    ends = np.empty(_CELLS, dtype=np.int64)
+    for cell in range(_CELLS):
+        ends[cell] = (len(arrays.free_pages) - arrays.registers[_FREE_PAGES]) << _PAGE_BITS
+        for k in range(0, arrays.cells[cell, _COUNT], _PAGE):
+            _reserve(arrays, cell, k)
+        if arrays.cells[cell, _COUNT] > 0:
+            _widen(arrays, cell >> (_MANTISSA_BITS - _CELL_SHIFT))
+    return ends
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _sum_up(arrays):
+    """Make the counts and sums of cells and octaves from those of the bins."""
+    for bin_ in range(_BINS):
+        if arrays.bin_counts[bin_] > 0:
+            cell = bin_ >> (_CELL_SHIFT - _BIN_SHIFT)
+            octave = bin_ >> (_MANTISSA_BITS - _BIN_SHIFT)
+            arrays.cells[cell, _COUNT] += arrays.bin_counts[bin_]
+            arrays.cells[cell, _SUM] += arrays.bin_sums[bin_]
+            arrays.octaves[octave, _COUNT] += arrays.bin_counts[bin_]
+            arrays.octaves[octave, _SUM] += arrays.bin_sums[bin_]
+
+
+@njit(cache=True, nogil=True)
+def _build(arrays, norms):
+    for index in range(len(norms)):
+        code = _encode(norms[index])
+        arrays.bin_counts[code >> _BIN_SHIFT] += 1
+        arrays.bin_sums[code >> _BIN_SHIFT] += _mantissa(code)
+    _sum_up(arrays)
+    ends = _lay_out(arrays)
+    for index in range(len(norms)):
+        code = _encode(norms[index])
+        slot = ends[code >> _CELL_SHIFT]
+        ends[code >> _CELL_SHIFT] = slot + 1
+        arrays.members[slot] = code << _INDEX_BITS | index
+        arrays.slots[index] = slot
+
+
+@njit(cache=True, nogil=True)
+def _restore(arrays, members):
+    """Fill empty arrays from members in the order of their cells; return where that fails, or -1."""
+    n = len(members)
+    arrays.slots[:] = -1
+    cell = 0
+    for j in range(n):
+        code, index = members[j] >> _INDEX_BITS, members[j] & _INDEX_MASK
+        valid = code == 0 or _CODE_SMALLEST <= code <= _CODE_LARGEST
+        if not valid or code >> _CELL_SHIFT < cell or index >= n or arrays.slots[index] != -1:
+            return j
+        arrays.slots[index] = 0
+        cell = code >> _CELL_SHIFT
+        arrays.bin_counts[code >> _BIN_SHIFT] += 1
+        arrays.bin_sums[code >> _BIN_SHIFT] += _mantissa(code)
+    _sum_up(arrays)
+    ends = _lay_out(arrays)
+    for j in range(n):
+        cell = members[j] >> (_INDEX_BITS + _CELL_SHIFT)
+        arrays.members[ends[cell]] = members[j]
+        arrays.slots[members[j] & _INDEX_MASK] = ends[cell]
+        ends[cell] += 1
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _export(arrays):
+    members = np.empty(len(arrays.slots), dtype=np.int64)
+    j = 0
+    for cell in range(_CELLS):
+        for k in range(arrays.cells[cell, _COUNT]):
+            members[j] = arrays.members[_slot(arrays, cell, k)]
+            j += 1
+    return members
+
+
+@njit(cache=True, nogil=True)
+def _slots_of_cell(arrays, cell):
+    slots = np.empty(arrays.cells[cell, _COUNT], dtype=np.int64)
+    for k in range(len(slots)):
+        slots[k] = _slot(arrays, cell, k)
+    return slots
+
+
+@njit(cache=True, nogil=True)
+def _norms(arrays):
+    norms = np.empty(len(arrays.slots), dtype=np.float64)
+    for index in range(len(norms)):
+        norms[index] = _value(arrays.members[arrays.slots[index]] >> _INDEX_BITS)
+    return norms
+
+
+# --- Lemma 1 -------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _solve(arrays, floor):
+    """Where the threshold stands.
+
+    Returns the threshold e, the scale Z, the first bin above the threshold (its norms and
+    all beyond count as they are, the rest as e), how many norms that is, and count and sum
+    of those of them that share a cell with norms below.
+    """
+    n = len(arrays.slots)
+    while arrays.registers[_TOP] > 0 and arrays.octaves[arrays.registers[_TOP], _COUNT] == 0:
+        arrays.registers[_TOP] -= 1
+    top = arrays.registers[_TOP]
+    if top == 0:
+        arrays.registers[_LOW] = _OCTAVES
+    else:
+        while arrays.octaves[arrays.registers[_LOW], _COUNT] == 0:
+            arrays.registers[_LOW] += 1
+    if top == 0 or floor * n >= 1.0:  # uniform: a threshold above all norms
+        threshold = 2.0 * _IMPLICIT * _UNITS[top]
+        return threshold, n * threshold, _BINS, 0, 0, 0
+    low = arrays.registers[_LOW]
+
+    # The threshold lies below the edge of a group as long as edge / Z(edge) >= floor.
+    total, above = 0.0, 0  # of the octaves above
+    octave = top
+    while octave >= low:
+        more, count = total + arrays.octaves[octave, _SUM] * _UNITS[octave], above + arrays.octaves[octave, _COUNT]
+        if _IMPLICIT * _UNITS[octave] * (1.0 - floor * (n - count)) < floor * more:
+            break
+        total, above = more, count
+        octave -= 1
+    if octave < low:  # only the zeros are below
+        threshold = floor * total / (1.0 - floor * (n - above))
+        return threshold, total + threshold * (n - above), low * _BINS_AN_OCTAVE, above, 0, 0
+
+    unit = _UNITS[octave]
+    part_sum, part_count = 0, 0  # of the cells above, in this octave
+    cell = octave * _CELLS_AN_OCTAVE + _CELLS_AN_OCTAVE - 1
+    while cell > octave * _CELLS_AN_OCTAVE:
+        sum_, count = part_sum + arrays.cells[cell, _SUM], part_count + arrays.cells[cell, _COUNT]
+        if _value(cell << _CELL_SHIFT) * (1.0 - floor * (n - above - count)) < floor * (total + sum_ * unit):
+            break
+        part_sum, part_count = sum_, count
+        cell -= 1
+    total, above = total + part_sum * unit, above + part_count
+
+    part_sum, part_count = 0, 0  # of the bins above, in this cell
+    bin_ = cell * _BINS_A_CELL + _BINS_A_CELL - 1
+    while bin_ > cell * _BINS_A_CELL:
+        sum_, count = part_sum + arrays.bin_sums[bin_], part_count + arrays.bin_counts[bin_]
+        if _value(bin_ << _BIN_SHIFT) * (1.0 - floor * (n - above - count)) < floor * (total + sum_ * unit):
+            break
+        part_sum, part_count = sum_, count
+        bin_ -= 1
+    total, above = total + part_sum * unit, above + part_count
+
+    threshold = _value((bin_ + 1) << _BIN_SHIFT)
+    if arrays.bin_counts[bin_] == 0:
+        threshold = min(threshold, floor * total / (1.0 - floor * (n - above)))
+    return threshold, total + threshold * (n - above), bin_ + 1, above, part_count, part_sum
+
+
+@njit(cache=True, nogil=True)
+def _probabilities(arrays, floor):
+    threshold, scale, first, _, _, _ = _solve(arrays, floor)
+    probabilities = np.empty(len(arrays.slots), dtype=np.float64)
+    for index in range(len(probabilities)):
+        code = arrays.members[arrays.slots[index]] >> _INDEX_BITS
+        probabilities[index] = (_value(code) if code >> _BIN_SHIFT >= first else threshold) / scale
+    return probabilities
+
+
+# --- draws ---------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _cell_mass(arrays, cell, crossing, threshold, part_count, part_sum):
+    """The sum over a cell of max(norm, threshold)."""
+    unit = _UNITS[cell >> (_MANTISSA_BITS - _CELL_SHIFT)]
+    if cell > crossing:
+        return arrays.cells[cell, _SUM] * unit
+    if cell < crossing:
+        return arrays.cells[cell, _COUNT] * threshold
+    return part_sum * unit + (arrays.cells[cell, _COUNT] - part_count) * threshold
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _octave_mass(arrays, octave, crossing, threshold, part_count, part_sum):
+    """The sum over an octave of max(norm, threshold)."""
+    crossed = crossing >> (_MANTISSA_BITS - _CELL_SHIFT)
+    if octave > crossed:
+        return arrays.octaves[octave, _SUM] * _UNITS[octave]
+    if octave < crossed:
+        return arrays.octaves[octave, _COUNT] * threshold
+    mass = 0.0
+    for cell in range(octave * _CELLS_AN_OCTAVE, (octave + 1) * _CELLS_AN_OCTAVE):
+        mass += _cell_mass(arrays, cell, crossing, threshold, part_count, part_sum)
+    return mass
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _weigh(arrays, crossing, threshold, part_count, part_sum):
+    """Set the mass of each octave in use; return their sum."""
+    total = 0.0
+    for octave in range(arrays.registers[_TOP], arrays.registers[_LOW] - 1, -1):
+        arrays.masses[octave] = _octave_mass(arrays, octave, crossing, threshold, part_count, part_sum)
+        total += arrays.masses[octave]
+    arrays.masses[0] = arrays.octaves[0, _COUNT] * threshold
+    return total + arrays.masses[0]
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _pick(arrays, x, crossing, threshold, part_count, part_sum):
+    """The cell at mass ``x`` from the top, and the place in it: a member's number and a fraction."""
+    low = arrays.registers[_LOW]
+    octave = arrays.registers[_TOP]
+    while octave >= low and x >= arrays.masses[octave]:
+        x -= arrays.masses[octave]
+        octave -= 1
+    if octave < low:
+        octave = 0
+        if arrays.masses[0] == 0.0:  # the sum was rounded up: back to the last octave with a mass
+            octave = low
+            while arrays.masses[octave] == 0.0:
+                octave += 1
+            x = arrays.masses[octave]
+    cell = octave * _CELLS_AN_OCTAVE + (_CELLS_AN_OCTAVE - 1 if octave > 0 else 0)
+    mass = _cell_mass(arrays, cell, crossing, threshold, part_count, part_sum)
+    while x >= mass and cell > octave * _CELLS_AN_OCTAVE:
+        x -= mass
+        cell -= 1
+        mass = _cell_mass(arrays, cell, crossing, threshold, part_count, part_sum)
+    while mass == 0.0:  # rounded up likewise
+        cell += 1
+        mass = _cell_mass(arrays, cell, crossing, threshold, part_count, part_sum)
+        x = mass
+    count = arrays.cells[cell, _COUNT]
+    place = x / mass * count
+    k = min(np.int64(place), count - 1)
+    return cell, k, place - k
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _mass(code, first, threshold):
+    return _value(code) if code >> _BIN_SHIFT >= first else threshold
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _rejects(code, fraction, crossing, mass):
+    """Whether a proposed member falls to the difference between its mass and its cell's largest."""
+    cell = code >> _CELL_SHIFT
+    return cell >= crossing and fraction * _value((cell + 1) << _CELL_SHIFT) >= mass
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _propose(arrays, solution, total, source, slots, indices, masses):
+    """Draw with replacement: where each member drawn stands, its index and its mass.
+
+    In passes, so that the loads of one pass do not wait for each other.
+    """
+    threshold, _, first, _, part_count, part_sum = solution
+    crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
+    for j in range(len(slots)):
+        x = next_uniform(source) * total
+        cell, k, masses[j] = _pick(arrays, x, crossing, threshold, part_count, part_sum)
+        slots[j] = _slot(arrays, cell, k)
+    for j in range(len(slots)):
+        indices[j] = arrays.members[slots[j]]
+    for j in range(len(slots)):
+        code, fraction = (indices[j] & _UNMARKED) >> _INDEX_BITS, masses[j]
+        masses[j] = _mass(code, first, threshold)
+        while _rejects(code, fraction, crossing, masses[j]):
+            cell = code >> _CELL_SHIFT
+            place = next_uniform(source) * arrays.cells[cell, _COUNT]
+            k = np.int64(place)
+            slots[j] = _slot(arrays, cell, k)
+            indices[j] = arrays.members[slots[j]]
+            code, fraction = (indices[j] & _UNMARKED) >> _INDEX_BITS, place - k
+            masses[j] = _mass(code, first, threshold)
+        indices[j] &= _INDEX_MASK
+
+
+@njit(cache=True, nogil=True)
+def _draw_with_replacement(arrays, floor, source, indices, probabilities):
+    solution = _solve(arrays, floor)
+    threshold, scale, first, _, part_count, part_sum = solution
+    total = _weigh(arrays, (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
+    _propose(arrays, solution, total, source, np.empty_like(indices), indices, probabilities)
+    for j in range(len(indices)):
+        probabilities[j] /= scale
+
+
+@njit(cache=True, nogil=True)
+def _draw_without_replacement(arrays, floor, source, indices, probabilities):
+    """Draw distinct indices; return whether there are enough.
+
+    The law is that of drawing with replacement and dropping what was drawn before. Where the
+    batch cannot take up more than half of the mass, that is also the fastest way; elsewhere
+    drawn members are set aside.
+    """
+    solution = _solve(arrays, floor)
+    threshold, scale, first, above, part_count, part_sum = solution
+    size = len(indices)
+    if size > (len(arrays.slots) if threshold > 0.0 else above):
+        return False
+    total = _weigh(arrays, (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
+    largest = max(threshold, 2.0 * _IMPLICIT * _UNITS[arrays.registers[_TOP]])
+    if size * largest <= 0.5 * scale:
+        _draw_dropping(arrays, solution, total, source, indices, probabilities)
+    else:
+        _draw_setting_aside(arrays, solution, total, source, indices, probabilities)
+    for j in range(size):
+        probabilities[j] /= scale
+    return True
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _draw_dropping(arrays, solution, total, source, indices, masses):
+    """Draw distinct indices by drawing with replacement and dropping those drawn before."""
+    slots = np.empty_like(indices)
+    done = 0
+    while done < len(indices):
+        _propose(arrays, solution, total, source, slots[done:], indices[done:], masses[done:])
+        for j in range(done, len(indices)):
+            if arrays.members[slots[j]] >= 0:
+                arrays.members[slots[j]] |= _MARK
+                slots[done], indices[done], masses[done] = slots[j], indices[j], masses[j]
+                done += 1
+    for j in range(len(indices)):
+        arrays.members[slots[j]] &= _UNMARKED
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _draw_setting_aside(arrays, solution, total, source, indices, masses):
+    """Draw distinct indices, each taken out of counts and sums and swapped past the end of its cell.
+
+    All is put back at the end, so that `slots` need not know.
+    """
+    threshold, _, first, _, part_count, part_sum = solution
+    crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
+    size = len(indices)
+    holes, ends = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+    exact = total  # as last summed without subtracting
+    for j in range(size):
+        cell, k, fraction = _pick(arrays, next_uniform(source) * total, crossing, threshold, part_count, part_sum)
+        holes[j] = _slot(arrays, cell, k)
+        code = arrays.members[holes[j]] >> _INDEX_BITS
+        masses[j] = _mass(code, first, threshold)
+        while _rejects(code, fraction, crossing, masses[j]):
+            place = next_uniform(source) * arrays.cells[cell, _COUNT]
+            k = np.int64(place)
+            holes[j] = _slot(arrays, cell, k)
+            code, fraction = arrays.members[holes[j]] >> _INDEX_BITS, place - k
+            masses[j] = _mass(code, first, threshold)
+
+        ends[j] = _slot(arrays, cell, arrays.cells[cell, _COUNT] - 1)
+        member = arrays.members[holes[j]]
+        arrays.members[holes[j]], arrays.members[ends[j]] = arrays.members[ends[j]], member
+        indices[j] = member & _INDEX_MASK
+        octave = code >> _MANTISSA_BITS
+        _set_aside(arrays, code, 1)
+        if cell == crossing and code >> _BIN_SHIFT >= first:
+            part_count -= 1
+            part_sum -= _mantissa(code)
+        arrays.masses[octave] = _octave_mass(arrays, octave, crossing, threshold, part_count, part_sum)
+        total -= masses[j]
+        if total < 0.5 * exact:  # too much was subtracted to trust the rest
+            total = exact = _weigh(arrays, crossing, threshold, part_count, part_sum)
+    for j in range(size - 1, -1, -1):
+        member = arrays.members[ends[j]]
+        arrays.members[ends[j]], arrays.members[holes[j]] = arrays.members[holes[j]], member
+        _set_aside(arrays, member >> _INDEX_BITS, -1)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _set_aside(arrays, code, sign):
+    """Take a norm out of the cells and octaves for the time of a draw (sign = 1), or put it back (-1)."""
+    mantissa = sign * _mantissa(code)
+    arrays.cells[code >> _CELL_SHIFT, _COUNT] -= sign
+    arrays.cells[code >> _CELL_SHIFT, _SUM] -= mantissa
+    arrays.octaves[code >> _MANTISSA_BITS, _COUNT] -= sign
+    arrays.octaves[code >> _MANTISSA_BITS, _SUM] -= mantissa

@@ -1,0 +1,398 @@
+"""The paper's Algorithm 1, corrected: the reference that `buckets` is tested against.
+
+Three things are kept, as in the paper: the norms ``H`` by example; an order-statistic
+tree ``T`` of the examples, largest norm first; and the cumulative sums ``CS`` of the norms
+in that order. What differs from the printed pseudo-code, and why:
+
+- ``Sample`` looks for ``u * CS[rho]``, not for ``lambda * u``, in the cumulative sums: those
+  of the first rho norms end at CS[rho].
+- ``Search`` tests its condition at the last rank as at any other. It keeps the last rank that
+  passed on the way down instead of asking for successors: O(log N), not O(log^2 N).
+- Equal norms need an identity: the order is by norm, then by index.
+- Deleting and inserting shifts the cumulative sums by one place, and adding and subtracting
+  in them for ever would drift (1e30 + 1 - 1e30 = 0). They are summed anew from the first rank
+  that an update touched, when next needed: O(N) a step, as the paper's.
+
+The tree is a treap: a binary search tree by (norm, index) that is also a heap by a fixed
+pseudo-random priority of each index, which keeps it about 2 log2 N deep. Its shape depends
+on the norms alone, not on the order of updates.
+
+*Example.* Norms 1.0, 1.5, 6.0, 0.0: the tree's order is 2, 1, 0, 3 and CS = 6, 7.5, 8.5, 8.5.
+For the floor 0.1, rank 3 passes, since 1.0 * (1 - 0.1) >= 0.1 * 8.5, and rank 4 does not:
+rho = 3, lambda = 8.5 / 0.9 = 9.444, p = (0.106, 0.159, 0.635, 0.1).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from avare import validation
+from avare.randomness import Source, next_uniform
+from avare.structures.solution import Solution
+
+_ROOT, _STALE = 0, 1  # entries of `registers`
+_DEEPEST = 512  # no treap of 2^31 nodes comes near
+_LARGEST = 2.0**960  # so that no sum overflows
+
+
+class _Arrays(NamedTuple):
+    """Everything the kernels read and write. Node n, the last, stands for "none"."""
+
+    norms: NDArray[np.float64]  # H
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    sizes: NDArray[np.int64]  # of the subtree at each node
+    sums: NDArray[np.float64]  # CS: sums[r - 1] is that of the r largest norms
+    registers: NDArray[np.int64]  # the root, and from which place on `sums` is out of date
+
+
+class OrderTree:
+    """Norms of n examples, from which to draw as the paper does.
+
+    Norms above 2^960 count as 2^960. Memory: 40 bytes an example.
+
+    >>> tree = OrderTree([1.0, 1.5, 6.0, 0.0])
+    >>> tree.probabilities(floor=0.1).round(3)
+    array([0.106, 0.159, 0.635, 0.1  ])
+    >>> tree.update([3, 0], [6.0, 0.0])
+    >>> tree.probabilities(floor=0.0).round(3)
+    array([0.   , 0.111, 0.444, 0.444])
+    """
+
+    def __init__(self, norms: ArrayLike) -> None:
+        """Build from given norms, finite and not negative. O(N log N)."""
+        values = np.minimum(np.asarray(norms, dtype=np.float64), _LARGEST)
+        self.n = len(values)
+        self._arrays = _Arrays(
+            norms=values,
+            left=np.full(self.n + 1, self.n, dtype=np.int64),
+            right=np.full(self.n + 1, self.n, dtype=np.int64),
+            sizes=np.zeros(self.n + 1, dtype=np.int64),
+            sums=np.zeros(self.n, dtype=np.float64),
+            registers=np.array([self.n, 0], dtype=np.int64),
+        )
+        _build(self._arrays)
+
+    @classmethod
+    def zeros(cls, n: int) -> "OrderTree":
+        """Build with all norms zero. O(N log N)."""
+        return cls(np.zeros(n))
+
+    @classmethod
+    def from_state(cls, state: NDArray[np.float64], n: int) -> "OrderTree":
+        """Build from what `state` gave for n examples; anything else is a ``ValueError``. O(N log N)."""
+        if state.shape != (n,) or state.dtype != np.float64:
+            raise ValueError(f"state has shape {state.shape} and dtype {state.dtype}: must be {n} float64")
+        return cls(validation.nonnegative("state", state))
+
+    def state(self) -> NDArray[np.float64]:
+        """All there is to save: the norms. O(N)."""
+        return self.norms()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by all arrays. O(1)."""
+        return sum(array.nbytes for array in self._arrays)
+
+    def norms(self) -> NDArray[np.float64]:
+        """The norms, by index. O(N)."""
+        return self._arrays.norms.copy()
+
+    def total(self) -> float:
+        """The sum of all norms. O(N) after an update, then O(1)."""
+        _refresh(self._arrays)
+        return float(self._arrays.sums[-1])
+
+    def solve(self, floor: float) -> Solution:
+        """Lemma 1's solution. O(N) after an update, then O(log N)."""
+        threshold, scale, above = _solve(self._arrays, floor)
+        return Solution(floor=threshold / scale, threshold=threshold, scale=scale, above=above)
+
+    def probabilities(self, floor: float) -> NDArray[np.float64]:
+        """The probability of each example. O(N)."""
+        solution = self.solve(floor)
+        probabilities: NDArray[np.float64] = np.maximum(self._arrays.norms, solution.threshold) / solution.scale
+        return probabilities
+
+    def draw(
+        self, floor: float, size: int, *, replacement: bool, source: Source
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Draw indices, in order, and the probability of each. O(N + size log N).
+
+        Without replacement each draw is from the examples not drawn before, renormalised;
+        the probabilities returned are those before any draw.
+        """
+        indices = np.empty(size, dtype=np.int64)
+        probabilities = np.empty(size, dtype=np.float64)
+        if replacement:
+            _draw_with_replacement(self._arrays, floor, source, indices, probabilities)
+        elif not _draw_without_replacement(self._arrays, floor, source, indices, probabilities):
+            raise ValueError(
+                f"size = {size} draws without replacement, but fewer examples have a probability above zero"
+            )
+        return indices, probabilities
+
+    def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
+        """Replace the norms of some examples; of a repeated index, the last counts. O(log N) each.
+
+        Indices and norms must be valid: `avare.samplers` checks them.
+        """
+        _update(
+            self._arrays,
+            np.ascontiguousarray(indices, dtype=np.int64),
+            np.ascontiguousarray(norms, dtype=np.float64),
+        )
+
+    def check(self) -> None:
+        """Assert every invariant. O(N log N)."""
+        a = self._arrays
+        order = np.array([_select(a, rank) for rank in range(1, self.n + 1)])
+        assert np.array_equal(order, np.lexsort((np.arange(self.n), -a.norms))), "the tree is out of order"
+        assert [_rank(a, index) for index in order] == list(range(1, self.n + 1)), "ranks and order differ"
+        for node in range(self.n):
+            left, right = a.left[node], a.right[node]
+            assert a.sizes[node] == a.sizes[left] + a.sizes[right] + 1, f"the size of node {node} is wrong"
+            for child in (left, right):
+                assert child == self.n or _priority(child) <= _priority(node), (
+                    f"node {node} is below {child} in the heap"
+                )
+        assert a.sizes[self.n] == 0 and a.left[self.n] == a.right[self.n] == self.n, "the empty node was written to"
+        _refresh(a)
+        assert np.array_equal(a.sums, np.cumsum(a.norms[order])), "the cumulative sums are wrong"
+
+
+# --- the tree ------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _priority(node):
+    """A fixed pseudo-random number for each node: two rounds of multiply and shift, in 32 bits."""
+    x = node * 0x7FEB352D & 0xFFFFFFFF
+    x = (x ^ x >> 15) * 0x45D9F3B & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+@njit(cache=True, nogil=True)
+def _before(arrays, node, other):
+    """Whether a node comes before another: larger norms first, then smaller indices."""
+    if arrays.norms[node] != arrays.norms[other]:
+        return arrays.norms[node] > arrays.norms[other]
+    return node < other
+
+
+@njit(cache=True, nogil=True)
+def _split(arrays, tree, node):
+    """Split a tree into what comes before a node that is not in it, and what comes after."""
+    if tree == len(arrays.norms):
+        return tree, tree
+    if _before(arrays, tree, node):
+        before, after = _split(arrays, arrays.right[tree], node)
+        arrays.right[tree] = before
+        before = tree
+    else:
+        before, after = _split(arrays, arrays.left[tree], node)
+        arrays.left[tree] = after
+        after = tree
+    arrays.sizes[tree] = arrays.sizes[arrays.left[tree]] + arrays.sizes[arrays.right[tree]] + 1
+    return before, after
+
+
+@njit(cache=True, nogil=True)
+def _join(arrays, before, after):
+    """One tree from two, all of the first before all of the second."""
+    empty = len(arrays.norms)
+    if before == empty:
+        return after
+    if after == empty:
+        return before
+    if _priority(before) >= _priority(after):
+        arrays.right[before] = _join(arrays, arrays.right[before], after)
+        top = before
+    else:
+        arrays.left[after] = _join(arrays, before, arrays.left[after])
+        top = after
+    arrays.sizes[top] = arrays.sizes[arrays.left[top]] + arrays.sizes[arrays.right[top]] + 1
+    return top
+
+
+@njit(cache=True, nogil=True)
+def _insert(arrays, node):
+    empty = len(arrays.norms)
+    parent, tree = empty, arrays.registers[_ROOT]
+    while tree != empty and _priority(tree) >= _priority(node):
+        arrays.sizes[tree] += 1
+        parent, tree = tree, arrays.left[tree] if _before(arrays, node, tree) else arrays.right[tree]
+    arrays.left[node], arrays.right[node] = _split(arrays, tree, node)
+    arrays.sizes[node] = arrays.sizes[arrays.left[node]] + arrays.sizes[arrays.right[node]] + 1
+    _hang(arrays, parent, node, node)
+
+
+@njit(cache=True, nogil=True)
+def _delete(arrays, node):
+    parent, tree = len(arrays.norms), arrays.registers[_ROOT]
+    while tree != node:
+        arrays.sizes[tree] -= 1
+        parent, tree = tree, arrays.left[tree] if _before(arrays, node, tree) else arrays.right[tree]
+    _hang(arrays, parent, node, _join(arrays, arrays.left[node], arrays.right[node]))
+
+
+@njit(cache=True, nogil=True)
+def _hang(arrays, parent, node, tree):
+    """Put a tree where a node belongs below a parent."""
+    if parent == len(arrays.norms):
+        arrays.registers[_ROOT] = tree
+    elif _before(arrays, node, parent):
+        arrays.left[parent] = tree
+    else:
+        arrays.right[parent] = tree
+
+
+@njit(cache=True, nogil=True)
+def _rank(arrays, node):
+    """The place of a node in the order, from 1."""
+    rank, tree = 1, arrays.registers[_ROOT]
+    while tree != node:
+        if _before(arrays, node, tree):
+            tree = arrays.left[tree]
+        else:
+            rank += arrays.sizes[arrays.left[tree]] + 1
+            tree = arrays.right[tree]
+    return rank + arrays.sizes[arrays.left[tree]]
+
+
+@njit(cache=True, nogil=True)
+def _select(arrays, rank):
+    """The node at a place in the order, from 1."""
+    tree = arrays.registers[_ROOT]
+    while True:
+        here = arrays.sizes[arrays.left[tree]] + 1
+        if rank == here:
+            return tree
+        if rank < here:
+            tree = arrays.left[tree]
+        else:
+            rank -= here
+            tree = arrays.right[tree]
+
+
+@njit(cache=True, nogil=True)
+def _build(arrays):
+    for node in range(len(arrays.norms)):
+        _insert(arrays, node)
+
+
+@njit(cache=True, nogil=True)
+def _update(arrays, indices, norms):
+    for j in range(len(indices)):
+        node = indices[j]
+        before = _rank(arrays, node)
+        _delete(arrays, node)
+        arrays.norms[node] = min(norms[j], _LARGEST)
+        _insert(arrays, node)
+        first = min(before, _rank(arrays, node)) - 1
+        arrays.registers[_STALE] = min(arrays.registers[_STALE], first)
+
+
+@njit(cache=True, nogil=True)
+def _refresh(arrays):
+    """Sum anew, in the tree's order, from the first place out of date."""
+    n = len(arrays.norms)
+    place = arrays.registers[_STALE]
+    if place == n:
+        return
+    waiting, depth = np.empty(_DEEPEST, dtype=np.int64), 0  # nodes that come after what is left of them
+    tree, skip = arrays.registers[_ROOT], place
+    total = arrays.sums[place - 1] if place > 0 else 0.0
+    while tree != n or depth > 0:
+        if tree != n:
+            left = arrays.sizes[arrays.left[tree]]
+            if skip > left:
+                skip -= left + 1
+                tree = arrays.right[tree]
+            else:
+                waiting[depth], depth = tree, depth + 1
+                tree = arrays.left[tree] if skip < left else n
+                skip = skip if skip < left else 0
+        else:
+            depth -= 1
+            total += arrays.norms[waiting[depth]]
+            arrays.sums[place], place = total, place + 1
+            tree = arrays.right[waiting[depth]]
+    arrays.registers[_STALE] = n
+
+
+# --- Lemma 1 and draws ---------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _solve(arrays, floor):
+    """The threshold floor * lambda, lambda and rho; uniform where Lemma 1 leaves the choice."""
+    _refresh(arrays)
+    n = len(arrays.norms)
+    largest = arrays.norms[_select(arrays, 1)]
+    if floor * n >= 1.0 or largest == 0.0:
+        threshold = largest if largest > 0.0 else 1.0
+        return threshold, n * threshold, 0
+    rho, before, tree = 0, 0, arrays.registers[_ROOT]
+    while tree != n:
+        rank = before + arrays.sizes[arrays.left[tree]] + 1
+        if arrays.norms[tree] * (1.0 - (n - rank) * floor) >= floor * arrays.sums[rank - 1]:
+            rho, before, tree = rank, rank, arrays.right[tree]
+        else:
+            tree = arrays.left[tree]
+    scale = arrays.sums[rho - 1] / (1.0 - (n - rho) * floor)
+    return floor * scale, scale, rho
+
+
+@njit(cache=True, nogil=True)
+def _draw_one(arrays, threshold, scale, rho, source):
+    n = len(arrays.norms)
+    if next_uniform(source) * scale < (n - rho) * threshold:
+        rank = rho + 1 + min(np.int64(next_uniform(source) * (n - rho)), n - rho - 1)
+    else:
+        x = next_uniform(source) * arrays.sums[rho - 1]
+        rank = min(np.searchsorted(arrays.sums[:rho], x, side="right") + 1, rho)
+    return _select(arrays, rank)
+
+
+@njit(cache=True, nogil=True)
+def _draw_with_replacement(arrays, floor, source, indices, probabilities):
+    threshold, scale, rho = _solve(arrays, floor)
+    for j in range(len(indices)):
+        indices[j] = _draw_one(arrays, threshold, scale, rho, source)
+        probabilities[j] = max(arrays.norms[indices[j]], threshold) / scale
+
+
+@njit(cache=True, nogil=True)
+def _draw_without_replacement(arrays, floor, source, indices, probabilities):
+    """Draw distinct indices; return whether there are enough.
+
+    What was drawn before is dropped, as long as half of the mass is left; then the rest is
+    gone through one by one.
+    """
+    threshold, scale, rho = _solve(arrays, floor)
+    n, size = len(arrays.norms), len(indices)
+    left = np.empty(n, dtype=np.float64)
+    for i in range(n):
+        left[i] = max(arrays.norms[i], threshold) / scale
+    if size > np.count_nonzero(left):
+        return False
+    mass = 1.0
+    for j in range(size):
+        drawn = _draw_one(arrays, threshold, scale, rho, source)
+        while mass >= 0.5 and left[drawn] == 0.0:
+            drawn = _draw_one(arrays, threshold, scale, rho, source)
+        if mass < 0.5:
+            x = next_uniform(source) * left.sum()
+            for i in range(n):
+                if left[i] > 0.0:
+                    drawn = i
+                    x -= left[i]
+                    if x < 0.0:
+                        break
+        indices[j], probabilities[j] = drawn, left[drawn]
+        mass -= left[drawn]
+        left[drawn] = 0.0
+    return True

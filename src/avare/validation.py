@@ -1,0 +1,133 @@
+"""Checks of arguments: each error names the argument, the offending value and where it stands."""
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+
+def integer(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> int:
+    """An integer within bounds.
+
+    >>> integer("batch_size", 0, at_least=1)
+    Traceback (most recent call last):
+    ValueError: batch_size = 0: must be at least 1
+    """
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} = {value!r}: must be an integer") from None
+    if number < at_least:
+        raise ValueError(f"{name} = {number}: must be at least {at_least}")
+    if at_most is not None and number > at_most:
+        raise ValueError(f"{name} = {number}: must be at most {at_most}")
+    return number
+
+
+def number(name: str, value: Any, *, above: float | None = None, at_least: float | None = None) -> float:
+    """A finite number within bounds.
+
+    >>> number("delta", -1, above=0)
+    Traceback (most recent call last):
+    ValueError: delta = -1.0: must be above 0
+    """
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{name} = {value!r}: must be a number")
+    try:
+        result = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} = {value!r}: must be a number") from None
+    if not math.isfinite(result):
+        raise ValueError(f"{name} = {result}: must be finite")
+    if above is not None and not result > above:
+        raise ValueError(f"{name} = {result}: must be above {above}")
+    if at_least is not None and not result >= at_least:
+        raise ValueError(f"{name} = {result}: must be at least {at_least}")
+    return result
+
+
+def boolean(name: str, value: Any) -> bool:
+    """True or False, and nothing that merely counts as such."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} = {value!r}: must be True or False")
+    return bool(value)
+
+
+def nonnegative(name: str, values: ArrayLike, *, ndim: int = 1) -> NDArray[np.float64]:
+    """A float64 array of finite numbers, none negative.
+
+    >>> nonnegative("norms", [1.0, float("nan")])
+    Traceback (most recent call last):
+    ValueError: norms[1] = nan: must be finite and not negative
+    """
+    array = real(name, values)
+    if array.ndim != ndim:
+        raise ValueError(f"{name} has shape {array.shape}: must have {ndim} dimension{'s' if ndim != 1 else ''}")
+    fault = int(_first_not_nonnegative(array.reshape(-1)))
+    if fault >= 0:
+        place = ", ".join(str(int(each)) for each in np.unravel_index(fault, array.shape))
+        raise ValueError(f"{name}[{place}] = {array.flat[fault]}: must be finite and not negative")
+    return array
+
+
+def real(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """A contiguous float64 array; booleans, complex numbers and text are refused."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} is not an array: {error}") from None
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} has dtype {array.dtype}: must hold real numbers")
+    return np.ascontiguousarray(array, dtype=np.float64)
+
+
+def indices(name: str, values: ArrayLike, n: int) -> NDArray[np.int64]:
+    """A contiguous int64 vector of indices in [0, n).
+
+    >>> indices("indices", [0, 7], 5)
+    Traceback (most recent call last):
+    ValueError: indices[1] = 7: must be in [0, 5)
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} is not an array: {error}") from None
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {array.dtype}: must hold integers")
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}: must have 1 dimension")
+    result = np.ascontiguousarray(array, dtype=np.int64)
+    fault = int(_first_outside(result, n))
+    if fault >= 0:
+        raise ValueError(f"{name}[{fault}] = {array[fault]}: must be in [0, {n})")
+    return result
+
+
+def same_length(name: str, length: int, other: str, other_length: int) -> None:
+    """Two lengths that must agree."""
+    if length != other_length:
+        raise ValueError(f"{name} has length {length}: must match {other}, which has {other_length}")
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _first_not_nonnegative(values):
+    for j in range(len(values)):
+        if not 0.0 <= values[j] < np.inf:
+            return j
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _first_outside(values, n):
+    for j in range(len(values)):
+        if not 0 <= values[j] < n:
+            return j
+    return -1
