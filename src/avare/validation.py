@@ -83,7 +83,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.float64]:
         raise ValueError(f"{name} is not an array: {error}") from None
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} has dtype {array.dtype}: must hold real numbers")
-    return np.ascontiguousarray(array, dtype=np.float64)
+    return np.asarray(array, dtype=np.float64, order="C")
 
 
 def indices(name: str, values: ArrayLike, n: int) -> NDArray[np.int64]:

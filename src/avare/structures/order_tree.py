@@ -147,18 +147,26 @@ class OrderTree:
 
     def check(self) -> None:
         """Assert every invariant. O(N log N)."""
-        a = self._arrays
-        order = np.array([_select(a, rank) for rank in range(1, self.n + 1)])
-        assert np.array_equal(order, np.lexsort((np.arange(self.n), -a.norms))), "the tree is out of order"
-        assert [_rank(a, index) for index in order] == list(range(1, self.n + 1)), "ranks and order differ"
-        for node in range(self.n):
-            left, right = a.left[node], a.right[node]
-            assert a.sizes[node] == a.sizes[left] + a.sizes[right] + 1, f"the size of node {node} is wrong"
-            for child in (left, right):
-                assert child == self.n or _priority(child) <= _priority(node), (
-                    f"node {node} is below {child} in the heap"
-                )
-        assert a.sizes[self.n] == 0 and a.left[self.n] == a.right[self.n] == self.n, "the empty node was written to"
+        a, empty = self._arrays, self.n
+        assert a.sizes[empty] == 0 and a.left[empty] == a.right[empty] == empty, "the empty node was written to"
+        order: list[int] = []
+        waiting, tree = [], int(a.registers[_ROOT])
+        while tree != empty or waiting:
+            if tree != empty:
+                waiting.append(tree)
+                assert len(waiting) <= self.n, "the tree runs in a circle"
+                tree = int(a.left[tree])
+            else:
+                order.append(waiting.pop())
+                assert len(order) <= self.n, "a node hangs in two places"
+                tree = int(a.right[order[-1]])
+        assert order == np.lexsort((np.arange(self.n), -a.norms)).tolist(), "the tree is out of order"
+        children = np.stack([a.left[:empty], a.right[:empty]])
+        assert np.array_equal(a.sizes[:empty], a.sizes[children].sum(axis=0) + 1), "a size is wrong"
+        priorities = np.array([*(_priority(node) for node in range(self.n)), -1])
+        assert (priorities[children] <= priorities[:empty]).all(), "a node is below its child in the heap"
+        for rank, node in enumerate(order, start=1):
+            assert _rank(a, node) == rank and _select(a, rank) == node, f"node {node} does not have rank {rank}"
         _refresh(a)
         assert np.array_equal(a.sums, np.cumsum(a.norms[order])), "the cumulative sums are wrong"
 

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from avare.structures import OrderTree
+
+
+def test_equal_norms_are_told_apart_by_index() -> None:
+    tree = OrderTree([2.0, 1.0, 2.0, 1.0])
+    for index in (3, 0, 2, 1):
+        tree.update([index], [1.5])
+        tree.check()
+    assert np.array_equal(tree.norms(), np.full(4, 1.5))
+
+
+def test_the_last_rank_is_tested_like_any_other() -> None:
+    # The printed pseudo-code would take rank N unseen; here only the largest stays above the floor.
+    solution = OrderTree([10.0, 1.0]).solve(0.4)
+    assert solution.above == 1
+    assert np.allclose(OrderTree([10.0, 1.0]).probabilities(0.4), [0.6, 0.4])
+
+
+def test_sums_do_not_drift() -> None:
+    tree = OrderTree([1.0, 2.0, 3.0])
+    tree.update([1], [1e30])
+    assert tree.total() == 1e30
+    tree.update([1], [2.0])
+    assert tree.total() == 6.0
+
+
+def test_no_sum_overflows() -> None:
+    tree = OrderTree([1e308, 1e308])
+    tree.update([0], [1e308])
+    assert np.allclose(tree.probabilities(0.1), 0.5)
+
+
+def test_stays_shallow_when_filled_in_order() -> None:
+    n = 2000
+    tree = OrderTree(np.arange(n, dtype=np.float64))
+
+    def depth(node: int) -> int:
+        waiting, deepest = [(node, 1)], 0
+        while waiting:
+            node, level = waiting.pop()
+            if node != n:
+                deepest = max(deepest, level)
+                waiting += [(int(tree._arrays.left[node]), level + 1), (int(tree._arrays.right[node]), level + 1)]
+        return deepest
+
+    assert depth(int(tree._arrays.registers[0])) < 60
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (np.ones(3), r"state has shape \(3,\)"),
+        (np.ones(4, dtype=np.float32), "dtype float32"),
+        (np.array([1.0, np.nan, 1.0, 1.0]), r"state\[1\] = nan"),
+    ],
+)
+def test_refuses_a_damaged_state(state: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OrderTree.from_state(state, 4)
+
+
+@pytest.mark.parametrize(("name", "place"), [("norms", 3), ("left", 299), ("sizes", 5), ("sizes", 300), ("sums", 7)])
+def test_check_notices_damage(name: str, place: int) -> None:
+    tree = OrderTree(np.random.default_rng(4).lognormal(size=300))
+    tree.check()
+    getattr(tree._arrays, name)[place] += 1
+    with pytest.raises((AssertionError, IndexError)):
+        tree.check()
