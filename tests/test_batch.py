@@ -15,7 +15,9 @@ N, M, DIMENSION = 5, 3, 4
 
 @pytest.fixture
 def gradients() -> NDArray[np.float64]:
-    return np.random.default_rng(3).normal(size=(N, DIMENSION)) * np.array([0.1, 1.0, 2.0, 5.0, 0.5])[:, None]
+    lengths = np.array([0.1, 1.0, 2.0, 5.0, 0.5])
+    gradients: NDArray[np.float64] = np.random.default_rng(3).normal(size=(N, DIMENSION)) * lengths[:, None]
+    return gradients
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def test_proposition_4c_given_the_draws_before_the_best_p_is_proportional_to_the
 
     def variance_of_last_part(q: NDArray[np.float64], before: tuple[int, ...], rest: list[int]) -> float:
         known = gradients[list(before)].sum(axis=0)
-        return sum(q[i] * float(np.sum((gradients[i] / q[i] + known - g) ** 2)) for i in rest)
+        return float(sum(q[i] * np.sum((gradients[i] / q[i] + known - g) ** 2) for i in rest))
 
     generator = np.random.default_rng(0)
     for j in range(M):

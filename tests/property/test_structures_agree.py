@@ -87,12 +87,12 @@ class Agreement(RuleBasedStateMachine):
         drawable = np.count_nonzero(p)
         for structure in (self.buckets, self.tree):
             p = structure.probabilities(floor)
-            arguments = {"replacement": replacement, "source": uniform_source(self.generator)}
+            source = uniform_source(self.generator)
             if not replacement and size > drawable:
                 with pytest.raises(ValueError, match=f"size = {size} draws without replacement"):
-                    structure.draw(floor, size, **arguments)
+                    structure.draw(floor, size, replacement=replacement, source=source)
                 continue
-            indices, probabilities = structure.draw(floor, size, **arguments)
+            indices, probabilities = structure.draw(floor, size, replacement=replacement, source=source)
             assert np.allclose(probabilities, p[indices], rtol=1e-14, atol=0)
             assert (probabilities > 0.0).all()
             assert replacement or len(np.unique(indices)) == size
@@ -122,7 +122,7 @@ def test_named_cases(n: int, kind: str) -> None:
         "one non-zero": np.eye(1, n, n // 2)[0] * 3.7,
         "equal": np.full(n, 0.3),
         "one huge": np.where(np.arange(n) == n // 3, 1e30, 1.0),
-        "subnormal": generator.integers(0, 2**23, n) * 2.0**-149,
+        "subnormal": generator.integers(0, 2**23, n).astype(np.float64) * 2.0**-149,
         "log-normal": generator.lognormal(0.0, 4.0, n),
     }
     h = values[kind].astype(np.float32).astype(np.float64)

@@ -136,8 +136,10 @@ def test_picks_survive_rounding_at_the_ends() -> None:
         crossing = (first - 1) >> 7
         total = module._weigh(arrays, crossing, threshold, part_count, part_sum)
         for x in (0.0, total, np.nextafter(total, np.inf), 2 * total):
-            cell, k, fraction = module._pick(arrays, x, crossing, threshold, part_count, part_sum)
-            member = arrays.members[module._slot(arrays, cell, k)]
+            cell, k, fraction = module._pick(
+                arrays.cells, arrays.registers, arrays.masses, x, crossing, threshold, part_count, part_sum
+            )
+            member = arrays.members[module._slot(arrays.directory, arrays.tables, cell, k)]
             assert Buckets(values).probabilities(floor)[member & 0x7FFFFFFF] > 0.0
             assert 0.0 <= fraction <= 1.0 + 1e-9 or x > total
 

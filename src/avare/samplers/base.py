@@ -80,10 +80,8 @@ class Sampler(ABC):
         validation.same_length("norms", len(values), "indices", len(checked))
         self._learn(checked, values)
         last = self._last
-        if last is not None and np.array_equal(checked, last.indices):
-            moments = _GAIN_DECAY * self._moments + _second_moments(self.n, last.weights, last.probabilities, values)
-            if np.isfinite(moments).all():
-                self._moments = moments
+        if last is not None and (checked is last.indices or np.array_equal(checked, last.indices)):
+            _smooth(self._moments, self.n, last.weights, last.probabilities, values)
             self._last = None
 
     @abstractmethod
@@ -228,11 +226,12 @@ def _with_arrays(state: State) -> State:
 
 
 @njit(cache=True, nogil=True)
-def _second_moments(n, weights, probabilities, norms):
-    """Unbiased estimates of uniform's second moment, N sum n^2, and of ours, sum n^2 / p."""
-    moments = np.zeros(2, dtype=np.float64)
+def _smooth(moments, n, weights, probabilities, norms):
+    """Mix in unbiased estimates of uniform's second moment, N sum n^2, and of ours, sum n^2 / p."""
+    uniform, own = 0.0, 0.0
     for j in range(len(norms)):
-        square = weights[j] * norms[j] * norms[j]
-        moments[0] += n * square
-        moments[1] += square / probabilities[j]
-    return moments
+        norm = min(norms[j], 1e140)  # so that no sum overflows
+        uniform += n * weights[j] * norm * norm
+        own += weights[j] * norm * norm / probabilities[j]
+    moments[0] = _GAIN_DECAY * moments[0] + uniform
+    moments[1] = _GAIN_DECAY * moments[1] + own

@@ -293,10 +293,10 @@ def _value(code):
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _slot(arrays, cell, k):
+def _slot(directory, tables, cell, k):
     """Where the k-th member of a cell stands."""
-    table = arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
-    page = arrays.tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))]
+    table = directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
+    page = tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))]
     return (np.int64(page) << _PAGE_BITS) + (k & (_PAGE - 1))
 
 
@@ -326,23 +326,18 @@ def _release(arrays, cell, k):
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _count(arrays, code, sign):
-    """Add a norm to the counts and sums of its groups (sign = 1), or take it out (-1)."""
-    mantissa = sign * _mantissa(code)
-    arrays.bin_counts[code >> _BIN_SHIFT] += sign
-    arrays.bin_sums[code >> _BIN_SHIFT] += mantissa
-    arrays.cells[code >> _CELL_SHIFT, _COUNT] += sign
-    arrays.cells[code >> _CELL_SHIFT, _SUM] += mantissa
-    arrays.octaves[code >> _MANTISSA_BITS, _COUNT] += sign
-    arrays.octaves[code >> _MANTISSA_BITS, _SUM] += mantissa
+def _add(groups, group, count, mantissa):
+    """Add to the count and the sum of an octave or a cell."""
+    groups[group, _COUNT] += count
+    groups[group, _SUM] += mantissa
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _widen(arrays, octave):
+def _widen(registers, octave):
     """Note that an octave is in use."""
     if octave > 0:
-        arrays.registers[_TOP] = max(arrays.registers[_TOP], octave)
-        arrays.registers[_LOW] = min(arrays.registers[_LOW], octave)
+        registers[_TOP] = max(registers[_TOP], octave)
+        registers[_LOW] = min(registers[_LOW], octave)
 
 
 @njit(cache=True, nogil=True)
@@ -360,7 +355,7 @@ def _update(arrays, indices, norms):
         cell, old_cell = code >> _CELL_SHIFT, old >> _CELL_SHIFT
         if cell != old_cell:
             last = arrays.cells[old_cell, _COUNT] - 1
-            moved = arrays.members[_slot(arrays, old_cell, last)]
+            moved = arrays.members[_slot(arrays.directory, arrays.tables, old_cell, last)]
             arrays.members[slot] = moved
             arrays.slots[moved & _INDEX_MASK] = slot
             if last & (_PAGE - 1) == 0:
@@ -368,12 +363,18 @@ def _update(arrays, indices, norms):
             end = arrays.cells[cell, _COUNT]
             if end & (_PAGE - 1) == 0:
                 _reserve(arrays, cell, end)
-            slot = _slot(arrays, cell, end)
+            slot = _slot(arrays.directory, arrays.tables, cell, end)
             arrays.slots[index] = slot
-            _widen(arrays, code >> _MANTISSA_BITS)
+            _widen(arrays.registers, code >> _MANTISSA_BITS)
         arrays.members[slot] = code << _INDEX_BITS | index
-        _count(arrays, old, -1)
-        _count(arrays, code, 1)
+        _add(arrays.cells, old_cell, -1, -_mantissa(old))
+        _add(arrays.cells, cell, 1, _mantissa(code))
+        _add(arrays.octaves, old >> _MANTISSA_BITS, -1, -_mantissa(old))
+        _add(arrays.octaves, code >> _MANTISSA_BITS, 1, _mantissa(code))
+        arrays.bin_counts[old >> _BIN_SHIFT] -= 1
+        arrays.bin_sums[old >> _BIN_SHIFT] -= _mantissa(old)
+        arrays.bin_counts[code >> _BIN_SHIFT] += 1
+        arrays.bin_sums[code >> _BIN_SHIFT] += _mantissa(code)
     return spread
 
 
@@ -386,7 +387,7 @@ def _lay_out(arrays):
         for k in range(0, arrays.cells[cell, _COUNT], _PAGE):
             _reserve(arrays, cell, k)
         if arrays.cells[cell, _COUNT] > 0:
-            _widen(arrays, cell >> (_MANTISSA_BITS - _CELL_SHIFT))
+            _widen(arrays.registers, cell >> (_MANTISSA_BITS - _CELL_SHIFT))
     return ends
 
 
@@ -397,10 +398,8 @@ def _sum_up(arrays):
         if arrays.bin_counts[bin_] > 0:
             cell = bin_ >> (_CELL_SHIFT - _BIN_SHIFT)
             octave = bin_ >> (_MANTISSA_BITS - _BIN_SHIFT)
-            arrays.cells[cell, _COUNT] += arrays.bin_counts[bin_]
-            arrays.cells[cell, _SUM] += arrays.bin_sums[bin_]
-            arrays.octaves[octave, _COUNT] += arrays.bin_counts[bin_]
-            arrays.octaves[octave, _SUM] += arrays.bin_sums[bin_]
+            _add(arrays.cells, cell, arrays.bin_counts[bin_], arrays.bin_sums[bin_])
+            _add(arrays.octaves, octave, arrays.bin_counts[bin_], arrays.bin_sums[bin_])
 
 
 @njit(cache=True, nogil=True)
@@ -450,7 +449,7 @@ def _export(arrays):
     j = 0
     for cell in range(_CELLS):
         for k in range(arrays.cells[cell, _COUNT]):
-            members[j] = arrays.members[_slot(arrays, cell, k)]
+            members[j] = arrays.members[_slot(arrays.directory, arrays.tables, cell, k)]
             j += 1
     return members
 
@@ -459,7 +458,7 @@ def _export(arrays):
 def _slots_of_cell(arrays, cell):
     slots = np.empty(arrays.cells[cell, _COUNT], dtype=np.int64)
     for k in range(len(slots)):
-        slots[k] = _slot(arrays, cell, k)
+        slots[k] = _slot(arrays.directory, arrays.tables, cell, k)
     return slots
 
 
@@ -550,27 +549,27 @@ def _probabilities(arrays, floor):
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _cell_mass(arrays, cell, crossing, threshold, part_count, part_sum):
+def _cell_mass(cells, cell, crossing, threshold, part_count, part_sum):
     """The sum over a cell of max(norm, threshold)."""
     unit = _UNITS[cell >> (_MANTISSA_BITS - _CELL_SHIFT)]
     if cell > crossing:
-        return arrays.cells[cell, _SUM] * unit
+        return cells[cell, _SUM] * unit
     if cell < crossing:
-        return arrays.cells[cell, _COUNT] * threshold
-    return part_sum * unit + (arrays.cells[cell, _COUNT] - part_count) * threshold
+        return cells[cell, _COUNT] * threshold
+    return part_sum * unit + (cells[cell, _COUNT] - part_count) * threshold
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _octave_mass(arrays, octave, crossing, threshold, part_count, part_sum):
+def _octave_mass(cells, octaves, octave, crossing, threshold, part_count, part_sum):
     """The sum over an octave of max(norm, threshold)."""
     crossed = crossing >> (_MANTISSA_BITS - _CELL_SHIFT)
     if octave > crossed:
-        return arrays.octaves[octave, _SUM] * _UNITS[octave]
+        return octaves[octave, _SUM] * _UNITS[octave]
     if octave < crossed:
-        return arrays.octaves[octave, _COUNT] * threshold
+        return octaves[octave, _COUNT] * threshold
     mass = 0.0
     for cell in range(octave * _CELLS_AN_OCTAVE, (octave + 1) * _CELLS_AN_OCTAVE):
-        mass += _cell_mass(arrays, cell, crossing, threshold, part_count, part_sum)
+        mass += _cell_mass(cells, cell, crossing, threshold, part_count, part_sum)
     return mass
 
 
@@ -579,38 +578,40 @@ def _weigh(arrays, crossing, threshold, part_count, part_sum):
     """Set the mass of each octave in use; return their sum."""
     total = 0.0
     for octave in range(arrays.registers[_TOP], arrays.registers[_LOW] - 1, -1):
-        arrays.masses[octave] = _octave_mass(arrays, octave, crossing, threshold, part_count, part_sum)
+        arrays.masses[octave] = _octave_mass(
+            arrays.cells, arrays.octaves, octave, crossing, threshold, part_count, part_sum
+        )
         total += arrays.masses[octave]
     arrays.masses[0] = arrays.octaves[0, _COUNT] * threshold
     return total + arrays.masses[0]
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _pick(arrays, x, crossing, threshold, part_count, part_sum):
+def _pick(cells, registers, masses, x, crossing, threshold, part_count, part_sum):
     """The cell at mass ``x`` from the top, and the place in it: a member's number and a fraction."""
-    low = arrays.registers[_LOW]
-    octave = arrays.registers[_TOP]
-    while octave >= low and x >= arrays.masses[octave]:
-        x -= arrays.masses[octave]
+    low = registers[_LOW]
+    octave = registers[_TOP]
+    while octave >= low and x >= masses[octave]:
+        x -= masses[octave]
         octave -= 1
     if octave < low:
         octave = 0
-        if arrays.masses[0] == 0.0:  # the sum was rounded up: back to the last octave with a mass
+        if masses[0] == 0.0:  # the sum was rounded up: back to the last octave with a mass
             octave = low
-            while arrays.masses[octave] == 0.0:
+            while masses[octave] == 0.0:
                 octave += 1
-            x = arrays.masses[octave]
+            x = masses[octave]
     cell = octave * _CELLS_AN_OCTAVE + (_CELLS_AN_OCTAVE - 1 if octave > 0 else 0)
-    mass = _cell_mass(arrays, cell, crossing, threshold, part_count, part_sum)
+    mass = _cell_mass(cells, cell, crossing, threshold, part_count, part_sum)
     while x >= mass and cell > octave * _CELLS_AN_OCTAVE:
         x -= mass
         cell -= 1
-        mass = _cell_mass(arrays, cell, crossing, threshold, part_count, part_sum)
+        mass = _cell_mass(cells, cell, crossing, threshold, part_count, part_sum)
     while mass == 0.0:  # rounded up likewise
         cell += 1
-        mass = _cell_mass(arrays, cell, crossing, threshold, part_count, part_sum)
+        mass = _cell_mass(cells, cell, crossing, threshold, part_count, part_sum)
         x = mass
-    count = arrays.cells[cell, _COUNT]
+    count = cells[cell, _COUNT]
     place = x / mass * count
     k = min(np.int64(place), count - 1)
     return cell, k, place - k
@@ -638,8 +639,10 @@ def _propose(arrays, solution, total, source, slots, indices, masses):
     crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
     for j in range(len(slots)):
         x = next_uniform(source) * total
-        cell, k, masses[j] = _pick(arrays, x, crossing, threshold, part_count, part_sum)
-        slots[j] = _slot(arrays, cell, k)
+        cell, k, masses[j] = _pick(
+            arrays.cells, arrays.registers, arrays.masses, x, crossing, threshold, part_count, part_sum
+        )
+        slots[j] = _slot(arrays.directory, arrays.tables, cell, k)
     for j in range(len(slots)):
         indices[j] = arrays.members[slots[j]]
     for j in range(len(slots)):
@@ -649,7 +652,7 @@ def _propose(arrays, solution, total, source, slots, indices, masses):
             cell = code >> _CELL_SHIFT
             place = next_uniform(source) * arrays.cells[cell, _COUNT]
             k = np.int64(place)
-            slots[j] = _slot(arrays, cell, k)
+            slots[j] = _slot(arrays.directory, arrays.tables, cell, k)
             indices[j] = arrays.members[slots[j]]
             code, fraction = (indices[j] & _UNMARKED) >> _INDEX_BITS, place - k
             masses[j] = _mass(code, first, threshold)
@@ -681,29 +684,23 @@ def _draw_without_replacement(arrays, floor, source, indices, probabilities):
         return False
     total = _weigh(arrays, (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
     largest = max(threshold, 2.0 * _IMPLICIT * _UNITS[arrays.registers[_TOP]])
-    if size * largest <= 0.5 * scale:
-        _draw_dropping(arrays, solution, total, source, indices, probabilities)
-    else:
+    if size * largest > 0.5 * scale:
         _draw_setting_aside(arrays, solution, total, source, indices, probabilities)
+    else:
+        slots = np.empty_like(indices)
+        done = 0
+        while done < size:
+            _propose(arrays, solution, total, source, slots[done:], indices[done:], probabilities[done:])
+            for j in range(done, size):
+                if arrays.members[slots[j]] >= 0:
+                    arrays.members[slots[j]] |= _MARK
+                    slots[done], indices[done], probabilities[done] = slots[j], indices[j], probabilities[j]
+                    done += 1
+        for j in range(size):
+            arrays.members[slots[j]] &= _UNMARKED
     for j in range(size):
         probabilities[j] /= scale
     return True
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _draw_dropping(arrays, solution, total, source, indices, masses):
-    """Draw distinct indices by drawing with replacement and dropping those drawn before."""
-    slots = np.empty_like(indices)
-    done = 0
-    while done < len(indices):
-        _propose(arrays, solution, total, source, slots[done:], indices[done:], masses[done:])
-        for j in range(done, len(indices)):
-            if arrays.members[slots[j]] >= 0:
-                arrays.members[slots[j]] |= _MARK
-                slots[done], indices[done], masses[done] = slots[j], indices[j], masses[j]
-                done += 1
-    for j in range(len(indices)):
-        arrays.members[slots[j]] &= _UNMARKED
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -718,41 +715,45 @@ def _draw_setting_aside(arrays, solution, total, source, indices, masses):
     holes, ends = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     exact = total  # as last summed without subtracting
     for j in range(size):
-        cell, k, fraction = _pick(arrays, next_uniform(source) * total, crossing, threshold, part_count, part_sum)
-        holes[j] = _slot(arrays, cell, k)
+        cell, k, fraction = _pick(
+            arrays.cells,
+            arrays.registers,
+            arrays.masses,
+            next_uniform(source) * total,
+            crossing,
+            threshold,
+            part_count,
+            part_sum,
+        )
+        holes[j] = _slot(arrays.directory, arrays.tables, cell, k)
         code = arrays.members[holes[j]] >> _INDEX_BITS
         masses[j] = _mass(code, first, threshold)
         while _rejects(code, fraction, crossing, masses[j]):
             place = next_uniform(source) * arrays.cells[cell, _COUNT]
             k = np.int64(place)
-            holes[j] = _slot(arrays, cell, k)
+            holes[j] = _slot(arrays.directory, arrays.tables, cell, k)
             code, fraction = arrays.members[holes[j]] >> _INDEX_BITS, place - k
             masses[j] = _mass(code, first, threshold)
 
-        ends[j] = _slot(arrays, cell, arrays.cells[cell, _COUNT] - 1)
+        ends[j] = _slot(arrays.directory, arrays.tables, cell, arrays.cells[cell, _COUNT] - 1)
         member = arrays.members[holes[j]]
         arrays.members[holes[j]], arrays.members[ends[j]] = arrays.members[ends[j]], member
         indices[j] = member & _INDEX_MASK
         octave = code >> _MANTISSA_BITS
-        _set_aside(arrays, code, 1)
+        _add(arrays.cells, cell, -1, -_mantissa(code))
+        _add(arrays.octaves, octave, -1, -_mantissa(code))
         if cell == crossing and code >> _BIN_SHIFT >= first:
             part_count -= 1
             part_sum -= _mantissa(code)
-        arrays.masses[octave] = _octave_mass(arrays, octave, crossing, threshold, part_count, part_sum)
+        arrays.masses[octave] = _octave_mass(
+            arrays.cells, arrays.octaves, octave, crossing, threshold, part_count, part_sum
+        )
         total -= masses[j]
         if total < 0.5 * exact:  # too much was subtracted to trust the rest
             total = exact = _weigh(arrays, crossing, threshold, part_count, part_sum)
     for j in range(size - 1, -1, -1):
         member = arrays.members[ends[j]]
         arrays.members[ends[j]], arrays.members[holes[j]] = arrays.members[holes[j]], member
-        _set_aside(arrays, member >> _INDEX_BITS, -1)
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _set_aside(arrays, code, sign):
-    """Take a norm out of the cells and octaves for the time of a draw (sign = 1), or put it back (-1)."""
-    mantissa = sign * _mantissa(code)
-    arrays.cells[code >> _CELL_SHIFT, _COUNT] -= sign
-    arrays.cells[code >> _CELL_SHIFT, _SUM] -= mantissa
-    arrays.octaves[code >> _MANTISSA_BITS, _COUNT] -= sign
-    arrays.octaves[code >> _MANTISSA_BITS, _SUM] -= mantissa
+        code = member >> _INDEX_BITS
+        _add(arrays.cells, code >> _CELL_SHIFT, 1, _mantissa(code))
+        _add(arrays.octaves, code >> _MANTISSA_BITS, 1, _mantissa(code))

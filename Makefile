@@ -1,0 +1,67 @@
+# What a fresh clone needs: Python 3.11 or newer, and make.
+PYTHON ?= python3
+VENV   ?= .venv
+RUN     = $(VENV)/bin/python
+PIP     = $(RUN) -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all lint types bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "avare needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	@echo "Making $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Each stamp is renewed when pyproject.toml changes.
+$(VENV)/demo-installed: $(VENV)/made pyproject.toml
+	@echo "Installing avare and what the demo needs ..."
+	@$(PIP) install --editable '.[experiments]'
+	@touch $@
+
+$(VENV)/dev-installed: $(VENV)/made pyproject.toml
+	@echo "Installing avare and what tests and benchmarks need ..."
+	@$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/demo-installed
+
+install: $(VENV)/dev-installed ## the development environment, in .venv
+	@echo "Ready: $(RUN)"
+
+demo: $(VENV)/demo-installed ## Avare against uniform minibatches: a table, and a figure in results/
+	@echo "Running examples/demo.py ..."
+	@$(RUN) examples/demo.py
+
+lint: $(VENV)/dev-installed ## formatting and lint
+	@echo "Linting ..."
+	@$(RUN) -m ruff format --check --quiet . || { $(RUN) -m ruff format --diff . ; exit 1; }
+	@$(RUN) -m ruff check --quiet .
+
+types: $(VENV)/dev-installed ## mypy, strict
+	@echo "Checking types ..."
+	@$(RUN) -m mypy
+
+# Coverage cannot see into compiled kernels, so the tests run twice: compiled, with all the
+# draws that the statistical tests want, and interpreted, with fewer, which also checks bounds.
+test: lint types ## linters, types and all tests but the slow ones
+	@$(MAKE) --no-print-directory tests MARK='not slow'
+
+test-all: lint types ## the slow tests too
+	@$(MAKE) --no-print-directory tests MARK='slow or not slow'
+
+.PHONY: tests
+tests: $(VENV)/dev-installed
+	@echo "Testing, interpreted ..."
+	@NUMBA_DISABLE_JIT=1 $(RUN) -m pytest --quiet --numprocesses=auto -m 'not slow' --cov=avare --cov-report=
+	@echo "Testing, compiled ..."
+	@$(RUN) -m pytest --quiet --numprocesses=auto -m '$(MARK)' --cov=avare --cov-append --cov-report=term --cov-fail-under=95
+
+bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks/results/
+	@echo "Measuring; this takes some minutes ..."
+	@$(RUN) benchmarks/structures.py
+
+clean: ## remove .venv, caches and results/
+	rm -rf $(VENV) results build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks examples -name __pycache__ -type d -exec rm -rf {} +

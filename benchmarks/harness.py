@@ -1,0 +1,104 @@
+"""What all benchmarks share: interleaved timing, where it was run, how it is kept."""
+
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def interleave(steps: Mapping[str, Callable[[], object]], *, seconds: float, rounds: int = 15) -> dict[str, float]:
+    """The median seconds of each step, all measured in turn.
+
+    Each step is run once to warm up, then a number of times a round, so that a round gives
+    every step about the same time; one that takes longer than its share is run once. Rounds
+    end after ``seconds``, but not before three.
+    """
+    counts = {}
+    for name, step in steps.items():
+        step()
+        started = time.perf_counter()
+        step()
+        once = time.perf_counter() - started
+        counts[name] = int(np.clip(seconds / rounds / len(steps) / max(once, 1e-9), 1, 2000))
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    began = time.perf_counter()
+    for round_ in range(rounds):
+        if round_ >= 3 and time.perf_counter() - began > seconds:
+            break
+        for name, step in steps.items():
+            for _ in range(counts[name]):
+                started = time.perf_counter()
+                step()
+                times[name].append(time.perf_counter() - started)
+    return {name: float(np.median(each)) for name, each in times.items()}
+
+
+def where() -> dict[str, Any]:
+    """The commit and the machine, without its name."""
+    versions = {"python": platform.python_version()}
+    for package in ("avare", "numpy", "numba", "scipy", "torch"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "commit": _git("rev-parse", "HEAD")
+        + ("-dirty" if _git("status", "--porcelain", "--", "src", "benchmarks/*.py") else ""),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": versions,
+    }
+
+
+def save(name: str, result: dict[str, Any], markdown: str) -> None:
+    """Keep a result as JSON and as a table that says where it comes from."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    place = result["where"]
+    versions = ", ".join(f"{package} {number}" for package, number in place["versions"].items())
+    source = f"Measured at commit {place['commit'][:12]} on {place['date'][:10]}, {place['processor']}; {versions}."
+    (RESULTS / f"{name}.md").write_text(f"{markdown}\n\n{source}\n")
+
+
+def table(headings: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    lines = [headings, ["---", *(["---:"] * (len(headings) - 1))], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in a readable unit.
+
+    >>> duration(0.0000213), duration(0.13), duration(2.5)
+    ('21.3 µs', '130 ms', '2.5 s')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size or unit == "µs":
+            return f"{seconds / size:.3g} {unit}"
+    raise AssertionError
+
+
+def _git(*words: str) -> str:
+    found = subprocess.run(
+        ["git", *words], cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or ("" if words[0] == "status" else "unknown")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{models[0]}, {len(models)} cores" if models else "unknown processor"
