@@ -6,6 +6,7 @@ calls them, checks and weights included; for the rivals, the least that does the
 """
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -94,13 +95,12 @@ def multinomial(norms: Norms, news: Norms) -> Step:
     """PyTorch's own, in proportion to the norms."""
     import torch
 
-    h, pick = torch.from_numpy(norms.astype(np.float32)), _cycle(news)
-    told = [torch.from_numpy(each.astype(np.float32)) for each in (pick() for _ in range(64))]
-    turn = iter(range(10**12))
+    h = torch.from_numpy(norms.astype(np.float32))
+    pick = itertools.cycle([torch.from_numpy(each.astype(np.float32)) for each in news]).__next__
 
     def step() -> None:
         indices = torch.multinomial(h, BATCH_SIZE, replacement=True)
-        h[indices] = told[next(turn) % 64]
+        h[indices] = pick()
 
     return step
 
@@ -147,13 +147,7 @@ def _update_sum_tree(tree, indices, norms):
 
 def _cycle(news: Norms) -> Callable[[], Norms]:
     """Batches of new norms, one after another, again and again."""
-    state = [0]
-
-    def pick() -> Norms:
-        state[0] = (state[0] + 1) % len(news)
-        return news[state[0]]
-
-    return pick
+    return itertools.cycle(list(news)).__next__
 
 
 # --- what is measured -----------------------------------------------------------------------
@@ -191,17 +185,18 @@ def building(n: int) -> dict[str, float]:
 
 
 MEMORY = """
-import resource, sys
+import sys
+import psutil
 import avare
 n = int(sys.argv[1])
 avare.Avare(1000, 128, seed=0).sample()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = psutil.Process().memory_info().rss
 sampler = avare.Avare(n, 128, seed=0)
 for _ in range(2000):
     batch = sampler.sample()
     sampler.update(batch.indices, (batch.indices % 1000) * 0.37 + 0.01)
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print((after - before) * 1024, sampler._memory.nbytes)
+after = psutil.Process().memory_info().rss
+print(after - before, sampler._memory.nbytes)
 """
 
 START = """

@@ -13,7 +13,7 @@ def test_laws_sum_to_one() -> None:
 
 def test_chi_square_accepts_the_law_and_refuses_another() -> None:
     generator = np.random.default_rng(5)
-    law = {(i,): chance for i, chance in enumerate([0.1, 0.2, 0.3, 0.4])}
+    law: dict[tuple[int, ...], float] = {(i,): chance for i, chance in enumerate([0.1, 0.2, 0.3, 0.4])}
     right = [(int(i),) for i in generator.choice(4, size=20_000, p=[0.1, 0.2, 0.3, 0.4])]
     wrong = [(int(i),) for i in generator.choice(4, size=20_000, p=[0.12, 0.2, 0.3, 0.38])]
     assert chi_square(right, law) > FALSE_ALARM

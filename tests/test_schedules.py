@@ -11,8 +11,8 @@ def test_floor_is_the_papers() -> None:
     schedule = schedules.floor(n, m, delta, c)
     for t in (1, 2, 100, 10_000):
         assert np.isclose(schedule(t), 1.0 / (c ** (1 - delta / 3) * (c + m * (t - 1)) ** (delta / 3)), rtol=1e-13)
-    t = np.array([1, 5, 1000])
-    assert np.array_equal(schedule(t), [schedule(each) for each in t.tolist()])
+    many = np.array([1, 5, 1000])
+    assert np.array_equal(schedule(many), [schedule(each) for each in many.tolist()])
 
 
 @pytest.mark.parametrize("n", [1, 7, 1000, 10**8])

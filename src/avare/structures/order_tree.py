@@ -150,7 +150,8 @@ class OrderTree:
         a, empty = self._arrays, self.n
         assert a.sizes[empty] == 0 and a.left[empty] == a.right[empty] == empty, "the empty node was written to"
         order: list[int] = []
-        waiting, tree = [], int(a.registers[_ROOT])
+        waiting: list[int] = []
+        tree = int(a.registers[_ROOT])
         while tree != empty or waiting:
             if tree != empty:
                 waiting.append(tree)

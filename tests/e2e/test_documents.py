@@ -1,0 +1,85 @@
+"""What the pages say runs."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numba
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def snippets(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_snippets_run_as_printed(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for snippet in snippets(page):
+        exec(compile(snippet, str(page), "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    if page.name == "README.md":
+        gain = re.search(r"uniform sampling would have (\d+) times our second moment", printed)
+        assert gain is not None and int(gain[1]) > 5
+
+
+def test_the_readme_has_a_short_example() -> None:
+    (example,) = snippets(ROOT / "README.md")
+    assert len([line for line in example.splitlines() if line and not line.startswith("import")]) <= 10
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_are_there(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not target.startswith(("http:", "https:")):
+            assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+def test_the_pages_name_tests_that_exist() -> None:
+    tests = "\n".join(path.read_text() for path in ROOT.glob("tests/**/*.py"))
+    for page in PAGES:
+        for name in re.findall(r"`(test_\w+)`", page.read_text()):
+            assert f"def {name}(" in tests, f"{page.name} names {name}"
+
+
+def test_the_demo_shows_avare_ahead(tmp_path: Path) -> None:
+    if numba.config.DISABLE_JIT:
+        pytest.skip("minutes without compiled code; the compiled run tests it")
+    figure = tmp_path / "new" / "demo.png"
+    found = subprocess.run(
+        [sys.executable, "examples/demo.py", "--out", str(figure)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    rows = {
+        words[1]: [float(word) for word in words[3::2]]
+        for words in (line.split() for line in found.stdout.splitlines() if line.startswith("│"))
+    }
+    (uniform_error, uniform_gain, uniform_left), (error, gain, left) = rows["Uniform"], rows["Avare"]
+    assert error < 0.02 < 1.0 < uniform_error
+    assert uniform_gain == 1.0 < 2.0 < gain
+    assert left < 0.6 * uniform_left
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_import_is_light() -> None:
+    def loaded(packages: str) -> set[str]:
+        program = f"import sys, {packages}; print(' '.join(sys.modules))"
+        found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        return {name.split(".")[0] for name in found.stdout.split()}
+
+    assert loaded("avare") - loaded("numpy, numba") - sys.stdlib_module_names == {"avare"}
+
+
+def test_the_package_needs_numpy_and_numba_only() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert sorted(re.split(r"[<>=~!]", need)[0] for need in project["dependencies"]) == ["numba", "numpy"]
+    assert (ROOT / "src/avare/py.typed").exists()
+
+
+def test_make_help_lists_the_commands() -> None:
+    found = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for command in ("install", "demo", "test", "test-all", "bench", "clean"):
+        assert f"make {command} " in found.stdout
