@@ -23,8 +23,8 @@ def test_snippets_run_as_printed(page: Path, capsys: pytest.CaptureFixture[str])
         exec(compile(snippet, str(page), "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
     if page.name == "README.md":
-        gain = re.search(r"uniform sampling would have (\d+) times our second moment", printed)
-        assert gain is not None and int(gain[1]) > 5
+        gain = re.search(r"uniform batches would have (\S+) times the second moment", printed)
+        assert gain is not None and float(gain[1]) > 3.0
 
 
 def test_the_readme_has_a_short_example() -> None:

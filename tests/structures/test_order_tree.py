@@ -47,6 +47,7 @@ def test_stays_shallow_when_filled_in_order() -> None:
         return deepest
 
     assert depth(int(tree._arrays.registers[0])) < 60
+    assert tree.nbytes <= 41 * n + 100
 
 
 @pytest.mark.parametrize(
