@@ -60,6 +60,15 @@ def test_moves_through_many_pages() -> None:
         assert np.allclose(buckets.norms(), values, rtol=2.0**-24)
 
 
+@pytest.mark.parametrize("n", [1, 127, 128, 129, 16_384, 16_385, 40_000])
+def test_zeros_are_laid_out_like_any_norms(n: int) -> None:
+    buckets = Buckets.zeros(n)
+    buckets.check()
+    assert np.array_equal(buckets.state(), Buckets(np.zeros(n)).state())
+    buckets.update([n - 1, 0], [3.0, 3.0])
+    buckets.check()
+
+
 def test_state_keeps_the_order_of_members() -> None:
     generator = np.random.default_rng(2)
     buckets = Buckets(generator.lognormal(size=50))

@@ -126,7 +126,17 @@ class Buckets:
     @classmethod
     def zeros(cls, n: int) -> "Buckets":
         """Build with all norms zero, without making an array of them. O(N)."""
-        return cls.from_state(np.arange(n, dtype=np.int64), n)
+        self = cls.__new__(cls)
+        self.n = n
+        self._arrays = a = _allocate(n)
+        a.members[:n] = a.slots[:] = np.arange(n)
+        a.octaves[0, _COUNT] = a.cells[0, _COUNT] = a.bin_counts[0] = n
+        pages, tables = -(-n // _PAGE), -(-n // (_PAGE * _TABLE))
+        a.tables[:pages] = np.arange(pages)
+        a.directory[0, :tables] = np.arange(tables)
+        a.registers[_FREE_PAGES] -= pages
+        a.registers[_FREE_TABLES] -= tables
+        return self
 
     @classmethod
     def from_state(cls, state: NDArray[np.int64], n: int) -> "Buckets":
@@ -673,9 +683,8 @@ def _draw_with_replacement(arrays, floor, source, indices, probabilities):
 def _draw_without_replacement(arrays, floor, source, indices, probabilities):
     """Draw distinct indices; return whether there are enough.
 
-    The law is that of drawing with replacement and dropping what was drawn before. Where the
-    batch cannot take up more than half of the mass, that is also the fastest way; elsewhere
-    drawn members are set aside.
+    The law is that of drawing with replacement and dropping what was drawn before. That is also
+    the fastest way, until half of the mass is drawn; then drawn members are set aside.
     """
     solution = _solve(arrays, floor)
     threshold, scale, first, above, part_count, part_sum = solution
@@ -683,19 +692,19 @@ def _draw_without_replacement(arrays, floor, source, indices, probabilities):
     if size > (len(arrays.slots) if threshold > 0.0 else above):
         return False
     total = _weigh(arrays, (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
-    largest = max(threshold, 2.0 * _IMPLICIT * _UNITS[arrays.registers[_TOP]])
-    if size * largest > 0.5 * scale:
-        _draw_setting_aside(arrays, solution, total, source, indices, probabilities)
+    slots = np.empty_like(indices)
+    done, mass = 0, 0.0
+    while done < size and mass <= 0.5 * total:
+        _propose(arrays, solution, total, source, slots[done:], indices[done:], probabilities[done:])
+        for j in range(done, size):
+            if mass <= 0.5 * total and arrays.members[slots[j]] >= 0:
+                arrays.members[slots[j]] |= _MARK
+                slots[done], indices[done], probabilities[done] = slots[j], indices[j], probabilities[j]
+                mass += probabilities[done]
+                done += 1
+    if done < size:
+        _draw_setting_aside(arrays, solution, source, slots, indices, probabilities, done)
     else:
-        slots = np.empty_like(indices)
-        done = 0
-        while done < size:
-            _propose(arrays, solution, total, source, slots[done:], indices[done:], probabilities[done:])
-            for j in range(done, size):
-                if arrays.members[slots[j]] >= 0:
-                    arrays.members[slots[j]] |= _MARK
-                    slots[done], indices[done], probabilities[done] = slots[j], indices[j], probabilities[j]
-                    done += 1
         for j in range(size):
             arrays.members[slots[j]] &= _UNMARKED
     for j in range(size):
@@ -704,56 +713,62 @@ def _draw_without_replacement(arrays, floor, source, indices, probabilities):
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _draw_setting_aside(arrays, solution, total, source, indices, masses):
-    """Draw distinct indices, each taken out of counts and sums and swapped past the end of its cell.
+def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
+    """Complete a draw of distinct indices, of which some are done, marked, and stand in ``slots``.
 
-    All is put back at the end, so that `slots` need not know.
+    Each is taken out of counts and sums and swapped past the end of its cell. All is put back
+    at the end, so that `arrays.slots` need not know.
     """
     threshold, _, first, _, part_count, part_sum = solution
     crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
-    size = len(indices)
+    size, aside = len(indices), 0
     holes, ends = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-    exact = total  # as last summed without subtracting
+    total, exact = 0.0, 0.0  # the mass that is left, and as it was last summed without subtracting
     for j in range(size):
-        cell, k, fraction = _pick(
-            arrays.cells,
-            arrays.registers,
-            arrays.masses,
-            next_uniform(source) * total,
-            crossing,
-            threshold,
-            part_count,
-            part_sum,
-        )
-        holes[j] = _slot(arrays.directory, arrays.tables, cell, k)
-        code = arrays.members[holes[j]] >> _INDEX_BITS
-        masses[j] = _mass(code, first, threshold)
-        while _rejects(code, fraction, crossing, masses[j]):
-            place = next_uniform(source) * arrays.cells[cell, _COUNT]
-            k = np.int64(place)
-            holes[j] = _slot(arrays.directory, arrays.tables, cell, k)
-            code, fraction = arrays.members[holes[j]] >> _INDEX_BITS, place - k
-            masses[j] = _mass(code, first, threshold)
-
-        ends[j] = _slot(arrays.directory, arrays.tables, cell, arrays.cells[cell, _COUNT] - 1)
-        member = arrays.members[holes[j]]
-        arrays.members[holes[j]], arrays.members[ends[j]] = arrays.members[ends[j]], member
-        indices[j] = member & _INDEX_MASK
-        octave = code >> _MANTISSA_BITS
-        _add(arrays.cells, cell, -1, -_mantissa(code))
-        _add(arrays.octaves, octave, -1, -_mantissa(code))
-        if cell == crossing and code >> _BIN_SHIFT >= first:
-            part_count -= 1
-            part_sum -= _mantissa(code)
-        arrays.masses[octave] = _octave_mass(
-            arrays.cells, arrays.octaves, octave, crossing, threshold, part_count, part_sum
-        )
-        total -= masses[j]
-        if total < 0.5 * exact:  # too much was subtracted to trust the rest
+        if j == done:
             total = exact = _weigh(arrays, crossing, threshold, part_count, part_sum)
+        if j >= done:
+            x = next_uniform(source) * total
+            cell, k, fraction = _pick(
+                arrays.cells, arrays.registers, arrays.masses, x, crossing, threshold, part_count, part_sum
+            )
+            slots[j] = _slot(arrays.directory, arrays.tables, cell, k)
+            code = arrays.members[slots[j]] >> _INDEX_BITS
+            masses[j] = _mass(code, first, threshold)
+            while _rejects(code, fraction, crossing, masses[j]):
+                place = next_uniform(source) * arrays.cells[cell, _COUNT]
+                k = np.int64(place)
+                slots[j] = _slot(arrays.directory, arrays.tables, cell, k)
+                code, fraction = arrays.members[slots[j]] >> _INDEX_BITS, place - k
+                masses[j] = _mass(code, first, threshold)
+            indices[j] = arrays.members[slots[j]] & _INDEX_MASK
+            arrays.members[slots[j]] |= _MARK
+        while arrays.members[slots[j]] < 0:  # else it stood at an end, and went with another of its cell
+            cell = (arrays.members[slots[j]] & _UNMARKED) >> (_INDEX_BITS + _CELL_SHIFT)
+            end = _slot(arrays.directory, arrays.tables, cell, arrays.cells[cell, _COUNT] - 1)
+            hole = end if arrays.members[end] < 0 else slots[j]
+            member = arrays.members[hole] & _UNMARKED
+            arrays.members[hole] = arrays.members[end]
+            arrays.members[end] = member
+            holes[aside], ends[aside], aside = hole, end, aside + 1
+            code = member >> _INDEX_BITS
+            _add(arrays.cells, cell, -1, -_mantissa(code))
+            _add(arrays.octaves, code >> _MANTISSA_BITS, -1, -_mantissa(code))
+            if cell == crossing and code >> _BIN_SHIFT >= first:
+                part_count -= 1
+                part_sum -= _mantissa(code)
+        if j >= done:
+            octave = code >> _MANTISSA_BITS
+            arrays.masses[octave] = _octave_mass(
+                arrays.cells, arrays.octaves, octave, crossing, threshold, part_count, part_sum
+            )
+            total -= masses[j]
+            if total < 0.5 * exact:  # too much was subtracted to trust the rest
+                total = exact = _weigh(arrays, crossing, threshold, part_count, part_sum)
     for j in range(size - 1, -1, -1):
         member = arrays.members[ends[j]]
-        arrays.members[ends[j]], arrays.members[holes[j]] = arrays.members[holes[j]], member
+        arrays.members[ends[j]] = arrays.members[holes[j]]
+        arrays.members[holes[j]] = member
         code = member >> _INDEX_BITS
         _add(arrays.cells, code >> _CELL_SHIFT, 1, _mantissa(code))
         _add(arrays.octaves, code >> _MANTISSA_BITS, 1, _mantissa(code))
