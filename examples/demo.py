@@ -1,7 +1,6 @@
 """Avare against uniform minibatches, on a logistic regression: `make demo`.
 
-Data as in the paper's synthetic experiment: directions drawn at random, their lengths
-log-normal, labels from a logistic model. Everything is made here; nothing is downloaded.
+Data as in the paper's synthetic experiment (see `synthetic.py`); nothing is downloaded.
 Steps are 1.5 times as long as theory asks for: of 1, 1.5, 2, 3, 10 and 30, the best for Uniform.
 """
 
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import avare
+from synthetic import Logistic
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -23,43 +23,6 @@ import matplotlib.pyplot as plt
 N, DIMENSION, BATCH_SIZE, EPOCHS, RUNS, L2 = 1000, 10, 8, 60, 10, 1.0
 SAMPLERS: dict[str, type[avare.Uniform] | type[avare.Avare]] = {"Uniform": avare.Uniform, "Avare": avare.Avare}
 COLOURS = {"Uniform": "#767676", "Avare": "#0072B2"}
-Vector = NDArray[np.float64]
-
-
-class Logistic:
-    """f(x) = sum_i log(1 + exp(-y_i a_i.x)) + l2/2 |x|^2."""
-
-    def __init__(self, generator: np.random.Generator) -> None:
-        directions = generator.normal(size=(N, DIMENSION))
-        lengths = generator.lognormal(0.0, 1.0, N)
-        self.rows = directions / (directions**2).sum(axis=1, keepdims=True) * lengths[:, None]
-        chance = 1.0 / (1.0 + np.exp(-self.rows @ generator.normal(size=DIMENSION)))
-        self.rows *= np.where(generator.random(N) < chance, 1.0, -1.0)[:, None]  # the label's sign included
-        self.lengths = np.linalg.norm(self.rows, axis=1)
-        self.smoothness = float((self.lengths**2).max() / 4.0 + L2 / N)
-
-    def objective(self, x: Vector) -> float:
-        """f(x)."""
-        return float(np.logaddexp(0.0, -self.rows @ x).sum() + L2 / 2.0 * x @ x)
-
-    def slopes(self, x: Vector, indices: NDArray[np.int64] | slice = slice(None)) -> Vector:
-        """The derivative of the loss of some examples by a.x."""
-        slopes: Vector = -1.0 / (1.0 + np.exp(self.rows[indices] @ x))
-        return slopes
-
-    def norms(self, x: Vector) -> Vector:
-        """The gradient norm of each example."""
-        norms: Vector = np.abs(self.slopes(x)) * self.lengths
-        return norms
-
-    def minimum(self) -> float:
-        """The least value of f."""
-        x = np.zeros(DIMENSION)
-        for _ in range(30):  # Newton's method
-            slopes = self.slopes(x)
-            hessian = (self.rows * (-slopes * (1.0 + slopes))[:, None]).T @ self.rows + L2 * np.eye(DIMENSION)
-            x -= np.linalg.solve(hessian, self.rows.T @ slopes + L2 * x)
-        return self.objective(x)
 
 
 def train(problem: Logistic, sampler: avare.Sampler, least: float) -> NDArray[np.float64]:
@@ -116,7 +79,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/demo.png"), help="where to write the figure")
     out = parser.parse_args().out
     console = Console()
-    problem = Logistic(np.random.default_rng(0))
+    problem = Logistic(N, DIMENSION, L2, seed=0)
     least = problem.minimum()
     traces: dict[str, NDArray[np.float64]] = {}
     seconds: dict[str, float] = {}

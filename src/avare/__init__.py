@@ -9,8 +9,14 @@ from avare import structures as structures
 from avare.batch import Batch as Batch
 from avare.batch import batch_weights as batch_weights
 from avare.samplers import Avare as Avare
+from avare.samplers import Mabs as Mabs
+from avare.samplers import Optimal as Optimal
 from avare.samplers import Sampler as Sampler
+from avare.samplers import Srg as Srg
+from avare.samplers import Static as Static
+from avare.samplers import Stratified as Stratified
 from avare.samplers import Uniform as Uniform
+from avare.samplers import Vrb as Vrb
 from avare.simplex import minimize_variance as minimize_variance
 
 __version__ = _version("avare")

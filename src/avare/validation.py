@@ -29,7 +29,9 @@ def integer(name: str, value: Any, *, at_least: int, at_most: int | None = None)
     return number
 
 
-def number(name: str, value: Any, *, above: float | None = None, at_least: float | None = None) -> float:
+def number(
+    name: str, value: Any, *, above: float | None = None, at_least: float | None = None, at_most: float | None = None
+) -> float:
     """A finite number within bounds.
 
     >>> number("delta", -1, above=0)
@@ -48,6 +50,8 @@ def number(name: str, value: Any, *, above: float | None = None, at_least: float
         raise ValueError(f"{name} = {result}: must be above {above}")
     if at_least is not None and not result >= at_least:
         raise ValueError(f"{name} = {result}: must be at least {at_least}")
+    if at_most is not None and not result <= at_most:
+        raise ValueError(f"{name} = {result}: must be at most {at_most}")
     return result
 
 

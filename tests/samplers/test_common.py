@@ -2,10 +2,12 @@
 
 import copy
 import io
+import itertools
 import json
 import math
 import pickle
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,29 +17,90 @@ import pytest
 from numpy.typing import NDArray
 
 import avare
-from avare.samplers import Sampler
+from avare.samplers import LimitWarning, Sampler, get, names
+from avare.samplers.registry import example
 from laws import FALSE_ALARM, chi_square, ordered_samples
 
 Make = Callable[..., Sampler]
+pytestmark = pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
 DRAWS = 2_000 if numba.config.DISABLE_JIT else 40_000
 
 
-def order_tree(n: int, batch_size: int = 128, **arguments: Any) -> avare.Avare:
+def by_name(name: str) -> Make:
+    def make(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
+        return get(name)(n, batch_size, **{**example(name, n if 0 < n <= 1000 else 10), **arguments})
+
+    return make
+
+
+def order_tree(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
     return avare.Avare(n, batch_size, structure="order_tree", **arguments)
 
 
-def floored(n: int, batch_size: int = 128, **arguments: Any) -> avare.Avare:
+def floored(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
     return avare.Avare(n, batch_size, delta=0.7, c=3.0 * n, p_min=0.4 / max(n, 1), **arguments)
 
 
+def unlimited(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
+    return avare.Vrb(n, batch_size, **arguments)
+
+
 SAMPLERS: dict[str, Make] = {
-    "Avare": avare.Avare,
+    **{name: by_name(name) for name in names()},
     "Avare on the order tree": order_tree,
     "Avare with a lasting floor": floored,
-    "Uniform": avare.Uniform,
+    "Vrb without limits": unlimited,
 }
+
+
+def kind(name: str) -> type[Sampler]:
+    return get(name.split()[0])
+
+
+def ways(name: str) -> list[bool]:
+    """With replacement, without, or both: what a sampler can do."""
+    return [
+        way
+        for way in (True, False)
+        if not (kind(name).without_replacement_only if way else kind(name).with_replacement_only)
+    ]
+
+
 every_sampler = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS.keys())
-both_ways = pytest.mark.parametrize("replacement", [True, False])
+every_sampler_and_way = pytest.mark.parametrize(
+    ("make", "replacement"),
+    [
+        pytest.param(make, way, id=f"{name}, {'with' if way else 'without'} replacement")
+        for name, make in SAMPLERS.items()
+        for way in ways(name)
+    ],
+)
+
+
+def law_of(sampler: Sampler) -> dict[tuple[int, ...], float]:
+    """The law of the next batch: independent or successive draws, but for the two whose draws are neither."""
+    p, size = sampler.probabilities(), sampler.batch_size
+    if isinstance(sampler, avare.Stratified):
+        copy.deepcopy(sampler).sample()
+        twin = copy.deepcopy(sampler)
+        twin.sample()
+        starts = twin._groups.starts
+        members = [twin._groups.order[starts[k] : starts[k + 1]].tolist() for k in range(size)]
+        return {sample: math.prod(size * p[i] for i in sample) for sample in itertools.product(*members)}
+    if type(sampler).__name__ == "Mixture":
+        rows = [(v, row) for v, row in zip(sampler.mixture, sampler.components, strict=True)]
+        return {
+            sample: sum(v * math.prod(row[i] for i in sample) for v, row in rows)
+            for sample in itertools.product(range(sampler.n), repeat=size)
+        }
+    return dict(ordered_samples(p, size, sampler.replacement))
+
+
+def weights_of(sampler: Sampler, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The weights of draws with given probabilities."""
+    if isinstance(sampler, avare.Uniform):
+        return np.full(len(probabilities), sampler.n / len(probabilities))
+    return avare.batch_weights(probabilities, sampler.replacement or isinstance(sampler, avare.Stratified))
 
 
 def norms_at(step: int, indices: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -60,8 +123,7 @@ def snapshot(sampler: Sampler) -> dict[str, Any]:
     return {key: np.asarray(value).tolist() for key, value in sampler.state_dict().items()}
 
 
-@every_sampler
-@both_ways
+@every_sampler_and_way
 @pytest.mark.parametrize("steps", [0, 1, 7, 200])
 def test_unbiased_by_enumeration(make: Make, replacement: bool, steps: int) -> None:
     sampler = make(5, 3, replacement=replacement, seed=1)
@@ -69,36 +131,32 @@ def test_unbiased_by_enumeration(make: Make, replacement: bool, steps: int) -> N
     p = sampler.probabilities()
     g = np.random.default_rng(0).normal(size=(5, 2))
     batch = copy.deepcopy(sampler).sample()
-    uniform = isinstance(sampler, avare.Uniform)
-    weights = np.full(3, 5 / 3) if uniform else avare.batch_weights(batch.probabilities, replacement)
-    assert np.allclose(batch.weights, weights, rtol=1e-12)
-    mean = np.zeros(2)
-    for sample, chance in ordered_samples(p, 3, replacement):
+    assert np.allclose(batch.weights, weights_of(sampler, batch.probabilities), rtol=1e-12)
+    mean, total = np.zeros(2), 0.0
+    for sample, chance in law_of(sampler).items():
         indices = list(sample)
-        weights = np.full(3, 5 / 3) if uniform else avare.batch_weights(p[indices], replacement)
-        mean += chance * (weights @ g[indices])
+        mean += chance * (weights_of(sampler, p[indices]) @ g[indices])
+        total += chance
+    assert np.isclose(total, 1.0, rtol=1e-12)
     assert np.allclose(mean, g.sum(axis=0), rtol=1e-10, atol=1e-10)
 
 
-@every_sampler
-@both_ways
+@every_sampler_and_way
 def test_draws_follow_the_probabilities(make: Make, replacement: bool) -> None:
     sampler = make(5, 3, replacement=replacement, seed=2)
     train(sampler, 50)
-    law = dict(ordered_samples(sampler.probabilities(), 3, replacement))
+    law = law_of(sampler)
     state = sampler.state_dict()
+    sampler._generator = np.random.default_rng(99)
+    sampler.__setstate__(sampler.__getstate__())
     draws = []
-    for k in range(DRAWS):  # the same state each time, another generator
-        sampler._steps = state["steps"]
-        if k == 0:
-            sampler._generator = np.random.default_rng(99)
-            sampler.__setstate__(sampler.__getstate__())
+    for _ in range(DRAWS):
+        sampler._steps = state["steps"]  # the same step each time
         draws.append(tuple(sampler.sample().indices.tolist()))
     assert chi_square(draws, law) > FALSE_ALARM
 
 
-@every_sampler
-@both_ways
+@every_sampler_and_way
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 1000])
 def test_a_batch_is_what_it_says(make: Make, replacement: bool, n: int) -> None:
     sampler = make(n, 5 if replacement else min(n, 5), replacement=replacement, seed=3)
@@ -173,8 +231,7 @@ def as_it_is(state: dict[str, Any]) -> Any:
     return state
 
 
-@every_sampler
-@both_ways
+@every_sampler_and_way
 @pytest.mark.parametrize("way", [as_it_is, by_pickle, by_savez])
 @pytest.mark.parametrize("between", ["steps", "draw and update"])
 def test_resumes_with_the_very_same_draws(make: Make, replacement: bool, way: Any, between: str) -> None:
@@ -233,10 +290,9 @@ def test_refuses_other_states_and_stays_as_it_was(make: Make) -> None:
     generator["state"]["state"] += 1
     wrong: list[tuple[dict[str, Any], str]] = [
         (altered(state, format=2), r"state\['format'\] = 2: this version of avare reads 1"),
-        (altered(state, sampler="Vrb"), r"state\['sampler'\] = 'Vrb': this sampler has"),
+        (altered(state, sampler="Other"), r"state\['sampler'\] = 'Other': this sampler has"),
         (other.state_dict(), r"state\['n'\] = 41: this sampler has 40"),
         (make(40, 7, seed=9).state_dict(), r"state\['batch_size'\] = 7: this sampler has 6"),
-        (make(40, 6, replacement=True).state_dict(), r"state\['replacement'\] = True"),
         (altered(state, moments=moments), "it is damaged"),
         (altered(state, steps=11), "it is damaged"),
         (altered(state, generator=json.dumps(generator)), "it is damaged"),
@@ -292,7 +348,6 @@ def test_refuses_bad_updates_and_stays_as_it_was(
         ({"n": 2**40}, ValueError, "n = 1099511627776: must be at most"),
         ({"n": 10.0}, TypeError, "n = 10.0: must be an integer"),
         ({"n": 10, "batch_size": 0}, ValueError, "batch_size = 0"),
-        ({"n": 10, "batch_size": 11}, ValueError, "batch_size = 11: must be at most n = 10 without replacement"),
         ({"n": 10, "batch_size": 2, "replacement": "no"}, TypeError, "replacement = 'no'"),
     ],
 )
@@ -303,7 +358,7 @@ def test_refuses_bad_arguments(make: Make, arguments: dict[str, Any], error: typ
 
 @every_sampler
 def test_updates_may_come_late_in_part_or_not_at_all(make: Make) -> None:
-    sampler = make(40, 6, replacement=True, seed=11)
+    sampler = make(40, 6, seed=11)
     assert math.isnan(sampler.gain)
     first, second = sampler.sample(), sampler.sample()
     sampler.update([], [])
@@ -314,8 +369,7 @@ def test_updates_may_come_late_in_part_or_not_at_all(make: Make) -> None:
     assert sampler.gain > 0.0
 
 
-@every_sampler
-@both_ways
+@every_sampler_and_way
 def test_gain_is_estimated_from_the_draws(make: Make, replacement: bool) -> None:
     norms = np.exp(np.linspace(-3.0, 3.0, 200))
     sampler = make(200, 10, replacement=replacement, seed=12)
@@ -335,3 +389,42 @@ def test_gain_is_estimated_from_the_draws(make: Make, replacement: bool) -> None
 def test_tells_what_it_is(make: Make) -> None:
     text = repr(make(40, 6))
     assert "n=40" in text and "batch_size=6" in text
+
+
+def test_what_a_sampler_cannot_do_it_says() -> None:
+    for name in names():
+        for way in (True, False):
+            if way not in ways(name):
+                with pytest.raises(ValueError, match=f"replacement = {way}: {name} draws with"):
+                    SAMPLERS[name](10, 2, replacement=way)
+    for name, make in SAMPLERS.items():
+        if False in ways(name):
+            with pytest.raises(ValueError, match="batch_size = 11: must be at most n = 10 without replacement"):
+                make(10, 11, replacement=False)
+
+
+@every_sampler
+def test_nothing_drifts_in_a_hundred_thousand_steps(make: Make) -> None:
+    sampler = make(30, 2, seed=13)
+    generator = np.random.default_rng(14)
+    news = np.exp(generator.normal(0.0, 2.0, (1000, 2))) * (generator.random((1000, 2)) > 0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LimitWarning)
+        for step in range(100_000 if not numba.config.DISABLE_JIT else 300):
+            batch = sampler.sample()
+            sampler.update(batch.indices, news[step % 1000])
+    for part in ("_memory", "_weights"):
+        if hasattr(sampler, part):
+            getattr(sampler, part).check()
+    anew = make(30, 2)
+    anew.load_state_dict(sampler.state_dict())  # which sums everything anew
+    assert np.allclose(sampler.probabilities(), anew.probabilities(), rtol=1e-12, atol=0)
+    assert np.isclose(sampler.probabilities().sum(), 1.0, rtol=0, atol=1e-12)
+
+
+def test_names_are_public() -> None:
+    assert names() == sorted(names())
+    for name in names():
+        assert getattr(avare, name) is get(name)
+    with pytest.raises(ValueError, match="name = 'Best': must be one of Avare"):
+        get("Best")

@@ -2,4 +2,14 @@
 
 from avare.samplers.avare import Avare as Avare
 from avare.samplers.base import Sampler as Sampler
+from avare.samplers.limits import LimitWarning as LimitWarning
+from avare.samplers.mabs import Mabs as Mabs
+from avare.samplers.optimal import Optimal as Optimal
+from avare.samplers.registry import get as get
+from avare.samplers.registry import names as names
+from avare.samplers.registry import register as register
+from avare.samplers.srg import Srg as Srg
+from avare.samplers.static import Static as Static
+from avare.samplers.stratified import Stratified as Stratified
 from avare.samplers.uniform import Uniform as Uniform
+from avare.samplers.vrb import Vrb as Vrb

@@ -9,9 +9,11 @@ from avare import schedules, validation
 from avare.batch import Batch, weigh
 from avare.randomness import Seed
 from avare.samplers.base import Sampler, State
+from avare.samplers.registry import register
 from avare.structures import Buckets, OrderTree
 
 
+@register()
 class Avare(Sampler):
     r"""Adaptive variance minimisation (El Hanchi & Stephens, 2020).
 

@@ -10,7 +10,7 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numba import njit
@@ -44,10 +44,19 @@ class Sampler(ABC):
         used, and advanced), or None for a seed from the system.
     """
 
+    with_replacement_only: ClassVar[bool] = False
+    """Whether the rule has no meaning without replacement."""
+    without_replacement_only: ClassVar[bool] = False
+    """Whether its draws are distinct by construction."""
+
     def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:
         self.n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
         self.batch_size = validation.integer("batch_size", batch_size, at_least=1)
         self.replacement = validation.boolean("replacement", replacement)
+        if self.with_replacement_only and not self.replacement:
+            raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
+        if self.without_replacement_only and self.replacement:
+            raise ValueError(f"replacement = True: {type(self).__name__} draws without replacement only")
         if not self.replacement and self.batch_size > self.n:
             raise ValueError(f"batch_size = {batch_size}: must be at most n = {self.n} without replacement")
         self._generator = np.random.default_rng(seed)

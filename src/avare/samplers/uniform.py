@@ -6,8 +6,10 @@ from numpy.typing import NDArray
 from avare.batch import Batch
 from avare.randomness import Seed
 from avare.samplers.base import Sampler
+from avare.samplers.registry import register
 
 
+@register()
 class Uniform(Sampler):
     r"""Each example with :math:`p_i = 1/N` and weight :math:`N/m`.
 

@@ -1,0 +1,63 @@
+"""What the theory of some rules wants to know beforehand: how long, and how large."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare import validation
+
+
+class LimitWarning(UserWarning):
+    """A stated horizon or bound was passed."""
+
+
+class Limits:
+    """A horizon T, in draws, and a bound G on the norms.
+
+    What was stated and turns out too small is doubled as often as it takes, with one warning
+    each. What was not stated is learned: the horizon starts at ten passes over the data, the
+    bound at the largest norm of the first update, and both are doubled without a warning.
+    """
+
+    def __init__(self, name: str, n: int, horizon: int | None, bound: float | None) -> None:
+        self._name = name
+        self._horizon_stated, self._bound_stated = horizon is not None, bound is not None
+        self.horizon = 10 * n if horizon is None else validation.integer("horizon", horizon, at_least=1)
+        self.bound = 0.0 if bound is None else validation.number("bound", bound, above=0.0)
+
+    def observe(self, draws: int, norms: NDArray[np.float64]) -> bool:
+        """Take note of how many draws there were, and of norms; return whether a limit had to be raised."""
+        before = (self.horizon, self.bound)
+        while draws > self.horizon:
+            self.horizon *= 2
+        largest = float(norms.max(initial=0.0))
+        if largest > self.bound:
+            doublings = math.ceil(math.log2(largest / self.bound)) if self.bound > 0.0 else 0
+            self.bound = max(math.ldexp(self.bound, doublings), largest if self.bound == 0.0 else 0.0)
+        if self.horizon != before[0] and self._horizon_stated:
+            self._horizon_stated = False
+            self._warn(f"horizon = {before[0]} draws have passed: {self._name} goes on with {self.horizon}")
+        if self.bound != before[1] and self._bound_stated:
+            self._bound_stated = False
+            self._warn(f"a norm of {largest:g} exceeds bound = {before[1]:g}: {self._name} goes on with {self.bound:g}")
+        return (self.horizon, self.bound) != before
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(message, LimitWarning, stacklevel=5)  # where `update` was called
+
+    def state(self) -> dict[str, Any]:
+        """What there is to save."""
+        return {
+            "horizon": self.horizon,
+            "bound": self.bound,
+            "horizon_stated": self._horizon_stated,
+            "bound_stated": self._bound_stated,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self.horizon, self.bound = state["horizon"], state["bound"]
+        self._horizon_stated, self._bound_stated = state["horizon_stated"], state["bound_stated"]

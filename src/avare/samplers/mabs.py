@@ -1,0 +1,124 @@
+"""Mabs: a multi-armed bandit whose arms are the examples."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare import validation
+from avare.randomness import Seed
+from avare.samplers.base import State
+from avare.samplers.limits import Limits
+from avare.samplers.registry import register
+from avare.samplers.smoothed import Smoothed
+
+_ROOM = 40.0  # how far a log-weight may rise before all are shifted
+
+
+@register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
+class Mabs(Smoothed):
+    r"""Multi-armed bandit sampling (Salehi, Celis & Thiran, 2017).
+
+    Exponential weights on the estimated cost: with :math:`W = 0` at the start,
+
+    .. math:: p = (1 - \eta)\, \mathrm{softmax}(W) + \eta / N, \qquad
+              W_I \mathrel{+}= \delta\, n_I^2 / p_I^3 \text{ for each draw,} \qquad
+              \delta = \sqrt{\eta^4 \ln N / (T N^5 G^4)}.
+
+    Choose it to compare with. Its guarantee is against the best fixed distribution, within a
+    factor, for norms bounded by G over a horizon of T draws.
+
+    Ours: weights are kept as differences to a moving reference, so that none overflows; limits
+    that turn out too small are doubled (see `Limits`).
+
+    Cost: O(batch_size) a step, amortised. Memory: 37 bytes an example and 8 MB.
+
+    Parameters
+    ----------
+    n
+        Number of examples.
+    batch_size
+        m, draws a step.
+    replacement
+        True: the rule draws with replacement only.
+    horizon
+        T, in draws: steps times batch_size.
+    bound
+        G, on the norms.
+    eta
+        In (0, 1]: the uniform part.
+    seed
+        See `Sampler`.
+
+    Examples
+    --------
+    >>> sampler = Mabs(4, batch_size=2, horizon=2000, bound=30.0, seed=0)
+    >>> norms = np.array([1.0, 2.0, 30.0, 4.0])
+    >>> for _ in range(1000):
+    ...     batch = sampler.sample()
+    ...     sampler.update(batch.indices, norms[batch.indices])
+    >>> int(sampler.probabilities().argmax())
+    2
+
+    References
+    ----------
+    F. Salehi, L. E. Celis, P. Thiran. Stochastic Optimization with Bandit Sampling. 2017.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        batch_size: int = 128,
+        *,
+        replacement: bool = True,
+        horizon: int | None = None,
+        bound: float | None = None,
+        eta: float = 0.4,
+        seed: Seed = None,
+    ) -> None:
+        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        self.eta = validation.number("eta", eta, above=0.0, at_most=1.0)
+        self._share = self.eta
+        self._limits = Limits("Mabs", self.n, horizon, bound)
+        self._log_weights = np.zeros(self.n)
+        self._reference = 0.0  # subtracted from all log-weights
+        self._weights.reset(np.ones(self.n))
+
+    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        self._limits.observe(self._steps * self.batch_size, norms)
+        if self.n == 1 or self._limits.bound == 0.0 or not len(indices):
+            return
+        # In logarithms, for N^5 and G^4 leave float64's range.
+        log_delta = 0.5 * (
+            4.0 * math.log(self.eta)
+            + math.log(math.log(self.n))
+            - math.log(self._limits.horizon)
+            - 5.0 * math.log(self.n)
+            - 4.0 * math.log(self._limits.bound)
+        )
+        with np.errstate(divide="ignore"):  # a norm of zero adds nothing
+            added = np.exp(log_delta + 2.0 * np.log(norms) - 3.0 * np.log(self._drawn_probabilities(indices)))
+        np.add.at(self._log_weights, indices, added)
+        highest = float(self._log_weights[indices].max())
+        if highest - self._reference > _ROOM:
+            self._reference = highest
+            self._weights.reset(np.exp(self._log_weights - self._reference))
+        else:
+            self._weights.set(indices, np.exp(self._log_weights[indices] - self._reference))
+
+    def _arguments(self) -> State:
+        return {**super()._arguments(), "eta": self.eta}
+
+    def _state(self) -> State:
+        return {
+            **super()._state(),
+            **self._limits.state(),
+            "log_weights": self._log_weights.copy(),
+            "reference": self._reference,
+        }
+
+    def _restore(self, state: State) -> None:
+        super()._restore(state)
+        self._limits.restore(state)
+        self._log_weights = state["log_weights"].copy()
+        self._reference = state["reference"]

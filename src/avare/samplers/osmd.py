@@ -1,0 +1,131 @@
+"""Osmd: mirror descent with the bandit's estimate of the cost."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare import validation
+from avare.batch import Batch, weigh
+from avare.randomness import Seed
+from avare.samplers.base import Sampler, State
+from avare.samplers.limits import Limits
+from avare.samplers.registry import register
+from avare.structures.floored import Floored
+
+
+@register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
+class Osmd(Sampler):
+    r"""Online stochastic mirror descent (Namkoong et al., 2017; Zhao et al., 2022).
+
+    A step of entropic mirror descent on the estimated cost after each batch, within
+    :math:`p_i \ge \varepsilon = \alpha / N`: with :math:`p = 1/N` at the start,
+
+    .. math:: v_i = p_i \exp\Big( \eta \sum_{j : I_j = i} \frac{n_j^2}{m^2 p_j^3} \Big), \qquad
+              p_i \leftarrow \max(v_i / \lambda, \varepsilon), \qquad
+              \eta = \sqrt 2\, \frac{m^2 \alpha^3}{N^3 G^2} \sqrt{\frac{\ln N}{T}},
+
+    with :math:`\lambda` such that the sum is 1: the projection in the sense of Kullback and Leibler.
+
+    Choose it to compare with, or where norms keep changing slowly: the floor never falls, and
+    nothing is remembered for ever. Its regret is sublinear in T against the best fixed
+    distribution, and against moving ones as long as they move little in all, both within
+    :math:`p_i \ge \varepsilon`, for norms bounded by G over a horizon of T draws.
+
+    Ours: a step that does not cost O(N), and is exact (see `avare.structures.floored`); norms that
+    come late count with the probability of the example's last draw, or that of the next if it was
+    never drawn; limits that turn out too small are doubled (see `Limits`).
+
+    Cost: O(batch_size log N) a step, amortised. Memory: 41 bytes an example and 8 MB.
+
+    Parameters
+    ----------
+    n
+        Number of examples.
+    batch_size
+        m, draws a step.
+    replacement
+        True: the rule draws with replacement only.
+    horizon
+        T, in draws: steps times batch_size.
+    bound
+        G, on the norms.
+    alpha
+        Between 1e-100 and 1: the smallest probability, as a part of 1/n.
+    seed
+        See `Sampler`.
+
+    Examples
+    --------
+    >>> sampler = Osmd(4, batch_size=2, horizon=2000, bound=30.0, seed=0)
+    >>> norms = np.array([1.0, 2.0, 30.0, 4.0])
+    >>> for _ in range(1000):
+    ...     batch = sampler.sample()
+    ...     sampler.update(batch.indices, norms[batch.indices])
+    >>> int(sampler.probabilities().argmax())
+    2
+
+    References
+    ----------
+    H. Namkoong, A. Sinha, S. Yadlowsky, J. C. Duchi. Adaptive Sampling Probabilities for
+    Non-Smooth Optimization. ICML 2017.
+
+    B. Zhao, L. Wang, Z. Liu, Z. Zhang, J. Zhou, C. Chen, M. Kolar. Adaptive Client Sampling in
+    Federated Learning via Online Learning with Bandit Feedback. 2022.
+    """
+
+    with_replacement_only = True
+
+    def __init__(
+        self,
+        n: int,
+        batch_size: int = 128,
+        *,
+        replacement: bool = True,
+        horizon: int | None = None,
+        bound: float | None = None,
+        alpha: float = 0.4,
+        seed: Seed = None,
+    ) -> None:
+        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        self.alpha = validation.number("alpha", alpha, at_least=1e-100, at_most=1.0)
+        self._limits = Limits("Osmd", self.n, horizon, bound)
+        self._distribution = Floored(self.n, self.alpha)
+        self._drawn_with = np.zeros(self.n)  # 0: not drawn yet
+
+    def probabilities(self) -> NDArray[np.float64]:
+        """The probability of each example at the next draw. O(N)."""
+        return self._distribution.probabilities()
+
+    def _draw(self) -> Batch:
+        indices, probabilities = self._distribution.draw(self.batch_size, self._generator)
+        self._drawn_with[indices] = probabilities
+        return Batch(indices, weigh(probabilities, self.replacement), probabilities)
+
+    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        self._limits.observe(self._steps * self.batch_size, norms)
+        if self.n == 1 or self._limits.bound == 0.0 or not len(indices):
+            return
+        drawn = self._drawn_with[indices]
+        if not drawn.all():
+            drawn = np.where(drawn > 0.0, drawn, self._distribution.probabilities_of(indices))
+        # eta n^2 / (m^2 p^3) is sqrt(2 ln N / T) (n / G)^2 (epsilon / p)^3: no factor is large, and m cancels.
+        largest = math.exp(0.5 * (math.log(2.0 * math.log(self.n)) - math.log(self._limits.horizon)))
+        floor = self.alpha / self.n
+        self._distribution.push(indices, largest * (norms / self._limits.bound) ** 2 * (floor / drawn) ** 3)
+
+    def _arguments(self) -> State:
+        return {**super()._arguments(), "alpha": self.alpha}
+
+    def _state(self) -> State:
+        return {**self._distribution.state(), **self._limits.state(), "drawn_with": self._drawn_with.copy()}
+
+    def _restore(self, state: State) -> None:
+        drawn_with = state["drawn_with"]
+        if drawn_with.shape != (self.n,) or drawn_with.dtype != np.float64:
+            raise ValueError(
+                f"drawn_with has shape {drawn_with.shape} and dtype {drawn_with.dtype}: must be {self.n} float64"
+            )
+        self._distribution = Floored.from_state(state, self.n, self.alpha)
+        self._drawn_with = drawn_with.copy()
+        self._limits.restore(state)

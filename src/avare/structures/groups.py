@@ -1,0 +1,76 @@
+"""Groups of near-equal mass."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+class Groups(NamedTuple):
+    """Indices in groups, laid out one after another."""
+
+    order: NDArray[np.int64]  # the indices, group by group
+    starts: NDArray[np.int64]  # where each group starts in `order`, and the end of the last
+    sums: NDArray[np.float64]  # of the scores in `order` before each place
+    masses: NDArray[np.float64]  # of each group
+
+
+def split(scores: NDArray[np.float64], count: int) -> Groups:
+    """Split indices into non-empty groups of near-equal mass. O(N log N).
+
+    Largest first, each goes to the group with the least mass so far: a group is heavier than the
+    mean by at most its own last score, or it holds a single index.
+
+    >>> import numpy as np
+    >>> split(np.array([5.0, 1.0, 3.0, 2.0]), 2).masses
+    array([6., 5.])
+    """
+    largest_first = np.argsort(-scores, kind="stable")
+    group_of = _assign(scores[largest_first], count)
+    by_group = np.argsort(group_of, kind="stable")
+    return arrange(scores, largest_first[by_group], np.bincount(group_of, minlength=count))
+
+
+def arrange(scores: NDArray[np.float64], order: NDArray[np.int64], sizes: NDArray[np.int64]) -> Groups:
+    """Lay out given groups. O(N)."""
+    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+    return Groups(
+        order=order,
+        starts=starts,
+        sums=np.concatenate([np.zeros(1), np.cumsum(scores[order])]),
+        masses=np.add.reduceat(scores[order], starts[:-1]),
+    )
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _assign(scores, count):
+    """The group of each score, in the order given."""
+    group_of = np.empty(len(scores), dtype=np.int64)
+    masses = np.zeros(count)
+    heap = np.arange(count)  # groups, the lightest on top; of equal ones, the first
+    for j in range(len(scores)):
+        group = heap[0]
+        group_of[j] = group
+        masses[group] += scores[j]
+        place = 0
+        while True:  # let it sink
+            child = 2 * place + 1
+            if child >= count:
+                break
+            if child + 1 < count and _lighter(masses, heap[child + 1], heap[child]):
+                child += 1
+            if not _lighter(masses, heap[child], group):
+                break
+            heap[place] = heap[child]
+            place = child
+        heap[place] = group
+    return group_of
+
+
+@njit(cache=True, nogil=True)
+def _lighter(masses, group, other):
+    return masses[group] < masses[other] or (masses[group] == masses[other] and group < other)
