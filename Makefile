@@ -61,6 +61,7 @@ tests: $(VENV)/dev-installed
 bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks/results/
 	@echo "Measuring; this takes some minutes ..."
 	@$(RUN) benchmarks/structures.py
+	@$(RUN) benchmarks/samplers.py
 
 clean: ## remove .venv, caches and results/
 	rm -rf $(VENV) results build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import avare
-from synthetic import Logistic
+from synthetic import Logistic, train
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -23,25 +23,6 @@ import matplotlib.pyplot as plt
 N, DIMENSION, BATCH_SIZE, EPOCHS, RUNS, L2 = 1000, 10, 8, 60, 10, 1.0
 SAMPLERS: dict[str, type[avare.Uniform] | type[avare.Avare]] = {"Uniform": avare.Uniform, "Avare": avare.Avare}
 COLOURS = {"Uniform": "#767676", "Avare": "#0072B2"}
-
-
-def train(problem: Logistic, sampler: avare.Sampler, least: float) -> NDArray[np.float64]:
-    """SGD; once an epoch: suboptimality, relative error of the distribution, running gain."""
-    step_size = avare.schedules.inverse_time(N, problem.smoothness / 1.5, L2, BATCH_SIZE)
-    x = np.zeros(DIMENSION)
-    trace = []
-    for epoch in range(EPOCHS + 1):
-        error = avare.diagnostics.relative_error(problem.norms(x), sampler.probabilities())
-        trace.append((problem.objective(x) - least, error, sampler.gain))
-        if epoch == EPOCHS:
-            break
-        for _ in range(N // BATCH_SIZE):
-            batch = sampler.sample()
-            slopes = problem.slopes(x, batch.indices)
-            gradient = (batch.weights * slopes) @ problem.rows[batch.indices] + L2 * x
-            x = x - step_size(sampler.steps) * gradient
-            sampler.update(batch.indices, np.abs(slopes) * problem.lengths[batch.indices])
-    return np.array(trace)
 
 
 def draw_figure(traces: dict[str, NDArray[np.float64]], path: Path) -> None:
@@ -80,13 +61,15 @@ def main() -> None:
     out = parser.parse_args().out
     console = Console()
     problem = Logistic(N, DIMENSION, L2, seed=0)
-    least = problem.minimum()
+    step_size = avare.schedules.inverse_time(N, problem.smoothness / 1.5, L2, BATCH_SIZE)
     traces: dict[str, NDArray[np.float64]] = {}
     seconds: dict[str, float] = {}
     for name, kind in SAMPLERS.items():
         with console.status(f"{name}: {RUNS} runs of {EPOCHS} epochs ..."):
             started = time.perf_counter()
-            traces[name] = np.array([train(problem, kind(N, BATCH_SIZE, seed=seed), least) for seed in range(RUNS)])
+            traces[name] = np.array(
+                [train(problem, kind(N, BATCH_SIZE, seed=seed), step_size, EPOCHS) for seed in range(RUNS)]
+            )
             seconds[name] = time.perf_counter() - started
         console.print(f"{name}: {RUNS} runs of {EPOCHS} epochs in {seconds[name]:.1f} s")
     reached = traces["Avare"][:, :, 0].mean(axis=0) <= traces["Uniform"][:, -1, 0].mean()

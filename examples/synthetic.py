@@ -7,6 +7,8 @@ one; labels come from a logistic model.
 import numpy as np
 from numpy.typing import NDArray
 
+import avare
+
 Vector = NDArray[np.float64]
 
 
@@ -22,7 +24,10 @@ class Logistic:
         chance = 1.0 / (1.0 + np.exp(-self.rows @ generator.normal(size=dimension)))
         self.rows *= np.where(generator.random(n) < chance, 1.0, -1.0)[:, None]  # the label's sign included
         self.lengths = np.linalg.norm(self.rows, axis=1)
-        self.smoothness = float((self.lengths**2).max() / 4.0 + l2 / n)
+        self.constants = self.lengths**2 / 4.0 + l2 / n  # smoothness, by example
+        self.smoothness = float(self.constants.max())
+        self.least = self._minimum()
+        self.x = np.zeros(dimension)  # where training is
 
     def objective(self, x: Vector) -> float:
         """f(x)."""
@@ -38,11 +43,29 @@ class Logistic:
         norms: Vector = np.abs(self.slopes(x)) * self.lengths
         return norms
 
-    def minimum(self) -> float:
-        """The least value of f."""
+    def _minimum(self) -> float:
         x = np.zeros(self.dimension)
         for _ in range(30):  # Newton's method
             slopes = self.slopes(x)
             hessian = (self.rows * (-slopes * (1.0 + slopes))[:, None]).T @ self.rows + self.l2 * np.eye(self.dimension)
             x -= np.linalg.solve(hessian, self.rows.T @ slopes + self.l2 * x)
         return self.objective(x)
+
+
+def train(problem: Logistic, sampler: avare.Sampler, step_size: avare.schedules.Schedule, epochs: int) -> Vector:
+    """SGD from 0; before and after each epoch: suboptimality, relative error of p, running gain."""
+    problem.x = np.zeros(problem.dimension)
+    trace = []
+    for epoch in range(epochs + 1):
+        error = avare.diagnostics.relative_error(problem.norms(problem.x), sampler.probabilities())
+        trace.append((problem.objective(problem.x) - problem.least, error, sampler.gain))
+        for _ in range(problem.n // sampler.batch_size if epoch < epochs else 0):
+            batch = sampler.sample()
+            slopes = problem.slopes(problem.x, batch.indices)
+            gradient = (batch.weights * slopes) @ problem.rows[batch.indices] + problem.l2 * problem.x
+            step = step_size(sampler.steps) * gradient
+            problem.x = problem.x - step
+            sampler.update(batch.indices, np.abs(slopes) * problem.lengths[batch.indices])
+            if isinstance(sampler, avare.Safe):
+                sampler.move(float(np.linalg.norm(step)))
+    return np.array(trace)

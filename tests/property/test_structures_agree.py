@@ -136,3 +136,31 @@ def test_named_cases(n: int, kind: str) -> None:
         )
         expected = tree.probabilities(min(solution.floor, 1.0 / n))
         assert np.allclose(buckets.probabilities(share / n), expected, rtol=EQUAL, atol=0)
+
+
+@pytest.mark.parametrize("structure", [Buckets, OrderTree])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda s: s([]), "n = 0: must be at least 1"),
+        (lambda s: s([1.0, np.nan]), r"norms\[1\] = nan"),
+        (lambda s: s([1.0, 2.0]).update([2], [1.0]), r"indices\[0\] = 2"),
+        (lambda s: s([1.0, 2.0]).update([0], [-1.0]), r"norms\[0\] = -1.0"),
+        (lambda s: s([1.0, 2.0]).update([0], [1.0, 2.0]), "norms has length 2"),
+        (lambda s: s([1.0, 2.0]).solve(np.nan), "floor = nan"),
+        (lambda s: s([1.0, 2.0]).probabilities(-0.1), "floor = -0.1"),
+        (lambda s: s([1.0, 2.0]).draw(np.inf, 1, replacement=True, source=(0, 0)), "floor = inf"),
+    ],
+)
+def test_refuse_bad_input(structure, wrong, message: str) -> None:  # type: ignore[no-untyped-def]  # any call
+    with pytest.raises(ValueError, match=message):
+        wrong(structure)
+
+
+@pytest.mark.parametrize("structure", [Buckets, OrderTree])
+@pytest.mark.parametrize("replacement", [True, False])
+def test_nothing_drawn(structure: type[Buckets] | type[OrderTree], replacement: bool) -> None:
+    source = uniform_source(generator := np.random.default_rng(0))
+    indices, p = structure([1.0, 2.0]).draw(0.1, 0, replacement=replacement, source=source)
+    assert len(indices) == len(p) == 0
+    assert generator.random() == np.random.default_rng(0).random()

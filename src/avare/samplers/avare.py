@@ -116,7 +116,7 @@ class Avare(Sampler):
         return Batch(indices, weigh(probabilities, self.replacement), probabilities)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        self._memory.update(indices, norms)
+        self._memory.replace(indices, norms)
 
     def _arguments(self) -> State:
         return {

@@ -16,7 +16,7 @@ from avare.structures.race import race
 
 
 def _some_norms(n: int) -> NDArray[np.float64]:
-    return 1.0 + np.arange(n) % 5
+    return 1.0 + np.arange(n, dtype=np.float64) % 5
 
 
 @register(example=lambda n: {"norms": partial(_some_norms, n)})

@@ -42,7 +42,7 @@ class Stratified(Sampler):
     replacement
         False: draws are distinct by construction.
     p_min
-        In [0, 1/n], the floor of the scores; by default 1 / (5n).
+        In (0, 1/n], the floor of the scores; by default 1 / (2n), for they may be a pass old.
     period
         Steps between regroupings; by default a pass over the data.
     seed
@@ -74,7 +74,7 @@ class Stratified(Sampler):
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self.p_min = 0.2 / self.n if p_min is None else validation.number("p_min", p_min, above=0.0)
+        self.p_min = 0.5 / self.n if p_min is None else validation.number("p_min", p_min, above=0.0)
         if self.p_min * self.n > 1.0:
             raise ValueError(f"p_min = {p_min}: must be at most 1/n = {1.0 / self.n}")
         passes = -(-self.n // self.batch_size)

@@ -44,8 +44,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from avare import validation
 from avare.randomness import Source, next_uniform
-from avare.structures.solution import Solution
+from avare.structures.solution import Solution, floor_of
 
 _OCTAVES = 278  # the zeros, then 2^-149 up to 2^128: every float32, subnormals included
 _MANTISSA_BITS = 23
@@ -118,8 +119,8 @@ class Buckets:
 
     def __init__(self, norms: ArrayLike) -> None:
         """Build from given norms, finite and not negative. O(N)."""
-        values = np.ascontiguousarray(norms, dtype=np.float64)
-        self.n = len(values)
+        values = validation.nonnegative("norms", norms)
+        self.n = validation.integer("n", len(values), at_least=1, at_most=MAX_EXAMPLES)
         self._arrays = _allocate(self.n)
         _build(self._arrays, values)
 
@@ -177,12 +178,12 @@ class Buckets:
 
     def solve(self, floor: float) -> Solution:
         """Lemma 1's solution for the nearest floor that can be kept. O(1)."""
-        threshold, scale, _, above, _, _ = _solve(self._arrays, floor)
+        threshold, scale, _, above, _, _ = _solve(self._arrays, floor_of(floor))
         return Solution(floor=threshold / scale, threshold=threshold, scale=scale, above=above)
 
     def probabilities(self, floor: float) -> NDArray[np.float64]:
         """The probability of each example. O(N)."""
-        return _probabilities(self._arrays, floor)
+        return _probabilities(self._arrays, floor_of(floor))
 
     def draw(
         self, floor: float, size: int, *, replacement: bool, source: Source
@@ -192,6 +193,7 @@ class Buckets:
         Without replacement each draw is from the examples not drawn before, renormalised;
         the probabilities returned are those before any draw.
         """
+        floor = floor_of(floor)
         indices = np.empty(size, dtype=np.int64)
         probabilities = np.empty(size, dtype=np.float64)
         if replacement:
@@ -203,15 +205,15 @@ class Buckets:
         return indices, probabilities
 
     def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
-        """Replace the norms of some examples; of a repeated index, the last counts. O(1) each.
+        """Replace the norms of some examples; of a repeated index, the last counts. O(1) each."""
+        checked = validation.indices("indices", indices, self.n)
+        values = validation.nonnegative("norms", norms)
+        validation.same_length("norms", len(values), "indices", len(checked))
+        self.replace(checked, values)
 
-        Indices and norms must be valid: `avare.samplers` checks them.
-        """
-        _update(
-            self._arrays,
-            np.ascontiguousarray(indices, dtype=np.int64),
-            np.ascontiguousarray(norms, dtype=np.float64),
-        )
+    def replace(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        """`update` without its checks, for callers that have made them."""
+        _update(self._arrays, indices, norms)
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""

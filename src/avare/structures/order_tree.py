@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
 from avare.randomness import Source, next_uniform
-from avare.structures.solution import Solution
+from avare.structures.solution import Solution, floor_of
 
 _ROOT, _STALE = 0, 1  # entries of `registers`
 _LARGEST = 2.0**960  # so that no sum overflows
@@ -64,8 +64,8 @@ class OrderTree:
 
     def __init__(self, norms: ArrayLike) -> None:
         """Build from given norms, finite and not negative. O(N log N)."""
-        values = np.minimum(np.asarray(norms, dtype=np.float64), _LARGEST)
-        self.n = len(values)
+        values = np.minimum(validation.nonnegative("norms", norms), _LARGEST)
+        self.n = validation.integer("n", len(values), at_least=1)
         self._arrays = _Arrays(
             norms=values,
             left=np.full(self.n + 1, self.n, dtype=np.int64),
@@ -87,7 +87,7 @@ class OrderTree:
         """Build from what `state` gave for n examples; anything else is a ``ValueError``. O(N log N)."""
         if state.shape != (n,) or state.dtype != np.float64:
             raise ValueError(f"state has shape {state.shape} and dtype {state.dtype}: must be {n} float64")
-        return cls(validation.nonnegative("state", state))
+        return cls(state)
 
     def state(self) -> NDArray[np.float64]:
         """All there is to save: the norms. O(N)."""
@@ -109,7 +109,7 @@ class OrderTree:
 
     def solve(self, floor: float) -> Solution:
         """Lemma 1's solution. O(N) after an update, then O(log N)."""
-        threshold, scale, above = _solve(self._arrays, floor)
+        threshold, scale, above = _solve(self._arrays, floor_of(floor))
         return Solution(floor=threshold / scale, threshold=threshold, scale=scale, above=above)
 
     def probabilities(self, floor: float) -> NDArray[np.float64]:
@@ -126,6 +126,7 @@ class OrderTree:
         Without replacement each draw is from the examples not drawn before, renormalised;
         the probabilities returned are those before any draw.
         """
+        floor = floor_of(floor)
         indices = np.empty(size, dtype=np.int64)
         probabilities = np.empty(size, dtype=np.float64)
         if replacement:
@@ -137,15 +138,15 @@ class OrderTree:
         return indices, probabilities
 
     def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
-        """Replace the norms of some examples; of a repeated index, the last counts. O(log N) each.
+        """Replace the norms of some examples; of a repeated index, the last counts. O(log N) each."""
+        checked = validation.indices("indices", indices, self.n)
+        values = validation.nonnegative("norms", norms)
+        validation.same_length("norms", len(values), "indices", len(checked))
+        self.replace(checked, values)
 
-        Indices and norms must be valid: `avare.samplers` checks them.
-        """
-        _update(
-            self._arrays,
-            np.ascontiguousarray(indices, dtype=np.int64),
-            np.ascontiguousarray(norms, dtype=np.float64),
-        )
+    def replace(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        """`update` without its checks, for callers that have made them."""
+        _update(self._arrays, indices, norms)
 
     def check(self) -> None:
         """Assert every invariant. O(N log N)."""

@@ -90,7 +90,7 @@ class Weights:
         if len(raised) and raised.max() > _LARGEST_PROPOSAL:
             self._propose_anew()
         else:
-            self._buckets.update(where, raised)
+            self._buckets.replace(where, raised)
 
     def draw(self, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Draw indices in proportion to the weights, with replacement. O(size)."""
