@@ -89,7 +89,7 @@ class Agreement(RuleBasedStateMachine):
             p = structure.probabilities(floor)
             source = uniform_source(self.generator)
             if not replacement and size > drawable:
-                with pytest.raises(ValueError, match=f"size = {size} draws without replacement"):
+                with pytest.raises(ValueError, match=f"size = {size}: fewer examples"):
                     structure.draw(floor, size, replacement=replacement, source=source)
                 continue
             indices, probabilities = structure.draw(floor, size, replacement=replacement, source=source)

@@ -10,7 +10,7 @@ from avare.batch import Batch, weigh
 from avare.randomness import Seed
 from avare.samplers.base import Sampler, State
 from avare.samplers.registry import register
-from avare.structures import Buckets, OrderTree
+from avare.structures import Buckets, OrderTree, Structure
 
 
 @register()
@@ -90,7 +90,7 @@ class Avare(Sampler):
         self.structure = structure
         kind = _STRUCTURES[structure]
         if initial_norms is None:
-            self._memory: Buckets | OrderTree = kind.zeros(self.n)
+            self._memory: Structure = kind.zeros(self.n)
         else:
             norms = validation.nonnegative("initial_norms", initial_norms)
             validation.same_length("initial_norms", len(norms), "n", self.n)

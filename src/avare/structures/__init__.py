@@ -1,5 +1,7 @@
 """What draws indices: compiled structures that know nothing of optimisation."""
 
+from avare.structures.base import Solution as Solution
+from avare.structures.base import Structure as Structure
 from avare.structures.buckets import Buckets as Buckets
 from avare.structures.order_tree import OrderTree as OrderTree
-from avare.structures.solution import Solution as Solution
+from avare.structures.weights import Weights as Weights

@@ -46,7 +46,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
 from avare.randomness import Source, next_uniform
-from avare.structures.solution import Solution, floor_of
+from avare.structures.base import Solution, Structure
 
 _OCTAVES = 278  # the zeros, then 2^-149 up to 2^128: every float32, subnormals included
 _MANTISSA_BITS = 23
@@ -94,8 +94,8 @@ class _Arrays(NamedTuple):
     masses: NDArray[np.float64]  # by octave: scratch for one draw
 
 
-class Buckets:
-    """Norms of n examples, from which to draw in constant time.
+class Buckets(Structure):
+    """Norms of n examples, from which to draw, solve and update in constant time.
 
     Norms are rounded to 24 significant bits; positive norms outside [2^-149, 2^128) are
     moved to the nearer end of that range. Which distribution is used never affects
@@ -176,44 +176,29 @@ class Buckets:
         whole = sum(int(each) << octave for octave, each in enumerate(self._arrays.octaves[:, _SUM]))
         return float(Fraction(whole, 1 << 173))
 
-    def solve(self, floor: float) -> Solution:
-        """Lemma 1's solution for the nearest floor that can be kept. O(1)."""
-        threshold, scale, _, above, _, _ = _solve(self._arrays, floor_of(floor))
+    def replace(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        """`update` without its checks, for callers that have made them. O(1) each."""
+        _update(self._arrays, indices, norms)
+
+    def _solve(self, floor: float) -> Solution:
+        threshold, scale, _, above, _, _ = _solve(self._arrays, floor)
         return Solution(floor=threshold / scale, threshold=threshold, scale=scale, above=above)
 
-    def probabilities(self, floor: float) -> NDArray[np.float64]:
-        """The probability of each example. O(N)."""
-        return _probabilities(self._arrays, floor_of(floor))
+    def _probabilities(self, floor: float) -> NDArray[np.float64]:
+        return _probabilities(self._arrays, floor)
 
-    def draw(
-        self, floor: float, size: int, *, replacement: bool, source: Source
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Draw indices, in order, and the probability of each. O(size).
-
-        Without replacement each draw is from the examples not drawn before, renormalised;
-        the probabilities returned are those before any draw.
-        """
-        floor = floor_of(floor)
-        indices = np.empty(size, dtype=np.int64)
-        probabilities = np.empty(size, dtype=np.float64)
+    def _draw(
+        self,
+        floor: float,
+        source: Source,
+        indices: NDArray[np.int64],
+        probabilities: NDArray[np.float64],
+        replacement: bool,
+    ) -> bool:
         if replacement:
             _draw_with_replacement(self._arrays, floor, source, indices, probabilities)
-        elif not _draw_without_replacement(self._arrays, floor, source, indices, probabilities):
-            raise ValueError(
-                f"size = {size} draws without replacement, but fewer examples have a probability above zero"
-            )
-        return indices, probabilities
-
-    def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
-        """Replace the norms of some examples; of a repeated index, the last counts. O(1) each."""
-        checked = validation.indices("indices", indices, self.n)
-        values = validation.nonnegative("norms", norms)
-        validation.same_length("norms", len(values), "indices", len(checked))
-        self.replace(checked, values)
-
-    def replace(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """`update` without its checks, for callers that have made them."""
-        _update(self._arrays, indices, norms)
+            return True
+        return bool(_draw_without_replacement(self._arrays, floor, source, indices, probabilities))
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""

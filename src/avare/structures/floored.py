@@ -17,9 +17,9 @@ the heap, and the scale is found again, until none leaves. Each leaves at most o
 it was pushed. A value may have risen since its key was noted in the heap: that is only looked
 at where such a key comes to the top.
 
-*Draw.* With probability ``floor * (how many are not above)`` a uniform index, again and again
-until it is one that is not above, which takes less than one trial a draw on average, for that
-probability is small where they are rare; otherwise one from `Weights`.
+*Draw.* With probability ``floor * (how many are not above)`` an index that is not above: a uniform
+one, again and again until it is such; otherwise one in proportion to its value, from `Weights`.
+Where few are not above it takes many trials, but seldom: ``N * floor`` a draw on average, at most 1.
 
 *Example.* Four examples, the floor 0.1: values 1, 1, 1, 1, scale 4. A push by ln 16 makes the
 first 16, the scale 19 and the threshold 1.9: the others fall, the scale is 16 / (1 - 0.3), and
@@ -35,7 +35,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from avare.randomness import next_uniform, uniform_source
-from avare.structures.solution import Solution
+from avare.structures.base import Solution
 from avare.structures.weights import Weights
 
 _LARGEST_SCALE = 2.0**100  # beyond it, all values are scaled down
@@ -68,8 +68,8 @@ class Floored:
     def from_state(cls, state: dict[str, Any], n: int, share: float) -> "Floored":
         """Build from what `state` gave for the same n and share; anything else is a ``ValueError``. O(N log N)."""
         weights = Weights.from_state(state, n)
-        if not (weights.values >= 0.0).all() or not 0.0 < weights.values.sum() < math.inf:
-            raise ValueError("weights have a value that is negative or not finite, or none above zero")
+        if not (weights.values >= 0.0).all() or not 0.0 < weights.values.max() < math.inf:
+            raise ValueError("weights must be finite, none negative and some above zero")
         self = cls.__new__(cls)
         self._set_up(n, share, weights)
         return self
@@ -162,7 +162,7 @@ class Floored:
     def check(self) -> None:
         """Assert every invariant. O(N)."""
         self._weights.check()
-        values, (_, threshold, scale, above) = self._weights.values, self._solution
+        values, (_, threshold, _, above) = self._weights.values, self._solution
         heap, keys = self._heap[:above], self._keys[:above]
         assert above == self._above and np.array_equal(np.sort(heap), np.flatnonzero(values)), (
             "the heap does not hold those above the floor, once each"
@@ -170,8 +170,7 @@ class Floored:
         assert (keys[1:] >= keys[(np.arange(1, above) - 1) // 2]).all(), "the heap is out of order"
         assert (keys <= values[heap]).all(), "a key is above its value"
         assert above == 1 or (values[heap] >= threshold).all(), "a value is below the threshold"
-        exact = threshold * (self.n - above) + math.fsum(values.tolist())
-        assert abs(scale - exact) <= 1e-14 * self.n * exact, "the scale is wrong"
+        assert abs(math.fsum(self.probabilities().tolist()) - 1.0) <= 1e-14, "the probabilities do not sum to 1"
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ the norms within their intervals.
 *Solve.* ``sum c^2 - tau sum c`` is the sum of ``l (l - tau)`` over the l above tau, less that of
 ``u (tau - u)`` over the u below it: it falls as tau grows, and in straight lines between the ends of
 the intervals. So Newton's step from any tau is exact if it passes no end, and this is seen from the
-number of ends on either side, in one pass. Steps that leave the bracket known so far, or that
-are too many, are replaced by halvings of the *floats* in the bracket, of which there are at most 64.
-Where neither an l is above tau nor a u above zero below it, any tau will do, and p is uniform where u > 0.
+number of ends on either side, in one pass. The solution stands between the largest l over N and the
+largest l; Newton's steps that leave the bracket known so far, or are too many, are replaced by halvings
+of the *floats* in it, of which there are 64 at most. If no u above zero is below the largest l, all
+norms may be the same: p is uniform where u > 0.
 
-*Example.* Intervals [0, 4], [0, 5], [27, 33], [1, 7]. From tau = 0: 27 and 1 are above, Newton's step
-gives (27^2 + 1) / 28 = 26.07; now 27 is above, and 4, 5, 7 are below, tau = (27^2 + 16 + 25 + 49) / 43 =
-19.05; and again the same are: done. c = (4, 5, 27, 7).
+*Example.* Intervals [0, 4], [0, 5], [27, 33], [1, 7]. From tau = 27: 4, 5 and 7 are below, and Newton's
+step gives (16 + 25 + 49) / 16 = 5.63. Now 4 and 5 are below, and 27 is above: (16 + 25 + 729) / 36 = 21.4.
+Now 7 is below as well: 819 / 43 = 19.05; and still the same are: done. c = (4, 5, 27, 7).
 """
 
 import math
@@ -28,7 +29,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-LARGEST = 1e300  # norms and drifts above count as this, so that no sum of two overflows
 _NEWTON_STEPS = 20  # most often 2 to 6 are made
 _PASSES = _NEWTON_STEPS + 70
 
@@ -42,8 +42,8 @@ def widened(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Lower and upper bounds on norms, each known at its own point of a path, at the path's end. O(N).
 
-    They move apart by ``smoothness`` times the path since; from 0 to ``unvisited`` where
-    ``visited_at`` is negative.
+    They move apart by ``smoothness`` times the path since, which must be finite; from 0 to
+    ``unvisited`` where ``visited_at`` is negative.
 
     >>> import numpy as np
     >>> norms, visited_at, smoothness = np.array([3.0, 1.0, 0.0]), np.array([5.0, 4.0, -1.0]), np.full(3, 2.0)
@@ -74,11 +74,13 @@ def safest(
     >>> p.round(3), round(tau, 3)
     (array([0.093, 0.116, 0.628, 0.163]), 19.047)
     """
-    top = float(upper.max())
-    if top == 0.0:
+    top, bottom = (float(end) for end in _innermost(lower, upper))
+    if bottom == math.inf:
         return np.full(len(upper), 1.0 / len(upper)), 0.0
-    unit = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(top)[1])))  # so that no square overflows or vanishes
-    tau = float(_level(lower, upper, unit, min(guess, top) * unit, top * unit)) / unit
+    tau = bottom
+    unit = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(max(top, bottom))[1])))  # so that no square overflows
+    if top > bottom:
+        tau = float(_level(lower, upper, unit, guess, top))
     p = np.maximum(lower, tau)
     np.minimum(p, upper, out=p)
     p *= unit
@@ -92,42 +94,56 @@ def safest(
 @njit(cache=True, nogil=True)
 def _widen(norms, visited_at, smoothness, path, unvisited, lower, upper):
     for i in range(len(norms)):
-        if visited_at[i] < 0.0:
-            lower[i], upper[i] = 0.0, unvisited
-        else:
-            drift = min(smoothness[i] * (path - visited_at[i]), LARGEST)
-            lower[i] = max(norms[i] - drift, 0.0)
-            upper[i] = norms[i] + drift
+        drift = smoothness[i] * (path - visited_at[i])
+        visited = visited_at[i] >= 0.0
+        lower[i] = max(norms[i] - drift, 0.0) if visited else 0.0
+        upper[i] = norms[i] + drift if visited else unvisited
+
+
+@njit(cache=True, nogil=True)
+def _innermost(lower, upper):
+    """The largest lower end, and the smallest upper one above zero."""
+    top, bottom = 0.0, np.inf
+    for i in range(len(lower)):
+        if lower[i] > top:
+            top = lower[i]
+        if 0.0 < upper[i] < bottom:
+            bottom = upper[i]
+    return top, bottom
 
 
 @njit(cache=True, nogil=True)
 def _level(lower, upper, unit, guess, top):
-    """Find tau, with all numbers multiplied by `unit`."""
-    tau, low, high = guess, 0.0, top
-    same_above, same_below = -1, -1  # the counts with which tau is exact; -1: with none
+    """Find tau, at most `top`; what is squared is multiplied by `unit` first."""
+    low, high = 0.5 * top / len(lower), top
+    tau = guess if low < guess < high else high
+    nothing = len(lower) + 1
+    exact_for = nothing  # the ends above less those below for which tau is exact
     for k in range(_PASSES):
-        above, below, excess, total = 0, 0, 0.0, 0.0
-        for i in range(len(lower)):
-            least, most = unit * lower[i], unit * upper[i]
-            if least > tau:
-                above += 1
-                total += least
-                excess += least * (least - tau)
-            elif most < tau:
-                below += 1
-                total += most
-                excess -= most * (tau - most)
-        if total == 0.0 or (above == same_above and below == same_below):
+        ends, total, squares = _tally(lower, upper, unit, tau)
+        if ends == exact_for:
             break
-        step = tau + excess / total
+        step = squares / total / unit
         if step == tau:
             break
-        low, high = (tau, high) if excess > 0.0 else (low, tau)
-        if k < _NEWTON_STEPS and low <= step <= high:
-            tau, same_above, same_below = step, above, below
+        low, high = (tau, high) if step > tau else (low, tau)
+        if k < _NEWTON_STEPS and low < step < high:
+            tau, exact_for = step, ends
         else:
             first, last = np.float64(low).view(np.int64), np.float64(high).view(np.int64)
             if last - first <= 1:
                 break
-            tau, same_above, same_below = np.int64((first + last) // 2).view(np.float64), -1, -1
+            tau, exact_for = np.int64(first + (last - first) // 2).view(np.float64), nothing
     return tau
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})  # many sums side by side: thirty times faster
+def _tally(lower, upper, unit, tau):
+    """Lower ends above tau, and upper ends below: how many more of the former; sum and squares of all."""
+    ends, total, squares = 0, 0.0, 0.0
+    for i in range(len(lower)):
+        end = unit * (lower[i] if lower[i] > tau else (upper[i] if upper[i] < tau else 0.0))
+        ends += 1 if lower[i] > tau else (-1 if upper[i] < tau else 0)
+        total += end
+        squares += end * end
+    return ends, total, squares

@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
 from avare.randomness import Source, next_uniform
-from avare.structures.solution import Solution, floor_of
+from avare.structures.base import Solution, Structure
 
 _ROOT, _STALE = 0, 1  # entries of `registers`
 _LARGEST = 2.0**960  # so that no sum overflows
@@ -49,8 +49,8 @@ class _Arrays(NamedTuple):
     registers: NDArray[np.int64]  # the root, and from which place on `sums` is out of date
 
 
-class OrderTree:
-    """Norms of n examples, from which to draw as the paper does.
+class OrderTree(Structure):
+    """Norms of n examples, from which to draw as the paper does: O(N) a step.
 
     Norms above 2^960 count as 2^960. Memory: 48 bytes an example.
 
@@ -107,46 +107,31 @@ class OrderTree:
         _refresh(self._arrays)
         return float(self._arrays.sums[-1])
 
-    def solve(self, floor: float) -> Solution:
-        """Lemma 1's solution. O(N) after an update, then O(log N)."""
-        threshold, scale, above = _solve(self._arrays, floor_of(floor))
+    def replace(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        """`update` without its checks, for callers that have made them. O(log N) and a shift, each."""
+        _update(self._arrays, indices, norms)
+
+    def _solve(self, floor: float) -> Solution:
+        threshold, scale, above = _solve(self._arrays, floor)
         return Solution(floor=threshold / scale, threshold=threshold, scale=scale, above=above)
 
-    def probabilities(self, floor: float) -> NDArray[np.float64]:
-        """The probability of each example. O(N)."""
-        solution = self.solve(floor)
+    def _probabilities(self, floor: float) -> NDArray[np.float64]:
+        solution = self._solve(floor)
         probabilities: NDArray[np.float64] = np.maximum(self._arrays.norms, solution.threshold) / solution.scale
         return probabilities
 
-    def draw(
-        self, floor: float, size: int, *, replacement: bool, source: Source
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Draw indices, in order, and the probability of each. O(N + size log N).
-
-        Without replacement each draw is from the examples not drawn before, renormalised;
-        the probabilities returned are those before any draw.
-        """
-        floor = floor_of(floor)
-        indices = np.empty(size, dtype=np.int64)
-        probabilities = np.empty(size, dtype=np.float64)
+    def _draw(
+        self,
+        floor: float,
+        source: Source,
+        indices: NDArray[np.int64],
+        probabilities: NDArray[np.float64],
+        replacement: bool,
+    ) -> bool:
         if replacement:
             _draw_with_replacement(self._arrays, floor, source, indices, probabilities)
-        elif not _draw_without_replacement(self._arrays, floor, source, indices, probabilities):
-            raise ValueError(
-                f"size = {size} draws without replacement, but fewer examples have a probability above zero"
-            )
-        return indices, probabilities
-
-    def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
-        """Replace the norms of some examples; of a repeated index, the last counts. O(log N) each."""
-        checked = validation.indices("indices", indices, self.n)
-        values = validation.nonnegative("norms", norms)
-        validation.same_length("norms", len(values), "indices", len(checked))
-        self.replace(checked, values)
-
-    def replace(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """`update` without its checks, for callers that have made them."""
-        _update(self._arrays, indices, norms)
+            return True
+        return bool(_draw_without_replacement(self._arrays, floor, source, indices, probabilities))
 
     def check(self) -> None:
         """Assert every invariant. O(N log N)."""
