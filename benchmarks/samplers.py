@@ -36,15 +36,15 @@ def step_of(name: str, n: int) -> Step:
     """A draw and an update."""
     generator = np.random.default_rng(1)
     norms = generator.lognormal(0.0, 2.0, n)
-    arguments: dict[str, Any] = {
+    arguments: dict[str, dict[str, Any]] = {
         "Avare": {"initial_norms": norms},
         "Static": {"smoothness": norms},
         "Safe": {"smoothness": norms, "bound": 1e5},
         "Mixture": {"components": np.stack([norms, norms[::-1]])},
         "Optimal": {"norms": lambda: norms},
         **{limited: {"horizon": 10**9, "bound": 1e5} for limited in ("Mabs", "Vrb", "Osmd")},
-    }.get(name, {})
-    sampler = get(name)(n, BATCH_SIZE, seed=0, **arguments)
+    }
+    sampler = get(name)(n, BATCH_SIZE, seed=0, **arguments.get(name, {}))
     if name == "Srg":
         sampler.update(np.arange(n), norms)
     pick = itertools.cycle(list(generator.lognormal(0.0, 2.0, (64, BATCH_SIZE)))).__next__

@@ -65,6 +65,7 @@ def main() -> None:
     traces: dict[str, NDArray[np.float64]] = {}
     seconds: dict[str, float] = {}
     for name, kind in SAMPLERS.items():
+        train(problem, kind(N, BATCH_SIZE, seed=0), step_size, 1)  # compiles what is to be timed
         with console.status(f"{name}: {RUNS} runs of {EPOCHS} epochs ..."):
             started = time.perf_counter()
             traces[name] = np.array(

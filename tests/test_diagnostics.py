@@ -49,6 +49,9 @@ def test_edge_cases() -> None:
     assert diagnostics.gain([0.0, 0.0]) == 1.0
     assert diagnostics.gain([0.0, 7.0, 0.0]) == pytest.approx(3.0)
     assert diagnostics.smoothness_ratio([2.0, 2.0]) == 1.0
+    for scale in (1e-200, 1e200):  # whose squares leave float64's range
+        assert diagnostics.gain([1.0 * scale, 2.0 * scale]) == pytest.approx(10 / 9)
+        assert diagnostics.relative_error([scale, 2.0 * scale], [0.5, 0.5]) == pytest.approx(1 / 9)
 
 
 @pytest.mark.parametrize(

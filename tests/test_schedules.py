@@ -40,6 +40,8 @@ def test_schedules_compare_and_pickle() -> None:
     schedule = schedules.floor(10, 2, 0.5)
     assert schedule == schedules.floor(10, 2, 0.5) != schedules.floor(10, 2, 0.6)
     assert pickle.loads(pickle.dumps(schedule)) == schedule
+    assert schedules.floor(10, p_min=0.1, c=np.inf) == schedules.floor(10, p_min=0.1)
+    assert schedules.constant(2.0)([1, 2]).tolist() == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,8 @@ def test_schedules_compare_and_pickle() -> None:
         ("floor", {"n": 10, "delta": None}, TypeError, "delta = None: must be a number"),
         ("floor", {"n": 10, "c": 9.9}, ValueError, r"c = 9.9: must be at least .* = 10"),
         ("floor", {"n": 10, "c": 11.0, "p_min": 0.02}, ValueError, r"c = 11.0: must be at least .* = 12.5"),
+        ("floor", {"n": 10, "c": 1.1e7}, ValueError, "c = 11000000.0: must be at most a million times"),
+        ("floor", {"n": 10, "c": np.inf}, ValueError, "c = inf: must be finite"),
         ("floor", {"n": 10, "p_min": 0.11}, ValueError, "p_min = 0.11: must be at most 1/n = 0.1"),
         ("floor", {"n": 10, "p_min": -0.1}, ValueError, "p_min = -0.1"),
         ("inverse_time", {"n": 10, "smoothness": -1, "strong_convexity": 1}, ValueError, "smoothness = -1.0"),

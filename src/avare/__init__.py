@@ -10,7 +10,10 @@ from avare.batch import Batch as Batch
 from avare.batch import batch_weights as batch_weights
 from avare.samplers import Avare as Avare
 from avare.samplers import Mabs as Mabs
+from avare.samplers import Mixture as Mixture
 from avare.samplers import Optimal as Optimal
+from avare.samplers import Osmd as Osmd
+from avare.samplers import Safe as Safe
 from avare.samplers import Sampler as Sampler
 from avare.samplers import Srg as Srg
 from avare.samplers import Static as Static

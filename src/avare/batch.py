@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
+from avare.compilation import kernel
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Batch:
     """Indices drawn, in drawing order.
 
@@ -50,7 +50,7 @@ def batch_weights(probabilities: ArrayLike, replacement: bool) -> NDArray[np.flo
 # --- kernels -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def weigh(probabilities, replacement):
     """`batch_weights` without its checks."""
     size = len(probabilities)

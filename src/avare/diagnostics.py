@@ -44,9 +44,11 @@ def relative_error(norms: ArrayLike, p: ArrayLike) -> Result:
     >>> float(relative_error([3.0, 1.0], [0.5, 0.5]))
     0.25
     """
-    least = optimal_cost(norms)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.where(least > 0.0, (cost(norms, p) - least) / least, 0.0)
+    n = _matrix("norms", norms)
+    exponents = np.frexp(n.max(axis=-1, keepdims=True))[1]
+    scaled = np.ldexp(n, -exponents)  # so that no square leaves float64's range
+    least = optimal_cost(scaled)
+    error = np.where(least > 0.0, cost(scaled, p) / np.where(least > 0.0, least, 1.0) - 1.0, 0.0)
     return np.float64(error) if error.ndim == 0 else error
 
 

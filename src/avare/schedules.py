@@ -5,6 +5,7 @@ them). Schedules are immutable, comparable and can be pickled.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -12,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import validation
+
+_LARGEST_C = 1e6
 
 
 class Schedule(ABC):
@@ -22,9 +25,11 @@ class Schedule(ABC):
     @overload
     def __call__(self, t: int) -> float: ...
     @overload
-    def __call__(self, t: NDArray[np.int64]) -> NDArray[np.float64]: ...
+    def __call__(self, t: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]: ...
     def __call__(self, t: Any) -> Any:
         """The value at step t, or the values at many."""
+        if not isinstance(t, int):
+            t = np.asarray(t)
         if np.min(t) < 1 if isinstance(t, np.ndarray) else t < 1:
             raise ValueError(f"t = {t}: steps count from 1")
         return self._at(t)
@@ -50,7 +55,7 @@ def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = Non
         delta = b for SGD and b/2 for SGLD.
     c
         C, at least 1 / (1/n - p_min), which is also the default; n where p_min = 0.
-        C = 2n makes the paper's theorem hold for every horizon.
+        C = 2n makes the paper's theorem hold for every horizon. At most a million times the default.
     p_min
         In [0, 1/n]: what the floor falls to. 0 for decreasing steps; 1 / (5n) is a safe
         choice for constant steps.
@@ -72,8 +77,12 @@ def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = Non
     smallest = np.inf if p_min * n == 1.0 else n / (1.0 - p_min * n)
     if c is None:
         c = smallest
-    elif validation.number("c", c, above=0.0) < smallest * (1.0 - 1e-12):
-        raise ValueError(f"c = {c}: must be at least 1 / (1/n - p_min) = {smallest}")
+    elif c != smallest:  # which is infinite where p_min = 1/n
+        c = validation.number("c", c, above=0.0)
+        if c < smallest * (1.0 - 1e-12):
+            raise ValueError(f"c = {c}: must be at least 1 / (1/n - p_min) = {smallest}")
+        if c > _LARGEST_C * max(n, smallest):  # what is left of 1 after the other draws would be lost
+            raise ValueError(f"c = {c}: must be at most a million times 1 / (1/n - p_min)")
     return Floor(n, batch_size, delta, float(c), p_min)
 
 

@@ -5,8 +5,9 @@ import operator
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
+
+from avare.compilation import kernel
 
 
 def integer(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> int:
@@ -121,7 +122,7 @@ def same_length(name: str, length: int, other: str, other_length: int) -> None:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _first_not_nonnegative(values):
     for j in range(len(values)):
         if not 0.0 <= values[j] < np.inf:
@@ -129,7 +130,7 @@ def _first_not_nonnegative(values):
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _first_outside(values, n):
     for j in range(len(values)):
         if not 0 <= values[j] < n:

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import pickle
+import queue
 import threading
 import warnings
 from collections.abc import Callable
@@ -87,7 +88,7 @@ def law_of(sampler: Sampler) -> dict[tuple[int, ...], float]:
         starts = twin._groups.starts
         members = [twin._groups.order[starts[k] : starts[k + 1]].tolist() for k in range(size)]
         return {sample: math.prod(size * p[i] for i in sample) for sample in itertools.product(*members)}
-    if type(sampler).__name__ == "Mixture":
+    if isinstance(sampler, avare.Mixture):
         rows = [(v, row) for v, row in zip(sampler.mixture, sampler.components, strict=True)]
         return {
             sample: sum(v * math.prod(row[i] for i in sample) for v, row in rows)
@@ -250,7 +251,7 @@ def test_resumes_with_the_very_same_draws(make: Make, replacement: bool, way: An
 
 
 @every_sampler
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
 def test_copies_go_their_own_way(make: Make, duplicate: Callable[[Sampler], Sampler]) -> None:
     sampler = make(40, 6, seed=7)
     train(sampler, 5)
@@ -299,13 +300,16 @@ def test_refuses_other_states_and_stays_as_it_was(make: Make) -> None:
         (altered(state, checksum=1), "it is damaged"),
         (without(state, "checksum"), "state lacks 'checksum'"),
         (without(state, "steps"), "state lacks 'steps'"),
+        (without(state, "fields"), "state lacks"),
         ({}, "state lacks 'format'"),
     ]
     for each, message in wrong:
         with pytest.raises(ValueError, match=message):
             sampler.load_state_dict(each)
         assert snapshot(sampler) == before
-    sampler.load_state_dict(state)
+    with pytest.raises(TypeError, match="state is of type list: must be a mapping"):
+        sampler.load_state_dict([1])  # type: ignore[arg-type]  # the point
+    sampler.load_state_dict({**state, "x": np.ones(3)})  # what was saved beside it is passed over
 
 
 BAD_UPDATES: list[tuple[Any, Any, type[Exception], str]] = [
@@ -362,11 +366,75 @@ def test_updates_may_come_late_in_part_or_not_at_all(make: Make) -> None:
     assert math.isnan(sampler.gain)
     first, second = sampler.sample(), sampler.sample()
     sampler.update([], [])
-    sampler.update(first.indices, np.ones(6))
-    assert math.isnan(sampler.gain)  # a batch, as it was drawn, was not the last one
     sampler.update(second.indices.tolist()[:3], [1, 2, 3])
-    sampler.update(second.indices.astype(np.int32), np.ones(6, dtype=np.float32))
-    assert sampler.gain > 0.0
+    assert math.isnan(sampler.gain)  # of no batch have all norms been told
+    sampler.update(first.indices.astype(np.int32), np.ones(6, dtype=np.float32))
+    once = sampler.gain
+    assert once > 0.0
+    sampler.update(first.indices, np.full(6, 7.0))
+    assert sampler.gain == once  # a batch counts once
+    sampler.update(second.indices, np.ones(6))
+    for _ in range(100):  # drawn ahead, and never told
+        sampler.sample()
+    assert len(sampler._pending) == 64
+
+
+@every_sampler
+def test_what_is_done_to_a_batch_does_not_touch_the_sampler(make: Make) -> None:
+    sampler, twin = make(40, 6, seed=15), make(40, 6, seed=15)
+    batch, same = sampler.sample(), twin.sample()
+    state = sampler.state_dict()
+    told = batch.indices.copy()
+    batch.weights /= 40
+    batch.probabilities[:] = 0.0
+    batch.indices[:] = 0
+    sampler.update(told, np.ones(6))
+    twin.update(same.indices, np.ones(6))
+    assert sampler.gain == twin.gain
+    twin.load_state_dict(state)
+
+
+@every_sampler
+def test_arguments_cannot_be_changed_later(make: Make) -> None:
+    sampler = make(40, 6, seed=16)
+    for name in ("n", "batch_size", "replacement", "steps", "gain"):
+        with pytest.raises(AttributeError):
+            setattr(sampler, name, 50)
+
+
+@every_sampler
+def test_threads_may_share_a_sampler(make: Make) -> None:
+    # One draws ahead, one tells norms, one looks: whatever the order, nothing breaks.
+    sampler = make(300, 16, seed=17)
+    batches: queue.Queue[avare.Batch | None] = queue.Queue(maxsize=4)
+    seen: list[float] = []
+    steps = 200 if not numba.config.DISABLE_JIT else 10
+
+    def draw() -> None:
+        for _ in range(steps):
+            batches.put(sampler.sample())
+        batches.put(None)
+
+    def tell() -> None:
+        while (batch := batches.get()) is not None:
+            sampler.update(batch.indices, norms_at(1, batch.indices))
+        seen.append(sampler.gain)
+
+    def look() -> None:
+        for _ in range(20):
+            assert np.isclose(sampler.probabilities().sum(), 1.0)
+            sampler.state_dict()
+        seen.append(0.0)
+
+    threads = [threading.Thread(target=target) for target in (draw, tell, look)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 2 and max(seen) > 0.0 and sampler.steps == steps
+    for part in ("_memory", "_weights"):
+        if hasattr(sampler, part):
+            getattr(sampler, part).check()
 
 
 @every_sampler_and_way

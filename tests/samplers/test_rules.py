@@ -57,7 +57,7 @@ def test_mabs(n: int, room: float, monkeypatch: pytest.MonkeyPatch) -> None:
         for i, norm in zip(indices, norms, strict=True):
             W[i] += delta * norm**2 / p[i] ** 3
         softmax = np.exp(W - W.max())
-        return (1 - eta) * softmax / softmax.sum() + eta / n
+        return np.asarray((1 - eta) * softmax / softmax.sum() + eta / n)
 
     follow(avare.Mabs(n, 3, horizon=400, bound=8.0, eta=eta, seed=1), rule)
 
@@ -72,7 +72,7 @@ def test_vrb(n: int) -> None:
             w[i] += norm**2 / p[i]
         theta = min(1.0, (n / limits.horizon) ** (1 / 3))
         q = np.sqrt(w + limits.bound**2 * n / theta)
-        return (1 - theta) * q / q.sum() + theta / n
+        return np.asarray((1 - theta) * q / q.sum() + theta / n)
 
     follow(avare.Vrb(n, 3, horizon=max(400, n), bound=8.0, seed=2), rule)
 
@@ -133,7 +133,8 @@ def test_optimal_asks_for_the_norms_of_now() -> None:
     assert np.allclose(sampler.probabilities(), norms / 8)
     norms[0] = 13.0
     assert np.allclose(sampler.probabilities(), norms / 20)
-    assert np.allclose(sampler.sample().probabilities, norms[sampler._last.indices] / 20)  # type: ignore[union-attr]  # it was just drawn
+    batch = sampler.sample()
+    assert np.allclose(batch.probabilities, norms[batch.indices] / 20)
     norms[:2] = 0.0
     assert sorted(sampler.sample().indices.tolist())[-1] == 2
     with pytest.raises(ValueError, match=r"norms\(\)\[1\] = nan"):
@@ -147,13 +148,12 @@ def test_optimal_asks_for_the_norms_of_now() -> None:
 @pytest.mark.parametrize("n", [3, 7, 50])
 def test_stratified(n: int) -> None:
     h, m, period = np.zeros(n), 3, 4
-    state = {"step": 0, "p": np.full(n, 0.0)}
     sampler = avare.Stratified(n, m, p_min=0.3 / n, period=period, seed=7)
+    steps, p_now = [0], [sampler.probabilities()]
 
     def p_of(scores: Vector) -> Vector:
         groups: list[list[int]] = [[] for _ in range(m)]
         for i in sorted(range(n), key=lambda i: (-scores[i], i)):
-            min(groups, key=lambda group: (sum(scores[group]), groups.index(group)))
             lightest = min(range(m), key=lambda k: (sum(scores[groups[k]]), k))
             groups[lightest].append(i)
         p = np.empty(n)
@@ -161,14 +161,12 @@ def test_stratified(n: int) -> None:
             p[group] = scores[group] / scores[group].sum() / m
         return p
 
-    state["p"] = sampler.probabilities()
-
     def rule(indices: NDArray[np.int64], norms: Vector, p: Vector) -> Vector:
         h[indices] = norms
-        state["step"] = int(state["step"]) + 1
-        if int(state["step"]) % period == 0:
-            state["p"] = p_of(avare.minimize_variance(h, 0.3 / n))
-        return np.asarray(state["p"])
+        steps[0] += 1
+        if steps[0] % period == 0:
+            p_now[0] = p_of(avare.minimize_variance(h, 0.3 / n))
+        return p_now[0]
 
     follow(sampler, rule)
 
@@ -237,7 +235,7 @@ def test_no_norm_overflows(kind: type[Sampler], norm: float) -> None:
         (lambda: avare.Mabs(5, 2, eta=1.5), ValueError, "eta = 1.5: must be at most 1"),
         (lambda: avare.Mabs(5, 2, horizon=0), ValueError, "horizon = 0: must be at least 1"),
         (lambda: avare.Vrb(5, 2, horizon=1.5), TypeError, "horizon = 1.5: must be an integer"),  # type: ignore[arg-type]  # the point
-        (lambda: avare.Vrb(5, 2, bound=-1.0), ValueError, "bound = -1.0: must be above 0"),
+        (lambda: avare.Vrb(5, 2, bound=-1.0), ValueError, "bound = -1.0: must be at least 1e-140"),
         (lambda: avare.Srg(5, 2, theta=0.0), ValueError, "theta = 0.0: must be above 0"),
         (lambda: avare.Static(5, 2, smoothness=[1.0] * 4), ValueError, "smoothness has length 4: must match n"),
         (lambda: avare.Static(2, 2, smoothness=[0.0, 0.0]), ValueError, "smoothness is all zero"),

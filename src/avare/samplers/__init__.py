@@ -4,10 +4,13 @@ from avare.samplers.avare import Avare as Avare
 from avare.samplers.base import Sampler as Sampler
 from avare.samplers.limits import LimitWarning as LimitWarning
 from avare.samplers.mabs import Mabs as Mabs
+from avare.samplers.mixture import Mixture as Mixture
 from avare.samplers.optimal import Optimal as Optimal
+from avare.samplers.osmd import Osmd as Osmd
 from avare.samplers.registry import get as get
 from avare.samplers.registry import names as names
 from avare.samplers.registry import register as register
+from avare.samplers.safe import Safe as Safe
 from avare.samplers.srg import Srg as Srg
 from avare.samplers.static import Static as Static
 from avare.samplers.stratified import Stratified as Stratified

@@ -41,7 +41,7 @@ class Avare(Sampler):
     delta
         In (0, 1]: for step sizes falling as t^-b, b for SGD and b/2 for SGLD.
     c
-        C, at least (and by default) 1 / (1/n - p_min).
+        C, at least (and by default) 1 / (1/n - p_min), at most a million n.
     p_min
         In [0, 1/n], what the floor falls to: 0 for decreasing steps; 1 / (5n) is a safe choice
         for constant steps.
@@ -85,7 +85,7 @@ class Avare(Sampler):
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
-        if structure not in _STRUCTURES:
+        if structure not in tuple(_STRUCTURES):
             raise ValueError(f"structure = {structure!r}: must be one of {', '.join(map(repr, _STRUCTURES))}")
         self.structure = structure
         kind = _STRUCTURES[structure]
@@ -103,10 +103,10 @@ class Avare(Sampler):
 
     def norms(self) -> NDArray[np.float64]:
         """What is remembered of each example. O(N)."""
-        return self._memory.norms()
+        with self._lock:
+            return self._memory.norms()
 
-    def probabilities(self) -> NDArray[np.float64]:
-        """The probability of each example at the next draw. O(N)."""
+    def _probabilities(self) -> NDArray[np.float64]:
         return self._memory.probabilities(self.floor)
 
     def _draw(self) -> Batch:

@@ -1,35 +1,42 @@
 """What all samplers are, and what they share.
 
 A sampler draws a batch of indices with weights, and learns from the norms it is told. A new
-one derives from `Sampler` and fills in four methods: `_draw`, `_learn`, `probabilities`, and,
-where it has more than its arguments to save, `_state` and `_restore`.
+one derives from `Sampler` and fills in a few methods: `_draw`, `_learn`, `_probabilities`, and,
+where it has more to save, `_arguments`, `_state` and `_restore`.
 """
 
+import copy
 import json
 import math
+import threading
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
 from avare.batch import Batch
+from avare.compilation import kernel
 from avare.randomness import Seed, uniform_source
 from avare.structures.buckets import MAX_EXAMPLES
 
 State = dict[str, Any]
 
 _FORMAT = 1  # of the state; to be raised when its meaning changes
-_SHARED_FIELDS = ("steps", "generator", "moments", "last_indices", "last_weights", "last_probabilities")
+_PENDING = ("pending_indices", "pending_weights", "pending_probabilities")
+_SHARED_FIELDS = ("fields", "steps", "generator", "moments", *_PENDING)
+_MOST_PENDING = 64  # batches that wait for their norms; older ones are forgotten
 _GAIN_DECAY = 0.99  # a batch: the running gain looks back about a hundred batches
 
 
 class Sampler(ABC):
     """Draws batches of indices, with weights that make any sum over the examples unbiased.
+
+    Several threads may use one sampler, say one that draws ahead and one that tells the norms:
+    its methods wait for each other.
 
     Parameters
     ----------
@@ -41,7 +48,7 @@ class Sampler(ABC):
         Whether an index may come twice in a batch.
     seed
         An integer, a ``SeedSequence``, a ``BitGenerator``, a ``Generator`` (which is then
-        used, and advanced), or None for a seed from the system.
+        used, and advanced, until a state is loaded), or None for a seed from the system.
     """
 
     with_replacement_only: ClassVar[bool] = False
@@ -50,9 +57,9 @@ class Sampler(ABC):
     """Whether its draws are distinct by construction."""
 
     def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:
-        self.n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
-        self.batch_size = validation.integer("batch_size", batch_size, at_least=1)
-        self.replacement = validation.boolean("replacement", replacement)
+        self._n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
+        self._batch_size = validation.integer("batch_size", batch_size, at_least=1)
+        self._replacement = validation.boolean("replacement", replacement)
         if self.with_replacement_only and not self.replacement:
             raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
         if self.without_replacement_only and self.replacement:
@@ -63,16 +70,23 @@ class Sampler(ABC):
         self._source = uniform_source(self._generator)
         self._steps = 0
         self._moments = np.zeros(2)  # uniform's second moment and ours, smoothed
-        self._last: Batch | None = None  # drawn, and not yet told the norms of
+        self._pending: dict[bytes, Batch] = {}  # drawn, and not yet told the norms of, by their indices
+        self._lock = threading.RLock()
 
     # --- the protocol -----------------------------------------------------------------
 
     def sample(self) -> Batch:
         """Draw the next batch, and count the step."""
-        batch = self._draw()
-        self._last = batch
-        self._steps += 1
-        return batch
+        with self._lock:
+            batch = self._draw()
+            self._steps += 1
+            # A copy, for the caller may write to the batch.
+            self._pending[batch.indices.tobytes()] = Batch(
+                batch.indices, batch.weights.copy(), batch.probabilities.copy()
+            )
+            if len(self._pending) > _MOST_PENDING:
+                del self._pending[next(iter(self._pending))]
+            return batch
 
     def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
         """Learn the gradient norms of some examples; of a repeated index, the last counts.
@@ -87,15 +101,16 @@ class Sampler(ABC):
         checked = validation.indices("indices", indices, self.n)
         values = validation.nonnegative("norms", norms)
         validation.same_length("norms", len(values), "indices", len(checked))
-        self._learn(checked, values)
-        last = self._last
-        if last is not None and (checked is last.indices or np.array_equal(checked, last.indices)):
-            _smooth(self._moments, self.n, last.weights, last.probabilities, values)
-            self._last = None
+        with self._lock:
+            self._learn(checked, values)
+            batch = self._pending.pop(checked.tobytes(), None)
+            if batch is not None:
+                _smooth(self._moments, self.n, batch.weights, batch.probabilities, values)
 
-    @abstractmethod
     def probabilities(self) -> NDArray[np.float64]:
         """The probability of each example at the next draw. O(N)."""
+        with self._lock:
+            return self._probabilities()
 
     @property
     def gain(self) -> float:
@@ -108,6 +123,21 @@ class Sampler(ABC):
         return float(uniform / own) if own > 0.0 else math.nan
 
     @property
+    def n(self) -> int:
+        """Number of examples."""
+        return self._n
+
+    @property
+    def batch_size(self) -> int:
+        """Draws a step."""
+        return self._batch_size
+
+    @property
+    def replacement(self) -> bool:
+        """Whether an index may come twice in a batch."""
+        return self._replacement
+
+    @property
     def steps(self) -> int:
         """How many batches have been drawn."""
         return self._steps
@@ -117,29 +147,34 @@ class Sampler(ABC):
 
         May be pickled, or kept with ``numpy.savez(file, **state)``.
         """
-        last = self._last
-        nothing = np.empty(0)
-        state = {
-            "format": _FORMAT,
-            "sampler": type(self).__name__,
-            **self._arguments(),
-            "steps": self._steps,
-            "generator": _generator_to_text(self._generator),
-            "moments": self._moments.copy(),
-            "last_indices": nothing.astype(np.int64) if last is None else last.indices,
-            "last_weights": nothing if last is None else last.weights,
-            "last_probabilities": nothing if last is None else last.probabilities,
-            **self._state(),
-        }
+        with self._lock:
+            keys, batches = self._pending.keys(), self._pending.values()
+            shape = (len(batches), self.batch_size)
+            state = {
+                "format": _FORMAT,
+                "sampler": type(self).__name__,
+                **self._arguments(),
+                "steps": self._steps,
+                "generator": _generator_to_text(self._generator),
+                "moments": self._moments.copy(),
+                "pending_indices": np.frombuffer(b"".join(keys), dtype=np.int64).reshape(shape),
+                "pending_weights": np.array([batch.weights for batch in batches]).reshape(shape),
+                "pending_probabilities": np.array([batch.probabilities for batch in batches]).reshape(shape),
+                **self._state(),
+            }
+        state["fields"] = " ".join(sorted(state))
         return {**state, "checksum": _checksum(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, of a sampler with the same arguments.
 
         A state of another version, of other arguments, or a damaged one is a ``ValueError``,
-        and nothing has changed.
+        and nothing has changed. Other things that were saved beside the state are passed over.
         """
-        fields = {key: _plain(state[key]) for key in state}
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() gives")
+        known = str(_plain(state["fields"])).split() if "fields" in state else []
+        fields = {key: _plain(state[key]) for key in (*known, "fields", "checksum") if key in state}
         expected = self._arguments()
         for key in ("format", "sampler", *expected, "checksum", *_SHARED_FIELDS):
             if key not in fields:
@@ -154,19 +189,24 @@ class Sampler(ABC):
         if checksum != found:
             raise ValueError(f"state['checksum'] = {checksum!r}, but its contents give {found}: it is damaged")
         generator = _generator_from_text(fields["generator"])
-        last = Batch(fields["last_indices"], fields["last_weights"], fields["last_probabilities"])
-        self._restore(fields)
-        self._generator = generator
-        self._source = uniform_source(generator)
-        self._steps = fields["steps"]
-        self._moments = fields["moments"].copy()
-        self._last = last if len(last) else None
+        batches = [Batch(*arrays) for arrays in zip(*(fields[key].copy() for key in _PENDING), strict=True)]
+        with self._lock:
+            self._restore(fields)
+            self._generator = generator
+            self._source = uniform_source(generator)
+            self._steps = fields["steps"]
+            self._moments = fields["moments"].copy()
+            self._pending = {batch.indices.tobytes(): batch for batch in batches}
 
     # --- what a sampler fills in ------------------------------------------------------
 
     @abstractmethod
     def _draw(self) -> Batch:
         """The next batch; `steps` has not been counted up yet."""
+
+    @abstractmethod
+    def _probabilities(self) -> NDArray[np.float64]:
+        """The probability of each example at the next draw."""
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         """Take in norms, which have been checked."""
@@ -185,12 +225,16 @@ class Sampler(ABC):
     # --- Python's own -----------------------------------------------------------------
 
     def __getstate__(self) -> State:
-        # The source holds addresses in this process.
-        return {key: value for key, value in self.__dict__.items() if key != "_source"}
+        # The source holds addresses in this process, and a lock belongs to it too.
+        return {key: value for key, value in self.__dict__.items() if key not in ("_source", "_lock")}
 
     def __setstate__(self, state: State) -> None:
         self.__dict__.update(state)
         self._source = uniform_source(self._generator)
+        self._lock = threading.RLock()
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)  # two samplers on one memory would disturb each other
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in self._arguments().items())
@@ -234,7 +278,7 @@ def _with_arrays(state: State) -> State:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _smooth(moments, n, weights, probabilities, norms):
     """Mix in unbiased estimates of uniform's second moment, N sum n^2, and of ours, sum n^2 / p."""
     uniform, own = 0.0, 0.0

@@ -1,6 +1,5 @@
 """What the theory of some rules wants to know beforehand: how long, and how large."""
 
-import math
 import warnings
 from typing import Any
 
@@ -8,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import validation
+
+LARGEST_NORM = 1e140  # norms above count as this, so that no square overflows
 
 
 class LimitWarning(UserWarning):
@@ -20,23 +21,25 @@ class Limits:
     What was stated and turns out too small is doubled as often as it takes, with one warning
     each. What was not stated is learned: the horizon starts at ten passes over the data, the
     bound at the largest norm of the first update, and both are doubled without a warning.
+    Bounds are between 1e-140 and 1e140, and larger norms count as the latter.
     """
 
     def __init__(self, name: str, n: int, horizon: int | None, bound: float | None) -> None:
         self._name = name
         self._horizon_stated, self._bound_stated = horizon is not None, bound is not None
-        self.horizon = 10 * n if horizon is None else validation.integer("horizon", horizon, at_least=1)
-        self.bound = 0.0 if bound is None else validation.number("bound", bound, above=0.0)
+        self.horizon = 10 * n if horizon is None else validation.integer("horizon", horizon, at_least=1, at_most=2**62)
+        self.bound = 0.0 if bound is None else validation.number("bound", bound, at_least=1e-140, at_most=LARGEST_NORM)
 
     def observe(self, draws: int, norms: NDArray[np.float64]) -> bool:
         """Take note of how many draws there were, and of norms; return whether a limit had to be raised."""
         before = (self.horizon, self.bound)
         while draws > self.horizon:
             self.horizon *= 2
-        largest = float(norms.max(initial=0.0))
-        if largest > self.bound:
-            doublings = math.ceil(math.log2(largest / self.bound)) if self.bound > 0.0 else 0
-            self.bound = max(math.ldexp(self.bound, doublings), largest if self.bound == 0.0 else 0.0)
+        largest = min(float(norms.max(initial=0.0)), LARGEST_NORM)
+        if self.bound == 0.0:
+            self.bound = largest
+        while largest > self.bound:
+            self.bound *= 2.0
         if self.horizon != before[0] and self._horizon_stated:
             self._horizon_stated = False
             self._warn(f"horizon = {before[0]} draws have passed: {self._name} goes on with {self.horizon}")

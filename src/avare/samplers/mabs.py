@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from avare import validation
 from avare.randomness import Seed
 from avare.samplers.base import State
-from avare.samplers.limits import Limits
+from avare.samplers.limits import LARGEST_NORM, Limits
 from avare.samplers.registry import register
 from avare.samplers.smoothed import Smoothed
 
@@ -97,7 +97,11 @@ class Mabs(Smoothed):
             - 4.0 * math.log(self._limits.bound)
         )
         with np.errstate(divide="ignore"):  # a norm of zero adds nothing
-            added = np.exp(log_delta + 2.0 * np.log(norms) - 3.0 * np.log(self._drawn_probabilities(indices)))
+            added = np.exp(
+                log_delta
+                + 2.0 * np.log(np.minimum(norms, LARGEST_NORM))
+                - 3.0 * np.log(self._drawn_probabilities(indices))
+            )
         np.add.at(self._log_weights, indices, added)
         highest = float(self._log_weights[indices].max())
         if highest - self._reference > _ROOM:

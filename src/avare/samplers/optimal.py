@@ -12,7 +12,7 @@ from avare.randomness import Seed
 from avare.samplers.base import Sampler, State
 from avare.samplers.registry import register
 from avare.simplex import minimize_variance
-from avare.structures.race import race
+from avare.structures.race import draw
 
 
 def _some_norms(n: int) -> NDArray[np.float64]:
@@ -70,8 +70,7 @@ class Optimal(Sampler):
         self._ask = norms
         self._told = np.zeros(self.n)
 
-    def probabilities(self) -> NDArray[np.float64]:
-        """The probability of each example at the next draw. O(N), beside the cost of `norms`."""
+    def _probabilities(self) -> NDArray[np.float64]:
         norms = self._told
         if self._ask is not None:
             norms = validation.nonnegative("norms()", self._ask())
@@ -80,12 +79,8 @@ class Optimal(Sampler):
         return minimize_variance(norms, 0.0 if np.count_nonzero(norms) >= needed else 1e-9 / self.n)
 
     def _draw(self) -> Batch:
-        p = self.probabilities()
-        if self.replacement:
-            sums = np.cumsum(p)
-            indices = np.searchsorted(sums, self._generator.random(self.batch_size) * sums[-1], side="right")
-        else:
-            indices = race(p, self.batch_size, self._generator)
+        p = self._probabilities()
+        indices = draw(p, self.batch_size, self.replacement, self._generator)
         return Batch(indices, weigh(p[indices], self.replacement), p[indices])
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:

@@ -9,7 +9,7 @@ from avare import validation
 from avare.batch import Batch, weigh
 from avare.randomness import Seed
 from avare.samplers.base import Sampler, State
-from avare.samplers.limits import Limits
+from avare.samplers.limits import LARGEST_NORM, Limits
 from avare.samplers.registry import register
 from avare.structures.floored import Floored
 
@@ -93,8 +93,7 @@ class Osmd(Sampler):
         self._distribution = Floored(self.n, self.alpha)
         self._drawn_with = np.zeros(self.n)  # 0: not drawn yet
 
-    def probabilities(self) -> NDArray[np.float64]:
-        """The probability of each example at the next draw. O(N)."""
+    def _probabilities(self) -> NDArray[np.float64]:
         return self._distribution.probabilities()
 
     def _draw(self) -> Batch:
@@ -112,7 +111,9 @@ class Osmd(Sampler):
         # eta n^2 / (m^2 p^3) is sqrt(2 ln N / T) (n / G)^2 (epsilon / p)^3: no factor is large, and m cancels.
         largest = math.exp(0.5 * (math.log(2.0 * math.log(self.n)) - math.log(self._limits.horizon)))
         floor = self.alpha / self.n
-        self._distribution.push(indices, largest * (norms / self._limits.bound) ** 2 * (floor / drawn) ** 3)
+        self._distribution.push(
+            indices, largest * (np.minimum(norms, LARGEST_NORM) / self._limits.bound) ** 2 * (floor / drawn) ** 3
+        )
 
     def _arguments(self) -> State:
         return {**super()._arguments(), "alpha": self.alpha}

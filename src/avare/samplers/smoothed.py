@@ -28,8 +28,7 @@ class Smoothed(Sampler):
         self._weights = Weights(np.zeros(self.n))
         self._drawn_with = np.zeros(self.n)  # 0: not drawn yet
 
-    def probabilities(self) -> NDArray[np.float64]:
-        """The probability of each example at the next draw. O(N)."""
+    def _probabilities(self) -> NDArray[np.float64]:
         return (1.0 - self._share) * self._weights.probabilities() + self._share / self.n
 
     def _probabilities_of(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:

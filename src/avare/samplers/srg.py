@@ -71,7 +71,8 @@ class Srg(Smoothed):
 
     def norms(self) -> NDArray[np.float64]:
         """What is remembered of each example. O(N)."""
-        return self._weights.values.copy()
+        with self._lock:
+            return self._weights.values.copy()
 
     def _draw(self) -> Batch:
         indices, uniform = self._draw_mixed()

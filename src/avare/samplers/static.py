@@ -76,8 +76,7 @@ class Static(Sampler):
             raise ValueError(f"batch_size = {batch_size}: only {np.count_nonzero(p)} have a probability above 0")
         self._weights = Weights(p)
 
-    def probabilities(self) -> NDArray[np.float64]:
-        """The probability of each example at the next draw. O(N)."""
+    def _probabilities(self) -> NDArray[np.float64]:
         return self._weights.probabilities()
 
     def _draw(self) -> Batch:

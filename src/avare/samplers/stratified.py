@@ -84,10 +84,10 @@ class Stratified(Sampler):
 
     def norms(self) -> NDArray[np.float64]:
         """What is remembered of each example. O(N)."""
-        return self._norms.copy()
+        with self._lock:
+            return self._norms.copy()
 
-    def probabilities(self) -> NDArray[np.float64]:
-        """The probability of each example at the next draw, over m. O(N), or O(N log N) before new groups."""
+    def _probabilities(self) -> NDArray[np.float64]:
         scores, groups = self._scores, self._groups
         if self._is_due():
             scores = minimize_variance(self._norms, self.p_min)

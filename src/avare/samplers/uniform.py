@@ -41,8 +41,7 @@ class Uniform(Sampler):
     def __init__(self, n: int, batch_size: int = 128, *, replacement: bool = False, seed: Seed = None) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
 
-    def probabilities(self) -> NDArray[np.float64]:
-        """The probability of each example at the next draw. O(N)."""
+    def _probabilities(self) -> NDArray[np.float64]:
         return np.full(self.n, 1.0 / self.n)
 
     def _draw(self) -> Batch:

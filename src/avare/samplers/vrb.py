@@ -5,11 +5,9 @@ from numpy.typing import NDArray
 
 from avare.randomness import Seed
 from avare.samplers.base import State
-from avare.samplers.limits import Limits
+from avare.samplers.limits import LARGEST_NORM, Limits
 from avare.samplers.registry import register
 from avare.samplers.smoothed import Smoothed
-
-_LARGEST = 1e140  # norms above count as this, so that no square overflows
 
 
 @register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
@@ -80,11 +78,11 @@ class Vrb(Smoothed):
     def _tune(self) -> None:
         """Set theta and gamma from the limits, and with them all weights."""
         self._share = min(1.0, (self.n / self._limits.horizon) ** (1.0 / 3.0))
-        self._gamma = min(self._limits.bound, _LARGEST) ** 2 * self.n / self._share
+        self._gamma = self._limits.bound**2 * self.n / self._share
         self._weights.reset(np.sqrt(self._costs + self._gamma))
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        np.add.at(self._costs, indices, np.minimum(norms, _LARGEST) ** 2 / self._drawn_probabilities(indices))
+        np.add.at(self._costs, indices, np.minimum(norms, LARGEST_NORM) ** 2 / self._drawn_probabilities(indices))
         if self._limits.observe(self._steps * self.batch_size, norms):
             self._tune()
         else:

@@ -41,10 +41,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
+from avare.compilation import inlined, kernel
 from avare.randomness import Source, next_uniform
 from avare.structures.base import Solution, Structure
 
@@ -99,7 +99,7 @@ class Buckets(Structure):
 
     Norms are rounded to 24 significant bits; positive norms outside [2^-149, 2^128) are
     moved to the nearer end of that range. Which distribution is used never affects
-    unbiasedness, only variance, and that by less than 2^-24.
+    unbiasedness, only variance, and within that range by less than 2^-24.
 
     Memory: 12 bytes an example (plus 0.6 for page tables), and about 8 MB.
 
@@ -126,7 +126,7 @@ class Buckets(Structure):
 
     @classmethod
     def zeros(cls, n: int) -> "Buckets":
-        """Build with all norms zero, without making an array of them. O(N)."""
+        """Build with all norms zero. O(N)."""
         self = cls.__new__(cls)
         self.n = n
         self._arrays = a = _allocate(n)
@@ -264,7 +264,7 @@ def _allocate(n: int) -> _Arrays:
 # --- codes ---------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _encode(norm):
     """The code of a norm: its float64 bits, rounded to a 23-bit mantissa, half to even."""
     if norm == 0.0:
@@ -274,13 +274,13 @@ def _encode(norm):
     return min(max(code, _CODE_SMALLEST), _CODE_LARGEST)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _mantissa(code):
     """The norm in units of its octave."""
     return (code & (_IMPLICIT - 1)) | (_IMPLICIT if code > 0 else 0)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _value(code):
     """The norm that a code stands for; of ``bin << 13``, the lower edge of that bin."""
     return _mantissa(code) * _UNITS[code >> _MANTISSA_BITS]
@@ -289,7 +289,7 @@ def _value(code):
 # --- members and their pages ---------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _slot(directory, tables, cell, k):
     """Where the k-th member of a cell stands."""
     table = directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
@@ -297,7 +297,7 @@ def _slot(directory, tables, cell, k):
     return (np.int64(page) << _PAGE_BITS) + (k & (_PAGE - 1))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _reserve(arrays, cell, k):
     """Make room for the k-th member of a cell, the first of its page."""
     if k & (_PAGE * _TABLE - 1) == 0:
@@ -310,7 +310,7 @@ def _reserve(arrays, cell, k):
     ]
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _release(arrays, cell, k):
     """Give back the page whose first member, the k-th of the cell, has gone."""
     table = arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
@@ -322,14 +322,14 @@ def _release(arrays, cell, k):
         arrays.registers[_FREE_TABLES] += 1
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _add(groups, group, count, mantissa):
     """Add to the count and the sum of an octave or a cell."""
     groups[group, _COUNT] += count
     groups[group, _SUM] += mantissa
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _widen(registers, octave):
     """Note that an octave is in use."""
     if octave > 0:
@@ -337,7 +337,7 @@ def _widen(registers, octave):
         registers[_LOW] = min(registers[_LOW], octave)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _update(arrays, indices, norms):
     # Look up all members first: these loads do not wait for each other, those of the moves below do.
     spread = np.int64(0)
@@ -375,7 +375,7 @@ def _update(arrays, indices, norms):
     return spread
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _lay_out(arrays):
     """Give each cell, whose count is known, its pages, one after another; return each cell's first slot."""
     ends = np.empty(_CELLS, dtype=np.int64)
@@ -388,7 +388,7 @@ def _lay_out(arrays):
     return ends
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _sum_up(arrays):
     """Make the counts and sums of cells and octaves from those of the bins."""
     for bin_ in range(_BINS):
@@ -399,7 +399,7 @@ def _sum_up(arrays):
             _add(arrays.octaves, octave, arrays.bin_counts[bin_], arrays.bin_sums[bin_])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _build(arrays, norms):
     for index in range(len(norms)):
         code = _encode(norms[index])
@@ -415,7 +415,7 @@ def _build(arrays, norms):
         arrays.slots[index] = slot
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _restore(arrays, members):
     """Fill empty arrays from members in the order of their cells; return where that fails, or -1."""
     n = len(members)
@@ -440,7 +440,7 @@ def _restore(arrays, members):
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _export(arrays):
     members = np.empty(len(arrays.slots), dtype=np.int64)
     j = 0
@@ -451,7 +451,7 @@ def _export(arrays):
     return members
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _slots_of_cell(arrays, cell):
     slots = np.empty(arrays.cells[cell, _COUNT], dtype=np.int64)
     for k in range(len(slots)):
@@ -459,7 +459,7 @@ def _slots_of_cell(arrays, cell):
     return slots
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _norms(arrays):
     norms = np.empty(len(arrays.slots), dtype=np.float64)
     for index in range(len(norms)):
@@ -470,7 +470,7 @@ def _norms(arrays):
 # --- Lemma 1 -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _solve(arrays, floor):
     """Where the threshold stands.
 
@@ -532,7 +532,7 @@ def _solve(arrays, floor):
     return threshold, total + threshold * (n - above), bin_ + 1, above, part_count, part_sum
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _probabilities(arrays, floor):
     threshold, scale, first, _, _, _ = _solve(arrays, floor)
     probabilities = np.empty(len(arrays.slots), dtype=np.float64)
@@ -545,7 +545,7 @@ def _probabilities(arrays, floor):
 # --- draws ---------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _cell_mass(cells, cell, crossing, threshold, part_count, part_sum):
     """The sum over a cell of max(norm, threshold)."""
     unit = _UNITS[cell >> (_MANTISSA_BITS - _CELL_SHIFT)]
@@ -556,7 +556,7 @@ def _cell_mass(cells, cell, crossing, threshold, part_count, part_sum):
     return part_sum * unit + (cells[cell, _COUNT] - part_count) * threshold
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _octave_mass(cells, octaves, octave, crossing, threshold, part_count, part_sum):
     """The sum over an octave of max(norm, threshold)."""
     crossed = crossing >> (_MANTISSA_BITS - _CELL_SHIFT)
@@ -570,7 +570,7 @@ def _octave_mass(cells, octaves, octave, crossing, threshold, part_count, part_s
     return mass
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _weigh(arrays, crossing, threshold, part_count, part_sum):
     """Set the mass of each octave in use; return their sum."""
     total = 0.0
@@ -583,7 +583,7 @@ def _weigh(arrays, crossing, threshold, part_count, part_sum):
     return total + arrays.masses[0]
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _pick(cells, registers, masses, x, crossing, threshold, part_count, part_sum):
     """The cell at mass ``x`` from the top, and the place in it: a member's number and a fraction."""
     low = registers[_LOW]
@@ -614,19 +614,19 @@ def _pick(cells, registers, masses, x, crossing, threshold, part_count, part_sum
     return cell, k, place - k
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _mass(code, first, threshold):
     return _value(code) if code >> _BIN_SHIFT >= first else threshold
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _rejects(code, fraction, crossing, mass):
     """Whether a proposed member falls to the difference between its mass and its cell's largest."""
     cell = code >> _CELL_SHIFT
     return cell >= crossing and fraction * _value((cell + 1) << _CELL_SHIFT) >= mass
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _propose(arrays, solution, total, source, slots, indices, masses):
     """Draw with replacement: where each member drawn stands, its index and its mass.
 
@@ -656,7 +656,7 @@ def _propose(arrays, solution, total, source, slots, indices, masses):
         indices[j] &= _INDEX_MASK
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_with_replacement(arrays, floor, source, indices, probabilities):
     solution = _solve(arrays, floor)
     threshold, scale, first, _, part_count, part_sum = solution
@@ -666,7 +666,7 @@ def _draw_with_replacement(arrays, floor, source, indices, probabilities):
         probabilities[j] /= scale
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_without_replacement(arrays, floor, source, indices, probabilities):
     """Draw distinct indices; return whether there are enough.
 
@@ -699,7 +699,7 @@ def _draw_without_replacement(arrays, floor, source, indices, probabilities):
     return True
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
     """Complete a draw of distinct indices, of which some are done, marked, and stand in ``slots``.
 

@@ -31,9 +31,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from avare.compilation import inlined, kernel
 from avare.randomness import next_uniform, uniform_source
 from avare.structures.base import Solution
 from avare.structures.weights import Weights
@@ -176,7 +176,7 @@ class Floored:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _sift_down(heap, keys, size, index, key):
     """Put a member into the root's place, and let it sink."""
     place = 0
@@ -191,7 +191,7 @@ def _sift_down(heap, keys, size, index, key):
     heap[place], keys[place] = index, key
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _sift_up(heap, keys, place, index, key):
     """Put a member into the last place, and let it rise."""
     while place > 0:
@@ -203,7 +203,7 @@ def _sift_up(heap, keys, place, index, key):
     heap[place], keys[place] = index, key
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _enter(heap, keys, size, values, indices, news):
     """Put those that were not above into the heap; return its size."""
     for j in range(len(indices)):
@@ -213,7 +213,7 @@ def _enter(heap, keys, size, values, indices, news):
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _leave(heap, keys, size, values, threshold):
     """Take all below the threshold out of the heap, but for the last; return its size. They stand behind it."""
     while size > 1 and keys[0] < threshold:
@@ -229,7 +229,7 @@ def _leave(heap, keys, size, values, threshold):
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_zeros(values, size, source):
     """Indices of zeros, of which there must be some, each as likely as any other."""
     indices = np.empty(size, dtype=np.int64)

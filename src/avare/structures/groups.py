@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from avare.compilation import kernel
 
 
 class Groups(NamedTuple):
@@ -46,7 +47,7 @@ def arrange(scores: NDArray[np.float64], order: NDArray[np.int64], sizes: NDArra
 # --- kernels -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _assign(scores, count):
     """The group of each score, in the order given."""
     group_of = np.empty(len(scores), dtype=np.int64)
@@ -71,6 +72,6 @@ def _assign(scores, count):
     return group_of
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _lighter(masses, group, other):
     return masses[group] < masses[other] or (masses[group] == masses[other] and group < other)

@@ -26,8 +26,9 @@ Now 7 is below as well: 819 / 43 = 19.05; and still the same are: done. c = (4, 
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from avare.compilation import kernel, summing
 
 _NEWTON_STEPS = 20  # most often 2 to 6 are made
 _PASSES = _NEWTON_STEPS + 70
@@ -91,7 +92,7 @@ def safest(
 # --- kernels -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _widen(norms, visited_at, smoothness, path, unvisited, lower, upper):
     for i in range(len(norms)):
         drift = smoothness[i] * (path - visited_at[i])
@@ -100,7 +101,7 @@ def _widen(norms, visited_at, smoothness, path, unvisited, lower, upper):
         upper[i] = norms[i] + drift if visited else unvisited
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _innermost(lower, upper):
     """The largest lower end, and the smallest upper one above zero."""
     top, bottom = 0.0, np.inf
@@ -112,7 +113,7 @@ def _innermost(lower, upper):
     return top, bottom
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _level(lower, upper, unit, guess, top):
     """Find tau, at most `top`; what is squared is multiplied by `unit` first."""
     low, high = 0.5 * top / len(lower), top
@@ -137,7 +138,7 @@ def _level(lower, upper, unit, guess, top):
     return tau
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})  # many sums side by side: thirty times faster
+@summing
 def _tally(lower, upper, unit, tau):
     """Lower ends above tau, and upper ends below: how many more of the former; sum and squares of all."""
     ends, total, squares = 0, 0.0, 0.0

@@ -19,8 +19,9 @@ x = (0, 0.65, 0.35), and the first's slope, 0.5, is above the common 0.15.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from avare.compilation import inlined, kernel
 
 _PULL = 1e-13  # of the largest slope: what counts as none
 _ROUNDS = 20  # a coordinate: more only where rounding makes a set come twice
@@ -58,7 +59,7 @@ def newton_step(
 # --- kernels -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _newton_step(point, slope, metric, floors):
     n = len(point)
     x, slopes = point.copy(), np.empty(n)
@@ -101,7 +102,7 @@ def _newton_step(point, slope, metric, floors):
     return x
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _set_slopes(slope, metric, point, x, slopes):
     """The model's slope at x."""
     for i in range(len(x)):
@@ -110,7 +111,7 @@ def _set_slopes(slope, metric, point, x, slopes):
             slopes[i] += metric[i, j] * (x[j] - point[j])
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _free_step(metric, slopes, free, count, factor, step, ones):
     """Set `step` to the model's least point on the free coordinates; return the slope common to them there."""
     for a in range(count):  # Cholesky
@@ -141,7 +142,7 @@ def _free_step(metric, slopes, free, count, factor, step, ones):
     return level
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _released(slopes, free, count, level):
     """The coordinate at its floor whose slope is the furthest below the common one, or -1."""
     largest = 0.0

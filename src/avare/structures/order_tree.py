@@ -26,15 +26,15 @@ rho = 3, lambda = 8.5 / 0.9 = 9.444, p = (0.106, 0.159, 0.635, 0.1).
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
+from avare.compilation import kernel
 from avare.randomness import Source, next_uniform
 from avare.structures.base import Solution, Structure
 
 _ROOT, _STALE = 0, 1  # entries of `registers`
-_LARGEST = 2.0**960  # so that no sum overflows
+_SMALLEST, _LARGEST = 2.0**-960, 2.0**960  # so that nothing overflows, or is lost
 
 
 class _Arrays(NamedTuple):
@@ -52,7 +52,7 @@ class _Arrays(NamedTuple):
 class OrderTree(Structure):
     """Norms of n examples, from which to draw as the paper does: O(N) a step.
 
-    Norms above 2^960 count as 2^960. Memory: 48 bytes an example.
+    Positive norms outside [2^-960, 2^960] count as the nearer end. Memory: 48 bytes an example.
 
     >>> tree = OrderTree([1.0, 1.5, 6.0, 0.0])
     >>> tree.probabilities(floor=0.1).round(3)
@@ -64,7 +64,8 @@ class OrderTree(Structure):
 
     def __init__(self, norms: ArrayLike) -> None:
         """Build from given norms, finite and not negative. O(N log N)."""
-        values = np.minimum(validation.nonnegative("norms", norms), _LARGEST)
+        values = validation.nonnegative("norms", norms)
+        values = np.where(values > 0.0, np.clip(values, _SMALLEST, _LARGEST), 0.0)
         self.n = validation.integer("n", len(values), at_least=1)
         self._arrays = _Arrays(
             norms=values,
@@ -164,7 +165,7 @@ class OrderTree(Structure):
 # --- the tree ------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _priority(node):
     """A fixed pseudo-random number for each node: two rounds of multiply and shift, in 32 bits."""
     x = node * 0x7FEB352D & 0xFFFFFFFF
@@ -172,7 +173,7 @@ def _priority(node):
     return x ^ x >> 16
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _before(arrays, node, other):
     """Whether a node comes before another: larger norms first, then smaller indices."""
     if arrays.norms[node] != arrays.norms[other]:
@@ -180,7 +181,7 @@ def _before(arrays, node, other):
     return node < other
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _split(arrays, tree, node):
     """Split a tree into what comes before a node that is not in it, and what comes after."""
     if tree == len(arrays.norms):
@@ -197,7 +198,7 @@ def _split(arrays, tree, node):
     return before, after
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _join(arrays, before, after):
     """One tree from two, all of the first before all of the second."""
     empty = len(arrays.norms)
@@ -215,7 +216,7 @@ def _join(arrays, before, after):
     return top
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _insert(arrays, node):
     empty = len(arrays.norms)
     parent, tree = empty, arrays.registers[_ROOT]
@@ -227,7 +228,7 @@ def _insert(arrays, node):
     _hang(arrays, parent, node, node)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _delete(arrays, node):
     parent, tree = len(arrays.norms), arrays.registers[_ROOT]
     while tree != node:
@@ -236,7 +237,7 @@ def _delete(arrays, node):
     _hang(arrays, parent, node, _join(arrays, arrays.left[node], arrays.right[node]))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hang(arrays, parent, node, tree):
     """Put a tree where a node belongs below a parent."""
     if parent == len(arrays.norms):
@@ -247,7 +248,7 @@ def _hang(arrays, parent, node, tree):
         arrays.right[parent] = tree
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rank(arrays, node):
     """The place of a node in the order, from 1."""
     rank, tree = 1, arrays.registers[_ROOT]
@@ -260,7 +261,7 @@ def _rank(arrays, node):
     return rank + arrays.sizes[arrays.left[tree]]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _select(arrays, rank):
     """The node at a place in the order, from 1."""
     tree = arrays.registers[_ROOT]
@@ -275,19 +276,19 @@ def _select(arrays, rank):
             tree = arrays.right[tree]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _build(arrays):
     for node in range(len(arrays.norms)):
         _insert(arrays, node)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _update(arrays, indices, norms):
     for j in range(len(indices)):
         node = indices[j]
         before = _rank(arrays, node)
         _delete(arrays, node)
-        arrays.norms[node] = min(norms[j], _LARGEST)
+        arrays.norms[node] = min(max(norms[j], _SMALLEST), _LARGEST) if norms[j] > 0.0 else 0.0
         _insert(arrays, node)
         after = _rank(arrays, node)
         for rank in range(before, after):
@@ -298,7 +299,7 @@ def _update(arrays, indices, norms):
         arrays.registers[_STALE] = min(arrays.registers[_STALE], before - 1, after - 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _refresh(arrays):
     """Sum anew from the first place out of date."""
     first = arrays.registers[_STALE]
@@ -312,7 +313,7 @@ def _refresh(arrays):
 # --- Lemma 1 and draws ---------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _solve(arrays, floor):
     """The threshold floor * lambda, lambda and rho; uniform where Lemma 1 leaves the choice."""
     _refresh(arrays)
@@ -332,7 +333,7 @@ def _solve(arrays, floor):
     return floor * scale, scale, rho
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_one(arrays, threshold, scale, rho, source):
     n = len(arrays.norms)
     if next_uniform(source) * scale < (n - rho) * threshold:
@@ -343,7 +344,7 @@ def _draw_one(arrays, threshold, scale, rho, source):
     return _select(arrays, rank)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_with_replacement(arrays, floor, source, indices, probabilities):
     threshold, scale, rho = _solve(arrays, floor)
     for j in range(len(indices)):
@@ -351,7 +352,7 @@ def _draw_with_replacement(arrays, floor, source, indices, probabilities):
         probabilities[j] = max(arrays.norms[indices[j]], threshold) / scale
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_without_replacement(arrays, floor, source, indices, probabilities):
     """Draw distinct indices; return whether there are enough.
 
@@ -367,10 +368,12 @@ def _draw_without_replacement(arrays, floor, source, indices, probabilities):
         return False
     mass = 1.0
     for j in range(size):
-        drawn = _draw_one(arrays, threshold, scale, rho, source)
-        while mass >= 0.5 and left[drawn] == 0.0:
+        drawn = -1
+        if mass >= 0.5:
             drawn = _draw_one(arrays, threshold, scale, rho, source)
-        if mass < 0.5:
+            while left[drawn] == 0.0:
+                drawn = _draw_one(arrays, threshold, scale, rho, source)
+        else:
             x = next_uniform(source) * left.sum()
             for i in range(n):
                 if left[i] > 0.0:

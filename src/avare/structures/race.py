@@ -1,7 +1,20 @@
-"""Distinct draws in O(N), for rules that cost as much anyway."""
+"""Draws in O(N), for rules that cost as much anyway."""
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def draw(p: NDArray[np.float64], size: int, replacement: bool, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Draw indices with given probabilities, in order. O(N).
+
+    >>> import numpy as np
+    >>> draw(np.array([0.0, 1.0]), 3, True, np.random.default_rng(0))
+    array([1, 1, 1])
+    """
+    if not replacement:
+        return race(p, size, generator)
+    sums = np.cumsum(p)
+    return np.searchsorted(sums, generator.random(size) * sums[-1], side="right")
 
 
 def race(weights: NDArray[np.float64], size: int, generator: np.random.Generator) -> NDArray[np.int64]:

@@ -17,9 +17,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from avare.compilation import kernel
 from avare.randomness import uniform_source
 from avare.structures import buckets as proposals
 from avare.structures.buckets import Buckets
@@ -159,7 +159,7 @@ class Weights:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add(sums, span, value, sign):
     """Add a weight to the sums of its exponent (sign = 1), or take it out (-1)."""
     if value == 0.0:
@@ -177,13 +177,13 @@ def _add(sums, span, value, sign):
     span[1] = max(span[1], exponent)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sum_up(sums, span, values):
     for i in range(len(values)):
         _add(sums, span, values[i], 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _total(sums, span):
     """From the smallest exponents up, so that nothing small is lost before it has added up."""
     total = 0.0
@@ -194,7 +194,7 @@ def _total(sums, span):
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _set(values, sums, span, indices, news):
     for j in range(len(indices)):
         _add(sums, span, values[indices[j]], -1)
@@ -202,14 +202,14 @@ def _set(values, sums, span, indices, news):
         _add(sums, span, news[j], 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _raise(value, shift):
     """A number that `Buckets` keeps as at least the scaled weight."""
     raised = math.ldexp(value * (1.0 + 2.0**-23), shift)
     return raised if raised > 0.0 or value == 0.0 else 5e-324
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _raised(values, shift):
     raised = np.empty_like(values)
     for j in range(len(values)):
@@ -217,7 +217,7 @@ def _raised(values, shift):
     return raised
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rejected(values, shift, indices, uniforms):
     """Places of the draws to be made again."""
     rejected = np.empty(len(indices), dtype=np.int64)

@@ -1,0 +1,172 @@
+"""Safe: bounds on the norms, and the distribution that is best for the worst within them."""
+
+import math
+import zlib
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from avare import validation
+from avare.batch import Batch, weigh
+from avare.randomness import Seed
+from avare.samplers.base import Sampler, State
+from avare.samplers.registry import register
+from avare.structures.intervals import safest, widened
+from avare.structures.race import draw
+
+_UNIFORM = 1e-12  # the uniform part
+_LARGEST = 1e300  # norms above count as this,
+_LARGEST_FACTOR = 1e150  # and constants and paths above as this, so that no bound overflows
+
+
+@register(example=lambda n: {"smoothness": 1.0 + np.arange(n) % 5})
+class Safe(Sampler):
+    r"""Safe adaptive importance sampling (Stich, Raj & Jaggi, 2017).
+
+    A visit tells the norm of an example; from then on it can change by :math:`L_i` times the length
+    of the path that the iterate goes, at most. So it is known to lie in
+
+    .. math:: l_i = \max(n_i - L_i \ell_i, 0) \;\le\; \|g_i\| \;\le\; u_i = n_i + L_i \ell_i,
+
+    with :math:`n_i` its norm at the last visit and :math:`\ell_i` the length gone since. Of all
+    distributions, the one in proportion to
+
+    .. math:: c_i = \min(\max(\tau, l_i), u_i), \qquad \tau = \textstyle\sum c_i^2 / \sum c_i,
+
+    has the least second moment against uniform's for the worst norms within the bounds.
+
+    Choose it where smoothness constants are known, steps are short, and being worse than uniform
+    is not an option: while the bounds hold, its second moment (of draws with replacement) is never
+    above uniform's.
+
+    **Tell it the path**: call ``move(distance)`` after each step, with the distance between the
+    iterates, and ``update`` before it, for norms count as those of where the iterate is. Without
+    `move` the path is 0, and norms count as they were.
+
+    Ours: before the first visit l = 0, and u is `bound`, or the largest norm seen so far where
+    that is larger or none is given; while no norm above zero is known, draws are uniform. And p is
+    mixed with 1e-12 of uniform, so that estimates stay unbiased where bounds do not hold; what is
+    said above remains true of it. Norms above 1e300 count as that, constants and paths above 1e150.
+
+    Cost: O(N) a step, by its own rule: each interval widens at its own rate with every move, so
+    that the order of their ends, and with it tau and all of p, changes at all times. Memory: 24
+    bytes an example, and as much again during a draw.
+
+    Parameters
+    ----------
+    n
+        Number of examples.
+    batch_size
+        m, draws a step.
+    smoothness
+        L, one for each example, of its gradient.
+    bound
+        On the norms of the examples not visited yet.
+    replacement
+        Whether an index may come twice in a batch.
+    seed
+        See `Sampler`.
+
+    Examples
+    --------
+    >>> sampler = Safe(4, batch_size=2, smoothness=[1.0, 1.0, 1.0, 1.0], seed=0)
+    >>> sampler.update([0, 1, 2, 3], [1.0, 2.0, 30.0, 4.0])
+    >>> sampler.probabilities().round(3)
+    array([0.027, 0.054, 0.811, 0.108])
+    >>> sampler.move(3.0)
+    >>> sampler.bounds()
+    (array([ 0.,  0., 27.,  1.]), array([ 4.,  5., 33.,  7.]))
+    >>> sampler.probabilities().round(3)
+    array([0.093, 0.116, 0.628, 0.163])
+
+    References
+    ----------
+    S. U. Stich, A. Raj, M. Jaggi. Safe Adaptive Importance Sampling. NeurIPS 2017.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        batch_size: int = 128,
+        *,
+        smoothness: ArrayLike,
+        bound: float | None = None,
+        replacement: bool = False,
+        seed: Seed = None,
+    ) -> None:
+        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        constants = validation.nonnegative("smoothness", smoothness)
+        validation.same_length("smoothness", len(constants), "n", self.n)
+        self._smoothness = np.minimum(constants, _LARGEST_FACTOR)
+        self._smoothness_checksum = zlib.crc32(constants.view(np.uint8).data)
+        self.bound = None if bound is None else validation.number("bound", bound, above=0.0)
+        self._norms = np.zeros(self.n)  # at the last visit
+        self._visited_at = np.full(self.n, -1.0)  # the length of the path then; -1: not visited yet
+        self._path = 0.0
+        self._largest = min(self.bound or 0.0, _LARGEST)  # u of those not visited yet
+        self._tau = 0.0  # of the last draw: where to look for the next
+
+    def move(self, distance: float) -> None:
+        """Tell how far the iterate has gone: the distance between the last one and the new. O(1).
+
+        Parameters
+        ----------
+        distance
+            Finite and not negative. Otherwise nothing has changed.
+        """
+        distance = validation.number("distance", distance, at_least=0.0)
+        with self._lock:
+            self._path = min(self._path + distance, _LARGEST_FACTOR)
+
+    def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Between what the norm of each example lies now: all l, and all u. O(N).
+
+        While no norm above zero is known, u is infinite for those not visited yet.
+        """
+        unvisited = self._largest if self._largest > 0.0 else math.inf
+        return widened(self._norms, self._visited_at, self._smoothness, self._path, unvisited)
+
+    def _probabilities(self) -> NDArray[np.float64]:
+        return self._solve()[0]
+
+    def _solve(self) -> tuple[NDArray[np.float64], float]:
+        """The probabilities, and tau."""
+        if self._largest == 0.0:
+            return np.full(self.n, 1.0 / self.n), 0.0
+        p, tau = safest(*self.bounds(), guess=self._tau)
+        p *= 1.0 - _UNIFORM
+        p += _UNIFORM / self.n
+        return p, tau
+
+    def _draw(self) -> Batch:
+        p, self._tau = self._solve()
+        indices = draw(p, self.batch_size, self.replacement, self._generator)
+        return Batch(indices, weigh(p[indices], self.replacement), p[indices])
+
+    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        self._norms[indices] = np.minimum(norms, _LARGEST)
+        self._visited_at[indices] = self._path
+        self._largest = min(max(self._largest, float(norms.max(initial=0.0))), _LARGEST)
+
+    def _arguments(self) -> State:
+        return {
+            **super()._arguments(),
+            "smoothness_checksum": self._smoothness_checksum,
+            "bound": self.bound or 0.0,  # 0: none
+        }
+
+    def _state(self) -> State:
+        return {
+            "norms": self._norms.copy(),
+            "visited_at": self._visited_at.copy(),
+            "path": self._path,
+            "largest": self._largest,
+            "tau": self._tau,
+        }
+
+    def _restore(self, state: State) -> None:
+        self._norms = state["norms"].copy()
+        self._visited_at = state["visited_at"].copy()
+        self._path = state["path"]
+        self._largest = state["largest"]
+        self._tau = state["tau"]

@@ -1,0 +1,249 @@
+import math
+import warnings
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import avare
+from avare.samplers import LimitWarning
+from avare.samplers.osmd import Osmd
+
+compiled = not numba.config.DISABLE_JIT
+
+
+class Plain:
+    """The rule as it is written, in O(N)."""
+
+    def __init__(self, n: int, m: int, horizon: int, bound: float, alpha: float) -> None:
+        self.m, self.horizon, self.bound, self.alpha = m, horizon, bound, alpha
+        self.p, self.drawn_with = np.full(n, 1.0 / n), np.zeros(n)
+
+    def update(self, draws: int, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        n = len(self.p)
+        while draws > self.horizon:
+            self.horizon *= 2
+        while len(norms) and norms.max() > self.bound:
+            self.bound *= 2.0
+        eta = (
+            math.sqrt(2.0) * self.m**2 * self.alpha**3 / (n**3 * self.bound**2) * math.sqrt(math.log(n) / self.horizon)
+        )
+        drawn = np.where(self.drawn_with > 0.0, self.drawn_with, self.p)[indices]
+        exponents = np.zeros(n)
+        np.add.at(exponents, indices, eta * norms**2 / (self.m**2 * drawn**3))
+        v = self.p * np.exp(exponents - exponents.max())  # p does not change with the scale of v
+        self.p = avare.minimize_variance(v, self.alpha / n)
+
+
+def norms_of(indices: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.float64]:
+    """Some far above the others, some zero, and now and then one above any before."""
+    norms = np.where(indices % 3 == 0, 5.0, 0.5) * generator.lognormal(0.0, 0.3, len(indices))
+    norms[generator.random(len(indices)) < 0.1] = 0.0
+    norms[generator.random(len(indices)) < 0.002] *= 1.7
+    return norms
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.4, 0.8, 1.0])
+@pytest.mark.parametrize(("n", "m"), [(1, 3), (2, 1), (7, 4), (50, 10)])
+@pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
+def test_is_the_plain_rule(n: int, m: int, alpha: float) -> None:
+    generator = np.random.default_rng(n)
+    sampler = Osmd(n, m, horizon=20, bound=2.0, alpha=alpha, seed=n)
+    plain = Plain(n, m, 20, 2.0, alpha)
+    pending: list[NDArray[np.int64]] = []
+    returns = repeats = 0
+    for _ in range(3000 if compiled else 300):
+        kind = generator.random()
+        if kind < 0.05:  # of any, drawn or not, and often enough to move far
+            indices = np.repeat(generator.integers(0, n, 3), 2000)
+        elif kind < 0.1 and pending:  # late
+            indices = pending.pop()
+        else:
+            batch = sampler.sample()
+            assert np.allclose(batch.probabilities, plain.p[batch.indices], rtol=1e-9, atol=0.0)
+            plain.drawn_with[batch.indices] = plain.p[batch.indices]
+            indices = batch.indices
+            if kind > 0.9:
+                pending.append(indices)
+                continue
+        norms = norms_of(indices, generator)
+        returns += int((sampler.probabilities()[np.unique(indices[norms > 0.0])] == alpha / n).sum())
+        repeats += len(np.unique(indices)) < len(indices)
+        sampler.update(indices, norms)
+        plain.update(sampler.steps * m, indices, norms)
+        # 3000 roundings of p in the plain rule; 1e-9 would show an eta that is wrong by as much.
+        assert np.allclose(sampler.probabilities(), plain.p, rtol=1e-9, atol=0.0)
+    sampler._distribution.check()
+    assert repeats > 5
+    assert (sampler._limits.horizon, sampler._limits.bound) == (plain.horizon, plain.bound)
+    assert plain.horizon > 20 and plain.bound > 2.0  # both were passed
+    if n > 1 and compiled:
+        assert returns > 10 or alpha < 0.4  # examples on the floor were learned from again, and rose
+        assert np.ptp(plain.p) > 0.01 / n or alpha == 1.0
+
+
+def test_projects_as_lemma_1_does() -> None:
+    # One update of all, none drawn before: the exponents are sqrt(2 ln N / T) (n / G)^2 alpha^3, thrice each.
+    norms = np.random.default_rng(0).uniform(0.0, 3.0, 12)
+    sampler = Osmd(12, 4, horizon=5, bound=3.0, alpha=0.7)
+    sampler.update(np.tile(np.arange(12), 3), np.tile(norms, 3))
+    v = np.exp(3.0 * math.sqrt(2.0 * math.log(12) / 5) * (norms / 3.0) ** 2 * 0.7**3)
+    expected = avare.minimize_variance(v, 0.7 / 12)
+    assert 1 < (expected > 0.7 / 12).sum() < 12
+    assert np.allclose(sampler.probabilities(), expected, rtol=1e-12, atol=0.0)
+
+
+def test_long_runs_do_not_drift() -> None:
+    steps, n, m = (20_000 if compiled else 500), 40, 5
+    generator = np.random.default_rng(1)
+    sampler = Osmd(n, m, horizon=steps * m, bound=20.0, alpha=0.8, seed=1)
+    plain = Plain(n, m, steps * m, 20.0, 0.8)
+    for step in range(steps):
+        batch = sampler.sample()
+        norms = np.where((batch.indices + step // 1000) % 8 == 0, 20.0, generator.uniform(0.0, 2.0, m))
+        plain.drawn_with[batch.indices] = plain.p[batch.indices]
+        sampler.update(batch.indices, norms)
+        plain.update(sampler.steps * m, batch.indices, norms)
+    p = sampler.probabilities()
+    assert math.fsum(p) == pytest.approx(1.0, rel=0.0, abs=1e-14)
+    assert np.allclose(p, plain.p, rtol=1e-11, atol=0.0)  # 20,000 roundings of 2^-53, at worst
+    distribution = sampler._distribution
+    distribution.check()
+    assert 0 < distribution.solution.above < n or not compiled
+    values = np.maximum(distribution._weights.values, distribution.solution.threshold)
+    assert np.allclose(p, avare.minimize_variance(values, 0.8 / n), rtol=1e-13, atol=0.0)
+
+
+def test_adapts() -> None:
+    n, m, steps = 20, 5, (10_000 if compiled else 1_500)
+    norms = np.where(np.arange(n) < 4, 10.0, 1.0)
+    sampler = Osmd(n, m, horizon=steps * m, bound=10.0, seed=2)
+    for _ in range(steps):
+        batch = sampler.sample()
+        sampler.update(batch.indices, norms[batch.indices])
+    uniform = float(avare.diagnostics.relative_error(norms, np.full(n, 1.0 / n)))
+    best = float(avare.diagnostics.relative_error(norms, avare.minimize_variance(norms, 0.4 / n)))
+    found = float(avare.diagnostics.relative_error(norms, sampler.probabilities()))
+    # The horizon is theory's, so p is still on its way: 0.4 of what there is to gain within the floor.
+    assert best < found < uniform - 0.4 * (uniform - best)
+    assert sampler.gain > 1.2  # a hundred batches, of which some have few of the large norms
+
+
+@pytest.mark.parametrize("horizon", [1, 10**6, 2**62], ids=["1", "10^6", "2^62"])
+@pytest.mark.parametrize("bound", [1e-140, 1.0, 1e140])
+@pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
+def test_no_size_of_the_limits_overflows(horizon: int, bound: float) -> None:
+    sampler = Osmd(30, 4, horizon=horizon, bound=bound, alpha=0.9, seed=3)
+    for step in range(100):
+        batch = sampler.sample()
+        assert np.isfinite(batch.weights).all()
+        sampler.update(batch.indices, bound * (1.0 + step * (batch.indices % 2)))
+        sampler.update(np.repeat(batch.indices, 500), np.full(2000, bound))  # exponents of some hundreds
+    sampler._distribution.check()
+    p = sampler.probabilities()
+    assert (p >= 0.03).all()
+    assert (p.max() > 0.04) == (horizon < 2**62)
+
+
+def test_stays_uniform_where_there_is_nothing_to_learn() -> None:
+    sampler = Osmd(6, 2, seed=4)
+    for _ in range(20):
+        batch = sampler.sample()
+        sampler.update(batch.indices, np.zeros(2))
+    sampler.update([], [])
+    assert np.allclose(sampler.probabilities(), 1.0 / 6.0, rtol=1e-15)
+    one = Osmd(1, 2, seed=4)
+    one.update(one.sample().indices, [3.0, 4.0])
+    assert one.probabilities().tolist() == [1.0]
+    level = Osmd(6, 2, alpha=1.0, horizon=100, bound=5.0, seed=4)
+    for _ in range(20):
+        batch = level.sample()
+        level.update(batch.indices, batch.indices % 5)
+    assert np.allclose(level.probabilities(), 1.0 / 6.0, rtol=1e-14)
+
+
+def test_warns_once_of_each_limit() -> None:
+    sampler = Osmd(10, 4, horizon=8, bound=1.0, seed=5)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(8):
+            batch = sampler.sample()
+            sampler.update(batch.indices, np.full(4, 0.5 + step))
+    messages = [str(each.message) for each in caught]
+    assert [each.category for each in caught] == [LimitWarning, LimitWarning]
+    assert all(each.filename == __file__ for each in caught)
+    assert messages[0] == "a norm of 1.5 exceeds bound = 1: Osmd goes on with 2"
+    assert messages[1] == "horizon = 8 draws have passed: Osmd goes on with 16"
+    silent = Osmd(2, 4, seed=5)
+    for step in range(20):
+        batch = silent.sample()
+        silent.update(batch.indices, np.full(4, 1.0 + step))
+    assert silent._limits.horizon > 20 and silent._limits.bound >= 20.0
+
+
+@pytest.mark.parametrize("arguments", [{"horizon": 600, "bound": 8.0}, {}])
+def test_resumes_with_the_very_same_draws(arguments: dict[str, Any]) -> None:
+    def run(sampler: Osmd, steps: int) -> list[list[int]]:
+        drawn = []
+        for _ in range(steps):
+            batch = sampler.sample()
+            drawn.append(batch.indices.tolist())
+            sampler.update(batch.indices, 1.0 + 7.0 * (batch.indices % 5 == 0))
+        return drawn
+
+    sampler, twin = Osmd(60, 5, alpha=0.9, seed=6, **arguments), Osmd(60, 5, alpha=0.9, seed=7, **arguments)
+    run(sampler, 60)
+    pending = sampler.sample()
+    state = sampler.state_dict()
+    twin.load_state_dict(state)
+    for each in (sampler, twin):
+        each.update(pending.indices, np.full(5, 3.0))
+    assert run(sampler, 40) == run(twin, 40)
+    assert np.array_equal(sampler.probabilities(), twin.probabilities())
+    saved, resumed = sampler.state_dict(), twin.state_dict()
+    assert all(np.array_equal(saved[key], resumed[key]) for key in saved)
+    assert twin._distribution.solution == sampler._distribution.solution
+    twin._distribution.check()
+    third = Osmd(60, 5, alpha=0.9, **arguments)
+    third.load_state_dict(state)  # which going on has not changed
+    assert third.steps == 61
+
+
+def test_refuses_another_state_and_stays_as_it_was() -> None:
+    sampler = Osmd(8, 2, horizon=100, bound=3.0, seed=8)
+    sampler.update(sampler.sample().indices, [1.0, 2.0])
+    before = sampler.probabilities().tolist()
+    with pytest.raises(ValueError, match=r"state\['alpha'\] = 0.5: this sampler has 0.4"):
+        sampler.load_state_dict(Osmd(8, 2, horizon=100, bound=3.0, alpha=0.5).state_dict())
+    state = sampler._state()
+    for changes, message in (
+        ({"drawn_with": np.zeros(7)}, r"drawn_with has shape \(7,\)"),
+        ({"drawn_with": np.zeros(8, dtype=np.int64)}, "dtype int64: must be 8 float64"),
+        ({"weights_values": np.zeros(8)}, "some above zero"),
+        ({"weights_members": np.zeros(8, dtype=np.int64)}, r"state\[1\] = 0: does not fit"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sampler._restore({**state, "bound": 77.0, **changes})
+        assert sampler.probabilities().tolist() == before and sampler._limits.bound == 3.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"alpha": 0.0}, ValueError, "alpha = 0.0: must be at least 1e-100"),
+        ({"alpha": 1.5}, ValueError, "alpha = 1.5: must be at most 1"),
+        ({"alpha": math.nan}, ValueError, "alpha = nan: must be finite"),
+        ({"alpha": "0.4"}, TypeError, "alpha = '0.4': must be a number"),
+        ({"horizon": 0}, ValueError, "horizon = 0: must be at least 1"),
+        ({"horizon": 10.0}, TypeError, "horizon = 10.0: must be an integer"),
+        ({"bound": 0.0}, ValueError, "bound = 0.0: must be at least 1e-140"),
+        ({"bound": math.inf}, ValueError, "bound = inf: must be finite"),
+        ({"replacement": False}, ValueError, "replacement = False: Osmd draws with replacement only"),
+        ({"seed": -1}, ValueError, "non-negative"),
+    ],
+)
+def test_refuses_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Osmd(10, 2, **arguments)

@@ -1,0 +1,113 @@
+import inspect
+
+import numba
+import numpy as np
+import pytest
+from numba.core.dispatcher import Dispatcher
+from numpy.typing import NDArray
+
+from avare.structures import intervals, newton
+from avare.structures.intervals import safest, widened
+
+compiled = not numba.config.DISABLE_JIT
+Vector = NDArray[np.float64]
+
+
+def by_sorting(lower: Vector, upper: Vector) -> tuple[Vector, float]:
+    """The same from all ends in order: where the sum of c (c - tau) changes its sign, it is a straight line."""
+    ends = np.unique(np.concatenate([lower, upper]))
+    values = [(np.clip(t, lower, upper) * (np.clip(t, lower, upper) - t)).sum() for t in ends]
+    k = max(0, int(np.searchsorted(-np.array(values), 0.0, side="right")) - 1)
+    middle = (ends[k] + ends[min(k + 1, len(ends) - 1)]) / 2
+    held = np.where(lower > middle, lower, np.where(upper < middle, upper, 0.0))
+    tau = (held**2).sum() / held.sum() if held.any() else middle
+    c = np.clip(tau, lower, upper)
+    return c / c.sum(), tau
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 200])
+def test_exact(n: int, spread: float) -> None:
+    generator = np.random.default_rng(n)
+    for trial in range(200 if compiled else 20):
+        lower = generator.lognormal(0.0, spread, n) * (generator.random(n) < 0.7)
+        upper = lower + generator.lognormal(0.0, spread, n) * (generator.random(n) < 0.7)
+        if trial % 3 == 0:  # many ends are the same
+            lower, upper = np.round(lower), np.round(lower) + np.round(upper)
+        upper[0] += upper[0] == 0.0
+        p, tau = safest(lower, upper)
+        expected, level = by_sorting(lower, upper)
+        # Sums of some hundred numbers, and a quotient of two.
+        assert np.allclose(p, expected, rtol=1e-12, atol=0.0)
+        if len(np.unique(np.clip([tau, level], lower[:, None], upper[:, None]), axis=1).T) > 1:
+            assert tau == pytest.approx(level, rel=1e-12)
+        for scale in (1e-280, 1e290):  # no square overflows or vanishes
+            assert np.allclose(safest(lower * scale, upper * scale)[0], expected, rtol=1e-12, atol=0.0)
+        for guess in (tau, 0.3 * tau, 3.0 * tau, 1e300):  # where to begin makes no difference
+            assert np.allclose(safest(lower, upper, guess)[0], expected, rtol=1e-12, atol=0.0)
+
+
+def test_tau_is_its_own_equation() -> None:
+    generator = np.random.default_rng(0)
+    n = 100_000 if compiled else 1000
+    lower = generator.lognormal(0.0, 2.0, n)
+    upper = lower * (1.0 + generator.exponential(1.0, n))
+    p, tau = safest(lower, upper)
+    c = np.clip(tau, lower, upper)
+    assert (c**2).sum() / c.sum() == pytest.approx(tau, rel=1e-12)
+    assert np.allclose(p, c / c.sum(), rtol=1e-12)
+    assert lower.min() < tau < upper.max()
+
+
+def test_uniform_where_all_norms_may_be_the_same() -> None:
+    p, tau = safest(np.array([0.0, 1.0, 0.5]), np.array([9.0, 2.0, 3.0]))
+    assert p.tolist() == [1 / 3] * 3 and 1.0 <= tau <= 2.0
+    assert safest(np.zeros(4), np.zeros(4))[0].tolist() == [0.25] * 4
+    assert safest(np.zeros(3), np.array([2.0, 0.0, 5.0]))[0].tolist() == [0.5, 0.0, 0.5]  # zero for certain
+    assert safest(np.array([7.0]), np.array([7.0]))[0].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("smallest", [1e-20, 1e-170, 1e-300])  # of which the squares vanish
+def test_intervals_of_any_width(smallest: float) -> None:
+    # All may be the same, but only as small as the smallest is.
+    upper = np.geomspace(smallest, 1.0, 9)
+    p, tau = safest(np.zeros(9), upper)
+    assert np.allclose(p, 1 / 9, rtol=1e-12) and tau == upper[0]
+    # The smallest is known, and one is twice as large at least: tau stands between the two.
+    lower = np.zeros(9)
+    lower[0], lower[1], upper[0], upper[1] = smallest, 2.0 * smallest, smallest, 1.0
+    p, tau = safest(lower, upper)
+    assert tau / smallest == pytest.approx(5 / 3, rel=1e-12)
+    assert np.allclose(p * (3 + 7 * 5 / 3), [1.0, 2.0] + [5 / 3] * 7, rtol=1e-12)
+    # Two are known, and far apart.
+    p, tau = safest(np.array([smallest, 1.0, 0.0]), np.array([smallest, 1.0, 1.0]))
+    assert np.allclose(p, [smallest / 2, 0.5, 0.5], rtol=1e-12, atol=0.0) and tau == pytest.approx(1.0, rel=1e-12)
+
+
+def test_ends_where_newton_goes_in_circles() -> None:
+    # From 4 its step is to 1, from 1 to 4, for these are the only ends on the other side.
+    p, tau = safest(np.array([1.0, 4.0]), np.array([1.0, 4.0]))
+    assert p.tolist() == [0.2, 0.8] and tau == pytest.approx(17 / 5, rel=1e-15)
+    generator = np.random.default_rng(1)
+    for guess in np.concatenate([[0.0], generator.uniform(0.0, 10.0, 20)]):
+        norms = np.array([1.0, 1.0 + 1e-9, 8.0, 9.0, 9.0 + 1e-9])
+        p, tau = safest(norms, norms, guess)
+        assert np.allclose(p, norms / norms.sum(), rtol=1e-15)
+        assert tau == pytest.approx((norms**2).sum() / norms.sum(), rel=1e-14)
+
+
+def test_widens_with_the_path() -> None:
+    norms, smoothness = np.array([3.0, 3.0, 3.0, 0.0]), np.array([0.0, 0.5, 2.0, 7.0])
+    lower, upper = widened(norms, np.array([0.0, 2.0, 1.0, -1.0]), smoothness, path=4.0, unvisited=11.0)
+    assert lower.tolist() == [3.0, 2.0, 0.0, 0.0]
+    assert upper.tolist() == [3.0, 4.0, 9.0, 11.0]
+
+
+@pytest.mark.skipif(not compiled, reason="nothing is compiled here")
+@pytest.mark.parametrize("module", [intervals, newton])
+def test_kernels_release_the_gil_and_are_cached(module: object) -> None:
+    kernels = [value for _, value in inspect.getmembers(module, lambda value: isinstance(value, Dispatcher))]
+    assert kernels
+    for kernel in kernels:
+        assert kernel.targetoptions["nogil"]
+        assert type(kernel._cache).__name__ != "NullCache"
