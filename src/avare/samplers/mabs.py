@@ -6,13 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import validation
+from avare.compilation import kernel
 from avare.randomness import Seed
 from avare.samplers.base import State
 from avare.samplers.limits import LARGEST_NORM, Limits
 from avare.samplers.registry import register
 from avare.samplers.smoothed import Smoothed
 
-_ROOM = 40.0  # how far a log-weight may rise before all are shifted
+_ROOM = math.exp(40.0)  # how large a weight may grow before all are divided
 
 
 @register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
@@ -96,19 +97,14 @@ class Mabs(Smoothed):
             - 5.0 * math.log(self.n)
             - 4.0 * math.log(self._limits.bound)
         )
-        with np.errstate(divide="ignore"):  # a norm of zero adds nothing
-            added = np.exp(
-                log_delta
-                + 2.0 * np.log(np.minimum(norms, LARGEST_NORM))
-                - 3.0 * np.log(self._drawn_probabilities(indices))
-            )
-        np.add.at(self._log_weights, indices, added)
-        highest = float(self._log_weights[indices].max())
-        if highest - self._reference > _ROOM:
-            self._reference = highest
+        weights = _add(
+            self._log_weights, indices, norms, self._drawn_probabilities(indices), log_delta, self._reference
+        )
+        if weights.max() > _ROOM:
+            self._reference = float(self._log_weights[indices].max())
             self._weights.reset(np.exp(self._log_weights - self._reference))
         else:
-            self._weights.set(indices, np.exp(self._log_weights[indices] - self._reference))
+            self._weights.set(indices, weights)
 
     def _arguments(self) -> State:
         return {**super()._arguments(), "eta": self.eta}
@@ -126,3 +122,16 @@ class Mabs(Smoothed):
         self._limits.restore(state)
         self._log_weights = state["log_weights"].copy()
         self._reference = state["reference"]
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@kernel
+def _add(log_weights, indices, norms, probabilities, log_delta, reference):
+    """Add delta n^2 / p^3 for each draw; return the weights that come of it."""
+    for j in range(len(indices)):
+        if norms[j] > 0.0:
+            norm = min(norms[j], LARGEST_NORM)
+            log_weights[indices[j]] += math.exp(log_delta + 2.0 * math.log(norm) - 3.0 * math.log(probabilities[j]))
+    return np.exp(log_weights[indices] - reference)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.batch import Batch
+from avare.batch import Batch, weigh
 from avare.randomness import Seed
 from avare.samplers.base import Sampler, State
 from avare.structures.weights import Weights
@@ -31,35 +31,23 @@ class Smoothed(Sampler):
     def _probabilities(self) -> NDArray[np.float64]:
         return (1.0 - self._share) * self._weights.probabilities() + self._share / self.n
 
-    def _probabilities_of(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The same for some examples. O(1) each."""
-        total = self._weights.total
-        if total == 0.0:
-            return np.full(len(indices), 1.0 / self.n)
-        return (1.0 - self._share) * (self._weights.values[indices] / total) + self._share / self.n
-
     def _draw(self) -> Batch:
-        return self._weighted(self._draw_mixed()[0])
+        return self._draw_mixed()[0]
 
-    def _weighted(self, indices: NDArray[np.int64]) -> Batch:
-        """The batch of some indices, drawn with replacement; keeps their probabilities."""
-        probabilities = self._probabilities_of(indices)
+    def _draw_mixed(self) -> tuple[Batch, NDArray[np.bool_]]:
+        """A batch, and which of it came from the uniform part."""
+        indices, probabilities, uniform = self._weights.draw_smoothed(self.batch_size, self._share, self._source)
         self._drawn_with[indices] = probabilities
-        return Batch(indices, 1.0 / (self.batch_size * probabilities), probabilities)
-
-    def _draw_mixed(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Indices, and which of them came from the uniform part."""
-        uniform = self._generator.random(self.batch_size) < self._share
-        if self._weights.total == 0.0:
-            uniform[:] = True
-        indices = self._generator.integers(self.n, size=self.batch_size)
-        indices[~uniform] = self._weights.draw(int(self.batch_size - np.count_nonzero(uniform)), self._generator)
-        return indices, uniform
+        return Batch(indices, weigh(probabilities, True), probabilities), uniform
 
     def _drawn_probabilities(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
         """With which probability each was last drawn; that of the next draw if it never was."""
         drawn = self._drawn_with[indices]
-        return np.where(drawn > 0.0, drawn, self._probabilities_of(indices)) if not drawn.all() else drawn
+        if not drawn.all():
+            total = self._weights.total
+            weights = self._weights.values[indices] / total if total > 0.0 else 1.0 / self.n
+            drawn = np.where(drawn > 0.0, drawn, (1.0 - self._share) * weights + self._share / self.n)
+        return drawn
 
     def _state(self) -> State:
         return {**self._weights.state(), "share": self._share, "drawn_with": self._drawn_with.copy()}

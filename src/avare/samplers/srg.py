@@ -75,9 +75,9 @@ class Srg(Smoothed):
             return self._weights.values.copy()
 
     def _draw(self) -> Batch:
-        indices, uniform = self._draw_mixed()
-        self._awaited[indices[uniform]] = True
-        return self._weighted(indices)
+        batch, uniform = self._draw_mixed()
+        self._awaited[batch.indices[uniform]] = True
+        return batch
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         refreshed = self._awaited[indices]

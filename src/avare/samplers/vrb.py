@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from avare.compilation import kernel
 from avare.randomness import Seed
 from avare.samplers.base import State
 from avare.samplers.limits import LARGEST_NORM, Limits
@@ -82,11 +83,11 @@ class Vrb(Smoothed):
         self._weights.reset(np.sqrt(self._costs + self._gamma))
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        np.add.at(self._costs, indices, np.minimum(norms, LARGEST_NORM) ** 2 / self._drawn_probabilities(indices))
+        weights = _add(self._costs, indices, norms, self._drawn_probabilities(indices), self._gamma)
         if self._limits.observe(self._steps * self.batch_size, norms):
             self._tune()
         else:
-            self._weights.set(indices, np.sqrt(self._costs[indices] + self._gamma))
+            self._weights.set(indices, weights)
 
     def _state(self) -> State:
         return {**super()._state(), **self._limits.state(), "costs": self._costs.copy(), "gamma": self._gamma}
@@ -96,3 +97,14 @@ class Vrb(Smoothed):
         self._limits.restore(state)
         self._costs = state["costs"].copy()
         self._gamma = state["gamma"]
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@kernel
+def _add(costs, indices, norms, probabilities, gamma):
+    """Add n^2 / p for each draw; return the weights that come of it."""
+    for j in range(len(indices)):
+        costs[indices[j]] += min(norms[j], LARGEST_NORM) ** 2 / probabilities[j]
+    return np.sqrt(costs[indices] + gamma)

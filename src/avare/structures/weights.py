@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare.compilation import kernel
-from avare.randomness import uniform_source
+from avare.compilation import inlined, kernel
+from avare.randomness import Source, next_uniform, uniform_source
 from avare.structures import buckets as proposals
 from avare.structures.buckets import Buckets
 from avare.structures.race import race
@@ -85,25 +85,28 @@ class Weights:
         """Replace some weights; of a repeated index, the last counts. O(1) each."""
         where = np.ascontiguousarray(indices, dtype=np.int64)
         what = np.ascontiguousarray(values, dtype=np.float64)
-        _set(self._values, self._sums, self._span, where, what)
-        raised = _raised(what, self._shift)
-        if len(raised) and raised.max() > _LARGEST_PROPOSAL:
+        if not _set(self._buckets._arrays, self._values, self._sums, self._span, self._shift, where, what):
             self._propose_anew()
-        else:
-            self._buckets.replace(where, raised)
 
     def draw(self, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Draw indices in proportion to the weights, with replacement. O(size)."""
-        source = uniform_source(generator)
-        indices, _ = self._buckets.draw(0.0, size, replacement=True, source=source)
-        rejected = _rejected(self._values, self._shift, indices, generator.random(size))
-        while len(rejected):
-            if 2 * len(rejected) > size:  # the largest weights have gone, and the rest are out of scale
-                self._propose_anew()
-            again, _ = self._buckets.draw(0.0, len(rejected), replacement=True, source=source)
-            indices[rejected] = again
-            rejected = rejected[_rejected(self._values, self._shift, again, generator.random(len(again)))]
-        return indices
+        return self.draw_smoothed(size, 0.0, uniform_source(generator))[0]
+
+    def draw_smoothed(
+        self, size: int, share: float, source: Source
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+        """Draw from the weights mixed with a share of the uniform distribution, with replacement. O(size).
+
+        Returns the indices, the probability of each in the mixture, and which came from the
+        uniform part: all, if no weight is above zero.
+        """
+        indices = np.empty(size, dtype=np.int64)
+        probabilities = np.empty(size, dtype=np.float64)
+        uniform = np.empty(size, dtype=np.bool_)
+        arrays = (self._values, self._sums, self._span)
+        while not _draw(self._buckets._arrays, *arrays, self._shift, share, source, indices, probabilities, uniform):
+            self._propose_anew()  # the largest weights have gone, and the rest are out of scale
+        return indices, probabilities, uniform
 
     def draw_distinct(self, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Draw distinct indices, one after another, each from what is left.
@@ -111,20 +114,17 @@ class Weights:
         What was drawn before is dropped, in O(size), until half of the mass is drawn; the rest
         comes from a race of exponential times over all that are left, in O(N).
         """
-        drawn: list[int] = []
-        seen: set[int] = set()
-        mass, half = 0.0, 0.5 * self.total
-        while len(drawn) < size and mass <= half:
-            for index in self.draw(size - len(drawn), generator).tolist():
-                if index not in seen and mass <= half:
-                    drawn.append(index)
-                    seen.add(index)
-                    mass += self._values[index]
+        half = 0.5 * self.total
+        drawn = np.empty(0, dtype=np.int64)
+        while len(drawn) < size and self._values[drawn].sum() <= half:
+            wanted = size - len(drawn)
+            drawn = np.concatenate([drawn, self.draw(wanted + wanted // 4 + 8, generator)])  # some to drop
+            drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])[:size]]
         if len(drawn) < size:
             left = self._values.copy()
             left[drawn] = 0.0
-            drawn += race(left, size - len(drawn), generator).tolist()
-        return np.array(drawn, dtype=np.int64)
+            drawn = np.concatenate([drawn, race(left, size - len(drawn), generator)])
+        return drawn
 
     def state(self) -> dict[str, Any]:
         """All there is to save, as numbers and arrays. O(N)."""
@@ -159,7 +159,7 @@ class Weights:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@kernel
+@inlined
 def _add(sums, span, value, sign):
     """Add a weight to the sums of its exponent (sign = 1), or take it out (-1)."""
     if value == 0.0:
@@ -194,15 +194,7 @@ def _total(sums, span):
     return total
 
 
-@kernel
-def _set(values, sums, span, indices, news):
-    for j in range(len(indices)):
-        _add(sums, span, values[indices[j]], -1)
-        values[indices[j]] = news[j]
-        _add(sums, span, news[j], 1)
-
-
-@kernel
+@inlined
 def _raise(value, shift):
     """A number that `Buckets` keeps as at least the scaled weight."""
     raised = math.ldexp(value * (1.0 + 2.0**-23), shift)
@@ -218,14 +210,53 @@ def _raised(values, shift):
 
 
 @kernel
-def _rejected(values, shift, indices, uniforms):
-    """Places of the draws to be made again."""
-    rejected = np.empty(len(indices), dtype=np.int64)
-    count = 0
+def _set(arrays, values, sums, span, shift, indices, news):
+    """Replace some weights; return whether they can be proposed at this scale."""
+    raised = np.empty_like(news)
+    highest = 0.0
     for j in range(len(indices)):
-        value = values[indices[j]]
-        proposed = proposals._value(proposals._encode(_raise(value, shift)))
-        if uniforms[j] * proposed >= math.ldexp(value, shift):
-            rejected[count] = j
+        _add(sums, span, values[indices[j]], -1)
+        values[indices[j]] = news[j]
+        _add(sums, span, news[j], 1)
+        raised[j] = _raise(news[j], shift)
+        highest = max(highest, raised[j])
+    if highest > _LARGEST_PROPOSAL:
+        return False
+    proposals._update(arrays, indices, raised)
+    return True
+
+
+@kernel
+def _draw(arrays, values, sums, span, shift, share, source, indices, probabilities, uniform):
+    """Fill in draws from the mixture; return False if most proposals were rejected."""
+    n, size, total = len(values), len(indices), _total(sums, span)
+    count = 0
+    for j in range(size):
+        uniform[j] = total == 0.0 or (share > 0.0 and next_uniform(source) < share)
+        if not uniform[j]:
             count += 1
-    return rejected[:count]
+    if count > 0:
+        solution = proposals._solve(arrays, 0.0)
+        threshold, _, first, _, part_count, part_sum = solution
+        crossing = (first - 1) >> (proposals._CELL_SHIFT - proposals._BIN_SHIFT)
+        mass = proposals._weigh(arrays, crossing, threshold, part_count, part_sum)
+        slots, found, masses = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.float64)
+        proposals._propose(arrays, solution, mass, source, slots, found, masses)
+    rejected, k = 0, 0
+    for j in range(size):
+        if uniform[j]:
+            indices[j] = min(np.int64(next_uniform(source) * n), n - 1)
+        else:
+            while next_uniform(source) * masses[k] >= math.ldexp(values[found[k]], shift):
+                rejected += 1
+                if rejected > 2 * size + 64:
+                    return False
+                proposals._propose(
+                    arrays, solution, mass, source, slots[k : k + 1], found[k : k + 1], masses[k : k + 1]
+                )
+            indices[j] = found[k]
+            k += 1
+    for j in range(size):
+        weight = values[indices[j]] / total if total > 0.0 else 1.0 / n
+        probabilities[j] = (1.0 - share) * weight + share / n
+    return True
