@@ -197,10 +197,11 @@ def _total(sums, span):
 @inlined
 def _raise(value, shift):
     """A number that `Buckets` keeps as at least the scaled weight."""
+    if value == 0.0:
+        return 0.0
     if math.frexp(value)[1] + shift > 1000:  # out of scale: anything above all proposals will do
         return np.inf
-    raised = math.ldexp(value * (1.0 + 2.0**-23), shift)
-    return raised if raised > 0.0 or value == 0.0 else 5e-324
+    return max(math.ldexp(value * (1.0 + 2.0**-23), shift), 5e-324)
 
 
 @kernel
