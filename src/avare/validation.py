@@ -39,12 +39,14 @@ def number(
     Traceback (most recent call last):
     ValueError: delta = -1.0: must be above 0
     """
-    if isinstance(value, str | bytes):
+    if isinstance(value, str | bytes | bool | np.bool_):
         raise TypeError(f"{name} = {value!r}: must be a number")
     try:
         result = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} = {value!r}: must be a number") from None
+    except OverflowError:
+        raise ValueError(f"{name}: must be at most 1e308") from None
     if not math.isfinite(result):
         raise ValueError(f"{name} = {result}: must be finite")
     if above is not None and not result > above:

@@ -424,6 +424,10 @@ def test_threads_may_share_a_sampler(make: Make) -> None:
         for _ in range(20):
             assert np.isclose(sampler.probabilities().sum(), 1.0)
             sampler.state_dict()
+            twin = pickle.loads(pickle.dumps(sampler))
+            for part in ("_memory", "_weights"):
+                if hasattr(twin, part):
+                    getattr(twin, part).check()
         seen.append(0.0)
 
     threads = [threading.Thread(target=target) for target in (draw, tell, look)]

@@ -137,6 +137,8 @@ def test_optimal_asks_for_the_norms_of_now() -> None:
     assert np.allclose(batch.probabilities, norms[batch.indices] / 20)
     norms[:2] = 0.0
     assert sorted(sampler.sample().indices.tolist())[-1] == 2
+    assert len(avare.Optimal(2, 2, norms=lambda: [1e-30, 1e300]).sample()) == 2  # one p is 0 in float64
+    assert len(avare.Optimal(4, 4, norms=lambda: [1e-310, 1.0, 1.0, 1.0]).sample()) == 4
     with pytest.raises(ValueError, match=r"norms\(\)\[1\] = nan"):
         avare.Optimal(2, 1, norms=lambda: [1.0, np.nan]).sample()
     with pytest.raises(ValueError, match=r"norms\(\) has length 1: must match n"):
@@ -207,6 +209,28 @@ def test_limits_are_raised_with_one_warning_each(kind: type[avare.Mabs] | type[a
     assert np.isclose(sampler.probabilities().sum(), 1.0)
 
 
+@pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb, avare.Osmd])
+def test_an_update_is_complete_where_warnings_are_errors(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
+    strict, lenient = (kind(10, 2, horizon=100, bound=2.0, seed=9) for _ in range(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(LimitWarning):
+            strict.update(strict.sample().indices, [7.0, 1.0])
+        warnings.simplefilter("ignore")
+        lenient.update(lenient.sample().indices, [7.0, 1.0])
+    assert strict.gain == lenient.gain
+    assert np.array_equal(strict.probabilities(), lenient.probabilities())
+
+
+def test_a_state_of_other_arguments_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"state\['smoothness_checksum'\]"):
+        avare.Static(2, 1, smoothness=[1.0, 2.0]).load_state_dict(
+            avare.Static(2, 1, smoothness=[1.0, 3.0]).state_dict()
+        )
+    with pytest.raises(ValueError, match=r"state\['stated_bound'\] = 3.0: this sampler has 0.0"):
+        avare.Vrb(2, 1).load_state_dict(avare.Vrb(2, 1, bound=3.0).state_dict())
+
+
 @pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb])
 def test_unstated_limits_are_learned_in_silence(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
     sampler = kind(5, 2, seed=10)
@@ -217,13 +241,13 @@ def test_unstated_limits_are_learned_in_silence(kind: type[avare.Mabs] | type[av
     assert sampler._limits.horizon >= 200 and sampler._limits.bound >= 100.0
 
 
-@pytest.mark.parametrize("norm", [1e30, 1e150, 1e300])
+@pytest.mark.parametrize("norm", [1e30, 1e150, 1.7e308])
 @pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb, avare.Srg])
 def test_no_norm_overflows(kind: type[Sampler], norm: float) -> None:
     sampler = kind(6, 2, seed=11)  # type: ignore[call-arg]  # not the base class
     for _ in range(200):
         batch = sampler.sample()
-        sampler.update(batch.indices, np.where(batch.indices == 2, norm, 1.0))
+        sampler.update(batch.indices, np.where(batch.indices < 3, norm, 1.0))
         p = sampler.probabilities()
         assert np.isfinite(p).all() and np.isclose(p.sum(), 1.0)
 

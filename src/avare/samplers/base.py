@@ -89,12 +89,14 @@ class Sampler(ABC):
             return batch
 
     def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
-        """Learn the gradient norms of some examples; of a repeated index, the last counts.
+        """Learn the gradient norms of some examples.
+
+        Of a repeated index, rules that remember norms keep the last; rules that count draws count each.
 
         Parameters
         ----------
         indices
-            Integers in [0, n): most often ``batch.indices``, but any will do, at any time.
+            Integers in [0, n): most often ``batch.indices``, at once or later.
         norms
             As many finite numbers, none negative. Otherwise nothing has changed.
         """
@@ -106,6 +108,7 @@ class Sampler(ABC):
             batch = self._pending.pop(checked.tobytes(), None)
             if batch is not None:
                 _smooth(self._moments, self.n, batch.weights, batch.probabilities, values)
+        self._notify()
 
     def probabilities(self) -> NDArray[np.float64]:
         """The probability of each example at the next draw. O(N)."""
@@ -211,6 +214,9 @@ class Sampler(ABC):
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         """Take in norms, which have been checked."""
 
+    def _notify(self) -> None:
+        """Say what has to be said of an update, when all is done."""
+
     def _arguments(self) -> State:
         """The arguments that must be the same for a state to be loaded."""
         return {"n": self.n, "batch_size": self.batch_size, "replacement": self.replacement}
@@ -225,8 +231,12 @@ class Sampler(ABC):
     # --- Python's own -----------------------------------------------------------------
 
     def __getstate__(self) -> State:
-        # The source holds addresses in this process, and a lock belongs to it too.
-        return {key: value for key, value in self.__dict__.items() if key not in ("_source", "_lock")}
+        # The source holds addresses in this process, and a lock belongs to it too. A copy, for
+        # another thread may draw while this is being written.
+        with self._lock:
+            return copy.deepcopy(
+                {key: value for key, value in self.__dict__.items() if key not in ("_source", "_lock")}
+            )
 
     def __setstate__(self, state: State) -> None:
         self.__dict__.update(state)

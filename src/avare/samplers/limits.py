@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from avare import validation
 
+SMALLEST_BOUND = 1e-140
 LARGEST_NORM = 1e140  # norms above count as this, so that no square overflows
 
 
@@ -26,9 +27,13 @@ class Limits:
 
     def __init__(self, name: str, n: int, horizon: int | None, bound: float | None) -> None:
         self._name = name
-        self._horizon_stated, self._bound_stated = horizon is not None, bound is not None
+        self._horizon_stated, self._bound_stated = horizon is not None, bound is not None  # and not yet passed
+        self._messages: list[str] = []
         self.horizon = 10 * n if horizon is None else validation.integer("horizon", horizon, at_least=1, at_most=2**62)
-        self.bound = 0.0 if bound is None else validation.number("bound", bound, at_least=1e-140, at_most=LARGEST_NORM)
+        self.bound = (
+            0.0 if bound is None else validation.number("bound", bound, at_least=SMALLEST_BOUND, at_most=LARGEST_NORM)
+        )
+        self._stated = (0 if horizon is None else self.horizon, self.bound)
 
     def observe(self, draws: int, norms: NDArray[np.float64]) -> bool:
         """Take note of how many draws there were, and of norms; return whether a limit had to be raised."""
@@ -36,20 +41,28 @@ class Limits:
         while draws > self.horizon:
             self.horizon *= 2
         largest = min(float(norms.max(initial=0.0)), LARGEST_NORM)
-        if self.bound == 0.0:
-            self.bound = largest
+        if self.bound == 0.0 < largest:
+            self.bound = max(largest, SMALLEST_BOUND)
         while largest > self.bound:
             self.bound *= 2.0
         if self.horizon != before[0] and self._horizon_stated:
             self._horizon_stated = False
-            self._warn(f"horizon = {before[0]} draws have passed: {self._name} goes on with {self.horizon}")
+            self._messages.append(f"horizon = {before[0]} draws have passed: {self._name} goes on with {self.horizon}")
         if self.bound != before[1] and self._bound_stated:
             self._bound_stated = False
-            self._warn(f"a norm of {largest:g} exceeds bound = {before[1]:g}: {self._name} goes on with {self.bound:g}")
+            self._messages.append(
+                f"a norm of {largest:g} exceeds bound = {before[1]:g}: {self._name} goes on with {self.bound:g}"
+            )
         return (self.horizon, self.bound) != before
 
-    def _warn(self, message: str) -> None:
-        warnings.warn(message, LimitWarning, stacklevel=5)  # where `update` was called
+    def notify(self) -> None:
+        """Give the warnings there are; to be called from `Sampler._notify`."""
+        while self._messages:
+            warnings.warn(self._messages.pop(0), LimitWarning, stacklevel=4)  # where `update` was called
+
+    def arguments(self) -> dict[str, Any]:
+        """What was stated, or 0."""
+        return {"stated_horizon": self._stated[0], "stated_bound": self._stated[1]}
 
     def state(self) -> dict[str, Any]:
         """What there is to save."""

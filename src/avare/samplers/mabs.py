@@ -29,8 +29,9 @@ class Mabs(Smoothed):
     Choose it to compare with. Its guarantee is against the best fixed distribution, within a
     factor, for norms bounded by G over a horizon of T draws.
 
-    Ours: weights are kept as differences to a moving reference, so that none overflows; limits
-    that turn out too small are doubled (see `Limits`).
+    Ours: weights are kept as differences to a moving reference, so that none overflows; norms that
+    come late count with the probability of the example's last draw; limits that turn out too small
+    are doubled (see `Limits`).
 
     Cost: O(batch_size) a step, amortised. Memory: 37 bytes an example and 8 MB.
 
@@ -106,8 +107,11 @@ class Mabs(Smoothed):
         else:
             self._weights.set(indices, weights)
 
+    def _notify(self) -> None:
+        self._limits.notify()
+
     def _arguments(self) -> State:
-        return {**super()._arguments(), "eta": self.eta}
+        return {**super()._arguments(), **self._limits.arguments(), "eta": self.eta}
 
     def _state(self) -> State:
         return {

@@ -42,7 +42,8 @@ class Mixture(Sampler):
     the long run as well as the best fixed mixture in hindsight.
 
     Ours: the scale s is the largest length of :math:`\sum_j P_{\cdot I_j} n_j^2 / p_j^3` seen so
-    far, so that r is never longer than 1.
+    far, so that r is never longer than 1; norms that come late count with the probability of the
+    example's last draw.
 
     Cost: O(batch_size K + K^3) a step. Memory: 21 bytes an example and 8 MB for each component,
     and 8 bytes an example.
@@ -58,7 +59,7 @@ class Mixture(Sampler):
     replacement
         True: the rule draws with replacement only.
     beta
-        Above 0: the larger, the smaller the steps.
+        At least 1e-9: the larger, the smaller the steps.
     uniform
         In (0, 1]: the least share of the uniform distribution.
     seed
@@ -100,7 +101,7 @@ class Mixture(Sampler):
         for k, row in enumerate(rows):
             if not row.any():
                 raise ValueError(f"components[{k}] is all zero: at least one must be above 0")
-        self.beta = validation.number("beta", beta, above=0.0)
+        self.beta = validation.number("beta", beta, at_least=1e-9)
         self.uniform = validation.number("uniform", uniform, above=0.0, at_most=1.0)
         self._components = [Weights(_normalised(row)) for row in rows]
         self._components_checksum = zlib.crc32(rows.view(np.uint8).data)

@@ -75,8 +75,10 @@ class Optimal(Sampler):
         if self._ask is not None:
             norms = validation.nonnegative("norms()", self._ask())
             validation.same_length("norms()", len(norms), "n", self.n)
-        needed = 0 if self.replacement else self.batch_size
-        return minimize_variance(norms, 0.0 if np.count_nonzero(norms) >= needed else 1e-9 / self.n)
+        p = minimize_variance(norms)
+        if not self.replacement and np.count_nonzero(p) < self.batch_size:
+            p = minimize_variance(norms, 1e-9 / self.n)
+        return p
 
     def _draw(self) -> Batch:
         p = self._probabilities()

@@ -115,8 +115,11 @@ class Osmd(Sampler):
             indices, largest * (np.minimum(norms, LARGEST_NORM) / self._limits.bound) ** 2 * (floor / drawn) ** 3
         )
 
+    def _notify(self) -> None:
+        self._limits.notify()
+
     def _arguments(self) -> State:
-        return {**super()._arguments(), "alpha": self.alpha}
+        return {**super()._arguments(), **self._limits.arguments(), "alpha": self.alpha}
 
     def _state(self) -> State:
         return {**self._distribution.state(), **self._limits.state(), "drawn_with": self._drawn_with.copy()}

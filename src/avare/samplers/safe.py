@@ -45,8 +45,8 @@ class Safe(Sampler):
 
     Ours: before the first visit l = 0, and u is `bound`, or the largest norm seen so far where
     that is larger or none is given; while no norm above zero is known, draws are uniform. And p is
-    mixed with 1e-12 of uniform, so that estimates stay unbiased where bounds do not hold; what is
-    said above remains true of it. Norms above 1e300 count as that, constants and paths above 1e150.
+    mixed with 1e-12 of uniform, so that none is zero; what is said above remains true of it.
+    Norms above 1e300 count as that, constants and paths above 1e150.
 
     Cost: O(N) a step, by its own rule: each interval widens at its own rate with every move, so
     that the order of their ends, and with it tau and all of p, changes at all times. Memory: 24
@@ -123,8 +123,9 @@ class Safe(Sampler):
 
         While no norm above zero is known, u is infinite for those not visited yet.
         """
-        unvisited = self._largest if self._largest > 0.0 else math.inf
-        return widened(self._norms, self._visited_at, self._smoothness, self._path, unvisited)
+        with self._lock:
+            unvisited = self._largest if self._largest > 0.0 else math.inf
+            return widened(self._norms, self._visited_at, self._smoothness, self._path, unvisited)
 
     def _probabilities(self) -> NDArray[np.float64]:
         return self._solve()[0]

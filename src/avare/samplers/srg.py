@@ -7,6 +7,7 @@ from avare import validation
 from avare.batch import Batch
 from avare.randomness import Seed
 from avare.samplers.base import State
+from avare.samplers.limits import LARGEST_NORM
 from avare.samplers.registry import register
 from avare.samplers.smoothed import Smoothed
 
@@ -22,8 +23,11 @@ class Srg(Smoothed):
     the draw is uniform if b = 1 and from h otherwise; :math:`h_I` is refreshed **only if b = 1**,
     so that every example is refreshed equally often.
 
-    Choose it for constant step sizes; its analysis needs no floor that falls. While all of h is
-    zero, it draws uniformly.
+    Choose it for constant step sizes; its analysis needs no floor that falls.
+
+    Ours: while all of h is zero, draws are uniform. Where norms come late, the coin is that of all
+    draws of the example since it was last told of: 1 if one of them was uniform. Norms above 1e140
+    count as that.
 
     Cost: O(batch_size) a step. Memory: 30 bytes an example and 8 MB.
 
@@ -81,7 +85,7 @@ class Srg(Smoothed):
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         refreshed = self._awaited[indices]
-        self._weights.set(indices[refreshed], norms[refreshed])
+        self._weights.set(indices[refreshed], np.minimum(norms[refreshed], LARGEST_NORM))
         self._awaited[indices] = False
 
     def _arguments(self) -> State:

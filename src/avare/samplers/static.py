@@ -1,5 +1,7 @@
 """Static: in proportion to fixed constants."""
 
+import zlib
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -70,6 +72,7 @@ class Static(Sampler):
         if not constants.any():
             raise ValueError("smoothness is all zero: at least one must be above 0")
         self.uniform = validation.number("uniform", uniform, at_least=0.0, at_most=1.0)
+        self._smoothness_checksum = zlib.crc32(constants.view(np.uint8).data)
         share = constants / constants.max()
         p = (1.0 - self.uniform) * (share / share.sum()) + self.uniform / self.n
         if not self.replacement and np.count_nonzero(p) < self.batch_size:
@@ -86,7 +89,7 @@ class Static(Sampler):
         return Batch(indices, weigh(probabilities, self.replacement), probabilities)
 
     def _arguments(self) -> State:
-        return {**super()._arguments(), "uniform": self.uniform}
+        return {**super()._arguments(), "uniform": self.uniform, "smoothness_checksum": self._smoothness_checksum}
 
     def _state(self) -> State:
         return self._weights.state()

@@ -24,7 +24,7 @@ class Stratified(Sampler):
     Distinct and unbiased by construction. `probabilities` gives :math:`P(i) / m`, which sums to 1.
 
     Choose it for large batches of few heavy examples, which it never draws twice and seldom
-    misses. For fixed scores its variance is at most that of drawing in proportion to them.
+    misses. Its variance is at most that of m independent draws with the same `probabilities`.
 
     Ours: the scores are the last norms seen, floored as Avare's at a lasting p_min (Lemma 1), and
     taken up, with new groups, once in every ``period`` steps. Groups are made by handing the

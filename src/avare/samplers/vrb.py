@@ -26,7 +26,8 @@ class Vrb(Smoothed):
     against the best fixed distribution, is O(N^(1/3) T^(2/3)) up to logarithms, for norms
     bounded by G over a horizon of T draws.
 
-    Ours: limits that turn out too small are doubled (see `Limits`), and theta is at most 1.
+    Ours: limits that turn out too small are doubled (see `Limits`), theta is at most 1, and norms
+    that come late count with the probability of the example's last draw.
 
     Cost: O(batch_size) a step, amortised. Memory: 37 bytes an example and 8 MB.
 
@@ -88,6 +89,12 @@ class Vrb(Smoothed):
             self._tune()
         else:
             self._weights.set(indices, weights)
+
+    def _notify(self) -> None:
+        self._limits.notify()
+
+    def _arguments(self) -> State:
+        return {**super()._arguments(), **self._limits.arguments()}
 
     def _state(self) -> State:
         return {**super()._state(), **self._limits.state(), "costs": self._costs.copy(), "gamma": self._gamma}

@@ -30,6 +30,6 @@ def race(weights: NDArray[np.float64], size: int, generator: np.random.Generator
     runners = np.flatnonzero(weights)
     if len(runners) < size:
         raise ValueError(f"size = {size} draws without replacement, but fewer weights are above zero")
-    times = generator.standard_exponential(len(runners)) / weights[runners]
+    times = np.log(generator.standard_exponential(len(runners))) - np.log(weights[runners])  # none overflows
     first = np.argpartition(times, size - 1)[:size] if size < len(runners) else np.arange(len(runners))
     return runners[first[np.argsort(times[first])]]
