@@ -231,6 +231,26 @@ def test_a_state_of_other_arguments_is_refused() -> None:
         avare.Vrb(2, 1).load_state_dict(avare.Vrb(2, 1, bound=3.0).state_dict())
 
 
+def test_norms_of_examples_never_drawn_count_with_the_next_probability() -> None:
+    sampler = avare.Vrb(4, 1, horizon=10**6, bound=2.0, seed=13)
+    p = sampler.probabilities()
+    sampler.update([3], [2.0])
+    gamma = sampler._gamma
+    q = np.sqrt(np.array([0.0, 0.0, 0.0, 4.0 / p[3]]) + gamma)
+    theta = (4 / 10**6) ** (1 / 3)
+    assert np.allclose(sampler.probabilities(), (1 - theta) * q / q.sum() + theta / 4, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [avare.Srg, avare.Stratified])
+def test_what_is_remembered_can_be_seen(kind: type[avare.Srg] | type[avare.Stratified]) -> None:
+    sampler = kind(6, 2, seed=14)
+    norms = np.arange(1.0, 7.0)
+    for _ in range(100):
+        batch = sampler.sample()
+        sampler.update(batch.indices, norms[batch.indices])
+    assert np.array_equal(sampler.norms(), norms)
+
+
 @pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb])
 def test_unstated_limits_are_learned_in_silence(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
     sampler = kind(5, 2, seed=10)
@@ -261,6 +281,8 @@ def test_no_norm_overflows(kind: type[Sampler], norm: float) -> None:
         (lambda: avare.Vrb(5, 2, horizon=1.5), TypeError, "horizon = 1.5: must be an integer"),  # type: ignore[arg-type]  # the point
         (lambda: avare.Vrb(5, 2, bound=-1.0), ValueError, "bound = -1.0: must be at least 1e-140"),
         (lambda: avare.Srg(5, 2, theta=0.0), ValueError, "theta = 0.0: must be above 0"),
+        (lambda: avare.Srg(5, 2, theta=10**400), ValueError, "theta: must be at most 1e308"),
+        (lambda: avare.Srg(5, 2, theta=True), TypeError, "theta = True: must be a number"),
         (lambda: avare.Static(5, 2, smoothness=[1.0] * 4), ValueError, "smoothness has length 4: must match n"),
         (lambda: avare.Static(2, 2, smoothness=[0.0, 0.0]), ValueError, "smoothness is all zero"),
         (lambda: avare.Static(2, 2, smoothness=[1.0, -1.0]), ValueError, r"smoothness\[1\] = -1.0"),
