@@ -16,7 +16,7 @@ STEPS = 30 if numba.config.DISABLE_JIT else 300
 sizes = pytest.mark.parametrize("n", [1, 2, 7, 50])
 
 
-def follow(sampler: Sampler, rule: Callable[[NDArray[np.int64], Vector, Vector], Vector]) -> None:
+def check_rule(sampler: Sampler, rule: Callable[[NDArray[np.int64], Vector, Vector], Vector]) -> None:
     """Draw and learn; after each step the rule gives the p that must be next."""
     generator = np.random.default_rng(sampler.n)
     for step in range(STEPS):
@@ -59,7 +59,7 @@ def test_mabs(n: int, room: float, monkeypatch: pytest.MonkeyPatch) -> None:
         softmax = np.exp(W - W.max())
         return np.asarray((1 - eta) * softmax / softmax.sum() + eta / n)
 
-    follow(avare.Mabs(n, 3, horizon=400, bound=8.0, eta=eta, seed=1), rule)
+    check_rule(avare.Mabs(n, 3, horizon=400, bound=8.0, eta=eta, seed=1), rule)
 
 
 @sizes
@@ -74,7 +74,7 @@ def test_vrb(n: int) -> None:
         q = np.sqrt(w + limits.bound**2 * n / theta)
         return np.asarray((1 - theta) * q / q.sum() + theta / n)
 
-    follow(avare.Vrb(n, 3, horizon=max(400, n), bound=8.0, seed=2), rule)
+    check_rule(avare.Vrb(n, 3, horizon=max(400, n), bound=8.0, seed=2), rule)
 
 
 @sizes
@@ -95,7 +95,7 @@ def test_srg(n: int) -> None:
             h[i] = norm if fresh else h[i]
         return (1 - theta) * h / h.sum() + theta / n if h.any() else np.full(n, 1 / n)
 
-    follow(sampler, rule)
+    check_rule(sampler, rule)
     assert 0.15 < np.mean(np.concatenate(refreshed[20:])) <= 1.0
 
 
@@ -105,7 +105,7 @@ def test_static(n: int, replacement: bool) -> None:
     L = np.random.default_rng(4).lognormal(0, 2, n)
     L[0] = 0.0 if n > 1 else 1.0
     sampler = avare.Static(n, min(n, 2), smoothness=L, uniform=0.3, replacement=replacement, seed=4)
-    follow(sampler, lambda indices, norms, p: 0.7 * L / L.sum() + 0.3 / n)
+    check_rule(sampler, lambda indices, norms, p: 0.7 * L / L.sum() + 0.3 / n)
 
 
 def test_static_with_equal_constants_is_uniform() -> None:
@@ -124,7 +124,7 @@ def test_optimal(n: int) -> None:
     for each in range(n):  # else what was never told would never be drawn
         sampler.update([each], [1.0 + each])
         told[each] = 1.0 + each
-    follow(sampler, rule)
+    check_rule(sampler, rule)
 
 
 def test_optimal_asks_for_the_norms_of_now() -> None:
@@ -170,7 +170,7 @@ def test_stratified(n: int) -> None:
             p_now[0] = p_of(avare.minimize_variance(h, 0.3 / n))
         return p_now[0]
 
-    follow(sampler, rule)
+    check_rule(sampler, rule)
 
 
 @sizes
@@ -187,7 +187,7 @@ def test_avare(n: int) -> None:
         assert floor * (1 - 1e-12) <= snapped <= floor * (1 + 2.0**-10) or np.isclose(snapped, 1 / n)
         return avare.minimize_variance(h, min(snapped, 1 / n))
 
-    follow(sampler, rule)
+    check_rule(sampler, rule)
 
 
 @pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb])
