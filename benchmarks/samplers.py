@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-import avare
 from avare.samplers import LimitWarning, get, names
 from harness import duration, interleave, save, table, where
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
-from synthetic import Logistic, train
+from synthetic import adaptation
 
 BATCH_SIZE = 128
 SIZES = [10**4, 10**6, 10**7]
@@ -59,31 +58,6 @@ def step_of(name: str, n: int) -> Step:
 def costs(n: int, seconds: float) -> dict[str, float]:
     """Seconds a step of each sampler."""
     return interleave({name: step_of(name, n) for name in names()}, seconds=seconds)
-
-
-def adaptation(seeds: int) -> dict[str, list[float]]:
-    """The relative error of each sampler's distribution, mean over the last five epochs, by seed."""
-    problem = Logistic()
-    step_size = avare.schedules.inverse_time(problem.n, problem.smoothness, problem.l2)
-    limits = {"horizon": 100 * problem.n, "bound": float(problem.lengths.max())}
-    arguments: dict[str, Any] = {
-        "Static": {"smoothness": problem.constants},
-        "Safe": {"smoothness": problem.constants, "bound": limits["bound"]},
-        "Mixture": {"components": np.stack([problem.constants, problem.lengths])},
-        "Optimal": {"norms": lambda: problem.norms(problem.x)},
-        **dict.fromkeys(("Mabs", "Vrb", "Osmd"), limits),
-    }
-    return {
-        name: [
-            float(
-                train(problem, get(name)(problem.n, 1, seed=seed, **arguments.get(name, {})), step_size, 100)[
-                    -5:, 1
-                ].mean()
-            )
-            for seed in range(seeds)
-        ]
-        for name in names()
-    }
 
 
 def report(result: dict[str, Any]) -> str:

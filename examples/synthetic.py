@@ -4,10 +4,13 @@ Directions are drawn at random, divided by their squared length and multiplied b
 one; labels come from a logistic model.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 import avare
+from avare.samplers import get, names
 
 Vector = NDArray[np.float64]
 
@@ -69,3 +72,25 @@ def train(problem: Logistic, sampler: avare.Sampler, step_size: avare.schedules.
             if isinstance(sampler, avare.Safe):
                 sampler.move(float(np.linalg.norm(step)))
     return np.array(trace)
+
+
+def adaptation(seeds: int, epochs: int = 100) -> dict[str, list[float]]:
+    """The relative error of each sampler's distribution, mean over the last five epochs, by seed.
+
+    Batches of 1, the theory's settings: T = all draws, G = the longest row.
+    """
+    problem = Logistic()
+    step_size = avare.schedules.inverse_time(problem.n, problem.smoothness, problem.l2)
+    limits = {"horizon": epochs * problem.n, "bound": float(problem.lengths.max())}
+    arguments: dict[str, dict[str, Any]] = {
+        "Static": {"smoothness": problem.constants},
+        "Safe": {"smoothness": problem.constants, "bound": limits["bound"]},
+        "Mixture": {"components": np.stack([problem.constants, problem.lengths])},
+        "Optimal": {"norms": lambda: problem.norms(problem.x)},
+        **dict.fromkeys(("Mabs", "Vrb", "Osmd"), limits),
+    }
+    errors: dict[str, list[float]] = {}
+    for name in names():
+        samplers = (get(name)(problem.n, 1, seed=seed, **arguments.get(name, {})) for seed in range(seeds))
+        errors[name] = [float(train(problem, sampler, step_size, epochs)[-5:, 1].mean()) for sampler in samplers]
+    return errors
