@@ -3,8 +3,10 @@
 from importlib.metadata import version as _version
 
 from avare import diagnostics as diagnostics
+from avare import problems as problems
 from avare import samplers as samplers
 from avare import schedules as schedules
+from avare import solvers as solvers
 from avare import structures as structures
 from avare.batch import Batch as Batch
 from avare.batch import batch_weights as batch_weights
@@ -21,5 +23,7 @@ from avare.samplers import Stratified as Stratified
 from avare.samplers import Uniform as Uniform
 from avare.samplers import Vrb as Vrb
 from avare.simplex import minimize_variance as minimize_variance
+from avare.solvers import sgd as sgd
+from avare.solvers import sgld as sgld
 
 __version__ = _version("avare")

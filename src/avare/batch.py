@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
-from avare.compilation import kernel
+from avare.compilation import inlined, kernel
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +53,15 @@ def batch_weights(probabilities: ArrayLike, replacement: bool) -> NDArray[np.flo
 @kernel
 def weigh(probabilities, replacement):
     """`batch_weights` without its checks."""
+    weights = np.empty(len(probabilities), dtype=np.float64)
+    weigh_into(weights, probabilities, replacement)
+    return weights
+
+
+@inlined
+def weigh_into(weights, probabilities, replacement):
+    """The same, into an array that is there."""
     size = len(probabilities)
-    weights = np.empty(size, dtype=np.float64)
     left = 1.0
     for j in range(size):
         p = probabilities[j]
@@ -63,4 +70,3 @@ def weigh(probabilities, replacement):
         else:
             weights[j] = (max(left, p) / p + (size - 1 - j)) / size
             left -= p
-    return weights

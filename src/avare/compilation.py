@@ -21,6 +21,11 @@ def summing(function: Callable[..., Any]) -> Any:
     return _compile(function, fastmath={"reassoc", "nsz"})
 
 
+def product(function: Callable[..., Any]) -> Any:
+    """The same for an inner loop of products: sums are made in parts, and with fused multiply-adds."""
+    return _compile(function, fastmath={"reassoc", "nsz", "contract"}, forceinline=True)
+
+
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
     try:
         return njit(cache=True, nogil=True, **options)(function)

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import schedules, validation
 from avare.batch import Batch, weigh
 from avare.randomness import Seed
-from avare.samplers.base import Sampler, State
+from avare.samplers.base import Drawing, Sampler, State
 from avare.samplers.registry import register
 from avare.structures import Buckets, OrderTree, Structure
 
@@ -117,6 +117,11 @@ class Avare(Sampler):
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._memory.replace(indices, norms)
+
+    def _compiled(self) -> Drawing | None:
+        if not isinstance(self._memory, Buckets):
+            return None
+        return Drawing(self._memory.arrays, self._schedule.c, self._schedule.delta, self._schedule.p_min)
 
     def _arguments(self) -> State:
         return {

@@ -11,8 +11,8 @@ import math
 import threading
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,17 @@ _PENDING = ("pending_indices", "pending_weights", "pending_probabilities")
 _SHARED_FIELDS = ("fields", "steps", "generator", "moments", *_PENDING)
 _MOST_PENDING = 64  # batches that wait for their norms; older ones are forgotten
 _GAIN_DECAY = 0.99  # a batch: the running gain looks back about a hundred batches
+
+
+class Drawing(NamedTuple):
+    """How a sampler draws, for a loop that is compiled as a whole."""
+
+    memory: Any
+    """The arrays of `Buckets`; None: every example alike."""
+    c: float
+    """The floor's; see `schedules.floor`."""
+    delta: float
+    p_min: float
 
 
 class Sampler(ABC):
@@ -55,6 +66,8 @@ class Sampler(ABC):
     """Whether the rule has no meaning without replacement."""
     without_replacement_only: ClassVar[bool] = False
     """Whether its draws are distinct by construction."""
+    follows_path: ClassVar[bool] = False
+    """Whether it wants to be told by ``move(distance)`` how far each step goes."""
 
     def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:
         self._n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
@@ -107,7 +120,7 @@ class Sampler(ABC):
             self._learn(checked, values)
             batch = self._pending.pop(checked.tobytes(), None)
             if batch is not None:
-                _smooth(self._moments, self.n, batch.weights, batch.probabilities, values)
+                smooth(self._moments, self.n, batch.weights, batch.probabilities, values)
         self._notify()
 
     def probabilities(self) -> NDArray[np.float64]:
@@ -158,7 +171,7 @@ class Sampler(ABC):
                 "sampler": type(self).__name__,
                 **self._arguments(),
                 "steps": self._steps,
-                "generator": _generator_to_text(self._generator),
+                "generator": generator_to_text(self._generator),
                 "moments": self._moments.copy(),
                 "pending_indices": np.frombuffer(b"".join(keys), dtype=np.int64).reshape(shape),
                 "pending_weights": np.array([batch.weights for batch in batches]).reshape(shape),
@@ -176,8 +189,8 @@ class Sampler(ABC):
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() gives")
-        known = str(_plain(state["fields"])).split() if "fields" in state else []
-        fields = {key: _plain(state[key]) for key in (*known, "fields", "checksum") if key in state}
+        known = str(plain(state["fields"])).split() if "fields" in state else []
+        fields = {key: plain(state[key]) for key in (*known, "fields", "checksum") if key in state}
         expected = self._arguments()
         for key in ("format", "sampler", *expected, "checksum", *_SHARED_FIELDS):
             if key not in fields:
@@ -191,7 +204,7 @@ class Sampler(ABC):
         found = _checksum(fields)
         if checksum != found:
             raise ValueError(f"state['checksum'] = {checksum!r}, but its contents give {found}: it is damaged")
-        generator = _generator_from_text(fields["generator"])
+        generator = generator_from_text(fields["generator"])
         batches = [Batch(*arrays) for arrays in zip(*(fields[key].copy() for key in _PENDING), strict=True)]
         with self._lock:
             self._restore(fields)
@@ -200,6 +213,13 @@ class Sampler(ABC):
             self._steps = fields["steps"]
             self._moments = fields["moments"].copy()
             self._pending = {batch.indices.tobytes(): batch for batch in batches}
+
+    def reseed(self, seed: Seed) -> None:
+        """Go on with the draws of another seed, and with all that was learned."""
+        generator = np.random.default_rng(seed)
+        with self._lock:
+            self._generator = generator
+            self._source = uniform_source(generator)
 
     # --- what a sampler fills in ------------------------------------------------------
 
@@ -216,6 +236,13 @@ class Sampler(ABC):
 
     def _notify(self) -> None:
         """Say what has to be said of an update, when all is done."""
+
+    def _compiled(self) -> Drawing | None:
+        """How to draw and learn inside a compiled loop; None: only by `sample` and `update`."""
+        return None
+
+    def _follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
+        """Take note of a way to ask for all true norms, as a solver offers it; None: it ends here."""
 
     def _arguments(self) -> State:
         """The arguments that must be the same for a state to be loaded."""
@@ -251,7 +278,7 @@ class Sampler(ABC):
         return f"{type(self).__name__}({arguments})"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A field as it was before ``numpy.savez`` made an array of it."""
     return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
@@ -266,12 +293,12 @@ def _checksum(fields: Mapping[str, Any]) -> int:
     return checksum
 
 
-def _generator_to_text(generator: np.random.Generator) -> str:
+def generator_to_text(generator: np.random.Generator) -> str:
     """The state of a generator as JSON."""
     return json.dumps(generator.bit_generator.state, default=lambda value: [str(value.dtype), value.tolist()])
 
 
-def _generator_from_text(text: str) -> np.random.Generator:
+def generator_from_text(text: str) -> np.random.Generator:
     """A generator with a given state."""
     state = json.loads(text, object_hook=_with_arrays)
     bit_generator = getattr(np.random, state["bit_generator"])()
@@ -289,7 +316,7 @@ def _with_arrays(state: State) -> State:
 
 
 @kernel
-def _smooth(moments, n, weights, probabilities, norms):
+def smooth(moments, n, weights, probabilities, norms):
     """Mix in unbiased estimates of uniform's second moment, N sum n^2, and of ours, sum n^2 / p."""
     uniform, own = 0.0, 0.0
     for j in range(len(norms)):

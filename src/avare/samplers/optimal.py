@@ -38,7 +38,8 @@ class Optimal(Sampler):
         m, draws a step.
     norms
         A function that gives the norms of all examples now: called before each draw. By default
-        the norms last told are used, and all must have been told (``update(range(n), norms)``).
+        `sgd` and `sgld` give them; elsewhere the norms last told are used, and all must have been
+        told (``update(range(n), norms)``).
     replacement
         Whether an index may come twice in a batch.
     seed
@@ -67,13 +68,14 @@ class Optimal(Sampler):
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         if norms is not None and not callable(norms):
             raise TypeError(f"norms = {norms!r}: must be a function without arguments")
-        self._ask = norms
+        self._ask: Callable[[], ArrayLike] | None = norms
+        self._offered: Callable[[], ArrayLike] | None = None
         self._told = np.zeros(self.n)
 
     def _probabilities(self) -> NDArray[np.float64]:
-        norms = self._told
-        if self._ask is not None:
-            norms = validation.nonnegative("norms()", self._ask())
+        norms, ask = self._told, self._ask or self._offered
+        if ask is not None:
+            norms = validation.nonnegative("norms()", ask())
             validation.same_length("norms()", len(norms), "n", self.n)
         p = minimize_variance(norms)
         if not self.replacement and np.count_nonzero(p) < self.batch_size:
@@ -87,6 +89,9 @@ class Optimal(Sampler):
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._told[indices] = norms
+
+    def _follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
+        self._offered = norms
 
     def _state(self) -> State:
         return {"told": self._told.copy()}

@@ -39,7 +39,7 @@ class Safe(Sampler):
     is not an option: while the bounds hold, its second moment (of draws with replacement) is never
     above uniform's.
 
-    **Tell it the path**: call ``move(distance)`` after each step, with the distance between the
+    **Tell it the path** (`sgd` and `sgld` do): call ``move(distance)`` after each step, with the distance between the
     iterates, and ``update`` before it, for norms count as those of where the iterate is. Without
     `move` the path is 0, and norms count as they were.
 
@@ -83,6 +83,8 @@ class Safe(Sampler):
     ----------
     S. U. Stich, A. Raj, M. Jaggi. Safe Adaptive Importance Sampling. NeurIPS 2017.
     """
+
+    follows_path = True
 
     def __init__(
         self,

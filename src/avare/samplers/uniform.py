@@ -5,8 +5,9 @@ from numpy.typing import NDArray
 
 from avare.batch import Batch
 from avare.randomness import Seed
-from avare.samplers.base import Sampler
+from avare.samplers.base import Drawing, Sampler
 from avare.samplers.registry import register
+from avare.structures.evenly import draw_evenly
 
 
 @register()
@@ -45,9 +46,10 @@ class Uniform(Sampler):
         return np.full(self.n, 1.0 / self.n)
 
     def _draw(self) -> Batch:
-        if self.replacement:
-            indices = self._generator.integers(self.n, size=self.batch_size)
-        else:
-            indices = self._generator.choice(self.n, size=self.batch_size, replace=False)
+        indices = np.empty(self.batch_size, dtype=np.int64)
+        draw_evenly(self.n, self._source, indices, self.replacement)
         weights = np.full(self.batch_size, self.n / self.batch_size)
         return Batch(indices, weights, np.full(self.batch_size, 1.0 / self.n))
+
+    def _compiled(self) -> Drawing:
+        return Drawing(None, 0.0, 0.0, 0.0)

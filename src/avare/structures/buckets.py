@@ -157,6 +157,11 @@ class Buckets(Structure):
         return _export(self._arrays)
 
     @property
+    def arrays(self) -> "_Arrays":
+        """What `draw_with_replacement`, `draw_without_replacement` and `store` take, inside other kernels. O(1)."""
+        return self._arrays
+
+    @property
     def nbytes(self) -> int:
         """Bytes held by all arrays, used or not. O(1)."""
         return sum(array.nbytes for array in self._arrays)
@@ -178,7 +183,7 @@ class Buckets(Structure):
 
     def replace(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         """`update` without its checks, for callers that have made them. O(1) each."""
-        _update(self._arrays, indices, norms)
+        store(self._arrays, indices, norms)
 
     def _solve(self, floor: float) -> Solution:
         threshold, scale, _, above, _, _ = _solve(self._arrays, floor)
@@ -196,9 +201,9 @@ class Buckets(Structure):
         replacement: bool,
     ) -> bool:
         if replacement:
-            _draw_with_replacement(self._arrays, floor, source, indices, probabilities)
+            draw_with_replacement(self._arrays, floor, source, indices, probabilities)
             return True
-        return bool(_draw_without_replacement(self._arrays, floor, source, indices, probabilities))
+        return bool(draw_without_replacement(self._arrays, floor, source, indices, probabilities))
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""
@@ -338,7 +343,8 @@ def _widen(registers, octave):
 
 
 @kernel
-def _update(arrays, indices, norms):
+def store(arrays, indices, norms):
+    """Replace the norms of some examples, one after another."""
     # Look up all members first: these loads do not wait for each other, those of the moves below do.
     spread = np.int64(0)
     for j in range(len(indices)):
@@ -657,7 +663,8 @@ def _propose(arrays, solution, total, source, slots, indices, masses):
 
 
 @kernel
-def _draw_with_replacement(arrays, floor, source, indices, probabilities):
+def draw_with_replacement(arrays, floor, source, indices, probabilities):
+    """Draw indices, each from all."""
     solution = _solve(arrays, floor)
     threshold, scale, first, _, part_count, part_sum = solution
     total = _weigh(arrays, (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
@@ -667,7 +674,7 @@ def _draw_with_replacement(arrays, floor, source, indices, probabilities):
 
 
 @kernel
-def _draw_without_replacement(arrays, floor, source, indices, probabilities):
+def draw_without_replacement(arrays, floor, source, indices, probabilities):
     """Draw distinct indices; return whether there are enough.
 
     The law is that of drawing with replacement and dropping what was drawn before. That is also

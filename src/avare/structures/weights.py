@@ -225,7 +225,7 @@ def _set(arrays, values, sums, span, shift, indices, news):
         highest = max(highest, raised[j])
     if highest > _LARGEST_PROPOSAL:
         return False
-    proposals._update(arrays, indices, raised)
+    proposals.store(arrays, indices, raised)
     return True
 
 

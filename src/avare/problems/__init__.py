@@ -1,0 +1,11 @@
+"""Finite sums: linear models on dense and sparse data, and problems given by Python functions."""
+
+from avare.problems.base import Problem as Problem
+from avare.problems.generic import Generic as Generic
+from avare.problems.huber import Huber as Huber
+from avare.problems.least_squares import LeastSquares as LeastSquares
+from avare.problems.linear import Linear as Linear
+from avare.problems.logistic import Logistic as Logistic
+from avare.problems.minimum import ToleranceWarning as ToleranceWarning
+from avare.problems.smoothed_hinge import SmoothedHinge as SmoothedHinge
+from avare.problems.softmax import Softmax as Softmax

@@ -1,0 +1,121 @@
+"""What all problems are: finite sums, f(x) = sum_i f_i(x) + l2/2 |x|^2."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from avare import validation
+
+Vector = NDArray[np.float64]
+
+
+class Problem(ABC):
+    """A sum over n examples, of a vector of dim numbers.
+
+    The l2 term is taken exactly: it enters objective, gradient and steps, but neither the
+    gradients of single examples nor their norms.
+    """
+
+    n: int
+    """Number of examples."""
+    dim: int
+    """Length of x."""
+    l2: float
+
+    def __init__(self, n: int, dim: int, l2: float) -> None:
+        self.n = validation.integer("n", n, at_least=1)
+        self.dim = validation.integer("dim", dim, at_least=1)
+        self.l2 = validation.number("l2", l2, at_least=0.0)
+        self._optimum: float | None = None
+
+    @property
+    def optimum(self) -> float | None:
+        """The least objective there is; None until it is set, or found by `minimize`."""
+        return self._optimum
+
+    @optimum.setter
+    def optimum(self, value: float | None) -> None:
+        self._optimum = None if value is None else validation.number("optimum", value)
+
+    @property
+    def strong_convexity(self) -> float:
+        """mu, as far as it is known: that of the l2 term."""
+        return self.l2
+
+    def objective(self, x: ArrayLike) -> float:
+        """f(x)."""
+        point = self.vector("x", x)
+        return self._objective(point) + 0.5 * self.l2 * float(point @ point)
+
+    def gradient(self, x: ArrayLike) -> Vector:
+        """The gradient of f at x, the l2 term included."""
+        point = self.vector("x", x)
+        return self._gradient(point) + self.l2 * point
+
+    def norms(self, x: ArrayLike) -> Vector:
+        """The norm of each example's gradient at x."""
+        return self._norms(self.vector("x", x))
+
+    def batch_gradient(self, x: ArrayLike, indices: ArrayLike, weights: ArrayLike) -> tuple[Vector, Vector]:
+        """The weighted sum of the gradients of some examples, without the l2 term, and their norms.
+
+        With a batch's weights this estimates the sum over all examples.
+        """
+        point = self.vector("x", x)
+        chosen = validation.indices("indices", indices, self.n)
+        factors = validation.real("weights", weights)
+        validation.same_length("weights", len(factors), "indices", len(chosen))
+        return self._batch_gradient(point, chosen, factors)
+
+    def evaluate(self, x: ArrayLike, p: ArrayLike | None = None) -> tuple[float, float, float]:
+        """Objective, sum of all norms, and the cost of p: three measures in one pass.
+
+        The cost, sum_i n_i^2 / p_i, is that of `diagnostics.cost`; nan where no p is given.
+        """
+        point = self.vector("x", x)
+        chances = None if p is None else validation.nonnegative("p", p)
+        if chances is not None:
+            validation.same_length("p", len(chances), "n", self.n)
+        loss, total, cost = self._evaluate(point, chances)
+        return loss + 0.5 * self.l2 * float(point @ point), total, cost
+
+    def vector(self, name: str, values: ArrayLike) -> Vector:
+        """Values as a vector of dim finite numbers."""
+        point = validation.real(name, values)
+        if point.shape != (self.dim,):
+            raise ValueError(f"{name} has shape {point.shape}: must be ({self.dim},)")
+        faults = np.flatnonzero(~np.isfinite(point))
+        if faults.size:
+            raise ValueError(f"{name}[{faults[0]}] = {point[faults[0]]}: must be finite")
+        return point
+
+    # --- what a problem fills in: without the l2 term, of arguments that have been checked ----
+
+    @abstractmethod
+    def _objective(self, x: Vector) -> float: ...
+
+    @abstractmethod
+    def _gradient(self, x: Vector) -> Vector: ...
+
+    @abstractmethod
+    def _norms(self, x: Vector) -> Vector: ...
+
+    @abstractmethod
+    def _batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]: ...
+
+    @abstractmethod
+    def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]: ...
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n={self.n}, dim={self.dim}, l2={self.l2:g}{self._more()})"
+
+    def _more(self) -> str:
+        return ""
+
+
+def cost_of(norms: NDArray[Any], p: NDArray[Any]) -> float:
+    """The sum of n^2 / p, with 0 / 0 = 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.where(norms > 0.0, norms * (norms / p), 0.0).sum())

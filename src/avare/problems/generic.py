@@ -1,0 +1,108 @@
+"""Generic: a finite sum given by Python functions."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from avare import validation
+from avare.problems.base import Problem, Vector, cost_of
+
+_BLOCK = 4096
+
+
+class Generic(Problem):
+    """A problem of one's own, by plain Python functions, for the same loops as the others.
+
+    Parameters
+    ----------
+    n
+        Number of examples.
+    dim
+        Length of x.
+    batch_gradient
+        ``(x, indices, weights)`` to the weighted sum of the gradients of these examples, and the
+        norm of each, unweighted and without the l2 term.
+    objective
+        x to sum_i f_i(x), without the l2 term. Without it there is no objective to report.
+    norms
+        x to all n norms. Without it they are found by `batch_gradient`, if it is asked for them.
+    l2
+        Of an l2 term, l2/2 |x|^2, that is added to the sum and taken exactly.
+    smoothness
+        Of each example's gradient, where known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> places = np.array([[0.0], [1.0], [5.0]])
+    >>> def pull(x, indices, weights):
+    ...     differences = x - places[indices]
+    ...     return weights @ differences, np.linalg.norm(differences, axis=1)
+    >>> problem = Generic(3, 1, batch_gradient=pull)
+    >>> problem.gradient(np.array([1.0]))
+    array([-3.])
+    """
+
+    def __init__(
+        self,
+        n: int,
+        dim: int,
+        *,
+        batch_gradient: Callable[[Vector, NDArray[np.int64], Vector], tuple[ArrayLike, ArrayLike]],
+        objective: Callable[[Vector], float] | None = None,
+        norms: Callable[[Vector], ArrayLike] | None = None,
+        l2: float = 0.0,
+        smoothness: ArrayLike | None = None,
+    ) -> None:
+        super().__init__(n, dim, l2)
+        for name, function in (("batch_gradient", batch_gradient), ("objective", objective), ("norms", norms)):
+            if not callable(function) and (function is not None or name == "batch_gradient"):
+                raise TypeError(f"{name} = {function!r}: must be a function")
+        self._given_batch_gradient = batch_gradient
+        self._given_objective = objective
+        self._given_norms = norms
+        self._smoothness: Vector | None = None
+        if smoothness is not None:
+            self._smoothness = validation.nonnegative("smoothness", smoothness)
+            validation.same_length("smoothness", len(self._smoothness), "n", self.n)
+
+    @property
+    def smoothness(self) -> Vector:
+        """The smoothness constant of each example."""
+        if self._smoothness is None:
+            raise ValueError("smoothness was not given")
+        return self._smoothness
+
+    def _objective(self, x: Vector) -> float:
+        return math.nan if self._given_objective is None else float(self._given_objective(x))
+
+    def _gradient(self, x: Vector) -> Vector:
+        return np.sum([self._block(x, first)[0] for first in range(0, self.n, _BLOCK)], axis=0)
+
+    def _norms(self, x: Vector) -> Vector:
+        if self._given_norms is None:
+            return np.concatenate([self._block(x, first)[1] for first in range(0, self.n, _BLOCK)])
+        norms = validation.nonnegative("norms(x)", self._given_norms(x))
+        validation.same_length("norms(x)", len(norms), "n", self.n)
+        return norms
+
+    def _block(self, x: Vector, first: int) -> tuple[Vector, Vector]:
+        indices = np.arange(first, min(first + _BLOCK, self.n))
+        return self._batch_gradient(x, indices, np.ones(len(indices)))
+
+    def _batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
+        found = self._given_batch_gradient(x, indices, weights)
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise TypeError(f"batch_gradient gave {type(found).__name__}: must give a gradient and norms")
+        gradient, norms = np.asarray(found[0], dtype=np.float64), np.asarray(found[1], dtype=np.float64)
+        if gradient.shape != (self.dim,):
+            raise ValueError(f"batch_gradient gave a gradient of shape {gradient.shape}: must be ({self.dim},)")
+        if norms.shape != indices.shape:
+            raise ValueError(f"batch_gradient gave norms of shape {norms.shape}: must be {indices.shape}")
+        return gradient, norms
+
+    def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
+        norms = self._norms(x)
+        return self._objective(x), float(norms.sum()), math.nan if p is None else cost_of(norms, p)

@@ -1,0 +1,55 @@
+"""How long work goes on, told on the standard error stream: a line that is written over, or plain lines."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+_REWRITE = 0.1  # seconds between two versions of a line on a terminal
+_REPEAT = 5.0  # seconds between two lines elsewhere
+
+
+class Line:
+    """A line of progress.
+
+    On a terminal it is written over some times a second; elsewhere a line is added every five.
+
+    Parameters
+    ----------
+    title
+        What is being done.
+    shown
+        Whether to write at all.
+    """
+
+    def __init__(self, title: str, *, shown: bool = True) -> None:
+        self._title, self._shown = title, shown
+        self._terminal = shown and sys.stderr.isatty()
+        self._started = self._said = time.monotonic()
+        self._text = ""
+
+    def say(self, text: str, *, at_once: bool = False) -> None:
+        """Tell how it stands, if it is time to."""
+        if not self._shown:
+            return
+        self._text = text
+        now = time.monotonic()
+        if at_once or now - self._said >= (_REWRITE if self._terminal else _REPEAT):
+            self._said = now
+            self._write()
+
+    def _write(self) -> None:
+        line = f"{self._title}: {self._text} [{time.monotonic() - self._started:.0f} s]"
+        sys.stderr.write(f"\r\x1b[2K{line}" if self._terminal else f"{line}\n")
+        sys.stderr.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._text:
+            self._write()
+            if self._terminal:
+                sys.stderr.write("\n")

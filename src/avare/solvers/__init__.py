@@ -1,0 +1,8 @@
+"""SGD and SGLD: one loop, compiled where problem and sampler allow."""
+
+from avare.solvers.loop import DivergenceWarning as DivergenceWarning
+from avare.solvers.loop import Progress as Progress
+from avare.solvers.sgd import Run as Run
+from avare.solvers.sgd import sgd as sgd
+from avare.solvers.sgld import Chain as Chain
+from avare.solvers.sgld import sgld as sgld
