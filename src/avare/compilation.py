@@ -11,9 +11,23 @@ def kernel(function: Callable[..., Any]) -> Any:
     return _compile(function)
 
 
+def lean(function: Callable[..., Any]) -> Any:
+    """The same for a kernel that makes no arrays: references to them are not counted.
+
+    Counting takes two atomic operations for each array each time it is passed on: for a batch of
+    one they would cost more than the work.
+    """
+    return _compile(function, _nrt=False)
+
+
 def inlined(function: Callable[..., Any]) -> Any:
-    """The same for a helper of kernels: passing arrays on by value costs more than most helpers do."""
-    return _compile(function, forceinline=True)
+    """The same for a helper of kernels, to become part of them."""
+    return _compile(function, _nrt=False, forceinline=True)
+
+
+def product(function: Callable[..., Any]) -> Any:
+    """The same for an inner loop of products: sums are made in parts, and with fused multiply-adds."""
+    return _compile(function, _nrt=False, forceinline=True, fastmath={"reassoc", "nsz", "contract"})
 
 
 def summing(function: Callable[..., Any]) -> Any:
@@ -21,12 +35,8 @@ def summing(function: Callable[..., Any]) -> Any:
     return _compile(function, fastmath={"reassoc", "nsz"})
 
 
-def product(function: Callable[..., Any]) -> Any:
-    """The same for an inner loop of products: sums are made in parts, and with fused multiply-adds."""
-    return _compile(function, fastmath={"reassoc", "nsz", "contract"}, forceinline=True)
-
-
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
+    options = {"_nrt": True, **options}  # not said, it would be taken over from whoever calls it first
     try:
         return njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:  # no folder to keep it in can be written to

@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from avare.compilation import kernel
+from avare.compilation import lean
 
 Seed: TypeAlias = int | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
 Source: TypeAlias = tuple[int, int]
@@ -56,7 +56,7 @@ def _next_uniform_interpreted(source: Source) -> float:
     return float(ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)(function)(state))
 
 
-@kernel
+@lean
 def _next_uniform_compiled(source: Source) -> float:
     return _call_next_double(source)
 

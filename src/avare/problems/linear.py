@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
-from avare.compilation import kernel
+from avare.compilation import kernel, lean
 from avare.problems.base import Problem, Vector, cost_of
 from avare.problems.losses import Loss, curve, mean_curvature, slope, value
 from avare.problems.minimum import minimum
@@ -286,7 +286,7 @@ def _first_not_finite(array):
     return -1
 
 
-@kernel
+@lean
 def add_gradients(model, coefficients, indices, weights, gradient, norms, scratch):
     """Set the gradient to the weighted sum of those of some examples, and set their norms."""
     rows = model.rows
@@ -304,7 +304,7 @@ def add_gradients(model, coefficients, indices, weights, gradient, norms, scratc
         add(rows, indices, first, count, scratch.outputs, scratch.rows, gradient)
 
 
-@kernel
+@lean
 def _evaluate(model, coefficients, indices, losses, norms, scratch):
     """Set loss and norm of some examples."""
     rows = model.rows
@@ -319,7 +319,7 @@ def _evaluate(model, coefficients, indices, losses, norms, scratch):
             norms[first + r] = factor * length * np.sqrt(scratch.squares[r])
 
 
-@kernel
+@lean
 def _curve(model, coefficients, directions, indices, product, scratch):
     """Set the product to the second derivative of the sum over some examples times the directions."""
     rows = model.rows

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
 from avare.batch import Batch
-from avare.compilation import kernel
+from avare.compilation import lean
 from avare.randomness import Seed, uniform_source
 from avare.structures.buckets import MAX_EXAMPLES
 
@@ -315,7 +315,7 @@ def _with_arrays(state: State) -> State:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@kernel
+@lean
 def smooth(moments, n, weights, probabilities, norms):
     """Mix in unbiased estimates of uniform's second moment, N sum n^2, and of ours, sum n^2 / p."""
     uniform, own = 0.0, 0.0

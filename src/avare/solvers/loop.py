@@ -82,7 +82,9 @@ class Loop:
         self.message = ""
         self.rows: list[tuple[float, ...]] = []
         drawing = sampler._compiled()
-        self._compiled = Compiled(problem, sampler) if drawing is not None and isinstance(problem, Linear) else None
+        self._compiled = (
+            Compiled(problem, sampler, self.iterates) if drawing is not None and isinstance(problem, Linear) else None
+        )
         self._plan = Plan(
             sampler.n,
             sampler.replacement,
@@ -145,7 +147,7 @@ class Loop:
             noise = self.noise.standard_normal((count, self.problem.dim))
         started = time.perf_counter()
         if self._compiled is not None:
-            done = self._compiled.advance(self._plan, self.iterates, self.step, sizes, noise)
+            done = self._compiled.advance(self._plan, self.step, sizes, noise)
         else:
             done = advance_plainly(self.problem, self.sampler, self._plan, self.iterates, self.step, sizes, noise)
         taken = time.perf_counter() - started

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.batch import weigh_into
-from avare.compilation import inlined, kernel, product
+from avare.compilation import inlined, lean, product
 from avare.problems.base import Problem, Vector
 from avare.problems.linear import Linear, add_gradients
 from avare.samplers.base import Sampler, smooth
@@ -76,19 +76,23 @@ def advance_plainly(
 class Compiled:
     """The same for a linear model and a sampler that can be drawn from inside a kernel."""
 
-    def __init__(self, problem: Linear, sampler: Sampler) -> None:
-        self._sampler = sampler
+    def __init__(self, problem: Linear, sampler: Sampler, iterates: Iterates) -> None:
+        self._sampler, self._iterates = sampler, iterates
         self._model = problem._model
+        gradient = np.empty(problem.dim)
+        table = (problem.outputs, problem.width)
         self._buffers = _Buffers(
             np.empty(sampler.batch_size, dtype=np.int64),
             np.empty(sampler.batch_size),
             np.empty(sampler.batch_size),
             np.empty(sampler.batch_size),
-            np.empty((problem.outputs, problem.width)),
+            gradient,
+            gradient.reshape(table),
+            iterates.x.reshape(table),
         )
         self._scratch = problem.scratch()
 
-    def advance(self, plan: Plan, iterates: Iterates, step: int, sizes: Vector, noise: Vector) -> int:
+    def advance(self, plan: Plan, step: int, sizes: Vector, noise: Vector) -> int:
         """Go from `step` as many steps as there are sizes; return how many could be gone."""
         sampler = self._sampler
         with sampler._lock:
@@ -104,7 +108,7 @@ class Compiled:
                 step,
                 sizes,
                 noise,
-                iterates,
+                self._iterates,
                 self._buffers,
                 self._scratch,
             )
@@ -118,23 +122,26 @@ class _Buffers(NamedTuple):
     weights: Vector
     norms: Vector
     gradient: Vector
+    gradients: Vector
+    """The same, a row for each output."""
+    coefficients: Vector
+    """The iterate likewise."""
 
 
 # --- kernels -------------------------------------------------------------------------------
 
 
-@kernel
+@lean
 def _advance(memory, model, plan, source, moments, drawn, step, sizes, noise, iterates, buffers, scratch):
-    x = iterates.x
-    coefficients = x.reshape(buffers.gradient.shape)
-    gradient = buffers.gradient.reshape(len(x))
+    x, gradient = iterates.x, buffers.gradient
+    indices, weights, norms = buffers.indices, buffers.weights, buffers.norms
     for done in range(len(sizes)):
-        _draw(memory, plan, source, drawn + done, buffers.indices, buffers.probabilities, buffers.weights)
-        add_gradients(model, coefficients, buffers.indices, buffers.weights, buffers.gradient, buffers.norms, scratch)
+        _draw(memory, plan, source, drawn + done, indices, buffers.probabilities, weights)
+        add_gradients(model, buffers.coefficients, indices, weights, buffers.gradients, norms, scratch)
         size = sizes[done]
         for j in range(len(x)):
             gradient[j] = size * (gradient[j] + plan.l2 * x[j])
-        if not np.isfinite(_magnitude(gradient) + _magnitude(buffers.norms)):
+        if not np.isfinite(_magnitude(gradient) + _magnitude(norms)):
             return done
         if len(noise) > 0:
             spread = math.sqrt(2.0 * size)
@@ -142,14 +149,16 @@ def _advance(memory, model, plan, source, moments, drawn, step, sizes, noise, it
                 gradient[j] -= spread * noise[done, j]
         for j in range(len(x)):
             x[j] -= gradient[j]
-        _learn(memory, buffers.indices, buffers.norms)
-        smooth(moments, plan.n, buffers.weights, buffers.probabilities, buffers.norms)
+        _learn(memory, indices, norms)
+        smooth(moments, plan.n, weights, buffers.probabilities, norms)
         at = step + done + 1
         if at > plan.average_from:
             for j in range(len(x)):
                 iterates.mean[j] += (x[j] - iterates.mean[j]) / (at - plan.average_from)
         if at > plan.burn_in and (at - plan.burn_in) % plan.thin == 0:
-            iterates.draws[(at - plan.burn_in) // plan.thin - 1] = x
+            kept = (at - plan.burn_in) // plan.thin - 1
+            for j in range(len(x)):
+                iterates.draws[kept, j] = x[j]
     return len(sizes)
 
 
@@ -165,7 +174,7 @@ def _draw(memory, plan, source, drawn, indices, probabilities, weights):
         floor = plan.p_min
         if plan.c < np.inf:
             floor += (plan.c / (plan.c + len(indices) * drawn)) ** (plan.delta / 3.0) / plan.c
-        if plan.replacement:
+        if plan.replacement or len(indices) == 1:  # which is the same, and no array is made
             draw_with_replacement(memory, floor, source, indices, probabilities)
         else:
             draw_without_replacement(memory, floor, source, indices, probabilities)

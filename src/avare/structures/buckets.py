@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
-from avare.compilation import inlined, kernel
+from avare.compilation import inlined, kernel, lean
 from avare.randomness import Source, next_uniform
 from avare.structures.base import Solution, Structure
 
@@ -61,7 +61,7 @@ _IMPLICIT = 1 << _MANTISSA_BITS
 _CODE_OFFSET = (1023 - 150) << _MANTISSA_BITS  # float64's exponent field at octave 0
 _CODE_SMALLEST = 1 << _MANTISSA_BITS
 _CODE_LARGEST = (_OCTAVES << _MANTISSA_BITS) - 1
-_UNITS = np.array([np.ldexp(1.0, octave - 173) for octave in range(_OCTAVES + 1)])
+_UNIT_EXPONENT = 1023 - 173  # float64's exponent field for the unit of octave 0
 
 _INDEX_BITS = 31  # a member is code << 31 | index, positive; its sign marks it as drawn
 _INDEX_MASK = (1 << _INDEX_BITS) - 1
@@ -74,7 +74,7 @@ _TABLE = 1 << _TABLE_BITS
 MAX_EXAMPLES = (1 << _INDEX_BITS) - (1 << 20)
 
 _COUNT, _SUM = 0, 1  # columns of `octaves` and `cells`
-_TOP, _LOW, _FREE_PAGES, _FREE_TABLES = 0, 1, 2, 3  # entries of `registers`
+_TOP, _LOW, _FREE_PAGES, _FREE_TABLES, _BIN, _PART_COUNT, _PART_SUM = range(7)  # entries of `registers`
 
 
 class _Arrays(NamedTuple):
@@ -90,7 +90,9 @@ class _Arrays(NamedTuple):
     tables: NDArray[np.int32]  # page tables: page numbers
     free_pages: NDArray[np.int32]  # a stack of page numbers
     free_tables: NDArray[np.int32]  # a stack of page-table numbers
-    registers: NDArray[np.int64]  # highest and lowest octave in use (zeros aside), heights of the stacks
+    registers: NDArray[np.int64]
+    """Highest and lowest octave in use (zeros aside), heights of the stacks, the bin of the last threshold, and
+    count and sum of the bins above that one in its cell."""
     masses: NDArray[np.float64]  # by octave: scratch for one draw
 
 
@@ -261,7 +263,7 @@ def _allocate(n: int) -> _Arrays:
         tables=np.empty(tables * _TABLE, dtype=np.int32),
         free_pages=np.arange(pages - 1, -1, -1, dtype=np.int32),
         free_tables=np.arange(tables - 1, -1, -1, dtype=np.int32),
-        registers=np.array([0, _OCTAVES, pages, tables], dtype=np.int64),
+        registers=np.array([0, _OCTAVES, pages, tables, _BINS_A_CELL - 1, 0, 0], dtype=np.int64),
         masses=np.empty(_OCTAVES, dtype=np.float64),
     )
 
@@ -280,6 +282,12 @@ def _encode(norm):
 
 
 @inlined
+def _unit(octave):
+    """What a mantissa's last digit is worth: 2^(octave - 173), by its bits."""
+    return np.int64((octave + _UNIT_EXPONENT) << 52).view(np.float64)
+
+
+@inlined
 def _mantissa(code):
     """The norm in units of its octave."""
     return (code & (_IMPLICIT - 1)) | (_IMPLICIT if code > 0 else 0)
@@ -288,7 +296,7 @@ def _mantissa(code):
 @inlined
 def _value(code):
     """The norm that a code stands for; of ``bin << 13``, the lower edge of that bin."""
-    return _mantissa(code) * _UNITS[code >> _MANTISSA_BITS]
+    return _mantissa(code) * _unit(code >> _MANTISSA_BITS)
 
 
 # --- members and their pages ---------------------------------------------------------------
@@ -342,7 +350,7 @@ def _widen(registers, octave):
         registers[_LOW] = min(registers[_LOW], octave)
 
 
-@kernel
+@lean
 def store(arrays, indices, norms):
     """Replace the norms of some examples, one after another."""
     # Look up all members first: these loads do not wait for each other, those of the moves below do.
@@ -378,10 +386,17 @@ def store(arrays, indices, norms):
         arrays.bin_sums[old >> _BIN_SHIFT] -= _mantissa(old)
         arrays.bin_counts[code >> _BIN_SHIFT] += 1
         arrays.bin_sums[code >> _BIN_SHIFT] += _mantissa(code)
+        crossing = arrays.registers[_BIN]
+        if old_cell == crossing >> (_CELL_SHIFT - _BIN_SHIFT) and old >> _BIN_SHIFT > crossing:
+            arrays.registers[_PART_COUNT] -= 1
+            arrays.registers[_PART_SUM] -= _mantissa(old)
+        if cell == crossing >> (_CELL_SHIFT - _BIN_SHIFT) and code >> _BIN_SHIFT > crossing:
+            arrays.registers[_PART_COUNT] += 1
+            arrays.registers[_PART_SUM] += _mantissa(code)
     return spread
 
 
-@inlined
+@kernel
 def _lay_out(arrays):
     """Give each cell, whose count is known, its pages, one after another; return each cell's first slot."""
     ends = np.empty(_CELLS, dtype=np.int64)
@@ -484,26 +499,29 @@ def _solve(arrays, floor):
     all beyond count as they are, the rest as e), how many norms that is, and count and sum
     of those of them that share a cell with norms below.
     """
+    # Out of the tuple once: each time costs two atomic operations, on counts of references.
+    octaves, cells, bin_counts, bin_sums = arrays.octaves, arrays.cells, arrays.bin_counts, arrays.bin_sums
+    registers = arrays.registers
     n = len(arrays.slots)
-    while arrays.registers[_TOP] > 0 and arrays.octaves[arrays.registers[_TOP], _COUNT] == 0:
-        arrays.registers[_TOP] -= 1
-    top = arrays.registers[_TOP]
+    while registers[_TOP] > 0 and octaves[registers[_TOP], _COUNT] == 0:
+        registers[_TOP] -= 1
+    top = registers[_TOP]
     if top == 0:
-        arrays.registers[_LOW] = _OCTAVES
+        registers[_LOW] = _OCTAVES
     else:
-        while arrays.octaves[arrays.registers[_LOW], _COUNT] == 0:
-            arrays.registers[_LOW] += 1
+        while octaves[registers[_LOW], _COUNT] == 0:
+            registers[_LOW] += 1
     if top == 0 or floor * n >= 1.0:  # uniform: a threshold above all norms
-        threshold = 2.0 * _IMPLICIT * _UNITS[top]
+        threshold = 2.0 * _IMPLICIT * _unit(top)
         return threshold, n * threshold, _BINS, 0, 0, 0
-    low = arrays.registers[_LOW]
+    low = registers[_LOW]
 
     # The threshold lies below the edge of a group as long as edge / Z(edge) >= floor.
     total, above = 0.0, 0  # of the octaves above
     octave = top
     while octave >= low:
-        more, count = total + arrays.octaves[octave, _SUM] * _UNITS[octave], above + arrays.octaves[octave, _COUNT]
-        if _IMPLICIT * _UNITS[octave] * (1.0 - floor * (n - count)) < floor * more:
+        more, count = total + octaves[octave, _SUM] * _unit(octave), above + octaves[octave, _COUNT]
+        if _IMPLICIT * _unit(octave) * (1.0 - floor * (n - count)) < floor * more:
             break
         total, above = more, count
         octave -= 1
@@ -511,29 +529,38 @@ def _solve(arrays, floor):
         threshold = floor * total / (1.0 - floor * (n - above))
         return threshold, total + threshold * (n - above), low * _BINS_AN_OCTAVE, above, 0, 0
 
-    unit = _UNITS[octave]
+    unit = _unit(octave)
     part_sum, part_count = 0, 0  # of the cells above, in this octave
     cell = octave * _CELLS_AN_OCTAVE + _CELLS_AN_OCTAVE - 1
     while cell > octave * _CELLS_AN_OCTAVE:
-        sum_, count = part_sum + arrays.cells[cell, _SUM], part_count + arrays.cells[cell, _COUNT]
+        sum_, count = part_sum + cells[cell, _SUM], part_count + cells[cell, _COUNT]
         if _value(cell << _CELL_SHIFT) * (1.0 - floor * (n - above - count)) < floor * (total + sum_ * unit):
             break
         part_sum, part_count = sum_, count
         cell -= 1
     total, above = total + part_sum * unit, above + part_count
 
-    part_sum, part_count = 0, 0  # of the bins above, in this cell
-    bin_ = cell * _BINS_A_CELL + _BINS_A_CELL - 1
+    # Of the bins above, in this cell: from where the last threshold stood, for it moves little.
+    last = cell * _BINS_A_CELL + _BINS_A_CELL - 1
+    bin_, part_sum, part_count = last, 0, 0
+    if registers[_BIN] >> (_CELL_SHIFT - _BIN_SHIFT) == cell:
+        bin_, part_sum, part_count = registers[_BIN], registers[_PART_SUM], registers[_PART_COUNT]
+    while bin_ < last and (
+        _value((bin_ + 1) << _BIN_SHIFT) * (1.0 - floor * (n - above - part_count)) < floor * (total + part_sum * unit)
+    ):
+        bin_ += 1
+        part_sum, part_count = part_sum - bin_sums[bin_], part_count - bin_counts[bin_]
     while bin_ > cell * _BINS_A_CELL:
-        sum_, count = part_sum + arrays.bin_sums[bin_], part_count + arrays.bin_counts[bin_]
+        sum_, count = part_sum + bin_sums[bin_], part_count + bin_counts[bin_]
         if _value(bin_ << _BIN_SHIFT) * (1.0 - floor * (n - above - count)) < floor * (total + sum_ * unit):
             break
         part_sum, part_count = sum_, count
         bin_ -= 1
+    registers[_BIN], registers[_PART_SUM], registers[_PART_COUNT] = bin_, part_sum, part_count
     total, above = total + part_sum * unit, above + part_count
 
     threshold = _value((bin_ + 1) << _BIN_SHIFT)
-    if arrays.bin_counts[bin_] == 0:
+    if bin_counts[bin_] == 0:
         threshold = min(threshold, floor * total / (1.0 - floor * (n - above)))
     return threshold, total + threshold * (n - above), bin_ + 1, above, part_count, part_sum
 
@@ -552,14 +579,14 @@ def _probabilities(arrays, floor):
 
 
 @inlined
-def _cell_mass(cells, cell, crossing, threshold, part_count, part_sum):
+def _cell_mass(count, sum_, cell, crossing, threshold, part_count, part_sum):
     """The sum over a cell of max(norm, threshold)."""
-    unit = _UNITS[cell >> (_MANTISSA_BITS - _CELL_SHIFT)]
+    unit = _unit(cell >> (_MANTISSA_BITS - _CELL_SHIFT))
     if cell > crossing:
-        return cells[cell, _SUM] * unit
+        return sum_ * unit
     if cell < crossing:
-        return cells[cell, _COUNT] * threshold
-    return part_sum * unit + (cells[cell, _COUNT] - part_count) * threshold
+        return count * threshold
+    return part_sum * unit + (count - part_count) * threshold
 
 
 @inlined
@@ -567,57 +594,32 @@ def _octave_mass(cells, octaves, octave, crossing, threshold, part_count, part_s
     """The sum over an octave of max(norm, threshold)."""
     crossed = crossing >> (_MANTISSA_BITS - _CELL_SHIFT)
     if octave > crossed:
-        return octaves[octave, _SUM] * _UNITS[octave]
+        return octaves[octave, _SUM] * _unit(octave)
     if octave < crossed:
         return octaves[octave, _COUNT] * threshold
     mass = 0.0
     for cell in range(octave * _CELLS_AN_OCTAVE, (octave + 1) * _CELLS_AN_OCTAVE):
-        mass += _cell_mass(cells, cell, crossing, threshold, part_count, part_sum)
+        mass += _cell_mass(cells[cell, _COUNT], cells[cell, _SUM], cell, crossing, threshold, part_count, part_sum)
     return mass
 
 
 @inlined
 def _weigh(arrays, crossing, threshold, part_count, part_sum):
     """Set the mass of each octave in use; return their sum."""
+    octaves, cells, masses, registers = arrays.octaves, arrays.cells, arrays.masses, arrays.registers
+    crossed = crossing >> (_MANTISSA_BITS - _CELL_SHIFT)
     total = 0.0
-    for octave in range(arrays.registers[_TOP], arrays.registers[_LOW] - 1, -1):
-        arrays.masses[octave] = _octave_mass(
-            arrays.cells, arrays.octaves, octave, crossing, threshold, part_count, part_sum
-        )
-        total += arrays.masses[octave]
-    arrays.masses[0] = arrays.octaves[0, _COUNT] * threshold
-    return total + arrays.masses[0]
-
-
-@inlined
-def _pick(cells, registers, masses, x, crossing, threshold, part_count, part_sum):
-    """The cell at mass ``x`` from the top, and the place in it: a member's number and a fraction."""
-    low = registers[_LOW]
-    octave = registers[_TOP]
-    while octave >= low and x >= masses[octave]:
-        x -= masses[octave]
-        octave -= 1
-    if octave < low:
-        octave = 0
-        if masses[0] == 0.0:  # the sum was rounded up: back to the last octave with a mass
-            octave = low
-            while masses[octave] == 0.0:
-                octave += 1
-            x = masses[octave]
-    cell = octave * _CELLS_AN_OCTAVE + (_CELLS_AN_OCTAVE - 1 if octave > 0 else 0)
-    mass = _cell_mass(cells, cell, crossing, threshold, part_count, part_sum)
-    while x >= mass and cell > octave * _CELLS_AN_OCTAVE:
-        x -= mass
-        cell -= 1
-        mass = _cell_mass(cells, cell, crossing, threshold, part_count, part_sum)
-    while mass == 0.0:  # rounded up likewise
-        cell += 1
-        mass = _cell_mass(cells, cell, crossing, threshold, part_count, part_sum)
-        x = mass
-    count = cells[cell, _COUNT]
-    place = x / mass * count
-    k = min(np.int64(place), count - 1)
-    return cell, k, place - k
+    for octave in range(registers[_TOP], registers[_LOW] - 1, -1):
+        if octave > crossed:
+            mass = octaves[octave, _SUM] * _unit(octave)
+        elif octave < crossed:
+            mass = octaves[octave, _COUNT] * threshold
+        else:
+            mass = _octave_mass(cells, octaves, octave, crossing, threshold, part_count, part_sum)
+        masses[octave] = mass
+        total += mass
+    masses[0] = octaves[0, _COUNT] * threshold
+    return total + masses[0]
 
 
 @inlined
@@ -638,37 +640,60 @@ def _propose(arrays, solution, total, source, slots, indices, masses):
 
     In passes, so that the loads of one pass do not wait for each other.
     """
+    cells, members, directory, tables = arrays.cells, arrays.members, arrays.directory, arrays.tables
+    octave_masses = arrays.masses
+    top, low = arrays.registers[_TOP], arrays.registers[_LOW]
     threshold, _, first, _, part_count, part_sum = solution
     crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
     for j in range(len(slots)):
-        x = next_uniform(source) * total
-        cell, k, masses[j] = _pick(
-            arrays.cells, arrays.registers, arrays.masses, x, crossing, threshold, part_count, part_sum
-        )
-        slots[j] = _slot(arrays.directory, arrays.tables, cell, k)
+        x = next_uniform(source) * total  # from the top, first by octaves
+        octave = top
+        while octave >= low and x >= octave_masses[octave]:
+            x -= octave_masses[octave]
+            octave -= 1
+        if octave < low:
+            octave = 0
+            if octave_masses[0] == 0.0:  # the sum was rounded up: back to the last octave with a mass
+                octave = low
+                while octave_masses[octave] == 0.0:
+                    octave += 1
+                x = octave_masses[octave]
+        cell = octave * _CELLS_AN_OCTAVE + (_CELLS_AN_OCTAVE - 1 if octave > 0 else 0)
+        mass = _cell_mass(cells[cell, _COUNT], cells[cell, _SUM], cell, crossing, threshold, part_count, part_sum)
+        while x >= mass and cell > octave * _CELLS_AN_OCTAVE:
+            x -= mass
+            cell -= 1
+            mass = _cell_mass(cells[cell, _COUNT], cells[cell, _SUM], cell, crossing, threshold, part_count, part_sum)
+        while mass == 0.0:  # rounded up likewise
+            cell += 1
+            mass = _cell_mass(cells[cell, _COUNT], cells[cell, _SUM], cell, crossing, threshold, part_count, part_sum)
+            x = mass
+        place = x / mass * cells[cell, _COUNT]
+        k = min(np.int64(place), cells[cell, _COUNT] - 1)
+        slots[j], masses[j] = _slot(directory, tables, cell, k), place - k
     for j in range(len(slots)):
-        indices[j] = arrays.members[slots[j]]
+        indices[j] = members[slots[j]]
     for j in range(len(slots)):
         code, fraction = (indices[j] & _UNMARKED) >> _INDEX_BITS, masses[j]
         masses[j] = _mass(code, first, threshold)
         while _rejects(code, fraction, crossing, masses[j]):
             cell = code >> _CELL_SHIFT
-            place = next_uniform(source) * arrays.cells[cell, _COUNT]
+            place = next_uniform(source) * cells[cell, _COUNT]
             k = np.int64(place)
-            slots[j] = _slot(arrays.directory, arrays.tables, cell, k)
-            indices[j] = arrays.members[slots[j]]
+            slots[j] = _slot(directory, tables, cell, k)
+            indices[j] = members[slots[j]]
             code, fraction = (indices[j] & _UNMARKED) >> _INDEX_BITS, place - k
             masses[j] = _mass(code, first, threshold)
         indices[j] &= _INDEX_MASK
 
 
-@kernel
+@lean
 def draw_with_replacement(arrays, floor, source, indices, probabilities):
     """Draw indices, each from all."""
     solution = _solve(arrays, floor)
     threshold, scale, first, _, part_count, part_sum = solution
     total = _weigh(arrays, (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
-    _propose(arrays, solution, total, source, np.empty_like(indices), indices, probabilities)
+    _propose(arrays, solution, total, source, indices, indices, probabilities)
     for j in range(len(indices)):
         probabilities[j] /= scale
 
@@ -706,7 +731,7 @@ def draw_without_replacement(arrays, floor, source, indices, probabilities):
     return True
 
 
-@inlined
+@kernel
 def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
     """Complete a draw of distinct indices, of which some are done, marked, and stand in ``slots``.
 
@@ -722,20 +747,8 @@ def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
         if j == done:
             total = exact = _weigh(arrays, crossing, threshold, part_count, part_sum)
         if j >= done:
-            x = next_uniform(source) * total
-            cell, k, fraction = _pick(
-                arrays.cells, arrays.registers, arrays.masses, x, crossing, threshold, part_count, part_sum
-            )
-            slots[j] = _slot(arrays.directory, arrays.tables, cell, k)
-            code = arrays.members[slots[j]] >> _INDEX_BITS
-            masses[j] = _mass(code, first, threshold)
-            while _rejects(code, fraction, crossing, masses[j]):
-                place = next_uniform(source) * arrays.cells[cell, _COUNT]
-                k = np.int64(place)
-                slots[j] = _slot(arrays.directory, arrays.tables, cell, k)
-                code, fraction = arrays.members[slots[j]] >> _INDEX_BITS, place - k
-                masses[j] = _mass(code, first, threshold)
-            indices[j] = arrays.members[slots[j]] & _INDEX_MASK
+            solution = (threshold, 0.0, first, 0, part_count, part_sum)
+            _propose(arrays, solution, total, source, slots[j : j + 1], indices[j : j + 1], masses[j : j + 1])
             arrays.members[slots[j]] |= _MARK
         while arrays.members[slots[j]] < 0:  # else it stood at an end, and went with another of its cell
             cell = (arrays.members[slots[j]] & _UNMARKED) >> (_INDEX_BITS + _CELL_SHIFT)

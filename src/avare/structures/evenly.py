@@ -23,7 +23,7 @@ def _below(n, source):
     return min(np.int64(next_uniform(source) * n), n - 1)
 
 
-@inlined
+@kernel
 def _shuffle(n, source, indices):
     """The first of a shuffle of all."""
     every = np.arange(n)
@@ -33,7 +33,7 @@ def _shuffle(n, source, indices):
         every[k] = every[j]
 
 
-@inlined
+@kernel
 def _draw_distinct(n, source, indices):
     """Draw, and draw again what was there before: less than twice as many draws, since at most half are taken."""
     bits = 2
