@@ -1,0 +1,91 @@
+"""Files, compressed or not: what is inside them, its lines, and its checksum."""
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from avare.datasets.dataset import DatasetError
+
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+COMPRESSIONS = tuple(_OPENERS)
+_BLOCK = 2**20  # bytes read at once
+
+
+def compression(path: Path | str) -> str:
+    """The ending that says how a file is compressed, or nothing.
+
+    >>> compression("ijcnn1.t.bz2"), compression("ijcnn1.t")
+    ('.bz2', '')
+    """
+    ending = Path(path).suffix.lower()
+    return ending if ending in _OPENERS else ""
+
+
+@contextmanager
+def opened(path: Path, ending: str | None = None) -> Iterator[IO[bytes]]:
+    """What is inside a file, decompressed as its ending (or the given one) says."""
+    try:
+        with _OPENERS.get(compression(path) if ending is None else ending, open)(path, "rb") as stream:
+            yield stream
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise _unreadable(path, error) from error
+
+
+def lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+    """The lines of a file, many at once, each time with the number of the first."""
+    number, rest, more = 1, b"", b" "
+    with opened(path) as stream:
+        while more:
+            try:
+                more = stream.read1(_BLOCK)  # type: ignore[attr-defined]  # all streams here have it
+            except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+                raise _unreadable(path, error, number) from error
+            *whole, rest = (rest + more).split(b"\n")
+            if not more and rest:
+                whole = [*whole, rest]
+            if whole:
+                yield number, whole
+                number += len(whole)
+
+
+def exactly(path: Path, stream: IO[bytes], count: int) -> bytes:
+    """So many bytes, or an error that says how many there are."""
+    data = stream.read(count)
+    if len(data) != count:
+        raise DatasetError(f"{path} is truncated: {count - len(data)} bytes are missing")
+    return data
+
+
+def size(path: Path) -> int:
+    """How many bytes are inside."""
+    if not compression(path):
+        return path.stat().st_size
+    with opened(path) as stream:
+        return sum(len(block) for block in iter(lambda: stream.read(_BLOCK), b""))
+
+
+def verify(path: Path, checksum: str, *, ending: str | None = None, name: str | None = None) -> None:
+    """Compare what is inside a file with its checksum, such as "md5:900150983cd24fb0d6963f7d28e17f72"."""
+    algorithm, _, expected = checksum.partition(":")
+    with opened(path, ending) as stream:
+        found = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+    if found != expected:
+        raise DatasetError(
+            f"{name or path} has the {algorithm.upper()} checksum {found} (of its contents, decompressed): "
+            f"expected {expected}; it is damaged, or another file (verify=False reads it all the same)"
+        )
+
+
+def _unreadable(path: Path, error: Exception, line: int | None = None) -> DatasetError:
+    """The error of a file that cannot be opened, or not to its end."""
+    place = "" if line is None or line == 1 else f" after line {line - 1}"
+    if isinstance(error, EOFError):
+        return DatasetError(f"{path} is truncated{place}: {error}")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return DatasetError(f"{path} cannot be read{place}: {reason}")
