@@ -6,3 +6,4 @@ from avare.datasets.catalogue import names as names
 from avare.datasets.catalogue import where as where
 from avare.datasets.dataset import Dataset as Dataset
 from avare.datasets.dataset import DatasetError as DatasetError
+from avare.datasets.reading import read as read

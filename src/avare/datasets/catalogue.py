@@ -132,8 +132,10 @@ def where(name: str, *, folder: Folder = None) -> dict[str, Path | None]:
     {}
     """
     _check(name)
+    if name in _MADE:
+        return {}
     places = [*_folders(folder), _cache()]
-    return {file.name: _find(ENTRIES[name], file, places) for file in (ENTRIES[name].files if name in ENTRIES else ())}
+    return {file.name: _find(ENTRIES[name], file, places) for file in ENTRIES[name].files}
 
 
 def _check(name: str) -> None:
@@ -201,15 +203,15 @@ def _find(entry: Entry, file: File, places: Sequence[Path]) -> Path | None:
 
 
 def _advice(name: str, missing: Sequence[File], given: Sequence[Path], failures: Sequence[str]) -> str:
-    looked = ", ".join(str(place) for place in (*given, _cache()))
-    return "\n".join(
-        [
-            f"{name}: {', '.join(file.name for file in missing)} not found in {looked}, and not fetched:",
-            *(f"  {failure}" for failure in failures),
-            f"Without a network, put these files, compressed ({', '.join(COMPRESSIONS)}) or not, in a folder of yours or "
-            f"in its subfolder {ENTRIES[name].folders[0]}, and give that folder as folder=... or in the environment "
-            f"variable {VARIABLE}.",
-        ]
+    """What to do where there is neither a file nor a network."""
+    files = ", ".join(file.name for file in missing)
+    looked = " or ".join(str(place) for place in (*given, _cache()))
+    return (
+        f"{name}: no {files} in {looked}, and none to be fetched:\n"
+        + "".join(f"  {failure}\n" for failure in failures)
+        + f"To do without a network, put these files, compressed ({', '.join(COMPRESSIONS)}) or not, in a folder or in "
+        f"its subfolder {ENTRIES[name].folders[0]}, and give the folder as folder=... or in the environment variable "
+        f"{VARIABLE}. They come from {ENTRIES[name].mirrors[0]}{missing[0].remote}."
     )
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from avare.datasets.dataset import DatasetError, require
-from avare.datasets.files import compression, verify
+from avare.datasets.files import verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,43 +59,31 @@ def download(files: Sequence[File], mirrors: Sequence[str], folder: Path, progre
 def _retrieve(url: str, files: Sequence[File], folder: Path, progress: bool) -> None:
     """One address into the folder; an archive is unpacked, and not kept."""
     pooch = require("pooch", "fetching datasets")
-    file, archived = files[0], files[0].remote.endswith(".tar.gz")
-
-    def checked(url: str, output: str, _: Any) -> None:
-        with _bar(progress, file.remote) as bar:
-            pooch.HTTPDownloader(progressbar=bar)(url, output, None)
-        if not archived:
-            verify(Path(output), file.checksum, ending=compression(file.remote), name=url)
-
-    with _quiet(pooch.get_logger()):
-        path = pooch.retrieve(url, file.remote_checksum, fname=file.remote, path=folder, downloader=checked)
-    if archived:
-        _unpack(Path(path), files, folder)
-        os.unlink(path)
+    remote, checksum = files[0].remote, files[0].remote_checksum
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        with _quiet(pooch.get_logger()), _bar(progress, remote) as bar:
+            downloader = pooch.HTTPDownloader(progressbar=bar)
+            path = Path(pooch.retrieve(url, checksum, fname=remote, path=work, downloader=downloader))
+        parts = _unpack(path, files) if remote.endswith(".tar.gz") else [path]
+        for file, part in zip(files, parts, strict=True):
+            verify(part, file.checksum)
+            os.replace(part, folder / part.name)
 
 
-def _unpack(archive: Path, files: Sequence[File], folder: Path) -> None:
-    """Put the files that are wanted out of an archive, each when it is whole and checked."""
-    wanted = {file.name: file for file in files}
+def _unpack(archive: Path, files: Sequence[File]) -> list[Path]:
+    """Some files out of an archive, beside it; the folders within the archive do not matter."""
+    parts = {file.name: archive.parent / file.name for file in files}
     with tarfile.open(archive) as members:
         for member in members:
-            name = Path(member.name).name
-            content = members.extractfile(member) if name in wanted else None
-            if content is None:
-                continue
-            descriptor, path = tempfile.mkstemp(dir=folder)
-            try:
-                with os.fdopen(descriptor, "wb") as output:
-                    while block := content.read(2**20):
-                        output.write(block)
-                verify(Path(path), wanted[name].checksum, ending="", name=f"{archive.name}, {name}")
-                os.replace(path, folder / name)
-            except BaseException:
-                os.unlink(path)
-                raise
-            del wanted[name]
-    if wanted:
-        raise DatasetError(f"{archive.name} does not hold {', '.join(wanted)}")
+            content = members.extractfile(member)
+            if content is not None and (name := Path(member.name).name) in parts:
+                with parts[name].open("wb") as output:
+                    shutil.copyfileobj(content, output)
+    for name, part in parts.items():
+        if not part.exists():
+            raise DatasetError(f"{archive.name} does not hold {name}")
+    return list(parts.values())
 
 
 @contextmanager

@@ -7,8 +7,9 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from avare.datasets.dataset import DatasetError
 
@@ -28,10 +29,10 @@ def compression(path: Path | str) -> str:
 
 
 @contextmanager
-def opened(path: Path, ending: str | None = None) -> Iterator[IO[bytes]]:
-    """What is inside a file, decompressed as its ending (or the given one) says."""
+def opened(path: Path) -> Iterator[BufferedIOBase]:
+    """What is inside a file, decompressed as its ending says."""
     try:
-        with _OPENERS.get(compression(path) if ending is None else ending, open)(path, "rb") as stream:
+        with _OPENERS.get(compression(path), open)(path, "rb") as stream:
             yield stream
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise _unreadable(path, error) from error
@@ -43,7 +44,7 @@ def lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     with opened(path) as stream:
         while more:
             try:
-                more = stream.read1(_BLOCK)  # type: ignore[attr-defined]  # all streams here have it
+                more = stream.read1(_BLOCK)
             except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
                 raise _unreadable(path, error, number) from error
             *whole, rest = (rest + more).split(b"\n")
@@ -54,7 +55,7 @@ def lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
                 number += len(whole)
 
 
-def exactly(path: Path, stream: IO[bytes], count: int) -> bytes:
+def exactly(path: Path, stream: BufferedIOBase, count: int) -> bytes:
     """So many bytes, or an error that says how many there are."""
     data = stream.read(count)
     if len(data) != count:
@@ -70,14 +71,14 @@ def size(path: Path) -> int:
         return sum(len(block) for block in iter(lambda: stream.read(_BLOCK), b""))
 
 
-def verify(path: Path, checksum: str, *, ending: str | None = None, name: str | None = None) -> None:
+def verify(path: Path, checksum: str) -> None:
     """Compare what is inside a file with its checksum, such as "md5:900150983cd24fb0d6963f7d28e17f72"."""
     algorithm, _, expected = checksum.partition(":")
-    with opened(path, ending) as stream:
+    with opened(path) as stream:
         found = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
     if found != expected:
         raise DatasetError(
-            f"{name or path} has the {algorithm.upper()} checksum {found} (of its contents, decompressed): "
+            f"{path} has the {algorithm.upper()} checksum {found} (of its contents, decompressed): "
             f"expected {expected}; it is damaged, or another file (verify=False reads it all the same)"
         )
 

@@ -4,8 +4,8 @@ Pixels are divided by 255 block by block, so that nothing is held beside the res
 """
 
 from collections.abc import Sequence
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ def read_cifar(paths: Sequence[Path]) -> Images:
     return X, y
 
 
-def _idx_shape(path: Path, stream: IO[bytes], dimensions: int) -> tuple[int, ...]:
+def _idx_shape(path: Path, stream: BufferedIOBase, dimensions: int) -> tuple[int, ...]:
     """The shape in the header: two zeros, 8 for bytes, the number of dimensions, then each as 4 bytes."""
     magic = exactly(path, stream, 4)
     if magic != bytes([0, 0, 8, dimensions]):
@@ -78,7 +78,7 @@ def _idx_shape(path: Path, stream: IO[bytes], dimensions: int) -> tuple[int, ...
     return tuple(shape.tolist())
 
 
-def _end(path: Path, stream: IO[bytes]) -> None:
+def _end(path: Path, stream: BufferedIOBase) -> None:
     if stream.read(1):
         raise DatasetError(f"{path} has more bytes than its header says")
 
