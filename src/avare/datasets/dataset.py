@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 
@@ -51,9 +50,3 @@ def require(module: str, purpose: str) -> Any:
     except ImportError as error:
         package = {"sklearn": "scikit-learn"}.get(module.split(".")[0], module.split(".")[0])
         raise ImportError(f"{purpose} needs {package}: pip install 'avare[experiments]'") from error
-
-
-def classes(labels: NDArray[np.float64]) -> NDArray[np.int64] | int:
-    """Labels as integers, or where the first stands that is none."""
-    whole = (labels == np.rint(labels)) & (np.abs(labels) <= 2.0**53)
-    return labels.astype(np.int64) if whole.all() else int(np.argmin(whole))

@@ -120,7 +120,7 @@ class _Bar:
 
     def reset(self) -> None:
         """From 0 again."""
-        self._bars.reset(self._task, total=self._total)
+        self._bars.reset(self._task, total=self.total)
 
     def close(self) -> None:
         """All have come."""

@@ -71,7 +71,7 @@ def size(path: Path) -> int:
         return sum(len(block) for block in iter(lambda: stream.read(_BLOCK), b""))
 
 
-def verify(path: Path, checksum: str) -> None:
+def verify(path: Path, checksum: str, advice: str = "") -> None:
     """Compare what is inside a file with its checksum, such as "md5:900150983cd24fb0d6963f7d28e17f72"."""
     algorithm, _, expected = checksum.partition(":")
     with opened(path) as stream:
@@ -79,7 +79,7 @@ def verify(path: Path, checksum: str) -> None:
     if found != expected:
         raise DatasetError(
             f"{path} has the {algorithm.upper()} checksum {found} (of its contents, decompressed): "
-            f"expected {expected}; it is damaged, or another file (verify=False reads it all the same)"
+            f"expected {expected}; it is damaged, or another file{advice}"
         )
 
 

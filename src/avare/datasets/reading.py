@@ -4,15 +4,17 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from avare import validation
-from avare.datasets.dataset import Dataset, DatasetError, classes, require
+from avare.datasets.dataset import Dataset, DatasetError, require
 from avare.datasets.files import compression
 from avare.datasets.libsvm import read_libsvm
 from avare.datasets.tables import Table, read_csv, read_npz, read_parquet
 
 _TASKS = ("classification", "regression")
+_LARGEST_CLASS = 2.0**53  # up to which float64 holds every integer
 
 
 def read(
@@ -67,7 +69,7 @@ def read(
     dense = validation.boolean("dense", dense)
     if features is not None:
         features = validation.integer("features", features, at_least=1, at_most=2**31 - 1)
-    place = Path(path)
+    place = Path(path).expanduser()
     name = place.stem if compression(place) else place.name
     kind = _KINDS.get(Path(name).suffix.lower(), "LIBSVM text")
     if kind in ("Parquet", "NumPy archive") and compression(place):
@@ -106,12 +108,13 @@ def _labels(path: Path, table: Table, task: str) -> NDArray[Any]:
     """Labels as the task wants them."""
     if task == "regression":
         return table.labels
-    y = classes(table.labels)
-    if isinstance(y, int):
+    wrong = np.flatnonzero((table.labels != np.rint(table.labels)) | (np.abs(table.labels) > _LARGEST_CLASS))
+    if len(wrong):
         raise DatasetError(
-            f"{path}, {table.place(y)}: label = {table.labels[y]}, must be an integer for classification "
+            f"{path}, {table.place(wrong[0])}: label = {table.labels[wrong[0]]}, must be an integer for classification "
             "(task='regression' takes any number)"
         )
+    y = table.labels.astype(np.int64)
     if (y == y[0]).all():
         raise DatasetError(f"{path} has one class only, {y[0]}: classification needs two or more")
     return y

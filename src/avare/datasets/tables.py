@@ -1,6 +1,7 @@
 """Tables with named columns, CSV and Parquet, and NumPy's archives: X, labels and where each row stands."""
 
 import csv
+import lzma
 import zipfile
 import zlib
 from array import array
@@ -16,6 +17,10 @@ from avare.datasets.files import lines
 
 _ROWS = 65_536  # looked at, or read, at once
 _MOST_NAMES = 20  # that an error lists
+_DAMAGES = (  # what a damaged archive makes NumPy and zipfile raise
+    *(OSError, EOFError, ValueError, KeyError, MemoryError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
 _PANDAS_INDEX = "__index_level_"  # how pandas calls an index that it keeps as a column
 
 
@@ -108,8 +113,9 @@ def read_parquet(path: Path, target: str | None) -> Table:
 def read_npz(path: Path) -> Table:
     """An archive of NumPy's that holds X, one row an example, and y."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+        with path.open("rb") as stream:  # which NumPy would leave open where it fails
+            archive = np.load(stream, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
                 raise DatasetError(f"{path} is one array: must be an archive with X and y, as numpy.savez makes")
             for name in ("X", "y"):
                 if name not in archive:
@@ -117,13 +123,13 @@ def read_npz(path: Path) -> Table:
             X, y = archive["X"], archive["y"]
     except DatasetError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGES as error:
         raise DatasetError(f"{path} cannot be read as .npz: {_brief(error)}") from error
     for name, values, ndim in (("X", X, 2), ("y", y, 1)):
         if values.dtype.kind not in "iuf":
             raise DatasetError(f"{path}: {name} has dtype {values.dtype}, must hold real numbers")
         if values.ndim != ndim:
-            raise DatasetError(f"{path}: {name} has shape {values.shape}, must have {ndim} dimensions")
+            raise DatasetError(f"{path}: {name} has shape {values.shape}, must have {ndim} dimension{'s' * (ndim > 1)}")
     if len(X) != len(y):
         raise DatasetError(f"{path}: X has {len(X)} rows, must match y, which has {len(y)}")
     if not X.size:
