@@ -18,6 +18,7 @@ from avare.datasets import DatasetError, catalogue, fetch, load, names, where
 from synthetic import Logistic
 from tiny_datasets import IJCNN1, cifar10, enter, idx, mnist, write
 
+pytestmark = pytest.mark.usefixtures("cache")
 DATA = os.environ.get("AVARE_DATA")
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {

@@ -20,6 +20,8 @@ import pytest
 from avare.datasets import DatasetError, catalogue, fetch, load, where
 from tiny_datasets import IJCNN1, archive, cifar10, enter, mnist, write
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 
 class Server:
     """Gives out contents by path, and remembers what was asked for."""
