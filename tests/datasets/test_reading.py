@@ -184,6 +184,17 @@ def test_libsvm_errors(tmp_path: Path, ending: str, text: str, message: str) -> 
         read(path)
 
 
+def test_an_array_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise MemoryError
+
+    path = put(tmp_path, "a", "1 2147483647:1\n0 1:1\n")
+    assert read(path).X.shape == (2, 2**31 - 1)
+    monkeypatch.setattr(np, "zeros", refuse)
+    with pytest.raises(DatasetError, match=re.escape(str(path)) + ": an array of 2 × 2147483647 does not fit in mem"):
+        read(path, dense=True)
+
+
 def test_features_bound_the_index(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="line 2: index 4 must be at most 3"):
         read(put(tmp_path, "a", "1 3:1\n0 4:1\n"), features=3)
@@ -392,6 +403,14 @@ def test_lines_do_not_depend_on_blocks(
         assert files.size(path) == len(content)
     expected = content.split(b"\n")
     assert found == list(enumerate(expected if expected[-1] else expected[:-1], start=1))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_lines_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    monkeypatch.setattr(files, "_BLOCK", 1000)
+    X = np.random.default_rng(1).random((3, 2000))
+    path = put(tmp_path, f"a{ending}", COMPRESS[ending](libsvm(X, np.arange(3)).encode()))
+    assert np.array_equal(read(path, dense=True).X, X)
 
 
 def test_libsvm_takes_little_memory_beside_the_result(tmp_path: Path) -> None:

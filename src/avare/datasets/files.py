@@ -15,6 +15,7 @@ from avare.datasets.dataset import DatasetError
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
+_FAILURES = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError)  # of reading
 _BLOCK = 2**20  # bytes read at once
 
 
@@ -34,25 +35,35 @@ def opened(path: Path) -> Iterator[BufferedIOBase]:
     try:
         with _OPENERS.get(compression(path), open)(path, "rb") as stream:
             yield stream
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except _FAILURES as error:
         raise _unreadable(path, error) from error
 
 
 def lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """The lines of a file, many at once, each time with the number of the first."""
-    number, rest, more = 1, b"", b" "
+    """The lines of a file, many at once, each time with the number of the first. O(size), however long a line is."""
+    number, pieces, held, ends = 1, [b""], 0, False
+    failure: Exception | None = None
     with opened(path) as stream:
-        while more:
+        while True:
             try:
                 more = stream.read1(_BLOCK)
-            except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-                raise _unreadable(path, error, number) from error
-            *whole, rest = (rest + more).split(b"\n")
-            if not more and rest:
-                whole = [*whole, rest]
+            except _FAILURES as error:  # to be raised after the lines that are whole
+                failure, more = error, b""
+            pieces.append(more)
+            held, ends = held + len(more), ends or b"\n" in more
+            if more and not (ends and held >= _BLOCK):
+                continue
+            *whole, rest = b"".join(pieces).split(b"\n")
+            if rest and not more and failure is None:
+                whole.append(rest)
             if whole:
                 yield number, whole
                 number += len(whole)
+            if failure is not None:
+                raise _unreadable(path, failure, number) from failure
+            if not more:
+                return
+            pieces, held, ends = [rest], len(rest), False
 
 
 def exactly(path: Path, stream: BufferedIOBase, count: int) -> bytes:
@@ -88,5 +99,5 @@ def _unreadable(path: Path, error: Exception, line: int | None = None) -> Datase
     place = "" if line is None or line == 1 else f" after line {line - 1}"
     if isinstance(error, EOFError):
         return DatasetError(f"{path} is truncated{place}: {error}")
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
     return DatasetError(f"{path} cannot be read{place}: {reason}")

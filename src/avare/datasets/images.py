@@ -3,6 +3,7 @@
 Pixels are divided by 255 block by block, so that nothing is held beside the result.
 """
 
+import math
 from collections.abc import Sequence
 from io import BufferedIOBase
 from pathlib import Path
@@ -17,6 +18,7 @@ Images = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 _CIFAR_PIXELS = 3 * 32 * 32
 _CLASSES = 10
+_MOST_PIXELS = 2**40  # far more than any machine can hold
 _ROWS = 512  # read at once
 
 
@@ -75,6 +77,8 @@ def _idx_shape(path: Path, stream: BufferedIOBase, dimensions: int) -> tuple[int
     shape = np.frombuffer(exactly(path, stream, 4 * dimensions), dtype=">u4")
     if not shape.all():
         raise DatasetError(f"{path} is empty: its shape is {tuple(shape.tolist())}")
+    if math.prod(shape.tolist()) > _MOST_PIXELS:
+        raise DatasetError(f"{path} is damaged: its header says that its shape is {tuple(shape.tolist())}")
     return tuple(shape.tolist())
 
 

@@ -97,7 +97,11 @@ def _table(path: Path, kind: str, target: str | None, dense: bool, features: int
     if not rows.features:
         raise DatasetError(f"{path} has labels only: no row has a feature")
     if dense:
-        X: Any = rows.dense()
+        try:
+            X: Any = rows.dense()
+        except MemoryError:
+            shape = f"{len(rows.labels)} × {rows.features}"
+            raise DatasetError(f"{path}: an array of {shape} does not fit in memory; dense=False may") from None
     else:
         sparse = require("scipy.sparse", "a sparse matrix")
         X = sparse.csr_matrix((rows.values, rows.columns, rows.starts), shape=(len(rows.labels), rows.features))

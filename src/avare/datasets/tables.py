@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from avare.datasets.dataset import DatasetError, require
 from avare.datasets.files import lines
 
-_ROWS = 65_536  # looked at, or read, at once
+_ROWS = 8_192  # looked at, or read, at once
 _MOST_NAMES = 20  # that an error lists
 _DAMAGES = (  # what a damaged archive makes NumPy and zipfile raise
     *(OSError, EOFError, ValueError, KeyError, MemoryError, RuntimeError),
