@@ -172,6 +172,7 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
     ("name", "content", "message"),
     [
         (IMAGES, b"", f"{IMAGES} is truncated: 4 bytes are missing"),
+        (IMAGES, b"\0\0\x08\x03" + 12 * b"\xff", rf"{IMAGES} is damaged: its header says that its shape is \(4294"),
         (IMAGES, b"\0\0\x08\x01" + bytes(8), f"{IMAGES} starts with 00000801: an idx file of this kind has 00000803"),
         (IMAGES, idx(np.zeros((7, 4, 3), dtype=np.uint8))[:-5], f"{IMAGES} is truncated: 5 bytes are missing"),
         (IMAGES, idx(np.zeros((7, 4, 3), dtype=np.uint8)) + b"x", f"{IMAGES} has more bytes than its header says"),
