@@ -1,6 +1,9 @@
 """Hypothesis draws the same examples at each run; with NUMBA_DISABLE_JIT=1, fewer of them."""
 
+from pathlib import Path
+
 import numba
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -11,3 +14,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("avare")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of datasets, and no data folder: nothing of who runs the test is seen."""
+    import pooch
+
+    folder = tmp_path / "cache"
+    monkeypatch.delenv("AVARE_DATA", raising=False)
+    monkeypatch.setattr(pooch, "os_cache", lambda name: folder)
+    return folder

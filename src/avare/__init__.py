@@ -2,6 +2,7 @@
 
 from importlib.metadata import version as _version
 
+from avare import datasets as datasets
 from avare import diagnostics as diagnostics
 from avare import problems as problems
 from avare import samplers as samplers

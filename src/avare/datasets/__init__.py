@@ -1,0 +1,9 @@
+"""What to learn from: named sets, checked and cached, and files of one's own."""
+
+from avare.datasets.catalogue import fetch as fetch
+from avare.datasets.catalogue import load as load
+from avare.datasets.catalogue import names as names
+from avare.datasets.catalogue import where as where
+from avare.datasets.dataset import Dataset as Dataset
+from avare.datasets.dataset import DatasetError as DatasetError
+from avare.datasets.reading import read as read

@@ -1,0 +1,142 @@
+"""Files from their official sources, checked before they are put in place."""
+
+import logging
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from avare.datasets.dataset import DatasetError, require
+from avare.datasets.files import verify
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a named set.
+
+    Parameters
+    ----------
+    name
+        What it is called, without the ending of a compression.
+    checksum
+        Of what is inside, as "algorithm:digits".
+    remote
+        What it, or the archive that holds it, is called at its source.
+    remote_checksum
+        Of that, as it comes; None where it is not known.
+    """
+
+    name: str
+    checksum: str
+    remote: str
+    remote_checksum: str | None = None
+
+
+def download(files: Sequence[File], mirrors: Sequence[str], folder: Path, progress: bool) -> list[str]:
+    """Put files in a folder; return what went wrong, or nothing if all are there.
+
+    Nothing is put in place that is not whole and checked.
+    """
+    for remote in dict.fromkeys(file.remote for file in files):
+        wanted = [file for file in files if file.remote == remote]
+        failures: list[str] = []
+        for mirror in mirrors:
+            try:
+                _retrieve(f"{mirror}{remote}", wanted, folder, progress)
+                break
+            except (OSError, ValueError, tarfile.TarError) as error:  # no network, no space, wrong checksum
+                failures.append(f"{mirror}{remote}: {error}")
+        else:
+            return failures
+    return []
+
+
+def _retrieve(url: str, files: Sequence[File], folder: Path, progress: bool) -> None:
+    """One address into the folder; an archive is unpacked, and not kept."""
+    pooch = require("pooch", "fetching datasets")
+    remote, checksum = files[0].remote, files[0].remote_checksum
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        with _quiet(pooch.get_logger()), _bar(progress, remote) as bar:
+            downloader = pooch.HTTPDownloader(progressbar=bar)
+            path = Path(pooch.retrieve(url, checksum, fname=remote, path=work, downloader=downloader))
+        parts = _unpack(path, files) if remote.endswith(".tar.gz") else [path]
+        for file, part in zip(files, parts, strict=True):
+            verify(part, file.checksum)
+            os.replace(part, folder / part.name)
+
+
+def _unpack(archive: Path, files: Sequence[File]) -> list[Path]:
+    """Some files out of an archive, beside it; the folders within the archive do not matter."""
+    parts = {file.name: archive.parent / file.name for file in files}
+    with tarfile.open(archive) as members:
+        for member in members:
+            content = members.extractfile(member)
+            if content is not None and (name := Path(member.name).name) in parts:
+                with parts[name].open("wb") as output:
+                    shutil.copyfileobj(content, output)
+    for name, part in parts.items():
+        if not part.exists():
+            raise DatasetError(f"{archive.name} does not hold {name}")
+    return list(parts.values())
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Without pooch's own remarks."""
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class _Bar:
+    """What pooch wants of a progress bar, shown by rich."""
+
+    def __init__(self, bars: Any, name: str) -> None:
+        self._bars, self._task = bars, bars.add_task(name, total=None)
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes to come."""
+        return self._total
+
+    @total.setter
+    def total(self, value: int) -> None:
+        self._total = value
+        self._bars.update(self._task, total=value)
+
+    def update(self, count: int) -> None:
+        """Some bytes have come."""
+        self._bars.advance(self._task, count)
+
+    def reset(self) -> None:
+        """From 0 again."""
+        self._bars.reset(self._task, total=self.total)
+
+    def close(self) -> None:
+        """All have come."""
+
+
+@contextmanager
+def _bar(progress: bool, name: str) -> Iterator[Any]:
+    """A bar, or False where none is wanted or rich is not installed."""
+    if not progress:
+        yield False
+        return
+    try:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        yield False
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns) as bars:
+        yield _Bar(bars, name)

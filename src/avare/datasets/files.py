@@ -1,0 +1,103 @@
+"""Files, compressed or not: what is inside them, its lines, and its checksum."""
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any
+
+from avare.datasets.dataset import DatasetError
+
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+COMPRESSIONS = tuple(_OPENERS)
+_FAILURES = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError)  # of reading
+_BLOCK = 2**20  # bytes read at once
+
+
+def compression(path: Path | str) -> str:
+    """The ending that says how a file is compressed, or nothing.
+
+    >>> compression("ijcnn1.t.bz2"), compression("ijcnn1.t")
+    ('.bz2', '')
+    """
+    ending = Path(path).suffix.lower()
+    return ending if ending in _OPENERS else ""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedIOBase]:
+    """What is inside a file, decompressed as its ending says."""
+    try:
+        with _OPENERS.get(compression(path), open)(path, "rb") as stream:
+            yield stream
+    except _FAILURES as error:
+        raise _unreadable(path, error) from error
+
+
+def lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+    """The lines of a file, many at once, each time with the number of the first. O(size), however long a line is."""
+    number, pieces, held, ends = 1, [b""], 0, False
+    failure: Exception | None = None
+    with opened(path) as stream:
+        while True:
+            try:
+                more = stream.read1(_BLOCK)
+            except _FAILURES as error:  # to be raised after the lines that are whole
+                failure, more = error, b""
+            pieces.append(more)
+            held, ends = held + len(more), ends or b"\n" in more
+            if more and not (ends and held >= _BLOCK):
+                continue
+            *whole, rest = b"".join(pieces).split(b"\n")
+            if rest and not more and failure is None:
+                whole.append(rest)
+            if whole:
+                yield number, whole
+                number += len(whole)
+            if failure is not None:
+                raise _unreadable(path, failure, number) from failure
+            if not more:
+                return
+            pieces, held, ends = [rest], len(rest), False
+
+
+def exactly(path: Path, stream: BufferedIOBase, count: int) -> bytes:
+    """So many bytes, or an error that says how many there are."""
+    data = stream.read(count)
+    if len(data) != count:
+        raise DatasetError(f"{path} is truncated: {count - len(data)} bytes are missing")
+    return data
+
+
+def size(path: Path) -> int:
+    """How many bytes are inside."""
+    if not compression(path):
+        return path.stat().st_size
+    with opened(path) as stream:
+        return sum(len(block) for block in iter(lambda: stream.read(_BLOCK), b""))
+
+
+def verify(path: Path, checksum: str, advice: str = "") -> None:
+    """Compare what is inside a file with its checksum, such as "md5:900150983cd24fb0d6963f7d28e17f72"."""
+    algorithm, _, expected = checksum.partition(":")
+    with opened(path) as stream:
+        found = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+    if found != expected:
+        raise DatasetError(
+            f"{path} has the {algorithm.upper()} checksum {found} (of its contents, decompressed): "
+            f"expected {expected}; it is damaged, or another file{advice}"
+        )
+
+
+def _unreadable(path: Path, error: Exception, line: int | None = None) -> DatasetError:
+    """The error of a file that cannot be opened, or not to its end."""
+    place = "" if line is None or line == 1 else f" after line {line - 1}"
+    if isinstance(error, EOFError):
+        return DatasetError(f"{path} is truncated{place}: {error}")
+    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return DatasetError(f"{path} cannot be read{place}: {reason}")

@@ -1,0 +1,257 @@
+"""Files from a server, which here is a local one: whole and checked, or not at all."""
+
+import bz2
+import dataclasses
+import gzip
+import hashlib
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pooch
+import pytest
+
+from avare.datasets import DatasetError, catalogue, fetch, load, where
+from tiny_datasets import IJCNN1, archive, cifar10, enter, mnist, write
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+class Server:
+    """Gives out contents by path, and remembers what was asked for."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes] = {}
+        self.cut: set[str] = set()  # what breaks off half way
+        self.asked: list[str] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                name = self.path.rpartition("/")[2]
+                server.asked.append(self.path)
+                if name not in server.contents:
+                    self.send_error(404)
+                    return
+                content = server.contents[name]
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content[: len(content) // 2] if name in server.cut else content)
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    running = Server()
+    yield running
+    running.close()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def inside(folder: Path) -> list[str]:
+    """Every file and folder below a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def zipped(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"{name}.bz2": bz2.compress(content) for name, content in files.items()}
+
+
+def test_fetches_once_checks_and_keeps(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, images, _ = mnist()
+    enter(monkeypatch, "mnist", files, (server.address,))
+    server.contents = {f"{name}.gz": gzip.compress(content) for name, content in files.items()}
+    assert set(where("mnist").values()) == {None}
+    train = load("mnist")
+    assert np.array_equal(train.X, images.reshape(7, 12).astype(np.float32) / np.float32(255))
+    assert len(server.asked) == 2  # the test part has not been asked for
+    paths = fetch("mnist")
+    assert paths == where("mnist") == {name: cache / "mnist" / f"{name}.gz" for name in files}
+    assert len(load("mnist", split="test")) == 2 and len(server.asked) == 4
+    assert inside(cache) == ["mnist", *sorted(f"mnist/{name}.gz" for name in files)]
+
+
+def test_an_archive_is_unpacked_and_not_kept(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, rows = cifar10()
+    enter(monkeypatch, "cifar10", files, (server.address,))
+    server.contents = {"cifar-10-binary.tar.gz": archive(files)}
+    assert set(fetch("cifar10")) == set(files)
+    assert server.asked == ["/cifar-10-binary.tar.gz"]
+    assert inside(cache) == ["cifar-10-batches-bin", *sorted(f"cifar-10-batches-bin/{name}" for name in files)]
+    assert np.array_equal(load("cifar10").y, rows[:15, 0])
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("fault", ["lacks a file", "holds another file", "is no archive"])
+def test_an_archive_that_is_not_as_expected(
+    server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    files = cifar10()[0]
+    enter(monkeypatch, "cifar10", files, (server.address,))
+    wrong = {name: b"other" if name == "data_batch_3.bin" else content for name, content in files.items()}
+    less = {name: content for name, content in files.items() if name != "data_batch_3.bin"}
+    content, message = {
+        "lacks a file": (archive(less), r"cifar-10-binary\.tar\.gz does not hold data_batch_3\.bin"),
+        "holds another file": (archive(wrong), r"data_batch_3\.bin has the SHA256 checksum .* expected "),
+        "is no archive": (b"<html>", "file could not be opened successfully|not a gzip file"),
+    }[fault]
+    server.contents = {"cifar-10-binary.tar.gz": content}
+    with pytest.raises(DatasetError, match=message):
+        load("cifar10")
+    # What came before the fault was whole and checked, and stays.
+    stayed = ["data_batch_1.bin", "data_batch_2.bin"] if fault == "holds another file" else []
+    assert inside(cache) == ["cifar-10-batches-bin", *(f"cifar-10-batches-bin/{name}" for name in stayed)]
+
+
+def test_wrong_contents_are_refused_and_not_kept(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    server.contents = zipped({**IJCNN1, "ijcnn1": b"1 1:1\n"})
+    found = hashlib.sha256(b"1 1:1\n").hexdigest()
+    expected = hashlib.sha256(IJCNN1["ijcnn1"]).hexdigest()
+    with pytest.raises(DatasetError, match=rf"{server.address}ijcnn1\.bz2: .* checksum {found} .*expected {expected}"):
+        load("ijcnn1", verify=False)  # which is for files of one's own
+    assert inside(cache) == ["ijcnn1"]
+
+
+def test_a_wrong_archive_is_refused_by_its_own_checksum(
+    server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    entry = catalogue.ENTRIES["ijcnn1"]
+    (train,) = entry.splits["train"]
+    splits = {"train": (dataclasses.replace(train, remote_checksum="md5:" + 32 * "0"),)}
+    monkeypatch.setitem(catalogue.ENTRIES, "ijcnn1", dataclasses.replace(entry, splits=splits))
+    server.contents = zipped(IJCNN1)
+    found = hashlib.md5(server.contents["ijcnn1.bz2"]).hexdigest()
+    with pytest.raises(DatasetError, match=f"0{{32}}.*{found}|{found}.*0{{32}}"):
+        load("ijcnn1")
+    assert inside(cache) == ["ijcnn1"]
+
+
+def test_an_interrupted_download_leaves_nothing(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    server.contents, server.cut = zipped(IJCNN1), {"ijcnn1.t.bz2"}
+    with pytest.raises(DatasetError, match=r"no ijcnn1\.t in .*\n.*ijcnn1\.t\.bz2: .*IncompleteRead"):
+        fetch("ijcnn1")
+    assert inside(cache) == ["ijcnn1", "ijcnn1/ijcnn1.bz2"]
+    server.cut.clear()
+    assert len(load("ijcnn1", split="test")) == 3
+
+
+def test_an_interrupted_program_leaves_nothing(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    server.contents = zipped(IJCNN1)
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        load("ijcnn1")
+    assert inside(cache) == ["ijcnn1"]
+
+
+def test_the_next_mirror_is_tried(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = f"http://127.0.0.1:{free_port()}/"
+    enter(monkeypatch, "ijcnn1", IJCNN1, (gone, f"{server.address}missing/", server.address))
+    server.contents = zipped({"ijcnn1": IJCNN1["ijcnn1"]})
+    assert len(load("ijcnn1")) == 2
+    assert inside(cache) == ["ijcnn1", "ijcnn1/ijcnn1.bz2"]
+
+
+def test_without_network_and_files_says_what_to_do(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    address = f"http://127.0.0.1:{free_port()}/"
+    enter(monkeypatch, "mnist", mnist()[0], (address, f"{address}mirror/"))
+    given = write(tmp_path / "given", {})
+    with pytest.raises(DatasetError) as caught:
+        load("mnist", folder=given)
+    message = str(caught.value)
+    assert message.startswith(
+        f"mnist: no train-images-idx3-ubyte, train-labels-idx1-ubyte in {given} or {cache}, and none to be fetched:\n"
+        f"  {address}train-images-idx3-ubyte.gz: "
+    )
+    assert f"\n  {address}mirror/train-images-idx3-ubyte.gz: " in message and "refused" in message
+    assert "compressed (.gz, .bz2, .xz) or not, in a folder or in its subfolder mnist" in message
+    assert "folder=... or in the environment variable AVARE_DATA" in message
+    assert inside(cache) == ["mnist"]
+
+
+def test_an_error_page_is_not_taken_for_a_file(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    with pytest.raises(DatasetError, match=r"ijcnn1\.bz2: 404"):
+        load("ijcnn1")
+    assert inside(cache) == ["ijcnn1"]
+
+
+def test_a_cache_that_cannot_be_written_is_named(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    server.contents = zipped(IJCNN1)
+    write(cache, {"ijcnn1": b"a file where a folder should be"})
+    with pytest.raises(DatasetError, match="File exists"):
+        load("ijcnn1", split="test")
+
+
+def test_a_damaged_cache_is_fetched_again(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    server.contents = zipped(IJCNN1)
+    write(cache / "ijcnn1", {"ijcnn1.bz2": b"half", "ijcnn1.t.bz2": bz2.compress(b"1 1:1\n-1 1:2\n")})
+    assert load("ijcnn1").y.tolist() == [-1, 1]
+    assert len(load("ijcnn1", split="test", verify=False)) == 2  # as it is
+    assert len(load("ijcnn1", split="test")) == 3
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_progress_is_shown_where_rich_is_installed(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rich: bool
+) -> None:
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    server.contents = zipped(IJCNN1)
+    level = pooch.get_logger().level
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich.progress", None)
+    fetch("ijcnn1", progress=True)
+    printed = capsys.readouterr()
+    assert ("ijcnn1.t.bz2" in printed.out) == rich and not printed.err
+    assert pooch.get_logger().level == level != logging.WARNING
+
+
+def test_nothing_is_shown_unless_asked_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    server.contents = zipped(IJCNN1)
+    fetch("ijcnn1")
+    printed = capsys.readouterr()
+    assert not printed.out and not printed.err

@@ -1,0 +1,541 @@
+"""Files of one's own: what is read is what was written, and what is wrong is named."""
+
+import bz2
+import contextlib
+import csv
+import gzip
+import io
+import lzma
+import math
+import re
+import sys
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import scipy.sparse
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from avare.datasets import Dataset, DatasetError, files, read
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda content: content,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+endings = pytest.mark.parametrize("ending", COMPRESS)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+matrices = arrays.arrays(np.float64, st.tuples(st.integers(2, 6), st.integers(1, 5)), elements=finite)
+
+
+def put(folder: Path, name: str, content: bytes | str) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def libsvm(X: NDArray[np.float64], y: NDArray[Any]) -> str:
+    rows = (" ".join(f"{j + 1}:{v!r}" for j, v in enumerate(row) if v != 0.0) for row in X.tolist())
+    return "".join(f"{label!r} {row}\n" for label, row in zip(y.tolist(), rows, strict=True))
+
+
+def table(X: NDArray[np.float64], y: NDArray[Any]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    writer.writerow(["label, of all", *(f"x{j}" for j in range(X.shape[1]))])
+    writer.writerows([[label, *row] for label, row in zip(y.tolist(), X.tolist(), strict=True)])
+    return stream.getvalue()
+
+
+def parquet(**columns: Any) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(columns), sink, row_group_size=3)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def npz(compress: bool = False, **members: Any) -> bytes:
+    stream = io.BytesIO()
+    (np.savez_compressed if compress else np.savez)(stream, **members)
+    return stream.getvalue()
+
+
+# --- what is written is read ---------------------------------------------------------------
+
+
+@given(X=matrices, ending=st.sampled_from(list(COMPRESS)), data=st.data())
+def test_round_trips_are_exact(tmp_path_factory: pytest.TempPathFactory, X: Any, ending: str, data: Any) -> None:
+    folder = tmp_path_factory.mktemp("round")
+    y = data.draw(arrays.arrays(np.float64, len(X), elements=finite))
+    wide = np.column_stack([X, np.ones(len(X))])  # so that the last column is there
+    for name, content, target, expected in (
+        (f"a.libsvm{ending}", COMPRESS[ending](libsvm(wide, y).encode()), None, wide),
+        (f"a.csv{ending}", COMPRESS[ending](table(X, y).encode()), "label, of all", X),
+        ("a.npz", npz(X=X, y=y), None, X),
+        ("b.npz", npz(compress=True, X=np.asfortranarray(X), y=y), None, X),
+        ("a.parquet", parquet(y=y, **{f"x{j}": X[:, j] for j in range(X.shape[1])}), "y", X),
+    ):
+        found = read(put(folder, name, content), target=target, task="regression", dense=True)
+        assert found.X.dtype == found.y.dtype == np.float64 and found.X.flags.c_contiguous
+        assert np.array_equal(found.X, expected) and np.array_equal(found.y, y)
+        assert found.name == name[0] and found.source == str(folder / name)
+
+
+def test_libsvm_is_sparse_unless_asked_otherwise(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.svm", "# first\n\n-1 1:0.5 3:2 # note: 4:5\r\n \t \n+1\t2:1e0   3:0.\n1e0\n-1. 1:.5")
+    expected = np.array([[0.5, 0, 2], [0, 1, 0], [0, 0, 0], [0.5, 0, 0]])
+    found = read(path)
+    assert scipy.sparse.issparse(found.X) and found.X.format == "csr" and found.X.dtype == np.float64
+    assert found.X.nnz == 5 and found.X.has_sorted_indices  # a zero that is written is kept
+    assert np.array_equal(found.X.toarray(), expected)
+    assert found.y.dtype == np.int64 and found.y.tolist() == [-1, 1, 1, -1]
+    assert np.array_equal(read(path, dense=True).X, expected)
+    assert read(path, features=7).X.shape == (4, 7)
+    assert found.description == "LIBSVM text: 4 rows, 3 features" and len(found) == 4
+    assert repr(found).startswith("Dataset(name='a', X=(4, 3) csr_matrix of float64, y=int64")
+
+
+@pytest.mark.parametrize("name", ["a.libsvm", "a.t.bz2", "a", "a.binary.scale.xz", "a.txt.GZ"])
+def test_what_has_no_other_ending_is_libsvm(tmp_path: Path, name: str) -> None:
+    content = COMPRESS[files.compression(name)](b"1 1:1\n0 2:2\n")
+    assert read(put(tmp_path, name, content)).X.shape == (2, 2)
+
+
+def test_csv(tmp_path: Path) -> None:
+    text = '\ufeff a ,"b\nc",y\r\n1,2,0\r\n\r\n"3", 4 ,1\r\n'
+    found = read(put(tmp_path, "some.csv", text), target="y")
+    assert found.X.tolist() == [[1.0, 2.0], [3.0, 4.0]] and found.y.tolist() == [0, 1]
+    assert read(tmp_path / "some.csv", target="a").y.tolist() == [1, 3]
+
+
+def test_parquet_of_many_kinds_and_row_groups(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {
+        "a": np.arange(8, dtype=np.uint8),
+        "y": np.arange(8, dtype=np.int32) % 3,
+        "b": np.linspace(0, 1, 8, dtype=np.float32),
+        "__index_level_0__": np.arange(8),
+    }
+    found = read(put(tmp_path, "some.pq", parquet(**columns)), target="y")
+    assert found.X.dtype == np.float64 and found.y.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert np.array_equal(found.X, np.column_stack([columns["a"], columns["b"]]))  # and not pandas' index
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("float32", "float32"), ("float64", "float64"), ("float16", "float64"), ("uint8", "float64")]
+)
+def test_npz_keeps_single_precision(tmp_path: Path, kind: str, expected: str) -> None:
+    found = read(put(tmp_path, "a.npz", npz(X=np.eye(3, dtype=kind), y=np.arange(3, dtype=np.uint8), z=1)))
+    assert found.X.dtype == expected and np.array_equal(found.X, np.eye(3)) and found.y.dtype == np.int64
+
+
+# --- what is wrong is named ----------------------------------------------------------------
+
+
+@endings
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", " is empty: it has no rows"),
+        ("\n  \n# nothing\n", " is empty: it has no rows"),
+        ("1\n2\n", " has labels only: no row has a feature"),
+        ("1 1:1\nDear reader,\n", ", line 2: label 'Dear' must be a finite number; a line is `label index:value"),
+        ("1 1:1\nnan 1:1\n", ", line 2: label 'nan' must be a finite number"),
+        ("1 1:1\n-inf 1:1\n", ", line 2: label '-inf' must be a finite number"),
+        ("1:1 2:1\n", ", line 1: label '1:1' must be a finite number"),
+        ("1,2 2:1\n", ", line 1: label '1,2' must be a finite number"),
+        ("1_0 2:1\n", ", line 1: label '1_0' must be a finite number"),
+        ("# x\n\n1 1:1\n1 1:1 2:NaN\n", ", line 4: value 'NaN' of index '2' must be a finite number"),
+        ("1 1:inf\n", ", line 1: value 'inf' of index '1' must be a finite number"),
+        ("1 1:\n", ", line 1: value '' of index '1' must be a finite number"),
+        ("1 1:0x1\n", ", line 1: value '0x1' of index '1' must be a finite number"),
+        ("1 1:1:1\n", ", line 1: value '1:1' of index '1' must be a finite number"),
+        ("1 1:1\n2 1:1e400\n", ", line 2: a number is beyond float64"),
+        ("1 1:1\n-2e999 1:1\n", ", line 2: a number is beyond float64"),
+        ("1 1:1\n1 0:1\n", ", line 2: index 0 must be at least 1: LIBSVM counts from 1"),
+        ("1 1:1\n1 -1:1\n", ", line 2: index '-1' must be an integer, at least 1"),
+        ("1 1.5:1\n", ", line 1: index '1.5' must be an integer"),
+        ("1 :1\n", ", line 1: index '' must be an integer"),
+        ("1 5:1\n1 1:1 7:1 7:2\n", ", line 2: index 7 must be above the one before it, 7"),
+        ("1 5:1\n\n1 3:1 7:1 2:2\n", ", line 3: index 2 must be above the one before it, 7"),
+        ("1 2147483648:1\n", ", line 1: index 2147483648 must be at most 2147483647"),
+        ("1 99999999999999999999:1\n", ", line 1: index 100000000000000000000 must be at most"),
+        ("1 7\n", ", line 1: '7' must be index:value"),
+        ("1 qid:3 1:1\n", r", line 1: 'qid:3': queries \(qid\) are for ranking, and not supported"),
+        ("1 1:1\f2:2\n", ", line 1: has control characters between its numbers"),
+        ("1 1:1\n0.5 1:2\n", r", line 2: label = 0.5, must be an integer for classification \(task='regression' takes"),
+        ("1 1:1\n\n1e300 1:2\n", r", line 3: label = 1e\+300, must be an integer"),
+        ("3 1:1\n3 1:2\n", " has one class only, 3: classification needs two or more"),
+        ("1 1:" + 90 * "x", f", line 1: value '{40 * 'x'}...' of index '1'"),
+    ],
+)
+def test_libsvm_errors(tmp_path: Path, ending: str, text: str, message: str) -> None:
+    path = put(tmp_path, f"a.libsvm{ending}", COMPRESS[ending](text.encode()))
+    with pytest.raises(DatasetError, match=re.escape(str(path)) + message):
+        read(path)
+
+
+def test_an_array_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise MemoryError
+
+    path = put(tmp_path, "a", "1 2147483647:1\n0 1:1\n")
+    assert read(path).X.shape == (2, 2**31 - 1)
+    monkeypatch.setattr(np, "zeros", refuse)
+    with pytest.raises(DatasetError, match=re.escape(str(path)) + ": an array of 2 × 2147483647 does not fit in mem"):
+        read(path, dense=True)
+
+
+def test_features_bound_the_index(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="line 2: index 4 must be at most 3"):
+        read(put(tmp_path, "a", "1 3:1\n0 4:1\n"), features=3)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_task_decides_on_labels(tmp_path: Path, task: Any) -> None:
+    path = put(tmp_path, "a", "1.5 1:1\n1.5 1:2\n")
+    if task == "regression":
+        found = read(path, task=task)
+        assert found.y.dtype == np.float64 and found.y.tolist() == [1.5, 1.5]
+    else:
+        with pytest.raises(DatasetError, match=r"line 1: label = 1\.5"):
+            read(path, task=task)
+
+
+@endings
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", " is empty: it has no rows$"),
+        ("a,y\n", " is empty: it has no rows below its header"),
+        ("1,2\n3,4\n", ", line 1: must be a header, the names of the columns"),
+        ("a,b\n1,2\n", ": target = 'y', must be one of its columns: a, b"),
+        ("\n\na,a,y\n1,2,3\n", " has two columns 'a': names must differ"),
+        ("y\n1\n0\n", " has no column beside the target 'y'"),
+        ("a,y\n1,0\n1\n", ", line 3: has 1 cells, but the header has 2"),
+        ("a,y\n1,0\n\n1,2,3\n", ", line 4: has 3 cells, but the header has 2"),
+        ("a,y\n1,0\nred,1\n", ", line 3: column 'a' = 'red', must be a number"),
+        ("a,y\n1,0\n2,cat\n", ", line 3: column 'y' = 'cat', must be a number"),
+        ("a,y\n1,0\n,1\n", ", line 3: column 'a' = '', must be a number"),
+        ("a,y\n1_0,0\n", ", line 2: column 'a' = '1_0', must be a number"),
+        ("a,y\n1,0\n\n2,nan\n", ", line 4: column 'y' = nan, must be finite"),
+        ("a,b,y\n1,0,1\n2,-inf,0\n", ", line 3: column 'b' = -inf, must be finite"),
+        ("a,y\n1,0\n2,0.5\n", r", line 3: label = 0\.5, must be an integer"),
+        ("a,y\n1,0\n2,0\n", " has one class only, 0"),
+        ('a,y\n1,0\n2,"1', ", line 3: unexpected end of data"),
+        ("a,y\r1,0\r2,1\r", ", line 1: new-line character seen"),
+    ],
+)
+def test_csv_errors(tmp_path: Path, ending: str, text: str, message: str) -> None:
+    path = put(tmp_path, f"a.csv{ending}", COMPRESS[ending](text.encode()))
+    with pytest.raises(DatasetError, match=re.escape(str(path)) + message):
+        read(path, target="y")
+
+
+def test_a_missing_target_lists_the_columns(tmp_path: Path) -> None:
+    header = ",".join(f"c{k}" for k in range(30))
+    with pytest.raises(
+        DatasetError, match=r"target = None, must be one of its columns: c0, c1, .*, c19, \.\.\. \(30 in"
+    ):
+        read(put(tmp_path, "a.csv", header + "\n"))
+    with pytest.raises(DatasetError, match=r"target = 'z', must be one of its columns: a, b$"):
+        read(put(tmp_path, "a.parquet", parquet(a=[1], b=[2])), target="z")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (parquet(a=[1.0, 2.0], y=["cat", "dog"]), ": column 'y' holds string, must hold numbers"),
+        (parquet(a=[True, False], y=[0, 1]), ": column 'a' holds bool, must hold numbers"),
+        (parquet(a=[[1], [2]], y=[0, 1]), ": column 'a' holds list<.*>, must hold numbers"),
+        (parquet(a=[1, 2, 3, 4, None], y=[0, 1, 0, 1, 0]), ", row 4: column 'a' is null"),
+        (parquet(a=[1.0, 2.0, 3.0, math.inf], y=[0, 1, 0, 1]), ", row 3: column 'a' = inf, must be finite"),
+        (parquet(a=[1.0, 2.0], y=[0.0, math.nan]), ", row 1: column 'y' = nan, must be finite"),
+        (parquet(a=[1.0, 2.0], y=[0.0, 0.5]), r", row 1: label = 0\.5, must be an integer"),
+        (parquet(a=[1.0, 2.0], y=[1, 1]), " has one class only, 1"),
+        (parquet(a=pyarrow.array([], "int8"), y=pyarrow.array([], "int8")), " is empty: it has no rows"),
+        (parquet(y=[1, 2]), " has no column beside the target 'y'"),
+        (parquet(a=[1.0, 2.0], y=[1, 0])[:-20], " cannot be read as Parquet: "),
+        (b"", " cannot be read as Parquet: "),
+        (b"PAR1 and more PAR1", " cannot be read as Parquet: "),
+    ],
+)
+def test_parquet_errors(tmp_path: Path, content: bytes, message: str) -> None:
+    path = put(tmp_path, "a.parquet", content)
+    with pytest.raises(DatasetError, match=re.escape(str(path)) + message):
+        read(path, target="y")
+
+
+def single(values: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, values)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npz(x=[1], y=[1]), " has no X: it holds x, y"),
+        (npz(X=[[1]]), " has no y: it holds X"),
+        (npz(X=[[1], [2]], y=[1]), ": X has 2 rows, must match y, which has 1"),
+        (npz(X=[1, 2], y=[1, 2]), r": X has shape \(2,\), must have 2 dimensions"),
+        (npz(X=[[1], [2]], y=[[1], [2]]), r": y has shape \(2, 1\), must have 1 dimension$"),
+        (npz(X=[["a"], ["b"]], y=[1, 2]), ": X has dtype <U1, must hold real numbers"),
+        (npz(X=[[1], [2]], y=[1j, 2]), ": y has dtype complex128, must hold real numbers"),
+        (npz(X=np.array([[None], [2]]), y=[1, 2]), " cannot be read as .npz: .*allow_pickle"),
+        (npz(X=[[1.0, 2.0], [3.0, math.nan]], y=[1, 2]), r": X\[1, 1\] = nan, must be finite"),
+        (npz(X=[[1.0], [3.0]], y=[1, -math.inf]), r": y\[1\] = -inf, must be finite"),
+        (npz(X=[[1.0], [3.0]], y=[1, 0.5]), r", y\[1\]: label = 0\.5, must be an integer"),
+        (npz(X=np.zeros((0, 3)), y=[]), r" is empty: X has shape \(0, 3\)"),
+        (npz(X=np.zeros((2, 0)), y=[1, 2]), r" is empty: X has shape \(2, 0\)"),
+        (npz(X=[[1], [2]], y=[1, 2])[:-30], " cannot be read as .npz: "),
+        (single(np.ones(3)), " is one array: must be an archive with X and y"),
+        (b"", " cannot be read as .npz: "),
+        (b"text", " cannot be read as .npz: "),
+    ],
+)
+def test_npz_errors(tmp_path: Path, content: bytes, message: str) -> None:
+    path = put(tmp_path, "a.npz", content)
+    with pytest.raises(DatasetError, match=re.escape(str(path)) + message):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error", "message"),
+    [
+        ("a", {"task": "ranking"}, ValueError, "task = 'ranking': must be one of 'classification', 'regression'"),
+        ("a", {"dense": 1}, TypeError, "dense = 1: must be True or False"),
+        ("a", {"features": 0}, ValueError, "features = 0: must be at least 1"),
+        ("a", {"target": "y"}, ValueError, "target = 'y': .*a is read as LIBSVM text, which has no named columns"),
+        ("a.npz", {"target": "y"}, ValueError, "target = 'y': .* is read as NumPy archive, which has no"),
+        ("a.csv", {"features": 3}, ValueError, "features = 3: .* is read as CSV, which has its own number"),
+        ("a.npz.gz", {}, DatasetError, "only text is read compressed; decompress it first"),
+        ("missing", {}, DatasetError, "missing: there is no such file"),
+        (".", {}, DatasetError, "there is no such file"),
+    ],
+)
+def test_refuses_bad_arguments(
+    tmp_path: Path, name: str, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    for each in ("a", "a.csv", "a.npz", "a.npz.gz"):
+        put(tmp_path, each, "1 1:1\n0 1:2\n")
+    with pytest.raises(error, match=message):
+        read(tmp_path / name, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "content", "message"),
+    [
+        ("scipy.sparse", "a", b"1 1:1\n0 1:1\n", "a sparse matrix needs scipy: pip install 'avare"),
+        ("pyarrow", "a.parquet", parquet(a=[1], y=[1]), "reading Parquet needs pyarrow: pip install 'avare"),
+    ],
+)
+def test_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str, content: bytes, message: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=message):
+        read(put(tmp_path, name, content), target="y" if name != "a" else None)
+
+
+# --- compressed files ----------------------------------------------------------------------
+
+LINES = "".join(f"{k % 2} 1:{k * 0.37}\n" for k in range(20)).encode()
+
+
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("kind", ["svm", "csv"])
+def test_a_truncated_file_says_after_which_line(tmp_path: Path, ending: str, kind: str) -> None:
+    values = np.random.default_rng(0).random(70_000).tolist()  # for bzip2, more than a block
+    if kind == "csv":
+        text, target = "x,y\n" + "".join(f"{v},{k % 2}\n" for k, v in enumerate(values)), "y"
+    else:
+        text, target = "".join(f"{k % 2} 1:{v}\n" for k, v in enumerate(values)), None
+    cut = COMPRESS[ending](text.encode())[:-50_000]
+    decompress: Any = {
+        ".gz": lambda: zlib.decompressobj(31),
+        ".bz2": bz2.BZ2Decompressor,
+        ".xz": lzma.LZMADecompressor,
+    }[ending]()
+    whole = decompress.decompress(cut).count(b"\n")
+    assert 0 < whole < 70_000
+    path = put(tmp_path, f"a.{kind}{ending}", cut)
+    with pytest.raises(DatasetError, match=re.escape(f"{path} is truncated after line {whole}: ")):
+        read(path, target=target)
+
+
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
+def test_what_is_not_compressed_cannot_be_decompressed(tmp_path: Path, ending: str) -> None:
+    path = put(tmp_path, f"a{ending}", b"1 1:1\n0 1:1\n")
+    with pytest.raises(DatasetError, match=re.escape(str(path)) + " cannot be read: "):
+        read(path)
+
+
+def test_a_file_that_may_not_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    path = put(tmp_path, "a.gz", b"")
+    monkeypatch.setitem(files._OPENERS, ".gz", refuse)
+    with pytest.raises(DatasetError, match=re.escape(f"{path} cannot be read: Permission denied")):
+        read(path)
+
+
+@given(content=st.binary(max_size=60), block=st.integers(1, 9), ending=st.sampled_from(list(COMPRESS)))
+@example(content=b"a\n\nb", block=1, ending="")
+@example(content=b"a\r\n", block=1, ending=".gz")
+def test_lines_do_not_depend_on_blocks(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, block: int, ending: str
+) -> None:
+    path = put(tmp_path_factory.mktemp("lines"), f"a{ending}", COMPRESS[ending](content))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(files, "_BLOCK", block)
+        found = [(first + k, line) for first, part in files.lines(path) for k, line in enumerate(part)]
+        assert files.size(path) == len(content)
+    expected = content.split(b"\n")
+    assert found == list(enumerate(expected if expected[-1] else expected[:-1], start=1))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_lines_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    monkeypatch.setattr(files, "_BLOCK", 1000)
+    X = np.random.default_rng(1).random((3, 2000))
+    path = put(tmp_path, f"a{ending}", COMPRESS[ending](libsvm(X, np.arange(3)).encode()))
+    assert np.array_equal(read(path, dense=True).X, X)
+
+
+def test_libsvm_takes_little_memory_beside_the_result(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).random((20_000, 20)).round(6)
+    path = put(tmp_path, "a", libsvm(X, np.arange(20_000) % 2))
+    read(path)  # what is imported is
+    tracemalloc.start()
+    found = read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(found.X.toarray(), X)
+    # The result, which has grown in place with some room to spare, and a megabyte of text with its numbers, some 10 MB.
+    assert peak < 1.3 * (found.X.data.nbytes + found.X.indices.nbytes) + 12e6
+
+
+# --- anything at all -----------------------------------------------------------------------
+
+MATTER = st.text(alphabet="0123456789.:+-eE #\n\r\t\fqidnaf_,\"xy'", max_size=60)
+
+
+def plain(text: str) -> list[tuple[float, dict[int, float]]] | None:
+    """The LIBSVM format, read as simply as can be; None where it is not."""
+    number = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+    rows = []
+    for line in text.split("\n"):
+        words = [word for word in re.split("[ \t]+", line.split("#")[0].rstrip("\r \t")) if word]
+        if not words:
+            continue
+        label, *pairs = words
+        row: dict[int, float] = {}
+        if not re.fullmatch(number, label) or math.isinf(float(label)):
+            return None
+        for pair in pairs:
+            if not re.fullmatch(f"[0-9]+:{number}", pair) or math.isinf(float(pair.split(":")[1])):
+                return None
+            index = int(pair.split(":")[0])
+            if not max(row, default=0) < index < 2**31:
+                return None
+            row[index] = float(pair.split(":")[1])
+        rows.append((float(label), row))
+    return rows if any(row for _, row in rows) else None
+
+
+lines_of_text = st.lists(
+    st.builds(
+        lambda label, pairs, tail: " ".join([label, *(f"{i}:{v}" for i, v in pairs)]) + tail,
+        st.sampled_from(["1", "-1", "+1.5", "1e3", ".5", "nan", "", "1e999"]) | finite.map(repr),
+        st.lists(st.tuples(st.integers(0, 5) | st.integers(0, 2**32), finite.map(repr)), max_size=4),
+        st.sampled_from(["", " ", "\r", "#", " # 1:2", "\t", ":", "\f"]),
+    ),
+    max_size=6,
+).map("\n".join)
+
+
+@given(text=MATTER | lines_of_text)
+@example(text="1 1:1\n\n")
+@example(text="1 1:1\r\r\n2 1:1 \r \n")
+def test_libsvm_agrees_with_a_plain_reader(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = put(tmp_path_factory.mktemp("plain"), "a.libsvm", text)
+    expected = plain(text)
+    if expected is None:
+        with pytest.raises(DatasetError, match=re.escape(str(path))):
+            read(path, task="regression")
+        return
+    found = read(path, task="regression")
+    rows = [found.X[[k]] for k in range(len(found))]
+    assert found.y.tolist() == [label for label, _ in expected]
+    assert [dict(zip(row.indices + 1, row.data, strict=True)) for row in rows] == [row for _, row in expected]
+
+
+VALID: dict[str, bytes] = {
+    "a.libsvm": LINES[:300],
+    "a.libsvm.gz": gzip.compress(LINES[:300]),
+    "a.libsvm.bz2": bz2.compress(LINES[:300]),
+    "a.libsvm.xz": lzma.compress(LINES[:300]),
+    "a.csv": b'x,"z",y\n1,2,0\n3,"4",1\n5,6,1\n',
+    "a.csv.gz": gzip.compress(b"x,z,y\n1,2,0\n3,4,1\n5,6,1\n"),
+    "a.parquet": parquet(x=[1.0, 2.0, 3.0], z=[1, 2, 3], y=[0, 1, 0]),
+    "a.npz": npz(X=np.eye(3), y=[0, 1, 0]),
+    "b.npz": npz(compress=True, X=np.eye(3), y=[0, 1, 0]),
+}
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Lets pass only errors that name the file."""
+    try:
+        yield
+    except DatasetError as error:
+        if str(path) not in str(error):
+            raise AssertionError(f"does not name {path}: {error}") from error
+        raise
+
+
+def attempt(path: Path) -> None:
+    """Reads, or raises the one error, which names the file."""
+    found: Dataset | None = None
+    with contextlib.suppress(DatasetError), naming(path):
+        found = read(path, target="y" if ".csv" in path.name or ".parquet" in path.name else None)
+    if found is None:
+        return
+    assert found.X.shape[0] == len(found.y) > 1
+    assert np.isfinite(found.X.data if scipy.sparse.issparse(found.X) else found.X).all()
+
+
+@given(name=st.sampled_from(list(VALID)), content=st.binary(max_size=200) | MATTER.map(str.encode))
+def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, name: str, content: bytes) -> None:
+    attempt(put(tmp_path_factory.mktemp("any"), name, content))
+
+
+@given(
+    name=st.sampled_from(list(VALID)),
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
+    end=st.floats(0.0, 1.0) | st.just(1.0),
+)
+def test_damaged_files_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, name: str, changes: list[tuple[float, int]], end: float
+) -> None:
+    content = bytearray(VALID[name])
+    for where, value in changes:
+        content[int(where * len(content))] = value
+    attempt(put(tmp_path_factory.mktemp("damaged"), name, bytes(content[: round(end * len(content))])))
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_what_the_damage_is_done_to_is_sound(tmp_path: Path, name: str) -> None:
+    path = put(tmp_path, name, VALID[name])
+    assert len(read(path, target="y" if ".csv" in name or ".parquet" in name else None)) > 1
