@@ -116,6 +116,7 @@ class Loop:
         """How many iterates have been kept."""
         return max(0, self.step - self._plan.burn_in) // self._plan.thin
 
+    @np.errstate(over="ignore", invalid="ignore")  # what overflows is found, and told as divergence
     def run(self, interrupt: Interrupt, say: Callable[["Loop"], None]) -> None:
         """Go on until the end, or until something stops it."""
         self.sampler._follow(lambda: self.problem._norms(self.iterates.x))

@@ -31,9 +31,7 @@ class Chain:
         kept = min(loop.kept() for loop in loops)
         self.draws: Vector = np.stack([loop.iterates.draws[:kept] for loop in loops])
         """Chains by draws by dim."""
-        self.step_sizes: Vector = (
-            np.array([loops[0]._sizes(burn_in + thin * (k + 1), 1)[0] for k in range(kept)]) if kept else np.empty(0)
-        )
+        self.step_sizes: Vector = loops[0]._sizes(burn_in + 1, kept * thin)[thin - 1 :: thin]
         """The step size at each draw."""
         self.traces: list[Trace] = [loop.trace for loop in loops]
         """One table of evaluations a chain."""
