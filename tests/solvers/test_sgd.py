@@ -1,9 +1,7 @@
 """SGD: the compiled loop, the plain one, and all that stands around them."""
 
-import io
 import math
 import os
-import pickle
 import signal
 import threading
 from collections.abc import Callable
@@ -13,43 +11,13 @@ import numba
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import sparse
 
 import avare
-from avare.problems import Generic, Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
+from avare.problems import Generic, Linear
 from avare.samplers import get, names
 from avare.samplers.registry import example
 from avare.solvers import DivergenceWarning, Progress
-
-N, D = 150, 4
-PROBLEMS = ("Softmax", "Logistic", "LeastSquares", "Huber", "SmoothedHinge")
-
-
-def make(name: str, *, csr: bool = False, n: int = N, **options: Any) -> Linear:
-    generator = np.random.default_rng(11)
-    X = generator.normal(size=(n, D)) * generator.lognormal(0, 1, (n, 1)) / 3
-    X[generator.random((n, D)) < 0.2] = 0.0
-    outputs = X @ np.array([1.0, -2.0, 0.5, 1.0]) + 0.3 * generator.normal(size=n)
-    rows = sparse.csr_matrix(X) if csr else X
-    options = {"l2": 0.7, **options}
-    if name == "Softmax":
-        return Softmax(rows, np.digitize(outputs, [-0.5, 0.5]), **options)
-    if name in ("Logistic", "SmoothedHinge"):
-        kind = Logistic if name == "Logistic" else SmoothedHinge
-        return kind(rows, np.sign(outputs + 0.2 * generator.normal(size=n)), **options)
-    return (LeastSquares if name == "LeastSquares" else Huber)(rows, outputs, **options)
-
-
-def plainly(problem: Linear) -> Generic:
-    """The same problem, for the loop in Python."""
-    return Generic(
-        problem.n,
-        problem.dim,
-        batch_gradient=problem._batch_gradient,
-        objective=problem._objective,
-        norms=problem._norms,
-        l2=problem.l2,
-    )
+from linear_models import PROBLEMS, N, make, plainly, saved_and_loaded
 
 
 def steps_of(problem: Any, batch_size: int = 1) -> avare.schedules.Schedule:
@@ -191,7 +159,12 @@ def test_evaluates_when_asked_to(evaluate: Any, expected: list[int]) -> None:
 def test_averages() -> None:
     problem, iterates = make("LeastSquares"), []
     avare.sgd(
-        problem, avare.Avare(N, 3, seed=8), 1e-3, steps=21, evaluate=1, callback=lambda now: iterates.append(now.x.copy())
+        problem,
+        avare.Avare(N, 3, seed=8),
+        1e-3,
+        steps=21,
+        evaluate=1,
+        callback=lambda now: iterates.append(now.x.copy()),
     )
     for averaging, expected in (("polyak", iterates[1:]), ("suffix", iterates[11:])):
         run = avare.sgd(problem, avare.Avare(N, 3, seed=8), 1e-3, steps=21, averaging=averaging)  # type: ignore[arg-type]
@@ -200,7 +173,13 @@ def test_averages() -> None:
         assert run.trace.objective[-1] == pytest.approx(problem.objective(run.x))
         assert run.trace.cost[-1] != pytest.approx(problem.evaluate(run.x, np.full(N, 1 / N))[2])
     short = avare.sgd(
-        problem, avare.Avare(N, 3, seed=8), 1e-3, steps=21, averaging="suffix", evaluate=3, callback=lambda now: now.step == 9
+        problem,
+        avare.Avare(N, 3, seed=8),
+        1e-3,
+        steps=21,
+        averaging="suffix",
+        evaluate=3,
+        callback=lambda now: now.step == 9,
     )
     assert np.array_equal(short.x, iterates[9])  # the second half had not begun
 
@@ -273,15 +252,6 @@ def test_runs_in_another_thread() -> None:
     thread.start()
     thread.join()
     assert found[0].status == "finished"
-
-
-def saved_and_loaded(state: dict[str, Any], way: str) -> Any:
-    if way == "pickle":
-        return pickle.loads(pickle.dumps(state))
-    file = io.BytesIO()
-    np.savez(file, **state)
-    file.seek(0)
-    return dict(np.load(file))
 
 
 @pytest.mark.parametrize("way", ["pickle", "savez"])

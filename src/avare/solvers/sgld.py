@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -259,7 +259,8 @@ def _run(loops: list[Loop], interrupt: Interrupt, line: Line) -> None:
     with ThreadPoolExecutor(len(loops)) as pool:
         running = [pool.submit(loop.run, interrupt, lambda loop: line.say(describe(loop))) for loop in loops]
         try:
-            for each in running:
+            ended, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for each in ended:
                 each.result()
         except BaseException:
             interrupt.wished = True  # the other chains end as well
