@@ -62,6 +62,7 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@echo "Measuring; this takes some minutes ..."
 	@$(RUN) benchmarks/structures.py
 	@$(RUN) benchmarks/samplers.py
+	@$(RUN) benchmarks/solvers.py
 
 clean: ## remove .venv, caches and results/
 	rm -rf $(VENV) results build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

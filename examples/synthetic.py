@@ -96,13 +96,11 @@ def adaptation(seeds: int, epochs: int = 100) -> dict[str, list[tuple[float, flo
         errors[name] = []
         for seed in range(seeds):
             uniform: list[float] = []
+
+            def look(now: avare.solvers.Progress, found: list[float] = uniform) -> None:
+                found.append(float(avare.diagnostics.gain(problem.norms(now.x))) - 1.0)
+
             sampler = get(name)(problem.n, 1, seed=seed, **arguments.get(name, {}))
-            run = avare.sgd(
-                problem,
-                sampler,
-                step_size,
-                epochs=epochs,
-                callback=lambda now, found=uniform: found.append(avare.diagnostics.gain(problem.norms(now.x)) - 1.0),
-            )
+            run = avare.sgd(problem, sampler, step_size, epochs=epochs, callback=look)
             errors[name].append((float(run.trace.relative_error[-5:].mean()), float(np.mean(uniform[-5:]))))
     return errors

@@ -263,7 +263,8 @@ def test_resumes_to_the_same_iterates(name: str, averaging: Any, way: str) -> No
     options = {"steps": 90, "evaluate": 9, "averaging": averaging}
 
     def run(stop: int | None = None, resume: Any = None) -> Any:
-        sampler = get(name)(N, 5, seed=None if resume else 9)
+        kind: Any = get(name)
+        sampler = kind(N, 5, seed=None if resume else 9)
         return avare.sgd(
             problem, sampler, steps_of(problem, 5), **options, resume=resume, callback=lambda now: now.step == stop
         )

@@ -48,7 +48,7 @@ def test_a_step_is_that_of_sgd_and_noise() -> None:
 def test_burn_in_and_thinning_choose_among_the_same_iterates() -> None:
     problem = make("Logistic")
 
-    def chain(**options: int) -> Chain:
+    def chain(**options: Any) -> Chain:
         return avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=50, seed=4, **options)
 
     every = chain()
@@ -209,7 +209,12 @@ def test_noise_drawn_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
     advance = Loop._advance
     monkeypatch.setattr("avare.solvers.loop._MOST_NOISE", 12)
-    monkeypatch.setattr(Loop, "_advance", lambda self, count: (counts.append(count), advance(self, count))[1])
+
+    def count_and_advance(self: Loop, count: int) -> bool:
+        counts.append(count)
+        return advance(self, count)
+
+    monkeypatch.setattr(Loop, "_advance", count_and_advance)
     problem = make("Logistic")
     chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=40, seed=4)
     assert max(counts) == 3

@@ -20,7 +20,7 @@ def regression() -> tuple[LeastSquares, Vector, Vector]:
     X = generator.normal(size=(400, 3)) * generator.lognormal(0, 1, (400, 1))
     y = X @ np.array([1.0, -2.0, 0.5]) + 0.5 * generator.standard_t(3, size=400)
     problem = LeastSquares(X, y, l2=2.0, sample_weight=np.full(400, 4.0))
-    covariance = np.linalg.inv(4.0 * X.T @ X + 2.0 * np.eye(3))
+    covariance: Vector = np.asarray(np.linalg.inv(4.0 * X.T @ X + 2.0 * np.eye(3)), dtype=np.float64)
     return problem, covariance @ (4.0 * X.T @ y), covariance
 
 

@@ -75,7 +75,8 @@ class Chain:
         reached = np.cumsum(weights[order], axis=0) >= q * (1.0 - 1e-12)
         rows = np.argmax(reached, axis=0)
         columns = np.arange(draws.shape[1])
-        return draws[order[rows, columns], columns]
+        quantiles: Vector = draws[order[rows, columns], columns]
+        return quantiles
 
     def _weighted(self) -> tuple[Vector, Vector]:
         """All draws, one after another, and weights that sum to 1."""

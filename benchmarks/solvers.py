@@ -1,0 +1,226 @@
+"""SGD as a whole: what Avare adds to an epoch, what it saves to an objective, and memory: `make bench`.
+
+Needs MNIST and IJCNN1: in a folder named by ``--data`` or the variable AVARE_DATA, or from the
+network. Rivals are scikit-learn's, on the same objective and data, without an intercept, each at
+settings that take it to the same objective in the least time.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+
+import avare
+from avare.datasets import Dataset
+from avare.problems import Linear, Logistic, Softmax
+from harness import duration, interleave, save, table, where
+
+EPOCHS = 100
+RACE = (
+    f"To the objective of uniform SGD after {EPOCHS} epochs (the paper's settings: softmax, batches of 128 with "
+    "replacement, decreasing steps). SAGA is scikit-learn's, of the least number of epochs that reaches it."
+)
+Maker = type[avare.Avare] | type[avare.Uniform]
+
+
+def step_sizes(problem: Linear, batch_size: int) -> avare.schedules.InverseTime:
+    """The paper's."""
+    return avare.schedules.inverse_time(problem.n, problem.smoothness.max(), problem.l2, batch_size)
+
+
+def epoch_of(problem: Linear, kind: Maker, batch_size: int, replacement: bool) -> Callable[[], object]:
+    """An epoch of SGD, from a state that has seen some; nothing is evaluated."""
+    sizes = step_sizes(problem, batch_size)
+    sampler = kind(problem.n, batch_size, replacement=replacement, seed=0)
+    start = avare.sgd(problem, sampler, sizes, epochs=3, evaluate="never").x
+
+    def epoch() -> None:
+        avare.sgd(problem, sampler, sizes, epochs=1, start=start, evaluate="never")
+
+    return epoch
+
+
+def classifier_epochs(data: Dataset, l2: float) -> float:
+    """Seconds of an epoch of SGDClassifier: the difference between long and short fits, without its set-up."""
+
+    def fit(epochs: int) -> float:
+        model = SGDClassifier(
+            loss="log_loss", alpha=l2 / len(data), max_iter=epochs, tol=None, fit_intercept=False, random_state=0
+        )
+        started = time.perf_counter()
+        model.fit(data.X, data.y)
+        return time.perf_counter() - started
+
+    fit(1)
+    return float(np.median([(fit(11) - fit(1)) / 10 for _ in range(9)]))
+
+
+def race(data: Dataset, seeds: int) -> dict[str, Any]:
+    """Epochs and seconds to where uniform SGD is after 100 epochs, in the paper's settings."""
+    problem = Softmax(data.X, data.y, l2=1.0)
+    sizes = step_sizes(problem, 128)
+    step = max(1, problem.n // 128 // 8)  # an eighth of an epoch
+    found: dict[str, Any] = {"goal": [], "uniform_seconds": [], "epochs": [], "seconds": []}
+    for seed in range(seeds):
+        uniform = avare.sgd(problem, avare.Uniform(problem.n, 128, replacement=True, seed=seed), sizes, epochs=EPOCHS)
+        goal = float(uniform.trace.objective[-1])
+
+        def there(now: avare.solvers.Progress, goal: float = goal) -> bool:
+            return bool(now.trace.objective[-1] <= goal)
+
+        sampler = avare.Avare(problem.n, 128, replacement=True, seed=seed)
+        run = avare.sgd(problem, sampler, sizes, epochs=EPOCHS, evaluate=step, callback=there)
+        found["goal"].append(goal)
+        found["uniform_seconds"].append(uniform.seconds)
+        found["epochs"].append(float(run.trace.epoch[-1]) if run.status == "stopped" else float("nan"))
+        found["seconds"].append(run.seconds if run.status == "stopped" else float("nan"))
+    goal = float(np.mean(found["goal"]))
+    # Of two classes scikit-learn fits the difference of their coefficients: half the penalty is the same.
+    two = len(problem.classes) == 2
+    for most in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96):
+        model = LogisticRegression(
+            solver="saga", C=2.0 if two else 1.0, fit_intercept=False, max_iter=most, tol=0.0, random_state=0
+        )
+        started = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(data.X, data.y)
+        found["saga_seconds"], found["saga_epochs"] = time.perf_counter() - started, most
+        coefficients = np.vstack([-model.coef_, model.coef_]) / 2.0 if two else model.coef_
+        found["saga_objective"] = problem.objective(coefficients.ravel())
+        if found["saga_objective"] <= goal:
+            break
+    return found
+
+
+def peak(n: int, dimension: int) -> dict[str, float]:
+    """Bytes that a run takes beyond the data, in a process of its own, kernels compiled before."""
+    program = [sys.executable, __file__, "--peak", str(n), str(dimension)]
+    return {
+        "n": n,
+        "data": 4.0 * n * dimension,
+        "peak": float(subprocess.run(program, capture_output=True, text=True, check=True).stdout),
+        "allowed": 64e6 + 32.0 * n,
+    }
+
+
+def measure_peak(n: int, dimension: int) -> None:
+    """Print how many bytes the process grows from when the data stands until the end of a run."""
+
+    def train(n: int) -> int:
+        generator = np.random.default_rng(0)
+        X = np.empty((n, dimension), dtype=np.float32)
+        for first in range(0, n, 10_000):
+            X[first : first + 10_000] = generator.normal(size=(min(10_000, n - first), dimension))
+        y = np.ones(n, dtype=np.int8)
+        y[X[:, 0] < 0] = -1
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        problem = Logistic(X, y, l2=1.0)
+        avare.sgd(problem, avare.Avare(n, 128, seed=0), 1e-6, epochs=2)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+    train(1000)  # compiles
+    print(train(n) * 1024)
+
+
+def report(result: dict[str, Any]) -> str:
+    """The measured numbers as tables."""
+    epochs, batch_1 = result["epoch"], result["batch_1"]
+    targets = [
+        [
+            f"MNIST, batch 128, {way}: Avare over Uniform",
+            "≤ 1.10",
+            f"{epochs['Avare'][way] / epochs['Uniform'][way]:.3f}",
+        ]
+        for way in ("with replacement", "without")
+    ]
+    targets += [
+        ["IJCNN1, batch 1: Avare over SGDClassifier", "≤ 4", f"{batch_1['Avare'] / batch_1['SGDClassifier']:.2f}"],
+    ]
+    races = []
+    for name, each in result["race"].items():
+        share = np.mean(each["epochs"]) / EPOCHS
+        pace = np.mean(np.array(each["seconds"]) / np.array(each["uniform_seconds"]))
+        targets.append([f"{name}: epochs to Uniform's objective after {EPOCHS}, as a share", "≤ 0.167", f"{share:.3f}"])
+        targets.append([f"{name}: seconds likewise", "≤ 0.167", f"{pace:.3f}"])
+        races.append(
+            [
+                name,
+                f"{np.mean(each['goal']):.1f}",
+                f"{np.mean(each['uniform_seconds']):.2f} s",
+                f"{np.mean(each['epochs']):.1f} epochs, {np.mean(each['seconds']):.2f} s",
+                f"{each['saga_epochs']} epochs, {each['saga_seconds']:.2f} s ({each['saga_objective']:.1f})",
+            ]
+        )
+    for each in result["memory"]:
+        targets.append(
+            [
+                f"memory beyond the data, N = {each['n']:.0e}",
+                f"≤ {each['allowed'] / 1e6:.0f} MB",
+                f"{each['peak'] / 1e6:.0f} MB",
+            ]
+        )
+    rows = [[name, duration(each["with replacement"]), duration(each["without"])] for name, each in epochs.items()]
+    return "\n\n".join(
+        [
+            "# Solvers",
+            "An epoch of softmax regression on MNIST (60,000 × 784, float32), batches of 128, median.",
+            table(["sampler", "with replacement", "without"], rows),
+            "An epoch of logistic regression on IJCNN1 (49,990 × 22, float64), batches of 1, median.",
+            table(["", "seconds"], [[name, duration(each)] for name, each in batch_1.items()]),
+            RACE,
+            table(["data", "objective", f"Uniform, {EPOCHS} epochs", "Avare", "SAGA"], races),
+            table(["target", "wanted", "measured"], targets),
+        ]
+    )
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", help="folder with the raw files")
+    parser.add_argument("--seconds", type=float, default=30.0, help="for each comparison of epochs")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--peak", type=int, nargs=2, metavar=("N", "D"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak:
+        measure_peak(*arguments.peak)
+        return
+    result: dict[str, Any] = {"where": where()}
+    mnist, ijcnn1 = (avare.datasets.load(name, folder=arguments.data) for name in ("mnist", "ijcnn1"))
+    print("Measuring epochs on MNIST ...", flush=True)
+    softmax = Softmax(mnist.X, mnist.y, l2=1.0)
+    kinds: dict[str, Maker] = {"Uniform": avare.Uniform, "Avare": avare.Avare}
+    ways = {"with replacement": True, "without": False}
+    times = interleave(
+        {f"{name}/{way}": epoch_of(softmax, kinds[name], 128, ways[way]) for name in kinds for way in ways},
+        seconds=arguments.seconds,
+    )
+    result["epoch"] = {name: {way: times[f"{name}/{way}"] for way in ways} for name in kinds}
+    print("Measuring epochs on IJCNN1 ...", flush=True)
+    logistic = Logistic(ijcnn1.X, ijcnn1.y, l2=1.0)
+    result["batch_1"] = interleave(
+        {name: epoch_of(logistic, kinds[name], 1, True) for name in kinds}, seconds=arguments.seconds / 3
+    )
+    result["batch_1"]["SGDClassifier"] = classifier_epochs(ijcnn1, 1.0)
+    result["race"] = {}
+    for name, data in (("MNIST", mnist), ("IJCNN1", ijcnn1)):
+        print(f"Racing on {name} ...", flush=True)
+        result["race"][name] = race(data, arguments.seeds)
+    del mnist, softmax
+    print("Measuring memory ...", flush=True)
+    result["memory"] = [peak(10**6, 50), peak(5 * 10**6, 20)]
+    text = report(result)
+    save("solvers", result, text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
