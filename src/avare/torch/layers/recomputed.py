@@ -9,6 +9,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.utils import _pytree as pytree
 
 Fallback = Literal["vmap", "loop"]
+Outputs = Callable[[dict[str, Tensor]], list[Tensor]]
 
 
 class Recomputed:
@@ -90,8 +91,9 @@ class Recomputed:
                 found = tensors_of(functional_call(self._module, parameters, args, kwargs))
                 return [found[j] for j in wanted]
 
-            values, pull = vjp(outputs, {name: p.detach() for name, p in self._parameters.items()})
-            found = pull([gradient.unsqueeze(0) for gradient in gradients])[0]
+            pull = _pull_plainly if self._loop else _pull
+            parameters = {name: p.detach() for name, p in self._parameters.items()}
+            values, found = pull(outputs, parameters, [gradient.unsqueeze(0) for gradient in gradients])
             return [value.squeeze(0) for value in values], found
 
         return run
@@ -103,6 +105,25 @@ class Recomputed:
 def tensors_of(output: Any) -> list[Tensor]:
     """The tensors of real numbers in what a module gave."""
     return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def _pull(
+    outputs: Outputs, parameters: dict[str, Tensor], gradients: list[Tensor]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """What comes out, and the gradients of the parameters, by ``torch.func``."""
+    values, pull = vjp(outputs, parameters)
+    return values, pull(gradients)[0]
+
+
+def _pull_plainly(
+    outputs: Outputs, parameters: dict[str, Tensor], gradients: list[Tensor]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The same without it, for some operations know only the plain way."""
+    with torch.enable_grad():
+        leaves = {name: value.requires_grad_() for name, value in parameters.items()}
+        values = outputs(leaves)
+        found = torch.autograd.grad(values, list(leaves.values()), gradients, materialize_grads=True)
+    return [value.detach() for value in values], dict(zip(leaves, found, strict=True))
 
 
 def _in_a_loop(function: Callable[..., Any]) -> Callable[..., Any]:
