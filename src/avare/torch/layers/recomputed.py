@@ -73,7 +73,8 @@ class Recomputed:
             with torch.autocast(**self._autocast):
                 outputs, results = run(given, pulled)
         except RuntimeError as error:
-            raise ValueError(f"it cannot be run example by example: {error}") from error
+            hint = "" if self._loop else "; fallback='loop' may help"
+            raise ValueError(f"it cannot be run example by example{hint}: {error}") from error
         for found, j in zip(outputs, wanted, strict=True):
             _compare(found, self._outputs[j][examples])
         wide = {name: rows.to(torch.promote_types(rows.dtype, torch.float32)) for name, rows in results.items()}
