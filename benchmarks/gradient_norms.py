@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from avare.torch import GradientNorms, last_layer_norms, output_norms
 from harness import duration, interleave, save, table, where
@@ -50,7 +50,7 @@ def steps_of(make: Callable[[], tuple[nn.Module, Tensor]]) -> dict[str, Step]:
         def step() -> None:
             features = model[:-1](x) if kind == "last_layer_norms" else x
             output = model[-1](features) if kind == "last_layer_norms" else model(x)
-            loss = F.cross_entropy(output, target, reduction="none")
+            loss = functional.cross_entropy(output, target, reduction="none")
             optimizer.zero_grad()
             (weight * loss).mean().backward()
             if norms is not None:

@@ -244,8 +244,8 @@ class GradientNorms:
         for use in self._uses:
             if use.count != first.count:
                 raise ValueError(
-                    f"{_title(use.name, use.module)} has a batch of {use.count}, {_title(first.name, first.module)} one "
-                    f"of {first.count}: the first dimension must be the batch, all through the model"
+                    f"{_title(use.name, use.module)} has a batch of {use.count}, "
+                    f"{_title(first.name, first.module)} one of {first.count}: the first dimension must be the batch, all through the model"
                 )
         return first.count
 

@@ -25,7 +25,7 @@ def output_norms(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
 ) -> Tensor:
-    r"""The norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(size of output).
+    r"""The norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
 
     The loss of an example is the sum over its entries or positions; a mean over them only
     divides every norm by their number.
@@ -78,7 +78,7 @@ def last_layer_norms(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
 ) -> Tensor:
-    r"""The norm of each example's gradient in a last, linear layer: exact. O(size of features and output).
+    r"""The norm of each example's gradient in a last, linear layer: exact. O(features + output).
 
     For :math:`z_i = W x_i + b` it is :math:`\|\partial \ell_i / \partial z_i\| \sqrt{\|x_i\|^2 + 1}`.
 
@@ -117,7 +117,7 @@ def last_layer_norms(
 
 
 def from_output_grad(grad: Tensor) -> Tensor:
-    """The norm of each row of gradients, for any loss. O(size of grad).
+    """The norm of each row of gradients, for any loss. O(grad).
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def _gradient(
 def _cross_entropy(
     output: Tensor, target: Tensor, class_weight: Tensor | None, label_smoothing: float, ignore_index: int | None
 ) -> Tensor:
-    """p sum(q) - q, where q is the target, smoothed and weighted."""
+    """The gradient p sum(q) - q, where q is the target, smoothed and weighted."""
     if output.ndim < 2:
         raise ValueError(f"output has shape {tuple(output.shape)}: must be (batch, classes) or (batch, classes, ...)")
     classes = output.shape[1]
@@ -202,7 +202,9 @@ def _cross_entropy(
             f"as output has {tuple(output.shape)}"
         )
     target = target.long()
-    ignored = target == (-100 if ignore_index is None else validation.integer("ignore_index", ignore_index))
+    ignored = target == (
+        -100 if ignore_index is None else validation.integer("ignore_index", ignore_index, at_least=-(2**63))
+    )
     wrong = ~ignored & ((target < 0) | (target >= classes))
     if wrong.any():
         place = _place(wrong)
@@ -216,7 +218,7 @@ def _cross_entropy(
 
 
 def _binary(output: Tensor, target: Tensor, pos_weight: Tensor | None) -> Tensor:
-    """sigmoid(z) (w y + 1 - y) - w y, with w the weight of the positive part."""
+    """The gradient sigmoid(z) (w y + 1 - y) - w y, with w the weight of the positive part."""
     target = _matching(output, target)
     wrong = ~((target >= 0.0) & (target <= 1.0))
     if wrong.any():
@@ -236,7 +238,7 @@ def _binary(output: Tensor, target: Tensor, pos_weight: Tensor | None) -> Tensor
 
 
 def _squared(output: Tensor, target: Tensor) -> Tensor:
-    """2 (z - y)."""
+    """The gradient 2 (z - y)."""
     target = _matching(output, target)
     return _finite(2.0 * (output - target), {"output": output, "target": target})
 

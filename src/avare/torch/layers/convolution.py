@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from avare.torch.layers.parts import Outer, Part, Rows
 
@@ -31,7 +31,9 @@ def _patches(module: nn.Module, inputs: Tensor, places: tuple[int, ...]) -> Tens
             each = 0 if module.padding == "valid" else module.padding[j]
             padding += [each, each]
     if any(padding):
-        inputs = F.pad(inputs, padding, mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
+        inputs = functional.pad(
+            inputs, padding, mode="constant" if module.padding_mode == "zeros" else module.padding_mode
+        )
     batch, channel, *steps = inputs.stride()
     within = [step * dilation for step, dilation in zip(steps, module.dilation, strict=True)]
     between = [step * stride for step, stride in zip(steps, module.stride, strict=True)]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from avare.torch.layers.parts import Part, Rows
 
@@ -15,19 +15,21 @@ _INSTANCE_DIMENSIONS = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceN
 def layer_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """Over the last dimensions."""
     shape = module.normalized_shape
-    normalized = F.layer_norm(inputs, shape, eps=module.eps) if _trained(module.weight) else None
+    normalized = functional.layer_norm(inputs, shape, eps=module.eps) if _trained(module.weight) else None
     return _over_features(module, inputs, normalized, gradients)
 
 
 def rms_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """Over the last dimensions, by their root mean square."""
-    normalized = F.rms_norm(inputs, module.normalized_shape, eps=module.eps) if _trained(module.weight) else None
+    normalized = (
+        functional.rms_norm(inputs, module.normalized_shape, eps=module.eps) if _trained(module.weight) else None
+    )
     return _over_features(module, inputs, normalized, gradients)
 
 
 def group_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """Over groups of channels."""
-    normalized = F.group_norm(inputs, module.num_groups, eps=module.eps) if _trained(module.weight) else None
+    normalized = functional.group_norm(inputs, module.num_groups, eps=module.eps) if _trained(module.weight) else None
     return _over_channels(module, normalized, gradients)
 
 
@@ -35,7 +37,7 @@ def instance_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts
     """Over each channel of each example."""
     if inputs.ndim != _INSTANCE_DIMENSIONS[next(kind for kind in _INSTANCE_DIMENSIONS if isinstance(module, kind))]:
         raise ValueError(f"its input has shape {tuple(inputs.shape)}: must have a batch dimension")
-    return _over_channels(module, F.instance_norm(inputs, eps=module.eps), gradients)
+    return _over_channels(module, functional.instance_norm(inputs, eps=module.eps), gradients)
 
 
 def batch_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
@@ -44,9 +46,7 @@ def batch_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
         return _over_channels(module, None, gradients)
     along = (1, -1, *[1] * (inputs.ndim - 2))
     scale = torch.rsqrt(module.running_var.to(inputs) + module.eps)
-    return _over_channels(
-        module, (inputs - module.running_mean.to(inputs).view(along)) * scale.view(along), gradients
-    )
+    return _over_channels(module, (inputs - module.running_mean.to(inputs).view(along)) * scale.view(along), gradients)
 
 
 def _over_features(module: nn.Module, inputs: Tensor, normalized: Tensor | None, gradients: Tensor) -> Parts:
