@@ -78,6 +78,8 @@ class GradientNorms:
             raise TypeError(f"model is of type {type(model).__name__}: must be a torch.nn.Module")
         if fallback not in (None, "vmap", "loop"):
             raise ValueError(f"fallback = {fallback!r}: must be None, 'vmap' or 'loop'")
+        if isinstance(model, nn.DataParallel):
+            raise ValueError("model is a DataParallel, whose copies come and go: use DistributedDataParallel")
         if hasattr(model, "_orig_mod"):
             raise ValueError("model is compiled: give what torch.compile was given, and train that")
         self._model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
@@ -92,6 +94,8 @@ class GradientNorms:
                 "fallback='vmap' runs such modules a second time, example by example"
             )
         self._fallback: Fallback = fallback or "vmap"
+        covered = {p for _, module, rule in self._places for p in module.parameters(recurse=rule is None)}
+        self._frozen = [parameter for parameter in self._names if parameter not in covered]
         self._handles: list[Any] = []
         self._looked = False  # whether a forward pass has been looked at for uses that no module sees
         self._calls: Counter[nn.Parameter] = Counter()  # in that forward pass
@@ -197,15 +201,15 @@ class GradientNorms:
         if (self._uses or self._reached) and not _in_backward():  # where parts of the model may be run again
             self.reset()
         own = list(module.parameters(recurse=rule is None))
-        if not any(parameter.requires_grad for parameter in own):
+        outputs = [_base(output)] if rule is not None else tensors_of(output)
+        trained = any(parameter.requires_grad for parameter in own)
+        if not trained or not any(each.requires_grad for each in outputs):
             return
         if not self._looked:
             self._calls.update(own)
         if rule is not None:
             use = _Use(name, module, rule, args[0] if args else kwargs["input"], output.shape)
-            outputs = [_base(output)]
         else:
-            outputs = tensors_of(output)
             use = _Use(name, module, None, Recomputed(module, args, kwargs, outputs, self._fallback), None)
         for j, each in enumerate(outputs):
             if each.requires_grad:
@@ -217,10 +221,11 @@ class GradientNorms:
         if self._pass is None:
             self._pass = now
         self._several |= self._pass != now
-        if all(use is not other for other in self._uses[-1:]):
+        if use.passed != now:
+            use.passed = now
             use.gradients = {}
             self._uses.append(use)
-        kept = gradient.detach() if use.shape is None else gradient.detach().view(use.shape)
+        kept = gradient.detach() if use.shape is None else gradient.detach().reshape(use.shape)
         # Of a single example, a bias may take the very tensor as its gradient, which then changes.
         use.gradients[j] = kept.clone() if kept.shape[:1] == (1,) else kept
 
@@ -243,9 +248,10 @@ class GradientNorms:
         first = self._uses[0]
         for use in self._uses:
             if use.count != first.count:
+                this, that = _title(use.name, use.module), _title(first.name, first.module)
                 raise ValueError(
-                    f"{_title(use.name, use.module)} has a batch of {use.count}, "
-                    f"{_title(first.name, first.module)} one of {first.count}: the first dimension must be the batch, all through the model"
+                    f"{this} has a batch of {use.count}, {that} one of {first.count}: "
+                    "the first dimension must be the batch, all through the model"
                 )
         return first.count
 
@@ -253,15 +259,18 @@ class GradientNorms:
         """Raise an error if something has a gradient that cannot be had example by example, or was changed since."""
         for use in self._uses:
             use.check()
+        for parameter in self._frozen:
+            if parameter.requires_grad:
+                raise ValueError(f"{self._names[parameter]} was frozen, and is not any more: make GradientNorms anew")
         covered = {p for use in self._uses for p in use.module.parameters(recurse=use.rule is None)}
-        for parameter in self._names:
-            if parameter in self._reached and parameter not in covered:
-                raise ValueError(self._unseen(parameter))
+        for parameter in self._reached - covered:
+            raise ValueError(self._unseen(parameter))
 
     def _unseen(self, parameter: nn.Parameter) -> str:
         return (
             f"{self._names[parameter]} is used other than by a call of the module that owns it, where its gradients "
-            "are not seen: call the module, or let another own it too (as in output.weight = embedding.weight)"
+            "are not seen: call the module, or let another own it too (as in output.weight = embedding.weight); "
+            "or what came out of it was a view, and changed in place"
         )
 
     def _squares(self, count: int) -> Tensor:
@@ -285,7 +294,7 @@ class GradientNorms:
 class _Use:
     """One use of a module: what went in, and the gradient of what came out."""
 
-    __slots__ = ("_versions", "gradients", "kept", "module", "name", "rule", "shape")
+    __slots__ = ("_versions", "gradients", "kept", "module", "name", "passed", "rule", "shape")
 
     def __init__(self, name: str, module: nn.Module, rule: Rule | None, kept: Any, shape: Any) -> None:
         self.name = name
@@ -293,6 +302,7 @@ class _Use:
         self.rule = rule
         self.kept = kept.detach() if rule is not None else kept
         self.shape = shape
+        self.passed: int | None = None  # the backward pass that its gradients are of
         self.gradients: dict[int, Tensor] = {}
         self._versions = kept._version if rule is not None else None
 
@@ -304,7 +314,9 @@ class _Use:
     def count(self) -> int:
         """Examples: the first dimension of what came out."""
         shape = next(iter(self.gradients.values())).shape
-        return int(shape[0]) if len(shape) else 0
+        if not shape:
+            raise ValueError(f"{_title(self.name, self.module)}: its output is a single number, without a batch")
+        return int(shape[0])
 
     def check(self) -> None:
         """Raise an error if what was kept has been changed."""
