@@ -31,7 +31,8 @@ def by_autograd(loss: Callable[..., Tensor], output: Tensor, target: Tensor, **o
 
 def close(found: Tensor, wanted: Tensor) -> bool:
     """Within float32's rounding of some dozen numbers, all of order one."""
-    return found.shape == wanted.shape and torch.allclose(found.double(), wanted.double(), rtol=1e-5, atol=1e-6)
+    assert found.shape == wanted.shape
+    return bool(torch.allclose(found.double(), wanted.double(), rtol=1e-5, atol=1e-6))
 
 
 @given(sizes, st.integers(1, 6), st.sampled_from([(), (3,), (2, 2)]), st.floats(0.0, 1.0), st.booleans(), st.booleans())
@@ -124,6 +125,11 @@ def test_masked_logits() -> None:
 two, labels = torch.zeros(2, 3), torch.tensor([0, 1])
 
 
+def any_of(value: Any) -> Any:
+    """A value that the types forbid."""
+    return value
+
+
 def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3)) -> Tensor:
     result = torch.zeros(shape)
     result[place] = value
@@ -158,7 +164,7 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         (lambda: avt.output_norms(two, two + 2.0, "binary"), r"target\[0, 0\] = 2.0: must be in \[0, 1\]"),
         (lambda: avt.output_norms(two, torch.zeros(2), "binary"), r"target has shape \(2,\): must match output"),
         (lambda: avt.output_norms(torch.zeros(3), torch.zeros(1, 3), "squared"), r"target has shape \(1, 3\)"),
-        (lambda: avt.output_norms(two, labels, "hinge"), "loss = 'hinge': must be one of 'cross_entropy', "),
+        (lambda: avt.output_norms(two, labels, any_of("hinge")), "loss = 'hinge': must be one of 'cross_entropy', "),
         (lambda: avt.last_layer_norms(torch.zeros(3, 4), two, labels), "features has length 3: must match output"),
         (lambda: avt.last_layer_norms(torch.zeros(2), two, labels), r"features has shape \(2,\)"),
         (lambda: avt.last_layer_norms(two, torch.zeros(2, 3, 1), labels[:, None]), "use GradientNorms"),
@@ -179,7 +185,7 @@ def test_refuses_bad_values(call: Callable[[], Any], message: str) -> None:
         (lambda: avt.output_norms(labels, labels), "output has dtype torch.int64"),
         (lambda: avt.output_norms(two, [0, 1]), "target is of type list: must be a tensor"),
         (lambda: avt.output_norms(two, labels.bool()), "target has dtype torch.bool"),
-        (lambda: avt.last_layer_norms(two, two, labels, bias=1), "bias = 1: must be True or False"),
+        (lambda: avt.last_layer_norms(two, two, labels, bias=any_of(1)), "bias = 1: must be True or False"),
     ],
 )
 def test_refuses_other_types(call: Callable[[], Any], message: str) -> None:
