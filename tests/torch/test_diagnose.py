@@ -109,6 +109,7 @@ def test_losses_of_ones_own_and_modules_without_a_rule() -> None:
     for loss in (absolute, Hinge()):
         assert avt.diagnose(model, loss, data(), norms="exact", fallback="vmap").gain > 1.0
     assert avt.diagnose(model, absolute, data()).gain == pytest.approx(1.0)
+    assert avt.diagnose(nn.ReLU(), max, [(torch.ones(()), 0)]).quantiles[1.0] == 1.0  # has no signature to look into
     sizes = avt.diagnose(nn.Flatten(), torch.nn.functional.mse_loss, TensorDataset(torch.eye(3), torch.zeros(3, 3)))
     assert sizes.gain == pytest.approx(1.0)  # a model without parameters has an output all the same
 

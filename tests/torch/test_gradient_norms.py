@@ -252,6 +252,20 @@ def test_reduction_and_weights() -> None:
         assert torch.allclose(norms(reduction=reduction).double(), wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("make", "frozen"), [(text, ["0.weight"]), (cnn, ["0.weight", "4.bias"]), (cnn, ["1.weight"]), (text, ["1.weight"])]
+)
+def test_frozen_layers_of_other_kinds_do_not_count(make: Make, frozen: list[str]) -> None:
+    model = make()
+    norms = avt.GradientNorms(model)
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    assert agree(model, batch(make))
+    with norms:  # made while they were trained
+        losses(model(batch(make))).mean().backward()
+    assert torch.allclose(norms().double(), one_by_one(model, batch(make)), rtol=1e-4)
+
+
 @pytest.mark.parametrize("frozen", [["0.weight"], ["0.bias", "2.weight"], ["0.weight", "0.bias"]])
 def test_frozen_parameters_do_not_count(frozen: list[str]) -> None:
     model = mlp()
@@ -490,6 +504,47 @@ def test_fallback_for_the_whole_model_and_for_shared_parameters() -> None:
             return torch.as_tensor(self.whole(x) + self.layer(x.square()))
 
     assert agree(Sharing(), batch(Around), fallback="vmap")
+
+
+def test_fallback_for_a_module_whose_layers_are_called_elsewhere_too() -> None:
+    class Borrowing(nn.Module):
+        def __init__(self, embedding: nn.Module, layer: nn.Module) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.linspace(0.5, 2.0, 4))
+            self.embedding, self.layer = embedding, layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.layer(self.embedding(x) * self.scale))
+
+    class Lending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embedding, self.layer = nn.Embedding(7, 4), nn.Linear(4, 4)
+            self.borrowing = Borrowing(self.embedding, self.layer)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.layer(self.embedding(x)).tanh() * self.borrowing(x.flip(1)))
+
+    with limited(200):
+        assert agree(Lending(), torch.randint(0, 7, (5, 6)), fallback="vmap")
+
+
+def test_fallback_after_a_pass_that_failed() -> None:
+    model, x = Around(Scaled()), batch(Around)
+    wanted = one_by_one(model, x)
+    norms = avt.GradientNorms(model, fallback="vmap").attach()
+    with pytest.raises(RuntimeError, match="must match"):
+        model.inner(x, torch.ones(3))
+    losses(model(x)).mean().backward()
+    assert torch.allclose(norms().double(), wanted, rtol=1e-5)
+
+
+def test_fallback_with_an_output_that_is_not_finite() -> None:
+    model, x = Around(Scaled()), batch(Around)
+    x[3, 2, 1] = np.nan
+    with pytest.raises(ValueError, match=r"norms\[3\] = nan: the gradient is not finite"):
+        in_one_pass(model, x, fallback="vmap")
 
 
 class Centred(nn.Module):

@@ -104,13 +104,17 @@ class GradientNorms:
         self._pass: int | None = None  # the backward pass that the uses are of
         self._several = False
         self._busy = False
+        self._within = 0  # so many modules that stand for all below them
 
     def attach(self) -> Self:
         """Start to keep what passes by, until `detach`. Cost: some microseconds a module and pass."""
         if not self._handles:
+            self._within = 0
             for name, module, rule in self._places:  # before other hooks, for these may change the output
-                hook = _Hook(self._seen, name, rule)
-                self._handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
+                options = {"prepend": True, "with_kwargs": True, "always_call": rule is None}
+                self._handles.append(module.register_forward_hook(_Hook(self._seen, name, rule), **options))
+                if rule is None:
+                    self._handles.append(module.register_forward_pre_hook(_Hook(self._entered), prepend=True))
             self._handles.append(self._model.register_forward_hook(_Hook(self._ended), with_kwargs=True))
             for parameter in self._names:
                 if parameter.requires_grad:
@@ -193,9 +197,14 @@ class GradientNorms:
 
     # --- what the hooks do ------------------------------------------------------------
 
+    def _entered(self, *_: object) -> None:
+        self._within += 1
+
     def _seen(self, name: str, rule: Rule | None, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Keep what went into a module, and see to it that the gradient of what came out is kept."""
-        if self._busy or not torch.is_grad_enabled():
+        if rule is None:
+            self._within -= 1
+        if self._busy or self._within or not torch.is_grad_enabled():
             return
         _refuse(name, module)
         if (self._uses or self._reached) and not _in_backward():  # where parts of the model may be run again
@@ -355,16 +364,16 @@ class _Use:
 
 
 class _Hook:
-    """A forward hook. A copy of it, as a copied or pickled model has, does nothing."""
+    """A hook of a module. A copy of it, as a copied or pickled model has, does nothing."""
 
     def __init__(self, call: Callable[..., None] | None = None, name: str = "", rule: Rule | None = None) -> None:
         self._call = call
         self._name = name
         self._rule = rule
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def __call__(self, *arguments: Any) -> None:
         if self._call is not None:
-            self._call(self._name, self._rule, module, args, kwargs, output)
+            self._call(self._name, self._rule, *arguments)
 
     def __deepcopy__(self, memo: Any) -> "_Hook":
         return _Hook()

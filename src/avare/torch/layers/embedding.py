@@ -11,8 +11,6 @@ def embedding(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Iterator[
     """The gradient of a row is the sum over the positions that look it up; that of padding does not count."""
     if inputs.ndim < 1:
         raise ValueError("its input has shape (): must have a batch dimension")
-    if not module.weight.requires_grad:
-        return
     indices = inputs.unsqueeze(1) if inputs.ndim == 1 else inputs.flatten(1)
     values = gradients.unsqueeze(1) if inputs.ndim == 1 else gradients.flatten(1, -2)
     if module.padding_idx is not None:

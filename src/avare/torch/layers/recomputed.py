@@ -146,8 +146,9 @@ def _in_a_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 def _compare(found: Tensor, kept: Tensor) -> None:
     """Raise a ``ValueError`` if examples come out otherwise alone than in the batch."""
     tolerance = torch.finfo(kept.dtype).eps ** 0.5  # rounding adds up to far less; a mix of examples, to more
+    largest = float(kept.abs().nan_to_num(0.0, 0.0, 0.0).max())
     if found.shape != kept.shape or not torch.allclose(
-        found.float(), kept.float(), rtol=tolerance, atol=tolerance * float(kept.abs().max()), equal_nan=True
+        found.to(kept.dtype), kept, rtol=tolerance, atol=tolerance * largest, equal_nan=True
     ):
         raise ValueError(
             "its output for an example alone is not that in the batch: it mixes examples, draws random numbers "
