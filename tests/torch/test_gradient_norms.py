@@ -745,11 +745,20 @@ def test_other_hooks_and_arguments_by_name() -> None:
 
 
 def test_the_gradient_of_a_single_example_may_be_clipped_first() -> None:
-    model, x = mlp(), batch(mlp, 1)
-    norms = avt.GradientNorms(model).attach()
+    class Shift(nn.Module):  # whose parameter takes the gradient of the output as its own, without a copy
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(1, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.shift
+
+    model, x = nn.Sequential(mlp(), nn.Linear(3, 4), Shift()), batch(mlp, 1)
+    wanted = one_by_one(model, x)
+    norms = avt.GradientNorms(model, fallback="vmap").attach()
     losses(model(x)).mean().backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-    assert torch.allclose(norms().double(), one_by_one(model, x), rtol=1e-5)
+    assert torch.allclose(norms().double(), wanted, rtol=1e-5)
 
 
 # --- copies and wrappers ---------------------------------------------------------------------

@@ -46,7 +46,7 @@ class GradientNorms:
 
     Cost: for linear layers two passes over inputs and gradients; for a convolution about that of
     its weight's gradient. Memory: inputs and output gradients of all layers, until the norms are
-    asked for; beyond these, a few megabytes.
+    asked for; beyond these, some tens of megabytes at most, or one gradient where that is larger.
 
     Parameters
     ----------

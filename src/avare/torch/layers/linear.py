@@ -11,11 +11,12 @@ def linear(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Iterator[tup
     """The gradient of the weight is the sum over positions of the outer products of output's gradient and input."""
     if inputs.ndim < 2:
         raise ValueError(f"its input has shape {tuple(inputs.shape)}: must have a batch dimension")
-    left = _positions(gradients)
+    left, right = _positions(gradients), _positions(inputs)
+    rows = Rows(left.sum(dim=1) if left.shape[1] != 1 else left.squeeze(1))
     if module.weight.requires_grad:
-        yield module.weight, Outer(left.mT, _positions(inputs).mT)
+        yield module.weight, Outer(left.mT, right.mT, rows_of_left=rows if left.shape[1] == 1 else None)
     if module.bias is not None and module.bias.requires_grad:
-        yield module.bias, Rows(left.sum(dim=1))
+        yield module.bias, rows
 
 
 def _positions(values: Tensor) -> Tensor:

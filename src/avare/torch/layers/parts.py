@@ -9,12 +9,13 @@ single one. Their squared norms need not write the gradients down:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-_LARGEST = 1 << 20  # numbers to hold at a time: what stays in a processor's cache
+_LARGEST = 1 << 22  # numbers to hold at a time: fewer stay in the cache, more keep all cores at work
 
 
 class Part(Protocol):
@@ -25,12 +26,22 @@ class Part(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
 class Rows:
-    """A gradient that is small enough to be kept: of a bias, or of a normalisation."""
+    """A gradient that is small enough to be kept: of a bias, or of a normalisation.
 
-    values: Tensor
-    """Of shape (batch, size of the parameter)."""
+    Parameters
+    ----------
+    values
+        It, of shape (batch, size of the parameter).
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """The squared norm of each row; computed once, for a layer may use it twice."""
+        return square_rows(self.values)
 
     def rows(self, examples: slice) -> Tensor:
         """What it adds to some examples."""
@@ -46,6 +57,8 @@ class Outer:
     right: Tensor
     """What they are multiplied by, of shape (batch, groups * inputs, *window, positions), most often a view."""
     groups: int = 1
+    rows_of_left: Rows | None = None
+    """The left factors, where there is one position and one group."""
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -87,8 +100,9 @@ class OneHot:
 
 def squares(parts: Sequence[Part]) -> Tensor | None:
     """The squared norm of the sum of the parts, for each example; None if they must be written down for it."""
-    if all(isinstance(part, Rows) for part in parts):
-        return square_rows(sum(part.values for part in parts))  # type: ignore[attr-defined]
+    rows = [part for part in parts if isinstance(part, Rows)]
+    if len(rows) == len(parts):
+        return rows[0].squares if len(rows) == 1 else square_rows(sum(part.values for part in rows))
     outers = [part for part in parts if isinstance(part, Outer)]
     places = [part for part in parts if isinstance(part, OneHot)]
     if len(outers) + len(places) < len(parts) or len({part.sizes[:3] for part in outers}) > 1:
@@ -116,9 +130,8 @@ def _square_outers(parts: Sequence[Outer]) -> Tensor:
     groups, outputs, inputs, _ = parts[0].sizes
     positions = sum(part.sizes[3] for part in parts)
     count = len(parts[0].left)
-    if positions == 1:
-        left, right = parts[0].factors(slice(None))
-        return (square_rows(left) * square_rows(right)).view(count, groups).sum(dim=1)
+    if positions == 1 and parts[0].rows_of_left is not None:
+        return parts[0].rows_of_left.squares * square_rows(parts[0].right)
     products = positions * (outputs + inputs) <= outputs * inputs  # of positions, or the gradients: what is cheaper
     held = 2 * positions**2 if products else outputs * inputs
     results = []
