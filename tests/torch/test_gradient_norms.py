@@ -753,7 +753,7 @@ def test_the_gradient_of_a_single_example_may_be_clipped_first() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + self.shift
 
-    model, x = nn.Sequential(mlp(), nn.Linear(3, 4), Shift()), batch(mlp, 1)
+    model, x = nn.Sequential(Shift(), mlp()), batch(mlp, 1)
     wanted = one_by_one(model, x)
     norms = avt.GradientNorms(model, fallback="vmap").attach()
     losses(model(x)).mean().backward()

@@ -235,7 +235,7 @@ class GradientNorms:
             use.gradients = {}
             self._uses.append(use)
         kept = gradient.detach() if use.shape is None else gradient.detach().reshape(use.shape)
-        # Of a single example, a bias may take the very tensor as its gradient, which then changes.
+        # Of a single example, a parameter may take the very tensor as its gradient, which is then clipped or added to.
         use.gradients[j] = kept.clone() if kept.shape[:1] == (1,) else kept
 
     def _ended(self, _: str, __: None, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
