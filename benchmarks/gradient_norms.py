@@ -5,6 +5,7 @@ batches of 128; with norms, they are computed from the same pass.
 """
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,9 @@ def report(result: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             "# Norms of each example's gradient",
-            f"Median time of a training step with batches of {BATCH_SIZE}, and over it, that of a step with norms.",
+            f"Median time of a training step with batches of {BATCH_SIZE}, and over it, that of a step with norms. "
+            f"Load average of the machine before: {result['load']:.1f}; where others are at work, threads wait for them, "
+            "and rows for several threads tell little.",
             table(["model", "plain step", "output_norms", "last_layer_norms", "GradientNorms"], rows),
             table(["GradientNorms", "wanted", "measured", "met"], limits),
         ]
@@ -92,7 +95,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads")
     parser.add_argument("--seconds", type=float, default=30.0, help="to spend on each model and number of threads")
     arguments = parser.parse_args()
-    result: dict[str, Any] = {"where": where(), "seconds": {name: {} for name in LIMITS}}
+    result: dict[str, Any] = {"where": where(), "load": os.getloadavg()[0], "seconds": {name: {} for name in LIMITS}}
     for threads in arguments.threads:
         torch.set_num_threads(threads)
         for name, make in zip(LIMITS, (mlp, cnn), strict=True):
