@@ -18,6 +18,8 @@ from harness import duration, interleave, save, table, where
 
 BATCH_SIZE = 128
 LIMITS = {"MLP 784-512-256-10": 1.25, "CNN, 2 convolutions and 2 linear layers on 28 × 28": 1.8}
+MEANING = f"Median time of a training step with batches of {BATCH_SIZE}, and over it, that of a step with norms."
+CAUTION = "where others are at work, threads wait for them, and rows for several threads tell little."
 Step = Callable[[], object]
 
 
@@ -80,9 +82,7 @@ def report(result: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             "# Norms of each example's gradient",
-            f"Median time of a training step with batches of {BATCH_SIZE}, and over it, that of a step with norms. "
-            f"Load average of the machine before: {result['load']:.1f}; where others are at work, threads wait for them, "
-            "and rows for several threads tell little.",
+            f"{MEANING} Load average of the machine before: {result['load']:.1f}; {CAUTION}",
             table(["model", "plain step", "output_norms", "last_layer_norms", "GradientNorms"], rows),
             table(["GradientNorms", "wanted", "measured", "met"], limits),
         ]

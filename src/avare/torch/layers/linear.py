@@ -12,11 +12,11 @@ def linear(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Iterator[tup
     if inputs.ndim < 2:
         raise ValueError(f"its input has shape {tuple(inputs.shape)}: must have a batch dimension")
     left, right = _positions(gradients), _positions(inputs)
-    rows = Rows(left.sum(dim=1) if left.shape[1] != 1 else left.squeeze(1))
+    single = Rows(left.squeeze(1)) if left.shape[1] == 1 else None
     if module.weight.requires_grad:
-        yield module.weight, Outer(left.mT, right.mT, rows_of_left=rows if left.shape[1] == 1 else None)
+        yield module.weight, Outer(left.mT, right.mT, rows_of_left=single)
     if module.bias is not None and module.bias.requires_grad:
-        yield module.bias, rows
+        yield module.bias, single or Rows(left.sum(dim=1))
 
 
 def _positions(values: Tensor) -> Tensor:
