@@ -1,0 +1,110 @@
+"""What the exact norms of all examples add to a training step: `python benchmarks/gradient_norms.py`.
+
+A step is the forward pass, the weighted loss, the backward pass and plain SGD, on random data in
+batches of 128; with norms, they are computed from the same pass.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from avare.torch import GradientNorms, last_layer_norms, output_norms
+from harness import duration, interleave, save, table, where
+
+BATCH_SIZE = 128
+LIMITS = {"MLP 784-512-256-10": 1.25, "CNN, 2 convolutions and 2 linear layers on 28 × 28": 1.8}
+MEANING = f"Median time of a training step with batches of {BATCH_SIZE}, and over it, that of a step with norms."
+CAUTION = "where others are at work, threads wait for them, and rows for several threads tell little."
+Step = Callable[[], object]
+
+
+def mlp() -> tuple[nn.Module, Tensor]:
+    """A multi-layer perceptron, and a batch."""
+    layers = [nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10)]
+    return nn.Sequential(*layers), torch.randn(BATCH_SIZE, 784)
+
+
+def cnn() -> tuple[nn.Module, Tensor]:
+    """A small convolutional net, and a batch."""
+    layers = [
+        *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10)),
+    ]
+    return nn.Sequential(*layers), torch.randn(BATCH_SIZE, 1, 28, 28)
+
+
+def steps_of(make: Callable[[], tuple[nn.Module, Tensor]]) -> dict[str, Step]:
+    """A training step without norms, and with each kind."""
+    torch.manual_seed(0)
+    target = torch.randint(0, 10, (BATCH_SIZE,))
+    weight = torch.rand(BATCH_SIZE) + 0.5
+
+    def step_of(kind: str) -> Step:
+        model, x = make()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        norms = GradientNorms(model).attach() if kind == "GradientNorms" else None
+
+        def step() -> None:
+            features = model[:-1](x) if kind == "last_layer_norms" else x
+            output = model[-1](features) if kind == "last_layer_norms" else model(x)
+            loss = functional.cross_entropy(output, target, reduction="none")
+            optimizer.zero_grad()
+            (weight * loss).mean().backward()
+            if norms is not None:
+                norms(weight)
+            elif kind == "output_norms":
+                output_norms(output, target)
+            elif kind == "last_layer_norms":
+                last_layer_norms(features, output, target)
+            optimizer.step()
+
+        return step
+
+    return {kind: step_of(kind) for kind in ("plain", "output_norms", "last_layer_norms", "GradientNorms")}
+
+
+def report(result: dict[str, Any]) -> str:
+    """The tables."""
+    rows, limits = [], []
+    for name, by_threads in result["seconds"].items():
+        for threads, each in by_threads.items():
+            place = f"{name}, {threads} thread{'s' if threads != '1' else ''}"
+            ratios = {kind: seconds / each["plain"] for kind, seconds in each.items()}
+            rows.append([place, duration(each["plain"]), *(f"{ratios[kind]:.2f} ×" for kind in list(each)[1:])])
+            met = "yes" if ratios["GradientNorms"] <= LIMITS[name] else "**no**"
+            limits.append([place, f"≤ {LIMITS[name]} ×", f"{ratios['GradientNorms']:.2f} ×", met])
+    return "\n\n".join(
+        [
+            "# Norms of each example's gradient",
+            f"{MEANING} Load average of the machine before: {result['load']:.1f}; {CAUTION}",
+            table(["model", "plain step", "output_norms", "last_layer_norms", "GradientNorms"], rows),
+            table(["GradientNorms", "wanted", "measured", "met"], limits),
+        ]
+    )
+
+
+def main() -> None:
+    """Measure, then write JSON and tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads")
+    parser.add_argument("--seconds", type=float, default=30.0, help="to spend on each model and number of threads")
+    arguments = parser.parse_args()
+    result: dict[str, Any] = {"where": where(), "load": os.getloadavg()[0], "seconds": {name: {} for name in LIMITS}}
+    for threads in arguments.threads:
+        torch.set_num_threads(threads)
+        for name, make in zip(LIMITS, (mlp, cnn), strict=True):
+            print(f"Measuring {name}, {threads} threads ...", flush=True)
+            result["seconds"][name][str(threads)] = interleave(steps_of(make), seconds=arguments.seconds)
+    text = report(result)
+    save("gradient_norms", result, text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

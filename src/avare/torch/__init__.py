@@ -1,0 +1,8 @@
+"""Importance sampling for PyTorch."""
+
+from avare.torch.diagnose import Diagnosis as Diagnosis
+from avare.torch.diagnose import diagnose as diagnose
+from avare.torch.gradient_norms import GradientNorms as GradientNorms
+from avare.torch.norms import from_output_grad as from_output_grad
+from avare.torch.norms import last_layer_norms as last_layer_norms
+from avare.torch.norms import output_norms as output_norms

@@ -1,0 +1,179 @@
+"""What one use of a parameter adds to the gradients of the examples, and the squares of their sum.
+
+The gradient of a linear layer at T positions is a sum of T outer products, and so is that of a
+convolution, over its patches; that of an embedding is one in which the left factors have a
+single one. Their squared norms need not write the gradients down:
+
+    || sum_t a_t b_t' ||^2 = sum_{s,t} (a_s' a_t) (b_s' b_t)
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+_LARGEST = 1 << 22  # numbers to hold at a time: fewer stay in the cache, more keep all cores at work
+
+
+class Part(Protocol):
+    """What one use of a parameter adds to the gradient of each example."""
+
+    def rows(self, examples: slice) -> Tensor:
+        """It, written down, of shape (examples, size of the parameter)."""
+        ...
+
+
+class Rows:
+    """A gradient that is small enough to be kept: of a bias, or of a normalisation.
+
+    Parameters
+    ----------
+    values
+        It, of shape (batch, size of the parameter).
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """The squared norm of each row; computed once, for a layer may use it twice."""
+        return square_rows(self.values)
+
+    def rows(self, examples: slice) -> Tensor:
+        """What it adds to some examples."""
+        return self.values[examples]
+
+
+@dataclass(slots=True, eq=False)
+class Outer:
+    """A sum over positions of outer products, for each of some groups of channels."""
+
+    left: Tensor
+    """Gradients of the output, of shape (batch, groups * outputs, positions)."""
+    right: Tensor
+    """What they are multiplied by, of shape (batch, groups * inputs, *window, positions), most often a view."""
+    groups: int = 1
+    rows_of_left: Rows | None = None
+    """The left factors, where there is one position and one group."""
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Groups, outputs and inputs a group, positions."""
+        positions = self.left.shape[2]
+        inputs = self.right[:1].numel() // max(positions, 1) // self.groups if len(self.right) else 0
+        return self.groups, self.left.shape[1] // self.groups, inputs, positions
+
+    def factors(self, examples: slice) -> tuple[Tensor, Tensor]:
+        """Both factors of some examples, of shape (examples * groups, outputs or inputs, positions)."""
+        groups, outputs, inputs, positions = self.sizes
+        left, right = self.left[examples], self.right[examples]
+        count = len(left) * groups
+        return left.reshape(count, outputs, positions), right.reshape(count, inputs, positions)
+
+    def rows(self, examples: slice) -> Tensor:
+        """What it adds to some examples."""
+        left, right = self.factors(examples)
+        return torch.bmm(left, right.mT).view(len(left) // self.groups, -1)
+
+
+@dataclass(slots=True, eq=False)
+class OneHot:
+    """A sum over positions of gradients that each go to one row of the parameter."""
+
+    indices: Tensor
+    """The row of each position, of shape (batch, positions)."""
+    values: Tensor
+    """The gradients, of shape (batch, positions, width); zero at what is padding."""
+    height: int
+    """Rows of the parameter."""
+
+    def rows(self, examples: slice) -> Tensor:
+        """What it adds to some examples."""
+        indices, values = self.indices[examples], self.values[examples]
+        result = values.new_zeros(len(values), self.height, values.shape[2])
+        return result.scatter_add_(1, indices.unsqueeze(2).expand_as(values), values).flatten(1)
+
+
+def squares(parts: Sequence[Part]) -> Tensor | None:
+    """The squared norm of the sum of the parts, for each example; None if they must be written down for it."""
+    rows = [part for part in parts if isinstance(part, Rows)]
+    if len(rows) == len(parts):
+        return rows[0].squares if len(rows) == 1 else square_rows(sum(part.values for part in rows))
+    outers = [part for part in parts if isinstance(part, Outer)]
+    places = [part for part in parts if isinstance(part, OneHot)]
+    if len(outers) + len(places) < len(parts) or len({part.sizes[:3] for part in outers}) > 1:
+        return None
+    if not places:
+        return _square_outers(outers)
+    if not outers:
+        return _square_places(places)
+    return (_square_outers(outers) + _square_places(places) + 2.0 * _cross(outers, places)).clamp_(min=0.0)
+
+
+def square_rows(values: Tensor) -> Tensor:
+    """The sum of squares of each row."""
+    return torch.linalg.vector_norm(values.flatten(1), dim=1).square_()
+
+
+def chunks(count: int, size: int) -> Iterator[slice]:
+    """Ranges of examples, so many that what is held of each, of a given size, stays within bounds."""
+    step = max(1, _LARGEST // max(size, 1))
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
+def _square_outers(parts: Sequence[Outer]) -> Tensor:
+    groups, outputs, inputs, _ = parts[0].sizes
+    positions = sum(part.sizes[3] for part in parts)
+    count = len(parts[0].left)
+    if positions == 1 and parts[0].rows_of_left is not None:
+        return parts[0].rows_of_left.squares * square_rows(parts[0].right)
+    products = positions * (outputs + inputs) <= outputs * inputs  # of positions, or the gradients: what is cheaper
+    held = 2 * positions**2 if products else outputs * inputs
+    results = []
+    for examples in chunks(count, groups * (held + positions * (outputs + inputs))):
+        left, right = map(_join, zip(*(part.factors(examples) for part in parts), strict=True))
+        if products:
+            summed = (torch.bmm(left.mT, left) * torch.bmm(right.mT, right)).sum(dim=(1, 2)).clamp_(min=0.0)
+        else:
+            summed = square_rows(torch.bmm(left, right.mT))
+        results.append(summed.view(-1, groups).sum(dim=1))
+    return torch.cat(results)
+
+
+def _square_places(parts: Sequence[OneHot]) -> Tensor:
+    """Add up what goes to the same row within an example, then square."""
+    indices = torch.cat([part.indices for part in parts], dim=1)
+    values = torch.cat([part.values for part in parts], dim=1)
+    if indices.shape[1] == 1:
+        return square_rows(values)
+    results = []
+    for examples in chunks(len(values), 2 * values.shape[1] * values.shape[2]):
+        these = values[examples]
+        offsets = torch.arange(len(these), device=values.device).unsqueeze(1) * parts[0].height
+        keys, order = torch.unique((indices[examples] + offsets).flatten(), return_inverse=True)
+        sums = values.new_zeros(len(keys), values.shape[2]).index_add_(0, order, these.flatten(0, 1))
+        each = values.new_zeros(len(these))
+        results.append(each.index_add_(0, keys // parts[0].height, square_rows(sums)))
+    return torch.cat(results)
+
+
+def _cross(outers: Sequence[Outer], places: Sequence[OneHot]) -> Tensor:
+    """The inner product of the two sums: for a layer that shares its weight with an embedding."""
+    indices = torch.cat([part.indices for part in places], dim=1)
+    values = torch.cat([part.values for part in places], dim=1)
+    positions = sum(part.sizes[3] for part in outers)
+    results = []
+    for examples in chunks(len(values), positions * (2 * values.shape[1] + sum(outers[0].sizes[1:3]))):
+        left, right = map(_join, zip(*(part.factors(examples) for part in outers), strict=True))
+        found = indices[examples].unsqueeze(2).expand(-1, -1, positions)
+        results.append((left.gather(1, found) * torch.bmm(values[examples], right)).sum(dim=(1, 2)))
+    return torch.cat(results)
+
+
+def _join(factors: tuple[Tensor, ...]) -> Tensor:
+    return factors[0] if len(factors) == 1 else torch.cat(factors, dim=2)

@@ -1,0 +1,166 @@
+"""Modules without a rule: their gradients from a second pass through the module alone, example by example."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+from torch.utils import _pytree as pytree
+
+Fallback = Literal["vmap", "loop"]
+Outputs = Callable[[dict[str, Tensor]], list[Tensor]]
+
+
+class Recomputed:
+    """One use of a module: its arguments, and what came out.
+
+    A tensor among the arguments whose first dimension is the batch is taken apart, others
+    go to each example whole. What comes out is compared with what came out of the whole batch.
+
+    Parameters
+    ----------
+    module
+        The module, with all below it.
+    args, kwargs
+        What it was called with.
+    output
+        What came out: a tensor, or a nest of tensors.
+    fallback
+        "vmap", all examples of a chunk at once, or "loop", one after another.
+    """
+
+    def __init__(self, module: nn.Module, args: Any, kwargs: Any, output: Any, fallback: Fallback) -> None:
+        leaves, self._arguments = pytree.tree_flatten((args, kwargs))
+        self._leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        # Copied, for what follows may change it in place; to be compared with what comes out again.
+        self._outputs = [leaf.detach().clone() for leaf in tensors_of(output)]
+        self._module = module
+        self._loop = fallback == "loop"
+        self._autocast = _autocast_of(self._outputs[0].device.type)
+        self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._versions = [leaf._version for leaf in self._changeable()]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What it has gradients of."""
+        return list(self._parameters.values())
+
+    @property
+    def changed(self) -> bool:
+        """Whether arguments or parameters have changed since the module was called."""
+        return self._versions != [leaf._version for leaf in self._changeable()]
+
+    def rows(self, examples: slice, gradients: Mapping[int, Tensor]) -> dict[nn.Parameter, Tensor]:
+        """The gradient of each parameter, of shape (examples, size of the parameter).
+
+        Parameters
+        ----------
+        examples
+            Which ones.
+        gradients
+            Of each output that has one; the others are left out.
+        """
+        wanted = sorted(gradients)
+        count = len(gradients[wanted[0]])
+        split = [isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == count for leaf in self._leaves]
+        leaves = [leaf[examples] if apart else leaf for leaf, apart in zip(self._leaves, split, strict=True)]
+        pulled = [gradients[j][examples].to(self._outputs[j].dtype) for j in wanted]
+        function = self._function(leaves, split, wanted)
+        given = [leaf for leaf, apart in zip(leaves, split, strict=True) if apart]
+        run = _in_a_loop(function) if self._loop else vmap(function)
+        try:
+            with torch.autocast(**self._autocast):
+                outputs, results = run(given, pulled)
+        except RuntimeError as error:
+            hint = "" if self._loop else "; fallback='loop' may help"
+            raise ValueError(f"it cannot be run example by example{hint}: {error}") from error
+        for found, j in zip(outputs, wanted, strict=True):
+            _compare(found, self._outputs[j][examples])
+        wide = {name: rows.to(torch.promote_types(rows.dtype, torch.float32)) for name, rows in results.items()}
+        return {self._parameters[name]: rows.flatten(1) for name, rows in wide.items()}
+
+    def _function(self, leaves: list[Any], split: list[bool], wanted: list[int]) -> Callable[..., Any]:
+        """Of one example: what comes out, and the gradients, for its arguments and the gradients of what comes out."""
+
+        def run(given: list[Tensor], gradients: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+            own = iter(given)
+            all_leaves = [next(own).unsqueeze(0) if apart else leaf for leaf, apart in zip(leaves, split, strict=True)]
+            args, kwargs = pytree.tree_unflatten(all_leaves, self._arguments)
+
+            def outputs(parameters: dict[str, Tensor]) -> list[Tensor]:
+                found = tensors_of(functional_call(self._module, parameters, args, kwargs))
+                return [found[j] for j in wanted]
+
+            pull = _pull_plainly if self._loop else _pull
+            parameters = {name: p.detach() for name, p in self._parameters.items()}
+            values, found = pull(outputs, parameters, [gradient.unsqueeze(0) for gradient in gradients])
+            return [value.squeeze(0) for value in values], found
+
+        return run
+
+    def _changeable(self) -> list[Tensor]:
+        return [leaf for leaf in self._leaves if isinstance(leaf, Tensor)] + self.parameters
+
+
+def tensors_of(output: Any) -> list[Tensor]:
+    """The tensors of real numbers in what a module gave."""
+    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def _pull(
+    outputs: Outputs, parameters: dict[str, Tensor], gradients: list[Tensor]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """What comes out, and the gradients of the parameters, by ``torch.func``."""
+    values, pull = vjp(outputs, parameters)
+    return values, pull(gradients)[0]
+
+
+def _pull_plainly(
+    outputs: Outputs, parameters: dict[str, Tensor], gradients: list[Tensor]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The same without it, for some operations know only the plain way."""
+    with torch.enable_grad():
+        leaves = {name: value.requires_grad_() for name, value in parameters.items()}
+        values = outputs(leaves)
+        found = torch.autograd.grad(values, list(leaves.values()), gradients, materialize_grads=True)
+    return [value.detach() for value in values], dict(zip(leaves, found, strict=True))
+
+
+def _in_a_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What ``vmap`` gives, where that does not know an operation."""
+
+    def run(given: list[Tensor], gradients: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+        results = [
+            function([leaf[j] for leaf in given], [gradient[j] for gradient in gradients])
+            for j in range(len(gradients[0]))
+        ]
+        outputs, found = zip(*results, strict=True)
+        names = found[0]
+        stacked = {name: torch.stack([each[name] for each in found]) for name in names}
+        return [torch.stack(each) for each in zip(*outputs, strict=True)], stacked
+
+    return run
+
+
+def _compare(found: Tensor, kept: Tensor) -> None:
+    """Raise a ``ValueError`` if examples come out otherwise alone than in the batch."""
+    tolerance = torch.finfo(kept.dtype).eps ** 0.5  # rounding adds up to far less; a mix of examples, to more
+    largest = float(kept.abs().nan_to_num(0.0, 0.0, 0.0).max())
+    if found.shape != kept.shape or not torch.allclose(
+        found.to(kept.dtype), kept, rtol=tolerance, atol=tolerance * largest, equal_nan=True
+    ):
+        raise ValueError(
+            "its output for an example alone is not that in the batch: it mixes examples, draws random numbers "
+            "(as Dropout does), or has not the batch as its first dimension"
+        )
+
+
+def _autocast_of(device: str) -> dict[str, Any]:
+    """The mode of mixed precision, to be entered again."""
+    return {
+        "device_type": device,
+        "dtype": torch.get_autocast_dtype(device),
+        "enabled": torch.is_autocast_enabled(device),
+        "cache_enabled": False,
+    }

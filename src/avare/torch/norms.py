@@ -1,0 +1,294 @@
+"""Gradient norms at the output of a model: in closed form, without a backward pass.
+
+The norm of an example's gradient in the output bounds that in the parameters, up to a factor
+that changes slowly from example to example: for a sampler most often enough, and free.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from avare import validation
+
+Loss = Literal["cross_entropy", "binary", "squared"]
+
+
+def output_norms(
+    output: Tensor,
+    target: Tensor,
+    loss: Loss = "cross_entropy",
+    *,
+    class_weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+) -> Tensor:
+    r"""The norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
+
+    The loss of an example is the sum over its entries or positions; a mean over them only
+    divides every norm by their number.
+
+    Parameters
+    ----------
+    output
+        z: logits, or predictions for "squared". The batch comes first; for "cross_entropy" the
+        classes second, as in ``torch.nn.functional.cross_entropy``.
+    target
+        Class indices, or class probabilities in the shape of ``output``, for "cross_entropy";
+        numbers in [0, 1] for "binary", any for "squared".
+    loss
+        "cross_entropy"; "binary", the cross-entropy of a logit with its sigmoid, for one or
+        many labels; or "squared", the squared error.
+    class_weight
+        For "cross_entropy": a factor for each class.
+    pos_weight
+        For "binary": a factor for the positive part, of each label.
+    label_smoothing
+        For "cross_entropy": in [0, 1].
+    ignore_index
+        For class indices: the target of what does not count, by default -100. Its norm is 0.
+
+    Returns
+    -------
+    Tensor
+        Of shape (batch,), detached, in float32 or, if the output is, float64.
+
+    Examples
+    --------
+    >>> output_norms(torch.tensor([[0.0, 0.0], [9.0, -9.0]]), torch.tensor([0, 1]))
+    tensor([0.7071, 1.4142])
+    >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss="squared")
+    tensor([4., 0.])
+    """
+    gradient = _gradient(output, target, loss, class_weight, pos_weight, label_smoothing, ignore_index)
+    return from_output_grad(gradient)
+
+
+def last_layer_norms(
+    features: Tensor,
+    output: Tensor,
+    target: Tensor,
+    loss: Loss = "cross_entropy",
+    *,
+    bias: bool = True,
+    class_weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+) -> Tensor:
+    r"""The norm of each example's gradient in a last, linear layer: exact. O(features + output).
+
+    For :math:`z_i = W x_i + b` it is :math:`\|\partial \ell_i / \partial z_i\| \sqrt{\|x_i\|^2 + 1}`.
+
+    Parameters
+    ----------
+    features
+        x, what goes into the layer, of shape (batch, features).
+    output
+        z, what comes out, of shape (batch,) or (batch, outputs).
+    bias
+        Whether the layer has a bias that is trained.
+    target, loss, class_weight, pos_weight, label_smoothing, ignore_index
+        As in `output_norms`.
+
+    Examples
+    --------
+    >>> features = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    >>> last_layer_norms(features, torch.zeros(2, 2), torch.tensor([0, 1]))
+    tensor([3.6056, 0.7071])
+    """
+    features = _floating("features", features)
+    bias = validation.boolean("bias", bias)
+    gradient = _gradient(output, target, loss, class_weight, pos_weight, label_smoothing, ignore_index)
+    if features.ndim != 2:
+        raise ValueError(f"features has shape {tuple(features.shape)}: must be (batch, features)")
+    if gradient.ndim > 2:
+        raise ValueError(
+            f"output has shape {tuple(gradient.shape)}: must be (batch,) or (batch, outputs); "
+            "for layers applied to many positions, use GradientNorms"
+        )
+    validation.same_length("features", len(features), "output", len(gradient))
+    sizes = torch.linalg.vector_norm(features, dim=1)
+    if bias:
+        sizes = torch.hypot(sizes, torch.ones_like(sizes))
+    return _finite(from_output_grad(gradient) * sizes, {"features": features})
+
+
+def from_output_grad(grad: Tensor) -> Tensor:
+    """The norm of each row of gradients, for any loss. O(grad).
+
+    Parameters
+    ----------
+    grad
+        The gradient of each example's own loss in its output, the batch first: for example
+        ``torch.autograd.grad(losses.sum(), output)[0]``.
+
+    Examples
+    --------
+    >>> from_output_grad(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor([5., 1.])
+    """
+    grad = _floating("grad", grad)
+    if grad.ndim == 0:
+        raise ValueError("grad has shape (): must have the batch as its first dimension")
+    norms = grad.abs() if grad.ndim == 1 else torch.linalg.vector_norm(grad.flatten(1), dim=1)
+    return _finite(norms, {"grad": grad})
+
+
+def _gradient(
+    output: Tensor,
+    target: Tensor,
+    loss: str,
+    class_weight: Tensor | None,
+    pos_weight: Tensor | None,
+    label_smoothing: float,
+    ignore_index: int | None,
+) -> Tensor:
+    """The gradient of each example's loss in its output, checked to be finite."""
+    if loss not in tuple(_GRADIENTS):
+        raise ValueError(f"loss = {loss!r}: must be one of {', '.join(map(repr, _GRADIENTS))}")
+    gradient, known = _GRADIENTS[loss]
+    given = {
+        "class_weight": class_weight,
+        "pos_weight": pos_weight,
+        "label_smoothing": validation.number("label_smoothing", label_smoothing, at_least=0.0, at_most=1.0),
+        "ignore_index": ignore_index,
+    }
+    for name, value in given.items():
+        if name not in known and value is not None and not (name == "label_smoothing" and value == 0.0):
+            raise ValueError(f"{name} is given: it has no meaning for loss = {loss!r}")
+    output = _floating("output", output)
+    if output.ndim == 0:
+        raise ValueError("output has shape (): must have the batch as its first dimension")
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target is of type {type(target).__name__}: must be a tensor")
+    return gradient(output, target.detach(), **{name: given[name] for name in known})
+
+
+def _cross_entropy(
+    output: Tensor, target: Tensor, class_weight: Tensor | None, label_smoothing: float, ignore_index: int | None
+) -> Tensor:
+    """The gradient p sum(q) - q, where q is the target, smoothed and weighted."""
+    if output.ndim < 2:
+        raise ValueError(f"output has shape {tuple(output.shape)}: must be (batch, classes) or (batch, classes, ...)")
+    classes = output.shape[1]
+    weights = torch.ones(classes, dtype=output.dtype, device=output.device)
+    if class_weight is not None:
+        weights = torch.as_tensor(class_weight).detach().to(weights)
+        if weights.shape != (classes,):
+            raise ValueError(f"class_weight has shape {tuple(weights.shape)}: must be ({classes},), one for each class")
+    p = torch.softmax(output, dim=1)
+    if not torch.isfinite(p.sum()):  # here, for what is ignored is gone later
+        _refuse("output", output)
+    along = (1, classes, *[1] * (output.ndim - 2))
+    if target.is_floating_point():
+        if ignore_index is not None:
+            raise ValueError(f"ignore_index = {ignore_index}: it has no meaning for class probabilities")
+        if target.shape != output.shape:
+            raise ValueError(
+                f"target has shape {tuple(target.shape)}: class probabilities must match output, "
+                f"which has {tuple(output.shape)}"
+            )
+        q = (target.to(p) * (1.0 - label_smoothing) + label_smoothing / classes) * weights.view(along)
+        return _finite(p * q.sum(dim=1, keepdim=True) - q, {"target": target})
+    if target.dtype == torch.bool or target.is_complex():
+        raise TypeError(f"target has dtype {target.dtype}: must hold class indices or class probabilities")
+    wanted = (output.shape[0], *output.shape[2:])
+    if target.shape != wanted:
+        raise ValueError(
+            f"target has shape {tuple(target.shape)}: class indices must have {wanted}, "
+            f"as output has {tuple(output.shape)}"
+        )
+    target = target.long()
+    ignored = target == (
+        -100 if ignore_index is None else validation.integer("ignore_index", ignore_index, at_least=-(2**63))
+    )
+    wrong = ~ignored & ((target < 0) | (target >= classes))
+    if wrong.any():
+        place = _place(wrong)
+        raise ValueError(f"target[{_text(place)}] = {target[place].item()}: must be in [0, {classes})")
+    target = target.masked_fill(ignored, 0)
+    own = (1.0 - label_smoothing) * weights[target]
+    smooth = label_smoothing / classes * weights
+    gradient = p * (own + smooth.sum()).unsqueeze(1) - smooth.view(along)
+    gradient.scatter_add_(1, target.unsqueeze(1), -own.unsqueeze(1))
+    return gradient.masked_fill_(ignored.unsqueeze(1), 0.0)
+
+
+def _binary(output: Tensor, target: Tensor, pos_weight: Tensor | None) -> Tensor:
+    """The gradient sigmoid(z) (w y + 1 - y) - w y, with w the weight of the positive part."""
+    target = _matching(output, target)
+    wrong = ~((target >= 0.0) & (target <= 1.0))
+    if wrong.any():
+        place = _place(wrong)
+        raise ValueError(f"target[{_text(place)}] = {target[place].item()}: must be in [0, 1]")
+    positive = target
+    if pos_weight is not None:
+        weights = torch.as_tensor(pos_weight).detach().to(output)
+        try:
+            positive = (target * weights).expand_as(output)
+        except RuntimeError:
+            raise ValueError(
+                f"pos_weight has shape {tuple(weights.shape)}: must fit the labels of output, "
+                f"which has {tuple(output.shape)}"
+            ) from None
+    return _finite(torch.sigmoid(output) * (positive + 1.0 - target) - positive, {"output": output})
+
+
+def _squared(output: Tensor, target: Tensor) -> Tensor:
+    """The gradient 2 (z - y)."""
+    target = _matching(output, target)
+    return _finite(2.0 * (output - target), {"output": output, "target": target})
+
+
+def _matching(output: Tensor, target: Tensor) -> Tensor:
+    """The target in output's shape; (batch,) and (batch, 1) are the same, and nothing else is broadcast."""
+    shapes = {tuple(output.shape), tuple(target.shape)}
+    if len(shapes) > 1 and shapes != {(len(output),), (len(output), 1)}:
+        raise ValueError(f"target has shape {tuple(target.shape)}: must match output, which has {tuple(output.shape)}")
+    return target.reshape(output.shape).to(output)
+
+
+_GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
+    "cross_entropy": (_cross_entropy, ("class_weight", "label_smoothing", "ignore_index")),
+    "binary": (_binary, ("pos_weight",)),
+    "squared": (_squared, ()),
+}
+
+
+def _floating(name: str, values: Any) -> Tensor:
+    """A detached tensor of float32 or float64."""
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} is of type {type(values).__name__}: must be a tensor")
+    if not values.is_floating_point():
+        raise TypeError(f"{name} has dtype {values.dtype}: must hold floating-point numbers")
+    return values.detach().to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _finite(result: Tensor, sources: dict[str, Tensor]) -> Tensor:
+    """The result, or an error that names what in the sources makes it nan or infinite."""
+    if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():
+        for name, values in sources.items():
+            _refuse(name, values)
+        place = _place(~torch.isfinite(result))
+        raise ValueError(f"the norm of example {place[0]} leaves the range of {result.dtype}")
+    return result
+
+
+def _refuse(name: str, values: Tensor) -> None:
+    """An error that names the first value that is nan, or else infinite; none if all are finite."""
+    for wrong in (torch.isnan(values) | torch.isposinf(values), ~torch.isfinite(values)):
+        if wrong.any():
+            place = _place(wrong)
+            raise ValueError(f"{name}[{_text(place)}] = {values[place].item()}: must be finite")
+
+
+def _place(wrong: Tensor) -> tuple[int, ...]:
+    """Where the first wrong value stands."""
+    return tuple(wrong.nonzero()[0].tolist())
+
+
+def _text(place: tuple[int, ...]) -> str:
+    return ", ".join(map(str, place))

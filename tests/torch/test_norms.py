@@ -1,0 +1,193 @@
+"""The closed forms, against a backward pass for each example."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+import avare.torch as avt
+
+nan, inf = math.nan, math.inf
+sizes = st.integers(0, 5)
+
+
+def by_autograd(loss: Callable[..., Tensor], output: Tensor, target: Tensor, **options: Any) -> Tensor:
+    """The norm of the gradient of each example's summed loss."""
+    result = []
+    for j in range(len(output)):
+        leaf = output[j : j + 1].detach().double().requires_grad_()
+        each = target[j : j + 1]
+        each = each.double() if each.is_floating_point() else each
+        (gradient,) = torch.autograd.grad(loss(leaf, each, reduction="none", **options).sum(), leaf)
+        result.append(gradient.norm())
+    return torch.stack(result) if result else torch.zeros(0, dtype=torch.float64)
+
+
+def close(found: Tensor, wanted: Tensor) -> bool:
+    """Within float32's rounding of some dozen numbers, all of order one."""
+    assert found.shape == wanted.shape
+    return bool(torch.allclose(found.double(), wanted.double(), rtol=1e-5, atol=1e-6))
+
+
+@given(sizes, st.integers(1, 6), st.sampled_from([(), (3,), (2, 2)]), st.floats(0.0, 1.0), st.booleans(), st.booleans())
+def test_cross_entropy(n: int, k: int, more: tuple[int, ...], smoothing: float, weighted: bool, soft: bool) -> None:
+    generator = torch.Generator().manual_seed(n + 10 * k)
+    output = 3.0 * torch.randn(n, k, *more, generator=generator)
+    options: dict[str, Any] = {"label_smoothing": smoothing}
+    if soft:
+        target = torch.softmax(torch.randn(n, k, *more, generator=generator), dim=1)
+    else:
+        target = torch.randint(0, k, (n, *more), generator=generator)
+        target[1::3] = 7  # which is no class, and ignored
+        options["ignore_index"] = 7
+    class_weight = torch.rand(k, generator=generator) + 0.5 if weighted else None
+    found = avt.output_norms(output.requires_grad_(), target, class_weight=class_weight, **options)
+    weight = None if class_weight is None else class_weight.double()
+    assert close(found, by_autograd(functional.cross_entropy, output, target, weight=weight, **options))
+    assert not found.requires_grad and found.dtype == torch.float32
+    if not soft and not more:
+        assert (found[1::3] == 0.0).all()
+
+
+@given(sizes, st.sampled_from([(), (1,), (4,), (2, 3)]), st.booleans())
+def test_binary_and_squared(n: int, more: tuple[int, ...], weighted: bool) -> None:
+    generator = torch.Generator().manual_seed(n)
+    output = 3.0 * torch.randn(n, *more, generator=generator)
+    hard = torch.randint(0, 2, (n, *more), generator=generator)
+    soft = torch.rand(n, *more, generator=generator)
+    pos_weight = torch.rand(more, generator=generator) + 0.5 if weighted else None
+    weight = None if pos_weight is None else pos_weight.double()
+    loss = functional.binary_cross_entropy_with_logits
+    for target in (soft, hard.float(), hard, hard.bool()):
+        found = avt.output_norms(output, target, loss="binary", pos_weight=pos_weight)
+        assert close(found, by_autograd(loss, output, target.double(), pos_weight=weight))
+    found = avt.output_norms(output, soft, loss="squared")
+    assert close(found, by_autograd(functional.mse_loss, output, soft))
+
+
+def test_a_column_is_a_vector_and_is_never_broadcast() -> None:
+    output, target = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0.0, 1.0, 1.0])
+    wanted = torch.tensor([2.0, 2.0, 6.0])
+    assert torch.equal(avt.output_norms(output, target, loss="squared"), wanted)
+    assert torch.equal(avt.output_norms(output[:, 0], target[:, None], loss="squared"), wanted)
+
+
+@given(sizes, st.integers(0, 4), st.integers(1, 4), st.booleans(), st.sampled_from(["cross_entropy", "squared"]))
+def test_last_layer(n: int, width: int, k: int, bias: bool, loss: Any) -> None:
+    torch.manual_seed(n + 10 * width)
+    layer = nn.Linear(max(width, 1), k, bias=bias)
+    features = torch.randn(n, max(width, 1))
+    target = torch.randint(0, k, (n,)) if loss == "cross_entropy" else torch.randn(n, k)
+    function = functional.cross_entropy if loss == "cross_entropy" else functional.mse_loss
+    wanted = []
+    for j in range(n):
+        value = function(layer(features[j : j + 1]), target[j : j + 1], reduction="none").sum()
+        wanted.append(torch.cat([g.flatten() for g in torch.autograd.grad(value, list(layer.parameters()))]).norm())
+    found = avt.last_layer_norms(features, layer(features), target, loss, bias=bias)
+    assert close(found, torch.stack(wanted) if wanted else torch.zeros(0))
+
+
+def test_last_layer_with_one_output() -> None:
+    features, output, target = torch.tensor([[2.0], [1.0]]), torch.tensor([0.0, 0.0]), torch.tensor([1.0, 0.0])
+    found = avt.last_layer_norms(features, output, target, loss="binary", pos_weight=torch.tensor(3.0))
+    assert close(found, torch.tensor([1.5 * math.sqrt(5.0), 0.5 * math.sqrt(2.0)]))
+
+
+def test_any_loss() -> None:
+    output = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    (gradient,) = torch.autograd.grad(functional.huber_loss(output, torch.zeros_like(output), reduction="sum"), output)
+    assert close(avt.from_output_grad(gradient), gradient.flatten(1).norm(dim=1))
+    assert torch.equal(avt.from_output_grad(torch.tensor([-2.0, 0.5])), torch.tensor([2.0, 0.5]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_precision(dtype: torch.dtype) -> None:
+    output = torch.randn(6, 5, generator=torch.Generator().manual_seed(1)).to(dtype)
+    target = torch.arange(6) % 5
+    found = avt.output_norms(output, target.int())
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert close(found, by_autograd(functional.cross_entropy, output, target))
+
+
+def test_masked_logits() -> None:
+    output = torch.tensor([[0.0, -inf, 1.0], [-inf, 2.0, 2.0]])
+    found = avt.output_norms(output, torch.tensor([0, 1]))
+    p = 1.0 / (1.0 + math.exp(-1.0))
+    assert close(found, torch.tensor([p * math.sqrt(2.0), 0.5 * math.sqrt(2.0)]))
+
+
+two, labels = torch.zeros(2, 3), torch.tensor([0, 1])
+
+
+def any_of(value: Any) -> Any:
+    """A value that the types forbid."""
+    return value
+
+
+def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3)) -> Tensor:
+    result = torch.zeros(shape)
+    result[place] = value
+    return result
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: avt.output_norms(wrong((1, 2), nan), labels), r"output\[1, 2\] = nan: must be finite"),
+        (lambda: avt.output_norms(wrong((1, 0), inf), labels), r"output\[1, 0\] = inf"),
+        (lambda: avt.output_norms(wrong((0, 1), nan), torch.tensor([-100, 1])), r"output\[0, 1\] = nan"),
+        (lambda: avt.output_norms(torch.full((1, 2), -inf), torch.tensor([0])), r"output\[0, 0\] = -inf"),
+        (lambda: avt.output_norms(two, wrong((1, 1), nan)), r"target\[1, 1\] = nan"),
+        (lambda: avt.output_norms(wrong((0,), nan, (2,)), torch.ones(2), "binary"), r"output\[0\] = nan"),
+        (lambda: avt.output_norms(two, wrong((0, 2), nan), "squared"), r"target\[0, 2\] = nan"),
+        (lambda: avt.output_norms(wrong((1, 1), 1e30), two, "squared"), r"example 1 leaves the range of torch.float32"),
+        (lambda: avt.output_norms(two, torch.tensor([0, 3])), r"target\[1\] = 3: must be in \[0, 3\)"),
+        (lambda: avt.output_norms(two, torch.tensor([-1, 0])), r"target\[0\] = -1: must be in \[0, 3\)"),
+        (lambda: avt.output_norms(two, torch.tensor([0])), r"target has shape \(1,\): class indices must have \(2,\)"),
+        (lambda: avt.output_norms(two, torch.zeros(2)), r"target has shape \(2,\): class probabilities must match"),
+        (lambda: avt.output_norms(torch.zeros(3), labels), r"output has shape \(3,\): must be \(batch, classes\)"),
+        (lambda: avt.output_norms(torch.tensor(1.0), labels), r"output has shape \(\)"),
+        (lambda: avt.output_norms(two, labels, class_weight=torch.ones(2)), r"class_weight has shape \(2,\)"),
+        (lambda: avt.output_norms(two, labels, label_smoothing=1.5), "label_smoothing = 1.5: must be at most 1"),
+        (lambda: avt.output_norms(two, two, ignore_index=1), "ignore_index = 1: it has no meaning for class prob"),
+        (lambda: avt.output_norms(two, two, "binary", ignore_index=1), "ignore_index is given: .* 'binary'"),
+        (lambda: avt.output_norms(two, two, "squared", label_smoothing=0.1), "label_smoothing is given"),
+        (lambda: avt.output_norms(two, labels, pos_weight=torch.ones(3)), "pos_weight is given: .* 'cross_entropy'"),
+        (lambda: avt.output_norms(two, two, "binary", class_weight=torch.ones(3)), "class_weight is given"),
+        (lambda: avt.output_norms(two, two, "binary", pos_weight=torch.ones(2)), r"pos_weight has shape \(2,\)"),
+        (lambda: avt.output_norms(two, two + 2.0, "binary"), r"target\[0, 0\] = 2.0: must be in \[0, 1\]"),
+        (lambda: avt.output_norms(two, torch.zeros(2), "binary"), r"target has shape \(2,\): must match output"),
+        (lambda: avt.output_norms(torch.zeros(3), torch.zeros(1, 3), "squared"), r"target has shape \(1, 3\)"),
+        (lambda: avt.output_norms(two, labels, any_of("hinge")), "loss = 'hinge': must be one of 'cross_entropy', "),
+        (lambda: avt.last_layer_norms(torch.zeros(3, 4), two, labels), "features has length 3: must match output"),
+        (lambda: avt.last_layer_norms(torch.zeros(2), two, labels), r"features has shape \(2,\)"),
+        (lambda: avt.last_layer_norms(two, torch.zeros(2, 3, 1), labels[:, None]), "use GradientNorms"),
+        (lambda: avt.last_layer_norms(wrong((1, 0), nan), two, labels), r"features\[1, 0\] = nan"),
+        (lambda: avt.from_output_grad(wrong((0, 1), nan)), r"grad\[0, 1\] = nan"),
+        (lambda: avt.from_output_grad(torch.tensor(1.0)), r"grad has shape \(\)"),
+    ],
+)
+def test_refuses_bad_values(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: avt.output_norms([[0.0]], labels), "output is of type list: must be a tensor"),
+        (lambda: avt.output_norms(labels, labels), "output has dtype torch.int64"),
+        (lambda: avt.output_norms(two, [0, 1]), "target is of type list: must be a tensor"),
+        (lambda: avt.output_norms(two, labels.bool()), "target has dtype torch.bool"),
+        (lambda: avt.last_layer_norms(two, two, labels, bias=any_of(1)), "bias = 1: must be True or False"),
+    ],
+)
+def test_refuses_other_types(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
