@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
+import avare
 import avare.torch as avt
 
 N, CLASSES, WHOLE_BATCH = 203, 4, 16
@@ -89,13 +90,12 @@ def _error(action: Any) -> str:
     return "no error"
 
 
-def _of_ranks(settings: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
+def _of_ranks(rank: int, world: int) -> dict[str, Any]:
     """What else there is to see of ranks: of refusals, of ranks that drew apart, of shards."""
     dataset = make_dataset()
     found: dict[str, Any] = {}
     loader = avt.ImportanceLoader(dataset, 4, seed=None)
-    loader.importance_sampler.probabilities()
-    (_, index, weight) = next(iter(loader))
+    _, index, _ = next(iter(loader))
     found["unseeded"] = loader.state_dict()["sampler"]["generator"]
     before = str(loader.state_dict())
     norms = torch.ones(4)
@@ -110,8 +110,8 @@ def _of_ranks(settings: dict[str, Any], rank: int, world: int) -> dict[str, Any]
     apart = avt.ImportanceLoader(dataset, 4, seed=np.random.default_rng(rank))
     _, index, _ = next(iter(apart))
     found["apart"] = _error(lambda: apart.update(index, torch.ones(4)))
-    whole = avt.AvareBatchSampler(N, 4, sampler=avt_sampler(world), distributed="replicated")
-    found["object"] = [len(pairs) for pairs in whole][0], len(whole)
+    whole = avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 4 * world, seed=8), distributed="replicated")
+    found["object"] = len(next(iter(whole))), len(whole)
 
     counted = {"gathered": 0}
     original = dist.all_gather
@@ -133,13 +133,6 @@ def _of_ranks(settings: dict[str, Any], rank: int, world: int) -> dict[str, Any]
     return found
 
 
-def avt_sampler(world: int) -> Any:
-    """A sampler given as an object."""
-    import avare
-
-    return avare.Avare(N, 4 * world, seed=8)
-
-
 def main() -> None:
     """Join the others, train, write what was drawn."""
     settings = json.loads(sys.argv[1])
@@ -155,9 +148,7 @@ def main() -> None:
     )
     result: dict[str, Any] = {"made before": _error(lambda: next(iter(before)))}
     model = make_model()
-    loader = avt.ImportanceLoader(
-        make_dataset(), WHOLE_BATCH // world, seed=7, num_workers=settings.get("workers", 0)
-    )
+    loader = avt.ImportanceLoader(make_dataset(), WHOLE_BATCH // world, seed=7, num_workers=settings.get("workers", 0))
     first = 0
     if settings.get("resume"):
         saved = torch.load(settings["resume"], weights_only=True)
@@ -171,7 +162,7 @@ def main() -> None:
     result["model"] = model.state_dict()
     result["gain"] = loader.gain
     if settings.get("more"):
-        result.update(_of_ranks(settings, rank, world))
+        result.update(_of_ranks(rank, world))
     torch.save(result, folder / f"rank{rank}.pt")
     dist.destroy_process_group()
 

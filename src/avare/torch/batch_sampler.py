@@ -280,9 +280,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._goes_on = True
         self._iteration += 1
 
-    def _make(
-        self, sampler: str | Sampler, options: dict[str, Any], replacement: bool | None, seed: Seed
-    ) -> Sampler:
+    def _make(self, sampler: str | Sampler, options: dict[str, Any], replacement: bool | None, seed: Seed) -> Sampler:
         """The sampler of a name, or the one given."""
         examples, draws = self.ranks.examples, self.ranks.draws
         if isinstance(sampler, Sampler):
@@ -362,12 +360,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """Indices within this rank's sampler, and norms, or an error."""
         offset, examples = self.ranks.offset, self.ranks.examples
         indices = validation.indices("index", _array(index), self.ranks.n) - offset
-        outside = np.flatnonzero((indices < 0) | (indices >= examples)) if offset or examples < self.ranks.n else ()
-        if len(outside):
-            raise ValueError(
-                f"index[{outside[0]}] = {indices[outside[0]] + offset}: this rank draws from "
-                f"[{offset}, {offset + examples})"
-            )
+        if examples < self.ranks.n:
+            outside = np.flatnonzero((indices < 0) | (indices >= examples))
+            if outside.size:
+                raise ValueError(
+                    f"index[{outside[0]}] = {indices[outside[0]] + offset}: this rank draws from "
+                    f"[{offset}, {offset + examples})"
+                )
         values = validation.nonnegative("norms", _array(norms))
         validation.same_length("norms", len(values), "index", len(indices))
         unknown = self._visits.never_drawn(indices)

@@ -60,7 +60,8 @@ class Ranks:
             )
         alone = distributed is None or self.found_none
         self.mode = "alone" if alone else "replicated" if distributed == "auto" else distributed
-        self.rank, self.world = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
+        self.rank: int = 0 if alone else dist.get_rank(group)
+        self.world: int = 1 if alone else dist.get_world_size(group)
         if self.mode == "sharded" and self.world > self.n:
             raise ValueError(f"distributed = 'sharded': {self.n} examples cannot be shared by {self.world} ranks")
 
@@ -92,7 +93,7 @@ class Ranks:
 
     @property
     def own(self) -> slice:
-        """This rank's part of what its sampler draws."""
+        """What of its sampler's draws is this rank's part."""
         if self.mode != "replicated":
             return slice(None)
         return slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)

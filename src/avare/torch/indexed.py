@@ -67,6 +67,7 @@ class IndexedCollate:
         self.collate_fn = collate_fn
 
     def __call__(self, items: Sequence[tuple[Any, int, float]]) -> tuple[Any, torch.Tensor, torch.Tensor]:
+        """The batch of the items, their indices and their weights."""
         if not isinstance(items, Fetched):
             rows, indices, weights = zip(*items, strict=True)
             collate = self.collate_fn or default_collate
@@ -99,7 +100,7 @@ class Pairs(Sequence[tuple[int, float]]):
         return Pairs, (self.indices, self.weights)
 
 
-class Fetched(Sequence[tuple[Any, int, np.float32]]):
+class Fetched(Sequence[tuple[Any, int, float]]):
     """The items of a batch, fetched when they are asked for, with their indices and weights."""
 
     __slots__ = ("_items", "dataset", "pairs")
@@ -113,7 +114,11 @@ class Fetched(Sequence[tuple[Any, int, np.float32]]):
         return len(self.pairs)
 
     def __getitem__(self, place: Any) -> Any:
-        return self.items()[place], int(self.pairs.indices[place]), self.pairs.weights[place]
+        return (
+            self.items()[place],
+            int(self.pairs.indices[place]),
+            self.pairs.weights[place],
+        )  # float32, so that any collate function keeps it
 
     def items(self) -> list[Any]:
         """The items alone."""

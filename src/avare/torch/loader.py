@@ -200,8 +200,8 @@ def _check_options(sampler: Any, options: dict[str, Any]) -> None:
     """Refuse what a ``DataLoader`` can do and this one cannot, and say why."""
     if isinstance(sampler, TorchSampler):
         raise TypeError(
-            f"sampler is of type {type(sampler).__name__}, one of torch's: must be the name of an avare sampler, or one "
-            "of them; several processes share the draws by distributed=, and Lightning needs use_distributed_sampler=False"
+            f"sampler is of type {type(sampler).__name__}, one of torch's: must be the name of an avare sampler or one "
+            "of them; processes share the draws by distributed=, and Lightning needs use_distributed_sampler=False"
         )
     if options.get("batch_sampler") is not None:
         raise ValueError(
