@@ -35,7 +35,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     `ImportanceLoader` is this and all that belongs to it; use the parts where you need a
     ``DataLoader`` of your own. A batch then counts as received, for `state_dict`, once it or
     a later one has been told by `update`, so save just after an update; batches beyond the last
-    1024 that were not told are forgotten.
+    1024 that were not told are forgotten. With several processes, do not let a framework deal out
+    the batches again, as Accelerate's ``prepare`` does with a ``DataLoader`` that is not ours: each
+    rank has its part of every batch already.
 
     Cost: that of the sampler, O(batch size) for most. Memory: that of the sampler, and 4 bytes
     an example.
@@ -79,9 +81,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     >>> len(batches), batches.epoch
     (2, 0)
     """
-
-    # There is no `batch_size`, on purpose: Accelerate would deal whole batches out to the ranks, each of which would
-    # see a slice only; without the attribute it says that it cannot.
 
     def __init__(
         self,
