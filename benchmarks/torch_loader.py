@@ -150,8 +150,7 @@ def report(result: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             "# The PyTorch loader",
-            f"Median time of a training step, MLP 784-512-256-10, batches of {BATCH_SIZE} of {EXAMPLES}, "
-            f"{result['threads']} threads.",
+            f"Median time of a step, MLP 784-512-256-10, batches of {BATCH_SIZE}; threads: {result['threads']}.",
             table(["data", "uniform, shuffled", "importance, norms and update", "ratio"], steps),
             f"Median time of a draw of {BATCH_SIZE} without replacement.",
             table(["", "importance", "and update", "torch.multinomial", "ratio of draws"], draws),
@@ -168,8 +167,10 @@ def main() -> None:
     parser.add_argument("--sizes", type=float, nargs="+", default=DRAWN_FROM, help="numbers of examples to draw from")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1], help="numbers of workers")
     parser.add_argument("--seconds", type=float, default=20.0, help="to spend on each comparison")
+    parser.add_argument("--threads", type=int, default=1, help="of torch; more are disturbed by whatever else runs")
     arguments = parser.parse_args()
-    result: dict[str, Any] = {"where": where(), "threads": torch.get_num_threads(), "drawing": {}}
+    torch.set_num_threads(arguments.threads)
+    result: dict[str, Any] = {"where": where(), "threads": arguments.threads, "drawing": {}}
     print("Measuring training steps ...", flush=True)
     result["training"] = training(arguments.seconds, arguments.workers)
     for n in map(int, arguments.sizes):

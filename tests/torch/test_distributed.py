@@ -2,8 +2,11 @@
 
 import itertools
 import json
+import math
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +144,161 @@ def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_rank", lambda group=None: rank)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda group=None: world)
+
+
+class Threads:
+    """A process group whose ranks are threads, for what needs no processes of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, world: int) -> None:
+        self.world = world
+        self._local = threading.local()
+        self._barrier = threading.Barrier(world, timeout=60)
+        self._sent: list[Any] = [None] * world
+        self.sizes: list[int] = []  # bytes of each message
+        for name, function in {
+            "is_initialized": lambda: hasattr(self._local, "rank"),
+            "get_rank": lambda group=None: self._local.rank,
+            "get_world_size": lambda group=None: world,
+            "get_backend": lambda group=None: "gloo",
+            "all_gather": self._all_gather,
+            "all_gather_object": self._all_gather_object,
+        }.items():
+            monkeypatch.setattr(f"torch.distributed.{name}", function)
+
+    def run(self, action: Callable[[int], Any]) -> list[Any]:
+        """What the action gives on each rank, an error included."""
+        found: list[Any] = [None] * self.world
+
+        def on(rank: int) -> None:
+            self._local.rank = rank
+            try:
+                found[rank] = action(rank)
+            except (ValueError, RuntimeError) as error:
+                found[rank] = error
+
+        threads = [threading.Thread(target=on, args=(rank,)) for rank in range(self.world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    def _all_gather_object(self, found: list[Any], value: Any, group: Any = None) -> None:
+        self._sent[self._local.rank] = value
+        self._barrier.wait()
+        found[:] = self._sent
+        self._barrier.wait()
+
+    def _all_gather(self, found: list[torch.Tensor], value: torch.Tensor, group: Any = None) -> None:
+        self.sizes.append(value.nbytes)
+        values: list[Any] = [None] * self.world
+        self._all_gather_object(values, value)
+        for place, each in zip(found, values, strict=True):
+            place.copy_(each)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [5, None])
+def test_any_number_of_ranks_draws_what_one_would(
+    monkeypatch: pytest.MonkeyPatch, world: int, seed: int | None
+) -> None:
+    def train_rank(rank: int) -> Any:
+        loader = avt.ImportanceLoader(make_dataset(), 12 // world, seed=seed)
+        first = loader.state_dict()
+        drawn = []
+        for _ in range(2):
+            for _, index, weight in loader:
+                drawn.append((index.tolist(), weight.tolist()))
+                loader.update(index, np.exp(np.sin(index.numpy())))
+        return first, drawn, repr(loader.state_dict())
+
+    ranks = Threads(monkeypatch, world)
+    states, drawn, ends = zip(*ranks.run(train_rank), strict=True)
+    alone = avt.ImportanceLoader(make_dataset(), 12, seed=seed)
+    alone.load_state_dict(states[0])
+    whole = []
+    for _ in range(2):
+        for _, index, weight in alone:
+            whole.append((index.tolist(), weight.tolist()))
+            alone.update(index, np.exp(np.sin(index.numpy())))
+    assert joined([{"drawn": each} for each in drawn]) == whole
+    assert set(ends) == {repr(alone.state_dict())}
+    assert set(ranks.sizes) == {16 * 12 // world}  # at most 16 bytes an example
+    assert len(ranks.sizes) == len(whole) * world  # one message a step from each
+
+
+def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(rank: int) -> list[str]:
+        found = []
+        loader = avt.ImportanceLoader(make_dataset(), 4, seed=0)
+        _, index, _ = next(iter(loader))
+        before = repr(loader.state_dict())
+        for wrong in (math.nan, -1.0, math.inf):
+            norms = torch.ones(4)
+            norms[2] = wrong if rank == 1 else 1.0
+            with pytest.raises(ValueError, match="norms") as caught:
+                loader.update(index, norms)
+            found.append(str(caught.value))
+        with pytest.raises(ValueError, match="index has length 8: must be at most 4"):
+            loader.update(torch.cat([index, index]), torch.ones(8))
+        assert repr(loader.state_dict()) == before
+        loader.update(index[: 1 + rank], torch.ones(1 + rank))  # in part, and of different lengths
+        assert loader.waiting == 12 - 6
+        return found
+
+    zero, one, two = Threads(monkeypatch, 3).run(refuse)
+    assert zero == two == ["rank 1 was told norms that it cannot take: nothing has changed on any rank"] * 3
+    assert [text.split(":")[0] for text in one] == ["norms[2] = nan", "norms[2] = -1.0", "norms[2] = inf"]
+
+
+def test_ranks_that_draw_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def differ(rank: int) -> Any:
+        loader = avt.ImportanceLoader(make_dataset(), 4, seed=np.random.default_rng(rank))
+        _, index, _ = next(iter(loader))
+        loader.update(index, torch.ones(4))
+
+    def draw_ahead(rank: int) -> Any:
+        batches = avt.AvareBatchSampler(N, 4, seed=0)
+        drawn = iter(batches)
+        pairs = next(drawn)
+        if rank == 1:
+            next(drawn)
+        batches.update(pairs.indices, np.ones(4))
+
+    def seeds(rank: int) -> Any:
+        avt.AvareBatchSampler(N, 4, seed=rank)
+
+    def samplers(rank: int) -> Any:
+        avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 8, p_min=rank / N))
+
+    for action in (differ, draw_ahead):
+        zero, one = Threads(monkeypatch, 2).run(action)
+        assert type(zero) is type(one) is RuntimeError
+        assert "rank 1 has drawn other batches than rank 0" in str(zero)
+    for action, message in ((seeds, "seed = 1 on rank 1 and 0 on rank 0"), (samplers, "p_min=")):
+        for error in Threads(monkeypatch, 2).run(action):
+            assert type(error) is ValueError and message in str(error)
+
+
+def test_a_loader_made_before_the_process_group_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = avt.ImportanceLoader(make_dataset(), 4)
+    next(iter(loader))
+    as_rank(monkeypatch, 0, 2)
+    with pytest.raises(RuntimeError, match="a process group was initialised after this loader was made"):
+        next(iter(loader))
+
+
+def test_what_a_shard_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_rank(monkeypatch, 1, 2)
+    batches = avt.AvareBatchSampler(N, 4, seed=0, distributed="sharded")
+    assert batches.n == N and batches.sampler.n == 101
+    next(iter(batches))
+    with pytest.raises(ValueError, match=r"index\[1\] = 3: this rank draws from \[102, 203\)"):
+        batches.update([150, 3], [1.0, 1.0])
+    with pytest.raises(ValueError, match="102 of 101 examples cannot be drawn without replacement"):
+        avt.AvareBatchSampler(N, 102, distributed="sharded")
+    with pytest.raises(ValueError, match="1 examples cannot be shared by 2 ranks"):
+        avt.AvareBatchSampler(1, 1, distributed="sharded")
 
 
 @pytest.mark.parametrize(("n", "world"), [(7, 3), (8, 3), (9, 3), (5, 5), (4, 1)])

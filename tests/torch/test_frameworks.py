@@ -42,6 +42,7 @@ def test_the_examples_gain(name: str) -> None:
     assert gain_in(run(f"examples/torch_{name}.py", "--epochs", "4")) > 1.3
 
 
+@pytest.mark.slow
 def test_the_plain_example_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     whole = run("examples/torch_plain.py", "--epochs", "2")
     path = str(tmp_path / "checkpoint.pt")

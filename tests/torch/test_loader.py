@@ -201,6 +201,16 @@ def test_an_iteration_that_was_left_cannot_go_on() -> None:
             next(second)
 
 
+def test_an_iteration_that_was_left_cannot_hand_out_what_it_has_drawn() -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, num_workers=2)
+    first = iter(loader)
+    for _ in range(5):  # of 7: the last two are on their way
+        next(first)
+    next(iter(loader))
+    with pytest.raises(RuntimeError, match="another iteration has begun"):
+        next(iter(first))
+
+
 def test_all_batches_taken_one_by_one() -> None:
     loader = avt.ImportanceLoader(make_dataset(50), 8)
     batches = iter(loader)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from numpy.typing import ArrayLike
@@ -133,7 +133,7 @@ class ImportanceLoader(DataLoader[Any]):
                 return iter(())
             self._batches.go_on()  # nothing was taken since it was last asked for: the same batches again
         self._received_any = False
-        return self._hand_out(super().__iter__())
+        return _Handover(self, super().__iter__())
 
     def update(self, index: ArrayLike | torch.Tensor, norms: ArrayLike | torch.Tensor) -> None:
         """Tell the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
@@ -180,20 +180,35 @@ class ImportanceLoader(DataLoader[Any]):
         self._batches.load_state_dict(state)
         self._received_any = False
 
-    def _hand_out(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches of an iteration, each noted as received."""
-        iteration = None
-        for batch in batches:
-            if iteration is None:
-                iteration = self._batches.iteration
-            elif iteration != self._batches.iteration:
-                raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot go on")
-            self._batches.receive()
-            self._received_any = True
-            yield batch
-        if iteration == self._batches.iteration:
-            self._batches.finish()
-            self._received_any = False
+
+class _Handover:
+    """The batches of an iteration, each noted as received when it is handed out; none is kept."""
+
+    def __init__(self, loader: ImportanceLoader, batches: Iterator[Any]) -> None:
+        self._loader = loader
+        self._sampler = loader.batch_sampler
+        self._batches = batches
+        self._iteration: int | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            if self._iteration == self._sampler.iteration:
+                self._iteration = None
+                self._loader._received_any = False
+                self._sampler.finish()
+            raise
+        if self._iteration is None:
+            self._iteration = self._sampler.iteration
+        elif self._iteration != self._sampler.iteration:
+            raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot go on")
+        self._sampler.receive()
+        self._loader._received_any = True
+        return batch
 
 
 def _check_options(sampler: Any, options: dict[str, Any]) -> None:
