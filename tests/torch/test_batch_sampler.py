@@ -103,6 +103,7 @@ def test_indexed_wants_pairs() -> None:
 def test_pairs_can_be_sent() -> None:
     pairs = next(iter(make(seed=0)))
     twin = pickle.loads(pickle.dumps(pairs))
+    assert pairs.pin_memory() is pairs
     assert type(twin) is Pairs and list(twin) == list(pairs) and twin.weights.dtype == np.float32
 
 

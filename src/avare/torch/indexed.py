@@ -68,14 +68,16 @@ class IndexedCollate:
 
     def __call__(self, items: Sequence[tuple[Any, int, float]]) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """The batch of the items, their indices and their weights."""
-        if not isinstance(items, Fetched):
-            rows, indices, weights = zip(*items, strict=True)
-            collate = self.collate_fn or default_collate
-            return collate(list(rows)), torch.tensor(indices), torch.tensor(weights, dtype=torch.float32)
-        # The arrays came from a pickle, or are this batch's own: nobody else writes to them.
-        index = torch.from_numpy(items.pairs.indices)
-        batch = items.collated(index) if self.collate_fn is None else self.collate_fn(items.items())
-        return batch, index, torch.from_numpy(items.pairs.weights)
+        batch, pairs = self.apart(items)
+        return batch, *pairs.tensors()
+
+    def apart(self, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs]":
+        """The same with arrays: from a worker, a tensor comes by way of a file, and they are small."""
+        if isinstance(items, Fetched):
+            return (items.collated() if self.collate_fn is None else self.collate_fn(items.items())), items.pairs
+        rows, indices, weights = zip(*items, strict=True)
+        collate = self.collate_fn or default_collate
+        return collate(list(rows)), Pairs(np.array(indices, dtype=np.int64), np.array(weights, dtype=np.float32))
 
 
 class Pairs(Sequence[tuple[int, float]]):
@@ -95,6 +97,14 @@ class Pairs(Sequence[tuple[int, float]]):
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
         return zip(self.indices.tolist(), self.weights.tolist(), strict=True)
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Indices and weights, on the same memory."""
+        return torch.from_numpy(self.indices), torch.from_numpy(self.weights)
+
+    def pin_memory(self) -> "Pairs":
+        """Itself: ``DataLoader`` would otherwise pin number by number."""
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Pairs, (self.indices, self.weights)
@@ -128,9 +138,10 @@ class Fetched(Sequence[tuple[Any, int, float]]):
             self._items = list(fetch(indices)) if callable(fetch) else [self.dataset[index] for index in indices]
         return self._items
 
-    def collated(self, index: torch.Tensor) -> Any:
+    def collated(self) -> Any:
         """What ``default_collate`` makes of the items."""
         if type(self.dataset) is TensorDataset:  # the same rows, without a tensor for each
+            index = torch.from_numpy(self.pairs.indices)
             return [tensor[index] for tensor in self.dataset.tensors]
         return default_collate(self.items())
 

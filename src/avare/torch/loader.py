@@ -102,7 +102,9 @@ class ImportanceLoader(DataLoader[Any]):
             distributed=distributed,
             process_group=process_group,
         )
-        super().__init__(Indexed(dataset), batch_sampler=batches, collate_fn=IndexedCollate(collate_fn), **options)
+        super().__init__(
+            Indexed(dataset), batch_sampler=batches, collate_fn=IndexedCollate(collate_fn).apart, **options
+        )
         self._batches = batches
         self._received_any = False  # by the iteration at hand
 
@@ -195,7 +197,7 @@ class _Handover:
 
     def __next__(self) -> Any:
         try:
-            batch = next(self._batches)
+            batch, pairs = next(self._batches)
         except StopIteration:
             if self._iteration == self._sampler.iteration:
                 self._iteration = None
@@ -208,7 +210,7 @@ class _Handover:
             raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot go on")
         self._sampler.receive()
         self._loader._received_any = True
-        return batch
+        return batch, *pairs.tensors()
 
 
 def _check_options(sampler: Any, options: dict[str, Any]) -> None:

@@ -35,13 +35,15 @@ class Visits:
 
     def draw(self, indices: NDArray[np.int64], step: int) -> None:
         """Note the draw of a batch at a step, counted from 1."""
-        added, self.age = _draw(self.last, indices, min(step, _LAST_STEP))
-        self.waiting += added
+        added, age = _draw(self.last, indices, min(step, _LAST_STEP))
+        self.waiting += int(added)
+        self.age = float(age)
 
     def tell(self, indices: NDArray[np.int64], step: int) -> None:
         """Note that norms have been told, when ``step`` batches had been drawn."""
-        removed, self.lag = _tell(self.last, indices, min(step, _LAST_STEP))
-        self.waiting -= removed
+        removed, lag = _tell(self.last, indices, min(step, _LAST_STEP))
+        self.waiting -= int(removed)
+        self.lag = float(lag)
 
     def never_drawn(self, indices: NDArray[np.int64]) -> list[int]:
         """The places in ``indices`` of examples that were never drawn."""
