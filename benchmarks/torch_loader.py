@@ -99,7 +99,7 @@ def training(seconds: float, workers: list[int]) -> dict[str, dict[str, float]]:
     for name, dataset in {"TensorDataset": tensors, "item by item": Rows(tensors)}.items():
         for number in workers:
             steps = {"uniform": uniform_step(dataset, number), "importance": importance_step(dataset, number)}
-            found[f"{name}, {number} workers"] = interleave(steps, seconds=seconds)
+            found[f"{name}, {number} workers"] = interleave(steps, seconds=seconds, rounds=500)
     return found
 
 

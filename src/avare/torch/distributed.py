@@ -64,39 +64,19 @@ class Ranks:
         self.world: int = 1 if alone else dist.get_world_size(group)
         if self.mode == "sharded" and self.world > self.n:
             raise ValueError(f"distributed = 'sharded': {self.n} examples cannot be shared by {self.world} ranks")
-
-    @property
-    def offset(self) -> int:
+        is_sharded, is_replicated = self.mode == "sharded", self.mode == "replicated"
+        size, larger = divmod(self.n, self.world)
+        self.offset = self.rank * size + min(self.rank, larger) if is_sharded else 0
         """The first example of this rank's own."""
-        if self.mode != "sharded":
-            return 0
-        size, larger = divmod(self.n, self.world)
-        return self.rank * size + min(self.rank, larger)
-
-    @property
-    def examples(self) -> int:
+        self.examples = size + (self.rank < larger) if is_sharded else self.n
         """How many examples this rank's sampler draws from."""
-        if self.mode != "sharded":
-            return self.n
-        size, larger = divmod(self.n, self.world)
-        return size + (self.rank < larger)
-
-    @property
-    def draws(self) -> int:
+        self.draws = self.batch_size * (self.world if is_replicated else 1)
         """How many this rank's sampler draws a step."""
-        return self.batch_size * (self.world if self.mode == "replicated" else 1)
-
-    @property
-    def whole_batch(self) -> int:
+        self.whole_batch = self.batch_size * self.world
         """How many all ranks together draw a step."""
-        return self.batch_size * self.world
-
-    @property
-    def own(self) -> slice:
+        first = self.rank * self.batch_size if is_replicated else 0
+        self.own = slice(first, first + self.batch_size)
         """What of its sampler's draws is this rank's part."""
-        if self.mode != "replicated":
-            return slice(None)
-        return slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
 
     @property
     def layout(self) -> str:
