@@ -1,6 +1,7 @@
 # What a fresh clone needs: Python 3.11 or newer, and make.
 PYTHON ?= python3
 VENV   ?= .venv
+TORCH  ?= torch==2.13.0
 RUN     = $(VENV)/bin/python
 PIP     = $(RUN) -m pip --disable-pip-version-check --quiet
 
@@ -16,7 +17,7 @@ $(VENV)/made:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Each stamp is renewed when pyproject.toml changes.
+# Each stamp is renewed when pyproject.toml changes. PyTorch comes first, so that nothing else picks another.
 $(VENV)/demo-installed: $(VENV)/made pyproject.toml
 	@echo "Installing avare and what the demo needs ..."
 	@$(PIP) install --editable '.[experiments]'
@@ -24,6 +25,7 @@ $(VENV)/demo-installed: $(VENV)/made pyproject.toml
 
 $(VENV)/dev-installed: $(VENV)/made pyproject.toml
 	@echo "Installing avare and what tests and benchmarks need ..."
+	@$(PIP) install '$(TORCH)'
 	@$(PIP) install --editable '.[dev]'
 	@touch $@ $(VENV)/demo-installed
 
@@ -63,6 +65,8 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/structures.py
 	@$(RUN) benchmarks/samplers.py
 	@$(RUN) benchmarks/solvers.py
+	@$(RUN) benchmarks/gradient_norms.py
+	@$(RUN) benchmarks/torch_loader.py
 
 clean: ## remove .venv, caches and results/
 	rm -rf $(VENV) results build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,51 @@
+"""The same net under Hugging Face Accelerate: `accelerate launch examples/torch_accelerate.py`.
+
+`prepare` leaves the loader as it is, for it shares draws between processes by itself; only move
+its batches to the device. `save_state` and `load_state` carry it once it is registered.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from accelerate.utils import send_to_device
+from torch import nn
+
+import avare.torch as avt
+from torch_plain import make_dataset, norms_of
+
+
+def main() -> None:
+    """Train, and go on where the last run stopped if there is a checkpoint."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--checkpoint", type=Path, help="folder to save to at the end, and to go on from")
+    arguments = parser.parse_args()
+    accelerator = Accelerator(cpu=True)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = avt.ImportanceLoader(make_dataset(), batch_size=64 // accelerator.num_processes, seed=0)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    accelerator.register_for_checkpointing(loader)
+    if arguments.checkpoint is not None and arguments.checkpoint.exists():
+        accelerator.load_state(str(arguments.checkpoint))
+    while loader.epoch < arguments.epochs:
+        for batch in loader:
+            (rows, labels), index, weight = send_to_device(batch, accelerator.device)
+            logits = model(rows)
+            loss = (weight * F.cross_entropy(logits, labels, reduction="none")).mean()
+            optimizer.zero_grad()
+            accelerator.backward(loss)
+            optimizer.step()
+            loader.update(index, norms_of(logits, labels))
+    accelerator.print(f"draws {loader.importance_sampler.steps}, gain {loader.gain:.2f}")
+    if arguments.checkpoint is not None:
+        accelerator.save_state(str(arguments.checkpoint))
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Many processes: which examples and which part of each batch are a rank's own, and what ranks tell each other.
+
+*Replicated*: every rank holds the whole sampler, draws the whole batch and takes its slice of it.
+The draws are those of one process with that whole batch, and each update is one ``all_gather``.
+
+*Sharded*: every rank holds a sampler over its own contiguous part of the examples, and nothing is
+ever sent. With W ranks, batches of m on each and N examples in all, the weight is W m w / N, with w
+what the rank's sampler gives: the sum of w g over its batch estimates the sum of g over its part,
+so that the mean over ranks of the mean over the batch of weight times g estimates
+
+    1/W sum_r 1/m sum_j (W m w_j / N) g_j  =  1/N sum_r sum_{i in part r} g_i,
+
+the mean over all examples, whatever the sizes of the parts.
+"""
+
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from avare import validation
+
+Mode: TypeAlias = Literal["auto", "replicated", "sharded"] | None
+
+_MODES = ("auto", "replicated", "sharded")
+_ABSENT, _REFUSED = 2**32 - 1, 2**32 - 2  # in place of an index, all of which are below 2^31
+_LOW = 2**32 - 1
+
+
+class Ranks:
+    """What this process has of the examples and of each batch.
+
+    Parameters
+    ----------
+    n
+        Number of examples, over all ranks.
+    batch_size
+        Of each rank.
+    distributed
+        "replicated", "sharded", None for one process alone, or "auto": replicated where a
+        process group has been initialised.
+    group
+        The process group; by default the whole world.
+    """
+
+    def __init__(self, n: int, batch_size: int, distributed: Mode = "auto", group: Any = None) -> None:
+        self.n = validation.integer("n", n, at_least=1)
+        self.batch_size = validation.integer("batch_size", batch_size, at_least=1)
+        if distributed is not None and distributed not in _MODES:
+            raise ValueError(f"distributed = {distributed!r}: must be None or one of {', '.join(map(repr, _MODES))}")
+        self.group = group
+        self.found_none = distributed == "auto" and not _is_initialised()
+        """Whether a process group was looked for, and there was none."""
+        if distributed in ("replicated", "sharded") and not _is_initialised():
+            raise ValueError(
+                f"distributed = {distributed!r}: there is no process group; call torch.distributed.init_process_group "
+                "first"
+            )
+        alone = distributed is None or self.found_none
+        self.mode = "alone" if alone else "replicated" if distributed == "auto" else distributed
+        self.rank: int = 0 if alone else dist.get_rank(group)
+        self.world: int = 1 if alone else dist.get_world_size(group)
+        if self.mode == "sharded" and self.world > self.n:
+            raise ValueError(f"distributed = 'sharded': {self.n} examples cannot be shared by {self.world} ranks")
+        is_sharded, is_replicated = self.mode == "sharded", self.mode == "replicated"
+        size, larger = divmod(self.n, self.world)
+        self.offset = self.rank * size + min(self.rank, larger) if is_sharded else 0
+        """The first example of this rank's own."""
+        self.examples = size + (self.rank < larger) if is_sharded else self.n
+        """How many examples this rank's sampler draws from."""
+        self.draws = self.batch_size * (self.world if is_replicated else 1)
+        """How many this rank's sampler draws a step."""
+        self.whole_batch = self.batch_size * self.world
+        """How many all ranks together draw a step."""
+        first = self.rank * self.batch_size if is_replicated else 0
+        self.own = slice(first, first + self.batch_size)
+        """What of its sampler's draws is this rank's part."""
+
+    @property
+    def layout(self) -> str:
+        """What a state must agree with: replicated ranks may be of any number."""
+        return f"part {self.rank} of {self.world}" if self.mode == "sharded" else "whole"
+
+    def check_unchanged(self) -> None:
+        """Refuse a process group that has come up since."""
+        if self.found_none and _is_initialised() and dist.get_world_size() > 1:
+            raise RuntimeError(
+                "a process group was initialised after this loader was made, which therefore knows nothing of the "
+                "other ranks: make it afterwards (under Lightning, in train_dataloader()), or give distributed=None"
+            )
+
+    def agree(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings of rank 0, once those of all replicated ranks have been found equal."""
+        if self.mode != "replicated":
+            return settings
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, settings, group=self.group)
+        compared = {key for key in settings if not key.startswith("_")}
+        for rank, other in enumerate(found):
+            for key in sorted(compared):
+                if other[key] != found[0][key]:
+                    raise ValueError(
+                        f"{key} = {other[key]!r} on rank {rank} and {found[0][key]!r} on rank 0: replicated ranks must "
+                        "be given the same"
+                    )
+        return cast(dict[str, Any], found[0])
+
+    def gather(
+        self, indices: NDArray[np.int64], norms: NDArray[np.float64], fingerprint: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The indices and norms of all ranks, in the order of the ranks; 16 bytes an example.
+
+        Parameters
+        ----------
+        indices, norms
+            This rank's own, at most ``batch_size``, checked.
+        fingerprint
+            32 bits of all that has been drawn: where ranks differ, they have drawn apart.
+        """
+        if self.mode != "replicated":
+            return indices, norms
+        message = np.full((self.batch_size, 2), _ABSENT, dtype=np.int64)
+        message[: len(indices), 0] = indices
+        message[: len(indices), 1] = norms.view(np.int64)
+        message[:, 0] |= fingerprint << 32 if fingerprint < 2**31 else (fingerprint - 2**32) << 32
+        found = self._exchange(message)
+        words = found[:, :, 0] & _LOW
+        refused = np.flatnonzero((words == _REFUSED).any(axis=1))
+        if refused.size:
+            raise ValueError(f"rank {refused[0]} was told norms that it cannot take: nothing has changed on any rank")
+        prints = (found[:, 0, 0] >> 32) & _LOW
+        apart = np.flatnonzero(prints != fingerprint)
+        if apart.size:
+            raise RuntimeError(
+                f"rank {apart[0]} has drawn other batches than rank {self.rank}: all ranks must use the same sampler "
+                "and seed, num_workers and prefetch_factor, and load the same state"
+            )
+        present = words.reshape(-1) != _ABSENT
+        return words.reshape(-1)[present], found[:, :, 1].reshape(-1)[present].view(np.float64)
+
+    def refuse(self) -> None:
+        """Take part in a `gather` without anything to give, so that the other ranks do not wait for it."""
+        if self.mode == "replicated":
+            self._exchange(np.full((self.batch_size, 2), _REFUSED, dtype=np.int64))
+
+    def _exchange(self, message: NDArray[np.int64]) -> NDArray[np.int64]:
+        device = torch.device("cuda") if dist.get_backend(self.group) == "nccl" else torch.device("cpu")
+        own = torch.from_numpy(message).to(device)
+        found = torch.empty((self.world, *message.shape), dtype=torch.int64, device=device)
+        dist.all_gather(list(found.unbind(0)), own, group=self.group)
+        return cast(NDArray[np.int64], found.cpu().numpy())
+
+
+def _is_initialised() -> bool:
+    return bool(dist.is_available() and dist.is_initialized())

@@ -1,0 +1,32 @@
+"""States as ``torch.save`` and ``torch.load(weights_only=True)`` carry them: numbers, text and tensors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from avare.samplers.base import State
+
+
+def with_tensors(state: Mapping[str, Any]) -> State:
+    """A state with tensors for its arrays.
+
+    >>> import numpy as np
+    >>> with_tensors({"steps": 3, "moments": np.zeros(2)})
+    {'steps': 3, 'moments': tensor([0., 0.], dtype=torch.float64)}
+    """
+    return {key: _to_torch(value) for key, value in state.items()}
+
+
+def with_arrays(state: Mapping[str, Any]) -> State:
+    """A state with arrays for its tensors, on whatever device they are."""
+    return {
+        key: value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value for key, value in state.items()
+    }
+
+
+def _to_torch(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.array(value))  # a copy: some are read-only
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,131 @@
+"""The parts, in a DataLoader of one's own."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import avare.torch as avt
+from avare.torch.indexed import Pairs
+from avare.torch.visits import Visits
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+def make(n: int = 50, **options: Any) -> avt.AvareBatchSampler:
+    return avt.AvareBatchSampler(n, 8, **options)
+
+
+def rows(n: int = 50) -> TensorDataset:
+    return TensorDataset(torch.arange(float(n)))
+
+
+def test_draws_what_the_loader_draws() -> None:
+    loader = avt.ImportanceLoader(rows(), 8, seed=4)
+    batches = make(seed=4)
+    for (_, index, weight), pairs in zip(loader, batches, strict=True):
+        assert list(pairs) == list(zip(index.tolist(), weight.tolist(), strict=True))
+        assert [pairs[place] for place in range(len(pairs))] == list(pairs)
+        loader.update(index, index + 1.0)
+        batches.update(pairs.indices, pairs.indices + 1.0)
+
+
+@pytest.mark.parametrize("collate", [avt.IndexedCollate(), None], ids=["ours", "torch's"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_in_a_dataloader_of_ones_own(collate: Any, workers: int) -> None:
+    batches = make(seed=0)
+    loader = DataLoader(avt.Indexed(rows()), batch_sampler=batches, collate_fn=collate, num_workers=workers)
+    for epoch in range(2):
+        assert batches.epoch == epoch and len(loader) == 7
+        count = 0
+        for (x,), index, weight in loader:
+            assert torch.equal(x, index.float()) and weight.dtype == torch.float32 and index.dtype == torch.int64
+            batches.update(index, x + 1.0)
+            count += 1
+        assert count == 7
+        assert batches.position == 7
+        if epoch == 0:
+            batches.finish()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_told_has_been_received(workers: int) -> None:
+    def loader_of(batches: avt.AvareBatchSampler) -> DataLoader[Any]:
+        return DataLoader(
+            avt.Indexed(rows()), batch_sampler=batches, collate_fn=avt.IndexedCollate(), num_workers=workers
+        )
+
+    def tell(batches: avt.AvareBatchSampler, drawn: list[list[int]], until: int) -> None:
+        for (x,), index, _ in loader_of(batches):
+            drawn.append(index.tolist())
+            batches.update(index, x + 1.0)
+            if len(drawn) == until:
+                break
+
+    expected: list[list[int]] = []
+    whole = make(seed=0)
+    tell(whole, expected, 7)
+    tell(whole, expected, 14)
+    drawn: list[list[int]] = []
+    first, second = make(seed=0), make(seed=1)
+    tell(first, drawn, 3)
+    assert first.position == 3
+    second.load_state_dict(first.state_dict())
+    tell(second, drawn, 7)
+    third = make(seed=2)
+    third.load_state_dict(second.state_dict())  # of an epoch that is over
+    tell(third, drawn, 14)
+    assert drawn == expected and third.epoch == 1
+
+
+def test_what_is_never_told_is_forgotten_in_the_end() -> None:
+    batches = make(endless=True)
+    drawn = iter(batches)
+    for _ in range(1200):
+        next(drawn)
+    assert len(batches.state_dict()["ahead_indices"]) == 1024
+
+
+def test_indexed_wants_pairs() -> None:
+    indexed = avt.Indexed(rows())
+    assert len(indexed) == 50
+    assert indexed[3, 0.5][1:] == (3, 0.5)
+    assert [index for _, index, _ in indexed.__getitems__([(3, 0.5), (4, 1.0)])] == [3, 4]
+    with pytest.raises(TypeError, match="3 is no pair of an index and a weight"):
+        indexed[3]
+    with pytest.raises(TypeError, match="is no pair"):
+        next(iter(DataLoader(indexed, batch_size=2)))
+
+
+def test_pairs_can_be_sent() -> None:
+    pairs = next(iter(make(seed=0)))
+    twin = pickle.loads(pickle.dumps(pairs))
+    assert pairs.pin_memory() is pairs
+    assert type(twin) is Pairs and list(twin) == list(pairs) and twin.weights.dtype == np.float32
+
+
+def test_visits_against_a_plain_count() -> None:
+    generator = np.random.default_rng(0)
+    visits = Visits(9)
+    last: dict[int, int] = {}
+    waiting: set[int] = set()
+    for step in range(1, 200):
+        drawn = generator.integers(9, size=4)
+        ages = [step - last[int(i)] for i in dict.fromkeys(drawn.tolist()) if i in last]
+        visits.draw(drawn, step)
+        assert visits.age == pytest.approx(np.mean(ages) if ages else np.nan, nan_ok=True)
+        last.update(dict.fromkeys(drawn.tolist(), step))
+        waiting |= set(drawn.tolist())
+        told = generator.choice(sorted(last), size=3)
+        visits.tell(told, step)
+        assert visits.lag == pytest.approx(np.mean([step - last[int(i)] for i in told]))
+        waiting -= set(told.tolist())
+        assert visits.waiting == len(waiting)
+        assert visits.never_drawn(np.arange(9)) == [i for i in range(9) if i not in last]
+    visits.tell(np.zeros(0, dtype=np.int64), 200)
+    assert np.isnan(visits.lag)
+    visits.draw(np.array([3]), 2**40)  # the count stops there
+    assert visits.last[3] == 2**31 - 1

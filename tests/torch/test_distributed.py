@@ -1,0 +1,353 @@
+"""Several processes draw what one would; parts of the examples, weighted, add up."""
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import avare
+import avare.torch as avt
+from avare.torch.distributed import Mode, Ranks
+from laws import ordered_samples
+
+sys.path.append(str(Path(__file__).parent))
+from train_ranks import WHOLE_BATCH, N, make_dataset, make_model, train
+
+STEPS, SAVED, DEATH = 200, 60, 75
+
+
+def start(folder: Path, world: int, **settings: Any) -> list[subprocess.Popen[str]]:
+    """As many processes, of which each knows its rank."""
+    folder.mkdir()
+    script = str(Path(__file__).parent / "train_ranks.py")
+    return [
+        subprocess.Popen(
+            [sys.executable, script, json.dumps({**settings, "rank": rank, "world": world, "folder": str(folder)})],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    """How each ended, and what it complained about."""
+    try:
+        complaints = [process.communicate(timeout=150)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, text) for process, text in zip(processes, complaints, strict=True)]
+
+
+def results(folder: Path, world: int, **settings: Any) -> list[dict[str, Any]]:
+    """What each of them found."""
+    for code, complaint in finish(start(folder, world, **settings)):
+        assert code == 0, complaint
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(world)]
+
+
+def joined(found: list[dict[str, Any]]) -> list[Any]:
+    """The whole batches, from each rank's part."""
+    return [
+        ([i for part in parts for i in part[0]], [w for part in parts for w in part[1]])
+        for parts in zip(*(each["drawn"] for each in found), strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """One process with the whole batch."""
+    loader, model = avt.ImportanceLoader(make_dataset(), WHOLE_BATCH, seed=7), make_model()
+    return {"drawn": train(loader, model, STEPS), "model": model.state_dict(), "gain": loader.gain}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What was saved by two processes, of which one died some steps later."""
+    folder = tmp_path_factory.mktemp("death") / "run"
+    (code, complaint), (died, _) = finish(start(folder, 2, steps=STEPS, save=SAVED, die_at=DEATH, timeout=15))
+    assert died == 3
+    assert code not in (0, 3) and ("Error" in complaint)  # it ended, with an error, and did not wait for ever
+    assert not (folder / "rank0.pt").exists()
+    return folder / "checkpoint.pt"
+
+
+def check_as_alone(found: list[dict[str, Any]], alone: dict[str, Any], first: int = 0) -> None:
+    assert joined(found) == alone["drawn"][first:]
+    for each in found:
+        assert each["gain"] == pytest.approx(alone["gain"], rel=1e-9)
+        for name, value in alone["model"].items():
+            # Sums in another order: errors of 1e-16 a step, in 200 steps.
+            assert torch.allclose(each["model"][name], value, rtol=0, atol=1e-6)
+
+
+def test_one_process_goes_on_where_another_number_stopped(checkpoint: Path, alone: dict[str, Any]) -> None:
+    saved = torch.load(checkpoint, weights_only=True)
+    loader, model = avt.ImportanceLoader(make_dataset(), WHOLE_BATCH, seed=1), make_model()
+    loader.load_state_dict(saved["loader"])
+    model.load_state_dict(saved["model"])
+    drawn = train(loader, model, STEPS, first=SAVED)
+    check_as_alone([{"drawn": drawn, "model": model.state_dict(), "gain": loader.gain}], alone, SAVED)
+
+
+def test_two_processes(checkpoint: Path, alone: dict[str, Any], tmp_path: Path) -> None:
+    found = results(tmp_path / "resumed", 2, steps=STEPS, resume=str(checkpoint), first=SAVED, more=True)
+    check_as_alone(found, alone, SAVED)
+    zero, one = found
+    for each in found:
+        assert "a process group was initialised after this loader was made" in each["made before"]
+        assert each["unchanged"]
+        assert each["waiting"] == 8 - 5
+        assert "seed = 1 on rank 1 and 0 on rank 0" in each["other seed"]
+        assert "has drawn other batches" in each["apart"]
+        assert "index has length 8: must be at most 4" in each["too many"]
+        assert each["object"] == (4, -(-N // 8))
+        assert each["gathered by shards"] == 0
+        assert "this rank draws from" in each["elsewhere"]
+        assert "cannot be drawn without replacement" in each["too large"]
+        assert "1 examples cannot be shared by 2 ranks" in each["too few"]
+    assert zero["unseeded"] == one["unseeded"]
+    assert zero["refused"].startswith("ValueError: rank 1 was told norms")
+    assert one["refused"].startswith("ValueError: norms[2] = nan")
+    assert (zero["shard size"], one["shard size"]) == (102, 101)
+    assert {i for indices, _ in zero["shard"] for i in indices} <= set(range(102))
+    assert {i for indices, _ in one["shard"] for i in indices} <= set(range(102, N))
+    assert zero["shard"][0][1] == pytest.approx([2 * 102 / N] * 4, rel=0.05)  # nearly uniform at first
+    assert [i for i, _ in zero["shard"]] != [[j - 102 for j in i] for i, _ in one["shard"]]
+    with pytest.raises(ValueError, match=r"state\['layout'\] = 'part 1 of 2': this loader has 'whole'"):
+        avt.ImportanceLoader(make_dataset(), 8).load_state_dict(one["shard state"])
+
+
+@pytest.mark.slow
+def test_four_processes_with_workers(checkpoint: Path, alone: dict[str, Any], tmp_path: Path) -> None:
+    check_as_alone(results(tmp_path / "four", 4, steps=STEPS), alone)
+    resumed = results(tmp_path / "resumed", 4, steps=STEPS, resume=str(checkpoint), first=SAVED)
+    check_as_alone(resumed, alone, SAVED)
+    loader, model = avt.ImportanceLoader(make_dataset(), WHOLE_BATCH, seed=7, num_workers=1), make_model()
+    ahead = {"drawn": train(loader, model, STEPS), "model": model.state_dict(), "gain": loader.gain}
+    assert ahead["drawn"] != alone["drawn"]  # for they are drawn before the last norms are known
+    check_as_alone(results(tmp_path / "workers", 4, steps=STEPS, workers=1), ahead)
+
+
+def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
+    """Take the place of one rank of a process group."""
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda group=None: rank)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda group=None: world)
+
+
+class Threads:
+    """A process group whose ranks are threads, for what needs no processes of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, world: int) -> None:
+        self.world = world
+        self._local = threading.local()
+        self._barrier = threading.Barrier(world, timeout=60)
+        self._sent: list[Any] = [None] * world
+        self.sizes: list[int] = []  # bytes of each message
+        for name, function in {
+            "is_initialized": lambda: hasattr(self._local, "rank"),
+            "get_rank": lambda group=None: self._local.rank,
+            "get_world_size": lambda group=None: world,
+            "get_backend": lambda group=None: "gloo",
+            "all_gather": self._all_gather,
+            "all_gather_object": self._all_gather_object,
+        }.items():
+            monkeypatch.setattr(f"torch.distributed.{name}", function)
+
+    def run(self, action: Callable[[int], Any]) -> list[Any]:
+        """What the action gives on each rank, an error included."""
+        found: list[Any] = [None] * self.world
+
+        def on(rank: int) -> None:
+            self._local.rank = rank
+            try:
+                found[rank] = action(rank)
+            except (ValueError, RuntimeError) as error:
+                found[rank] = error
+
+        threads = [threading.Thread(target=on, args=(rank,)) for rank in range(self.world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    def _all_gather_object(self, found: list[Any], value: Any, group: Any = None) -> None:
+        self._sent[self._local.rank] = value
+        self._barrier.wait()
+        found[:] = self._sent
+        self._barrier.wait()
+
+    def _all_gather(self, found: list[torch.Tensor], value: torch.Tensor, group: Any = None) -> None:
+        self.sizes.append(value.nbytes)
+        values: list[Any] = [None] * self.world
+        self._all_gather_object(values, value)
+        for place, each in zip(found, values, strict=True):
+            place.copy_(each)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [5, None])
+def test_any_number_of_ranks_draws_what_one_would(
+    monkeypatch: pytest.MonkeyPatch, world: int, seed: int | None
+) -> None:
+    def train_rank(rank: int) -> Any:
+        loader = avt.ImportanceLoader(make_dataset(), 12 // world, seed=seed)
+        first = loader.state_dict()
+        drawn = []
+        for _ in range(2):
+            for _, index, weight in loader:
+                drawn.append((index.tolist(), weight.tolist()))
+                loader.update(index, np.exp(np.sin(index.numpy())))
+        return first, drawn, repr(loader.state_dict())
+
+    ranks = Threads(monkeypatch, world)
+    states, drawn, ends = zip(*ranks.run(train_rank), strict=True)
+    alone = avt.ImportanceLoader(make_dataset(), 12, seed=seed)
+    alone.load_state_dict(states[0])
+    whole = []
+    for _ in range(2):
+        for _, index, weight in alone:
+            whole.append((index.tolist(), weight.tolist()))
+            alone.update(index, np.exp(np.sin(index.numpy())))
+    assert joined([{"drawn": each} for each in drawn]) == whole
+    assert set(ends) == {repr(alone.state_dict())}
+    assert set(ranks.sizes) == {16 * 12 // world}  # at most 16 bytes an example
+    assert len(ranks.sizes) == len(whole) * world  # one message a step from each
+
+
+def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(rank: int) -> list[str]:
+        found = []
+        loader = avt.ImportanceLoader(make_dataset(), 4, seed=0)
+        _, index, _ = next(iter(loader))
+        before = repr(loader.state_dict())
+        for wrong in (math.nan, -1.0, math.inf):
+            norms = torch.ones(4)
+            norms[2] = wrong if rank == 1 else 1.0
+            with pytest.raises(ValueError, match="norms") as caught:
+                loader.update(index, norms)
+            found.append(str(caught.value))
+        with pytest.raises(ValueError, match="index has length 8: must be at most 4"):
+            loader.update(torch.cat([index, index]), torch.ones(8))
+        assert repr(loader.state_dict()) == before
+        loader.update(index[: 1 + rank], torch.ones(1 + rank))  # in part, and of different lengths
+        assert loader.waiting == 12 - 6
+        return found
+
+    zero, one, two = Threads(monkeypatch, 3).run(refuse)
+    assert zero == two == ["rank 1 was told norms that it cannot take: nothing has changed on any rank"] * 3
+    assert [text.split(":")[0] for text in one] == ["norms[2] = nan", "norms[2] = -1.0", "norms[2] = inf"]
+
+
+def test_ranks_that_draw_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def differ(rank: int) -> Any:
+        loader = avt.ImportanceLoader(make_dataset(), 4, seed=np.random.default_rng(rank))
+        _, index, _ = next(iter(loader))
+        loader.update(index, torch.ones(4))
+
+    def draw_ahead(rank: int) -> Any:
+        batches = avt.AvareBatchSampler(N, 4, seed=0)
+        drawn = iter(batches)
+        pairs = next(drawn)
+        if rank == 1:
+            next(drawn)
+        batches.update(pairs.indices, np.ones(4))
+
+    def seeds(rank: int) -> Any:
+        avt.AvareBatchSampler(N, 4, seed=rank)
+
+    def samplers(rank: int) -> Any:
+        avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 8, p_min=rank / N))
+
+    for action in (differ, draw_ahead):
+        zero, one = Threads(monkeypatch, 2).run(action)
+        assert type(zero) is type(one) is RuntimeError
+        assert "rank 1 has drawn other batches than rank 0" in str(zero)
+    for action, message in ((seeds, "seed = 1 on rank 1 and 0 on rank 0"), (samplers, "p_min=")):
+        for error in Threads(monkeypatch, 2).run(action):
+            assert type(error) is ValueError and message in str(error)
+
+
+def test_a_loader_made_before_the_process_group_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = avt.ImportanceLoader(make_dataset(), 4)
+    next(iter(loader))
+    as_rank(monkeypatch, 0, 2)
+    with pytest.raises(RuntimeError, match="a process group was initialised after this loader was made"):
+        next(iter(loader))
+
+
+def test_what_a_shard_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_rank(monkeypatch, 1, 2)
+    batches = avt.AvareBatchSampler(N, 4, seed=0, distributed="sharded")
+    assert batches.n == N and batches.sampler.n == 101
+    next(iter(batches))
+    with pytest.raises(ValueError, match=r"index\[1\] = 3: this rank draws from \[102, 203\)"):
+        batches.update([150, 3], [1.0, 1.0])
+    with pytest.raises(ValueError, match="102 of 101 examples cannot be drawn without replacement"):
+        avt.AvareBatchSampler(N, 102, distributed="sharded")
+    with pytest.raises(ValueError, match="1 examples cannot be shared by 2 ranks"):
+        avt.AvareBatchSampler(1, 1, distributed="sharded")
+
+
+@pytest.mark.parametrize(("n", "world"), [(7, 3), (8, 3), (9, 3), (5, 5), (4, 1)])
+def test_shards_are_a_partition(monkeypatch: pytest.MonkeyPatch, n: int, world: int) -> None:
+    covered: list[int] = []
+    for rank in range(world):
+        as_rank(monkeypatch, rank, world)
+        ranks = Ranks(n, 1, "sharded")
+        covered += range(ranks.offset, ranks.offset + ranks.examples)
+    assert covered == list(range(n))
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("steps", [0, 40])
+def test_shards_of_unequal_sizes_are_unbiased_by_enumeration(
+    monkeypatch: pytest.MonkeyPatch, replacement: bool, steps: int
+) -> None:
+    n, world, size = 7, 3, 2
+    g = np.random.default_rng(0).normal(size=(n, 2))
+    mean = np.zeros(2)
+    for rank in range(world):
+        as_rank(monkeypatch, rank, world)
+        batches = avt.AvareBatchSampler(n, size, replacement=replacement, seed=3, distributed="sharded", endless=True)
+        drawn = iter(batches)
+        for pairs in itertools.islice(drawn, steps):
+            batches.update(pairs.indices, np.exp(pairs.indices % 5))
+        p = batches.sampler.probabilities()
+        law = {tuple(i + batches.ranks.offset for i in s): q for s, q in ordered_samples(p, size, replacement)}
+        weights = {
+            sample: avare.batch_weights(p[np.array(sample) - batches.ranks.offset], replacement) * world * size / n
+            for sample in law
+        }
+        pairs = next(drawn)
+        assert pairs.weights == pytest.approx(weights[tuple(pairs.indices.tolist())], rel=1e-6)  # float32
+        for sample, chance in law.items():
+            mean += chance * (weights[sample] @ g[list(sample)]) / size / world  # what DDP averages
+    assert np.allclose(mean, g.mean(axis=0), rtol=1e-10, atol=1e-12)
+
+
+def test_refuses_what_has_no_process_group() -> None:
+    modes: list[Mode] = ["replicated", "sharded"]
+    for mode in modes:
+        with pytest.raises(ValueError, match=f"distributed = '{mode}': there is no process group"):
+            avt.AvareBatchSampler(10, 2, distributed=mode)
+    with pytest.raises(ValueError, match="distributed = 'all': must be None or one of 'auto', 'replicated', 'sharded'"):
+        avt.AvareBatchSampler(10, 2, distributed="all")  # type: ignore[arg-type]  # the point
+
+
+def test_nobody_else_is_asked_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_rank(monkeypatch, 1, 2)
+    loader = avt.ImportanceLoader(make_dataset(), 4, distributed=None)
+    assert len(next(iter(loader))[1]) == 4 and len(loader) == -(-N // 4)

@@ -1,0 +1,556 @@
+"""The loader: unbiased, resumed to the very same batches, and clear about wrong use."""
+
+import io
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, default_collate
+
+import avare
+import avare.torch as avt
+from avare.samplers.registry import example
+from laws import ordered_samples
+
+# Python warns of every fork of a process with threads, and torch has threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+CLASSES = 3
+Drawn = list[tuple[list[int], list[float]]]
+
+
+def make_dataset(n: int) -> TensorDataset:
+    generator = np.random.default_rng(n)
+    rows = generator.normal(size=(n, 4)) * generator.lognormal(0.0, 1.0, (n, 1))
+    return TensorDataset(torch.from_numpy(rows), torch.from_numpy(generator.integers(CLASSES, size=n)))
+
+
+def norms_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return (logits.softmax(dim=1) - F.one_hot(labels, CLASSES)).norm(dim=1)
+
+
+def make_model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, CLASSES).double()
+
+
+def gradient(model: torch.nn.Module, rows: Any, labels: Any, weight: Any) -> Any:
+    """Of the mean of weight times loss."""
+    model.zero_grad()
+    (weight * F.cross_entropy(model(rows), labels, reduction="none")).mean().backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def forever(loader: avt.ImportanceLoader) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def told(step: int, index: torch.Tensor) -> torch.Tensor:
+    """Norms that change with time, over some octaves."""
+    return torch.exp(torch.sin(index * 1.7 + step * 0.3) * 2.0)
+
+
+def run(loader: avt.ImportanceLoader, first: int, last: int) -> Drawn:
+    """Steps ``first`` to ``last``, told after each; what was drawn."""
+    drawn = []
+    for step, (_, index, weight) in enumerate(forever(loader), start=first):
+        drawn.append((index.tolist(), weight.tolist()))
+        loader.update(index, told(step, index))
+        if step == last:
+            break
+    return drawn
+
+
+def through_a_file(state: dict[str, Any]) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def snapshot(loader: avt.ImportanceLoader) -> str:
+    return repr(loader.state_dict())
+
+
+# --- unbiased ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_batch_gradient_is_unbiased_by_enumeration(replacement: bool, workers: int) -> None:
+    n, size, steps = 5, 3, 9
+    dataset, model = make_dataset(n), make_model()
+    loader = avt.ImportanceLoader(
+        dataset, size, replacement=replacement, seed=1, endless=True, num_workers=workers, distributed=None
+    )
+    lag = 2 * workers
+    laws = [loader.importance_sampler.probabilities()] * (lag + 1)  # of batch k, as it was drawn
+    batches = iter(loader)
+    for step in range(steps):
+        (rows, labels), index, weight = next(batches)
+        p = laws[step]
+        expected = size * avare.batch_weights(p[index.numpy()], replacement) / n
+        assert weight.dtype == torch.float32 and index.dtype == torch.int64
+        assert np.allclose(weight.numpy(), expected, rtol=1e-6)  # float32
+        assert torch.equal(rows, dataset.tensors[0][index]) and torch.equal(labels, dataset.tensors[1][index])
+        loader.update(index, norms_of(model(rows), labels) * told(step, index))
+        laws.append(loader.importance_sampler.probabilities())  # the law of batch step + 1 + lag
+    assert len({tuple(p.round(6)) for p in laws}) > 3
+    rows, labels = dataset.tensors
+    full = gradient(model, rows, labels, torch.ones(n))
+    for p in laws[steps - 1 : steps + 1]:
+        mean = torch.zeros_like(full)
+        for sample, chance in ordered_samples(p, size, replacement):
+            chosen = torch.tensor(sample)
+            weight = torch.from_numpy(size * avare.batch_weights(p[list(sample)], replacement) / n)
+            mean += chance * gradient(model, rows[chosen], labels[chosen], weight)
+        assert torch.allclose(mean, full, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", avare.samplers.names())
+@pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
+def test_every_sampler_by_name(name: str) -> None:
+    loader = avt.ImportanceLoader(make_dataset(20), 4, sampler=name, sampler_options=_options(name), seed=0)
+    kind = avare.samplers.get(name)
+    assert type(loader.importance_sampler) is kind
+    assert loader.importance_sampler.replacement == kind.with_replacement_only
+    run(loader, 1, 12)
+    state = loader.state_dict()
+    twin = avt.ImportanceLoader(make_dataset(20), 4, sampler=name, sampler_options=_options(name), seed=5)
+    twin.load_state_dict(through_a_file(state))
+    assert run(twin, 13, 30) == run(loader, 13, 30)
+
+
+def _options(name: str) -> dict[str, Any]:
+    return {key: value for key, value in example(name, 20).items() if key != "replacement"}
+
+
+def test_a_sampler_given_as_an_object() -> None:
+    sampler = avare.Srg(20, 4, theta=0.3, seed=3)
+    loader = avt.ImportanceLoader(make_dataset(20), 4, sampler=sampler)
+    assert loader.importance_sampler is sampler
+    same = avt.ImportanceLoader(make_dataset(20), 4, sampler="Srg", sampler_options={"theta": 0.3}, seed=3)
+    assert run(loader, 1, 9) == run(same, 1, 9)
+
+
+# --- epochs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_are_as_long_as_it_takes_to_draw_n(workers: int) -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=workers)
+    assert len(loader) == 7
+    for epoch in range(3):
+        assert loader.epoch == epoch
+        loader.set_epoch(17)
+        loader.batch_sampler.set_epoch(17)
+        assert [len(index) for _, index, _ in loader] == [8] * 7
+    assert loader.importance_sampler.steps == 21
+
+
+def test_epochs_of_any_length_and_without_end() -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, batches_per_epoch=3)
+    assert len(loader) == 3 and len(list(loader)) == 3
+    endless = avt.ImportanceLoader(make_dataset(50), 8, endless=True)
+    assert len(list(itertools.islice(endless, 40))) == 40
+    with pytest.raises(TypeError, match="an endless epoch has no length"):
+        len(endless)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_new_iteration_is_a_new_epoch(workers: int) -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=workers)
+    for _ in loader:
+        break
+    assert len(list(loader)) == 7
+    assert loader.epoch == 2
+    lag = 2 * workers
+    assert loader.importance_sampler.steps == 1 + lag + 7  # what was drawn ahead is dropped
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_asking_twice_changes_nothing(persistent: bool) -> None:
+    def make() -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=2, persistent_workers=persistent)
+
+    loader = make()
+    iter(loader)
+    assert run(loader, 1, 10) == run(make(), 1, 10)
+    assert loader.importance_sampler.steps == 14  # 10, and 4 ahead
+
+
+def test_an_iteration_that_was_left_cannot_go_on() -> None:
+    for workers in (0, 2):
+        loader = avt.ImportanceLoader(make_dataset(50), 8, num_workers=workers)
+        first = iter(loader)
+        next(first)
+        next(iter(loader))
+        with pytest.raises(RuntimeError, match="another iteration has begun"):
+            next(first)
+        second = iter(loader)
+        next(second)
+        loader.load_state_dict(loader.state_dict())
+        with pytest.raises(RuntimeError, match="a state was loaded"):
+            next(second)
+
+
+def test_an_iteration_that_was_left_cannot_hand_out_what_it_has_drawn() -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, num_workers=2)
+    first = iter(loader)
+    for _ in range(5):  # of 7: the last two are on their way
+        next(first)
+    next(iter(loader))
+    with pytest.raises(RuntimeError, match="another iteration has begun"):
+        next(iter(first))
+
+
+def test_all_batches_taken_one_by_one() -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8)
+    batches = iter(loader)
+    for _ in range(7):
+        next(batches)
+    assert len(list(loader)) == 7  # a new epoch, although nobody asked for the end of the first
+
+
+# --- resume --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_workers": 2},
+        {"num_workers": 2, "persistent_workers": True},
+        {"num_workers": 1, "prefetch_factor": 3, "endless": True},
+    ],
+    ids=["no workers", "workers", "persistent workers", "endless"],
+)
+def test_resumes_to_the_very_same_batches(options: dict[str, Any]) -> None:
+    def make(seed: int) -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(make_dataset(50), 8, seed=seed, **options)
+
+    last = 20  # epochs of 7
+    uninterrupted = make(0)
+    expected = run(uninterrupted, 1, last)
+    for stop in (2, 5, 7, 8):  # early, with an epoch's last draws made, at its end, at the start of the next
+        loader = make(0)
+        assert run(loader, 1, stop) == expected[:stop]
+        twin = make(99)
+        twin.load_state_dict(through_a_file(loader.state_dict()))
+        assert run(twin, stop + 1, last) == expected[stop:]
+        assert twin.gain == uninterrupted.gain and twin.waiting == uninterrupted.waiting
+        assert snapshot(twin) == snapshot(uninterrupted)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resumes_between_draw_and_update_and_between_epochs(workers: int) -> None:
+    def make(seed: int) -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(make_dataset(50), 8, seed=seed, num_workers=workers)
+
+    loader, twin = make(0), make(1)
+    for place, (_, index, _) in enumerate(loader):
+        if place == 3:
+            twin.load_state_dict(through_a_file(loader.state_dict()))
+            twin.update(index, told(place, index))
+        loader.update(index, told(place, index))
+        if place == 3:
+            assert (
+                twin.importance_sampler.probabilities().tolist() == loader.importance_sampler.probabilities().tolist()
+            )
+    twin.load_state_dict(loader.state_dict())
+    assert twin.epoch == 1
+    assert run(twin, 1, 9) == run(loader, 1, 9)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_saved_with_its_last_batch_has_nothing_left(workers: int) -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=workers)
+    for _, _, _ in loader:
+        state = loader.state_dict()
+    loader.load_state_dict(state)
+    assert [len(list(loader)) for _ in range(2)] == [0, 7]
+
+
+def test_resumes_with_another_number_of_workers() -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=2)
+    run(loader, 1, 2)
+    ahead = [indices.tolist() for indices in loader.state_dict()["ahead_indices"]]
+    twin = avt.ImportanceLoader(make_dataset(50), 8)
+    twin.load_state_dict(loader.state_dict())
+    assert len(ahead) == 4
+    assert [index.tolist() for _, index, _ in itertools.islice(twin, 5)][:4] == ahead
+
+
+def test_a_state_keeps_its_values() -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0)
+    run(loader, 1, 3)
+    state = loader.state_dict()
+    before = repr(state)
+    run(loader, 4, 9)
+    assert repr(state) == before
+
+
+def test_refuses_other_states_and_stays_as_it_was() -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=1)
+    run(loader, 1, 3)
+    state, before = loader.state_dict(), snapshot(loader)
+    sampler = {**state["sampler"], "steps": 99}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({**state, "format": 2}, r"state\['format'\] = 2: this loader has 1"),
+        (avt.ImportanceLoader(make_dataset(51), 8).state_dict(), r"state\['n'\] = 51: this loader has 50"),
+        (avt.ImportanceLoader(make_dataset(50), 9).state_dict(), r"state\['whole_batch'\] = 9: this loader has 8"),
+        ({**state, "batches_per_epoch": 8}, r"state\['batches_per_epoch'\] = 8: this loader has 7"),
+        ({key: value for key, value in state.items() if key != "visits"}, "state lacks 'visits'"),
+        ({**state, "ahead_indices": state["ahead_indices"][:, :3]}, r"state\['ahead_indices'\] has shape \(2, 3\)"),
+        ({**state, "drawn": 1}, r"state\['ahead_indices'\] has shape \(2, 8\): it is damaged"),
+        ({**state, "drawn": -1}, r"state\['drawn'\] = -1"),
+        ({**state, "visits": state["visits"][1:]}, r"state\['visits'\] has shape \(49,\)"),
+        ({**state, "sampler": sampler}, "it is damaged"),
+        (avt.ImportanceLoader(make_dataset(50), 8, sampler="Uniform").state_dict(), "state lacks 'delta'"),
+        ({}, "state lacks 'format'"),
+    ]
+    for each, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            loader.load_state_dict(each)
+        assert snapshot(loader) == before
+    with pytest.raises(TypeError, match="state is of type list"):
+        loader.load_state_dict([1])  # type: ignore[arg-type]  # the point
+
+
+# --- updates -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64])
+def test_norms_of_any_kind(kind: torch.dtype) -> None:
+    loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
+    _, index, _ = next(iter(loader))
+    norms = torch.tensor([1.0, 2.0, 4.0, 8.0]).to(kind)
+    loader.update(index, norms.requires_grad_() if kind.is_floating_point else norms)
+    sampler = loader.importance_sampler
+    assert isinstance(sampler, avare.Avare)
+    assert sampler.norms()[index.numpy()].tolist() == [1.0, 2.0, 4.0, 8.0]
+    assert loader.gain > 0.0
+
+
+def test_norms_as_arrays_and_lists_at_once_or_later_or_twice() -> None:
+    loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
+    batches = [index for _, index, _ in loader]
+    drawn = len({int(i) for index in batches for i in index})
+    assert loader.waiting == drawn
+    loader.update(batches[1].numpy(), np.ones(4))
+    loader.update(batches[0].tolist(), [1, 2, 3, 4])
+    loader.update(batches[0], [1.0, 2.0, 3.0, 4.0])
+    loader.update(batches[2][:2].int(), [1.0, 1.0])
+    loader.update([], [])
+    left = {int(i) for index in batches[2:] for i in index} - {
+        int(i) for i in torch.cat([*batches[:2], batches[2][:2]])
+    }
+    assert loader.waiting == len(left)
+
+
+BAD_UPDATES: list[tuple[Any, Any, type[Exception], str]] = [
+    ([0, 1], [1.0, math.nan], ValueError, r"norms\[1\] = nan"),
+    ([0, 1], torch.tensor([math.inf, 1.0]), ValueError, r"norms\[0\] = inf"),
+    ([0, 1], [1.0, -1.0], ValueError, r"norms\[1\] = -1.0"),
+    ([0, 1], [1.0], ValueError, "norms has length 1: must match index, which has 2"),
+    ([0, 1], torch.tensor([True, True]), TypeError, "norms has dtype bool"),
+    ([0, 20], [1.0, 1.0], ValueError, r"index\[1\] = 20: must be in \[0, 20\)"),
+    (torch.tensor([0.0, 1.0]), [1.0, 1.0], TypeError, "index has dtype float32"),
+    (torch.tensor([[0, 1]]), [1.0, 1.0], ValueError, r"index has shape \(1, 2\)"),
+]
+
+
+@pytest.mark.parametrize(("index", "norms", "error", "message"), BAD_UPDATES)
+def test_refuses_bad_updates_and_stays_as_it_was(index: Any, norms: Any, error: type[Exception], message: str) -> None:
+    loader = avt.ImportanceLoader(make_dataset(20), 20, seed=0)
+    next(iter(loader))
+    before = snapshot(loader)
+    with pytest.raises(error, match=message):
+        loader.update(index, norms)
+    assert snapshot(loader) == before
+
+
+def test_refuses_what_was_never_drawn_and_names_it() -> None:
+    loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
+    _, index, _ = next(iter(loader))
+    others = [i for i in range(20) if i not in index.tolist()]
+    before = snapshot(loader)
+    with pytest.raises(ValueError, match=rf"^index\[1\] = {others[3]}: never drawn"):
+        loader.update([int(index[0]), others[3]], [1.0, 1.0])
+    with pytest.raises(ValueError, match=rf"index\[0\] = {others[0]}, .* = {others[4]} and 11 more: never drawn"):
+        loader.update(others, [1.0] * 16)
+    assert snapshot(loader) == before
+
+
+class Writer:
+    """What was written, by tag."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[tuple[float, int]]] = {}
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.seen.setdefault(tag, []).append((value, step))
+
+
+def test_logs_what_there_is_to_watch() -> None:
+    dataset = make_dataset(6)
+    loader = avt.ImportanceLoader(dataset, 6, seed=0, batches_per_epoch=50)
+    writer = Writer()
+    loader.log(writer, 0)
+    assert set(writer.seen) == {"avare/floor", "avare/waiting"}  # nothing drawn yet
+    for step, (_, index, weight) in enumerate(loader, start=1):
+        assert loader.waiting == 6
+        loader.update(index, 1.0 + index)
+        loader.log(writer, step, prefix="train")
+        ess = float(weight.double().sum() ** 2 / (weight.double() ** 2).sum())
+        assert writer.seen["train/effective_sample_size"][-1] == pytest.approx((ess, step), rel=1e-6)
+    assert writer.seen["train/floor"][-1][0] == loader.importance_sampler.floor  # type: ignore[attr-defined]
+    assert writer.seen["train/gain"][-1] == (loader.gain, 50)
+    assert {value for value, _ in writer.seen["train/age"]} == {1.0}  # all are drawn each time
+    assert {value for value, _ in writer.seen["train/lag"]} == {0.0}
+    assert {value for value, _ in writer.seen["train/waiting"]} == {0.0}
+    uniform = avt.ImportanceLoader(dataset, 2, sampler="Uniform")
+    uniform.log(writer, 3, prefix="uniform")
+    assert "uniform/floor" not in writer.seen
+
+
+def test_lag_is_the_number_of_batches_drawn_ahead() -> None:
+    loader = avt.ImportanceLoader(make_dataset(5000), 2, seed=0, num_workers=2)
+    writer = Writer()
+    for _, index, _ in itertools.islice(loader, 5):
+        loader.update(index, torch.ones(2))
+        loader.log(writer, 1)
+    assert [value for value, _ in writer.seen["avare/lag"]] == [4.0] * 5
+    assert [value for value, _ in writer.seen["avare/waiting"]] == [8.0] * 5
+
+
+def test_writes_to_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from torch.utils.tensorboard import SummaryWriter
+
+    loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
+    run(loader, 1, 3)
+    with SummaryWriter(str(tmp_path)) as writer:
+        loader.log(writer, 3)
+    assert any(tmp_path.iterdir())
+
+
+# --- datasets and collate functions --------------------------------------------------------
+
+
+class Words(Dataset[str]):
+    """Items that are not tensors."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> str:
+        return f"w{index}"
+
+
+class ManyWords(Words):
+    """The same, a batch at a time."""
+
+    def __getitems__(self, indices: list[int]) -> tuple[str, ...]:
+        assert all(type(index) is int for index in indices)
+        return tuple(f"w{index}!" for index in indices)
+
+
+def join(items: list[str]) -> str:
+    assert type(items) is list
+    return " ".join(items)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("dataset", "end"), [(Words(), ""), (ManyWords(), "!"), ([f"w{i}" for i in range(20)], "")])
+def test_any_dataset_and_collate_function(dataset: Any, end: str, workers: int) -> None:
+    for text, index, _ in avt.ImportanceLoader(dataset, 4, collate_fn=join, num_workers=workers):
+        assert text == " ".join(f"w{i}{end}" for i in index.tolist())
+    for texts, index, _ in avt.ImportanceLoader(dataset, 4, num_workers=workers):
+        assert texts == [f"w{i}{end}" for i in index.tolist()]
+
+
+def test_tensors_come_as_the_default_collate_function_makes_them() -> None:
+    dataset = make_dataset(20)
+    batch, index, _ = next(iter(avt.ImportanceLoader(dataset, 4)))
+    expected = default_collate([dataset[i] for i in index.tolist()])
+    assert type(batch) is type(expected)
+    assert all(torch.equal(one, other) for one, other in zip(batch, expected, strict=True))
+
+
+def test_what_is_done_to_a_batch_does_not_touch_the_loader() -> None:
+    loader, twin = (avt.ImportanceLoader(make_dataset(20), 4, seed=0) for _ in range(2))
+    (rows, _), index, weight = next(iter(loader))
+    next(iter(twin))
+    index += 1
+    weight[:] = 0.0
+    rows[:] = 0.0
+    assert snapshot(loader) == snapshot(twin)
+    assert make_dataset(20).tensors[0].equal(loader.dataset.dataset.tensors[0])
+
+
+# --- wrong use -----------------------------------------------------------------------------
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+
+ANYTHING: Any = [1, 2]
+WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: avt.ImportanceLoader(Stream(), 2), TypeError, "an IterableDataset: examples that come in a stream"),
+    (lambda: avt.ImportanceLoader(7, 2), TypeError, "dataset is of type int: must have __getitem__ and __len__"),
+    (lambda: avt.ImportanceLoader([], 2), ValueError, "n = 0: must be at least 1"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 2, shuffle=True), ValueError, "shuffle = True: batches are drawn"),
+    (
+        lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler=RandomSampler([1, 2, 3])),
+        TypeError,
+        "sampler is of type RandomSampler, one of torch's",
+    ),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler=ANYTHING), TypeError, "sampler is of type list"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler="Best"), ValueError, "name = 'Best': must be one of"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 2, batch_sampler=[[1]]), ValueError, "batch_sampler is given"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 2, drop_last=True), ValueError, "every batch is full"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 2, in_order=False), ValueError, "in_order = False"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 4), ValueError, "4 of 3 examples cannot be drawn without replacement"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 0), ValueError, "batch_size = 0: must be at least 1"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], ANYTHING), TypeError, r"batch_size = \[1, 2\]: must be an integer"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 2, batches_per_epoch=0), ValueError, "batches_per_epoch = 0"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 2, batches_per_epoch=4, endless=True), ValueError, "an endless epoch"),
+    (
+        lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler=avare.Uniform(4, 2)),
+        ValueError,
+        "sampler has n = 4: must have 3",
+    ),
+    (
+        lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler=avare.Uniform(3, 1)),
+        ValueError,
+        "sampler has batch_size = 1: must have 2",
+    ),
+    (
+        lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler=avare.Uniform(3, 2), seed=4),
+        ValueError,
+        "seed are for a sampler given by its name",
+    ),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 2, workers=3), TypeError, "workers"),
+]
+
+
+@pytest.mark.parametrize(("make", "error", "message"), WRONG)
+def test_refuses_wrong_use_and_says_why(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_what_says_nothing_may_be_given() -> None:
+    loader = avt.ImportanceLoader([1, 2, 3], 4, replacement=True, shuffle=False, drop_last=False, in_order=True)
+    assert [len(index) for _, index, _ in loader] == [4]
+    assert isinstance(loader, DataLoader)

@@ -1,0 +1,171 @@
+"""One of several processes of a training: run by test_distributed.py, with its settings as JSON."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+import avare
+import avare.torch as avt
+
+N, CLASSES, WHOLE_BATCH = 203, 4, 16
+Drawn = list[tuple[list[int], list[float]]]
+
+
+def make_dataset() -> TensorDataset:
+    """Rows of widely different lengths."""
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(N, 5)) * generator.lognormal(0.0, 1.0, (N, 1))
+    labels = np.argmax(rows @ generator.normal(size=(5, CLASSES)) + generator.gumbel(size=(N, CLASSES)), axis=1)
+    return TensorDataset(torch.from_numpy(rows), torch.from_numpy(labels))
+
+
+def norms_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The gradient norm with respect to the logits; it still requires a gradient, as a user's might."""
+    return (logits.softmax(dim=1) - F.one_hot(labels, CLASSES)).norm(dim=1)
+
+
+def make_model() -> torch.nn.Module:
+    """In float64, so that norms, kept in float32, are the same whatever the order of sums."""
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, CLASSES)).double()
+
+
+def forever(loader: avt.ImportanceLoader) -> Iterator[Any]:
+    """Epoch after epoch."""
+    while True:
+        yield from loader
+
+
+def train(
+    loader: avt.ImportanceLoader,
+    model: torch.nn.Module,
+    steps: int,
+    *,
+    first: int = 0,
+    save: tuple[int, Path] | None = None,
+    die_at: int | None = None,
+) -> Drawn:
+    """Steps of SGD; what was drawn at each."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    drawn: Drawn = []
+    for step, ((rows, labels), index, weight) in enumerate(forever(loader), start=first + 1):
+        if step == die_at:
+            os._exit(3)
+        drawn.append((index.tolist(), weight.tolist()))
+        logits = model(rows)
+        loss = F.cross_entropy(logits, labels, reduction="none")
+        optimizer.zero_grad()
+        (weight * loss).mean().backward()
+        optimizer.step()
+        loader.update(index, norms_of(logits, labels))
+        if save is not None and step == save[0]:
+            torch.save({"model": _bare(model).state_dict(), "loader": loader.state_dict()}, save[1])
+        if step == steps:
+            break
+    return drawn
+
+
+def _bare(model: torch.nn.Module) -> torch.nn.Module:
+    inner: torch.nn.Module = getattr(model, "module", model)
+    return inner
+
+
+def _error(action: Any) -> str:
+    """The kind and text of the error that an action ends with."""
+    try:
+        action()
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def _of_ranks(rank: int, world: int) -> dict[str, Any]:
+    """What else there is to see of ranks: of refusals, of ranks that drew apart, of shards."""
+    dataset = make_dataset()
+    found: dict[str, Any] = {}
+    loader = avt.ImportanceLoader(dataset, 4, seed=None)
+    _, index, _ = next(iter(loader))
+    found["unseeded"] = loader.state_dict()["sampler"]["generator"]
+    before = str(loader.state_dict())
+    norms = torch.ones(4)
+    if rank == 1:
+        norms[2] = torch.nan
+    found["refused"] = _error(lambda: loader.update(index, norms))
+    found["unchanged"] = str(loader.state_dict()) == before
+    loader.update(index[: 2 + rank], torch.ones(2 + rank))  # in part, and of different lengths
+    found["waiting"] = loader.waiting
+    found["too many"] = _error(lambda: loader.update(torch.cat([index, index]), torch.ones(8)))
+    found["other seed"] = _error(lambda: avt.ImportanceLoader(dataset, 4, seed=rank))
+    apart = avt.ImportanceLoader(dataset, 4, seed=np.random.default_rng(rank))
+    _, index, _ = next(iter(apart))
+    found["apart"] = _error(lambda: apart.update(index, torch.ones(4)))
+    whole = avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 4 * world, seed=8), distributed="replicated")
+    found["object"] = len(next(iter(whole))), len(whole)
+
+    counted = {"gathered": 0}
+    original = dist.all_gather
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        counted["gathered"] += 1
+        return original(*arguments, **options)
+
+    dist.all_gather = count
+    sharded = avt.ImportanceLoader(dataset, 4, seed=5, distributed="sharded")
+    found["shard"] = train(sharded, make_model(), 60)
+    found["shard state"] = sharded.state_dict()
+    found["shard size"] = sharded.importance_sampler.n
+    found["elsewhere"] = _error(lambda: sharded.update([N - 1 if rank == 0 else 0], [1.0]))
+    found["gathered by shards"] = counted["gathered"]
+    found["too large"] = _error(lambda: avt.ImportanceLoader(dataset, 103, distributed="sharded"))
+    found["too few"] = _error(lambda: avt.AvareBatchSampler(1, 1, distributed="sharded"))
+    dist.all_gather = original
+    return found
+
+
+def main() -> None:
+    """Join the others, train, write what was drawn."""
+    settings = json.loads(sys.argv[1])
+    rank, world, folder = settings["rank"], settings["world"], Path(settings["folder"])
+    torch.set_num_threads(1)
+    before = avt.ImportanceLoader(make_dataset(), 4)
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(str(folder / "store"), world),
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=settings.get("timeout", 60)),
+    )
+    result: dict[str, Any] = {"made before": _error(lambda: next(iter(before)))}
+    model = make_model()
+    loader = avt.ImportanceLoader(make_dataset(), WHOLE_BATCH // world, seed=7, num_workers=settings.get("workers", 0))
+    first = 0
+    if settings.get("resume"):
+        saved = torch.load(settings["resume"], weights_only=True)
+        model.load_state_dict(saved["model"])
+        loader.load_state_dict(saved["loader"])
+        first = settings["first"]
+    parallel = DistributedDataParallel(model)
+    save = (settings["save"], folder / "checkpoint.pt") if settings.get("save") and rank == 0 else None
+    die_at = settings.get("die_at") if rank == 1 else None
+    result["drawn"] = train(loader, parallel, settings["steps"], first=first, save=save, die_at=die_at)
+    result["model"] = model.state_dict()
+    result["gain"] = loader.gain
+    if settings.get("more"):
+        result.update(_of_ranks(rank, world))
+    torch.save(result, folder / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
