@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.datasets.dataset import require
-from avare.report.results import MEASURES, Curve, Group, Growth, Results, Series
+from avare.report.results import FIT_DECADES, MEASURES, Curve, Group, Growth, Results, Series
 from avare.report.styles import MATPLOTLIB_DASHES, Style
 
 AXES = {
@@ -54,6 +54,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
             for path in (folder / f"{name}.png", folder / f"{name}.svg"):
                 metadata = {"Date": None} if path.suffix == ".svg" else None
                 figure.savefig(path, dpi=_DOTS, metadata=metadata, facecolor="white")
+                figure.set_layout_engine("none")  # it stays as it is: to lay out is half the work
                 files.append(path)
     return files
 
@@ -65,6 +66,19 @@ def visible(values: NDArray[np.float64], largest: float) -> NDArray[np.float64]:
     array([ 1., nan, nan])
     """
     return np.where(values > SMALLEST * largest, values, np.nan)
+
+
+def guide(
+    steps: NDArray[np.float64], values: NDArray[np.float64], exponent: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A line that grows as a power, over the last decades and a little above the values where it starts.
+
+    >>> guide(np.array([1.0, 100.0]), np.array([2.0, 3.0]), 0.5)
+    (array([  1., 100.]), array([ 3., 30.]))
+    """
+    late = steps >= steps[-1] * 10.0**-FIT_DECADES
+    x, start = steps[late], values[late][0]
+    return x, 1.5 * start * (x / x[0]) ** exponent
 
 
 def _figures(results: Results) -> Iterator[tuple[str, Any]]:
@@ -88,19 +102,23 @@ def _grid(groups: Sequence[Group], rule: str, styles: Mapping[str, Style]) -> An
     figure = _figure((9.6, 0.75 + 2.35 * len(groups)))
     axes = figure.subplots(len(groups), len(MEASURES), squeeze=False)
     handles: dict[str, Any] = {}
-    for row, group in zip(axes, groups, strict=True):
+    for number, (row, group) in enumerate(zip(axes, groups, strict=True)):
         for axis, measure in zip(row, MEASURES, strict=True):
             name, log = AXES[measure]
             handles |= _panel(axis, group.of(rule), measure, styles, log=log)
-            if row is axes[0]:
-                axis.set_title(name, pad=14 if measure == "regret" else 6)
-            if row is axes[-1]:
+            if number == 0:
+                axis.set_title(name)
+            if number == len(groups) - 1:
                 axis.set_xlabel("Epochs (data passes)")
         row[0].set_ylabel(group.title, fontweight="bold")
     figure.suptitle(f"Step sizes: {rule}; mean and one standard deviation", fontsize=9, color="#555555")
     labels = [label for label in styles if label in handles]
     figure.legend(
-        [handles[label] for label in labels], labels, loc="outside lower center", ncols=min(len(labels), 7), handlelength=3.2
+        [handles[label] for label in labels],
+        labels,
+        loc="outside lower center",
+        ncols=min(len(labels), 7),
+        handlelength=3.2,
     )
     return figure
 
@@ -143,10 +161,11 @@ def _line(axis: Any, x: NDArray[np.float64], y: NDArray[np.float64], style: Styl
         linestyle=MATPLOTLIB_DASHES[style.dash],
         linewidth=1.3,
         marker=style.marker,
-        markersize=4,
-        markeredgewidth=0.5,
+        markersize=4.6,
+        markeredgewidth=0.3,
         markeredgecolor="white",
         markevery=(place * every // of, every),
+        zorder=3.0 - 0.5 * place / of,  # the first on top
     )
     return line
 
@@ -185,12 +204,10 @@ def _theory(growths: Sequence[Growth]) -> Any:
         _line(axis, steps, mean, style, 0, 1).set_label(f"{growth.label}{fitted}")
         if growth.method in BOUNDS:
             text, exponent = BOUNDS[growth.method]
-            late = steps >= steps[-1] / 1000.0
-            # Through a point above the line: a bound, of which only the slope is known.
-            bound = 1.6 * mean[-1] * (steps[late] / steps[-1]) ** exponent
-            axis.plot(steps[late], bound, color=colour, linestyle=MATPLOTLIB_DASHES["dash"], linewidth=1.0)
+            x, bound = guide(steps, mean, exponent)
+            axis.plot(x, bound, color=colour, linestyle=MATPLOTLIB_DASHES["dash"], linewidth=1.0)
             axis.annotate(
-                f"${text}$", (steps[-1], bound[-1]), xytext=(4, 0), textcoords="offset points", color=colour, va="center"
+                f"${text}$", (x[-1], bound[-1]), xytext=(4, 0), textcoords="offset points", color=colour, va="center"
             )
     axis.set_xscale("log")
     axis.set_yscale("log")

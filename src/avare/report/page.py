@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from avare.datasets.dataset import require
 from avare.report import tables
 from avare.report.checking import check, of_group
-from avare.report.figures import AXES, BOUNDS, SMALLEST
+from avare.report.figures import AXES, BOUNDS, SMALLEST, guide
 from avare.report.results import MEASURES, Group, Growth, Results, title
 from avare.report.styles import BLUE, GREEN, PLOTLY_MARKERS, VERMILION, Style
 
@@ -93,14 +93,17 @@ def _group_panel(
             parts.append(_chart(place, heading, f"{heading} against epochs on {group.title}, {_rule_title(rule)}"))
         parts.append("</div>\n")
     parts.append(
-        '<p class="hint">Mean of the runs; shaded, one standard deviation. On log axes the shade ends at the lowest run.'
-        "</p>\n"
+        '<p class="hint">Mean of the runs; shaded, one standard deviation. '
+        "On log axes the shade ends at the lowest run.</p>\n"
     )
     published = group.experiment == "reproduce"
-    parts.append("<h2>At the last epoch</h2>\n" + tables.last_epoch([group], paper if published else None).html())
+    table = tables.last_epoch([group], paper if published else None).without("dataset")
+    parts.append(f"<h2>At the last epoch</h2>\n{table.html()}")
     checks = of_group(group, paper) if published else []
     if checks:
-        parts.append(f"<h2>Against the paper</h2>\n{_tally(checks)}{tables.checks(checks).html()}")
+        unsaid = () if any(each.note for each in checks) else ("note",)
+        table = tables.checks(checks).without("dataset", *unsaid)
+        parts.append(f"<h2>Against the paper</h2>\n{_tally(checks)}{table.html()}")
     return "".join(parts)
 
 
@@ -108,6 +111,7 @@ def _theory_panel(results: Results, charts: dict[str, Any]) -> str:
     charts["theory"] = {
         "log": True,
         "logX": True,
+        "legend": True,
         "along": "step",
         "xTitle": "Steps T",
         "series": [line for growth in results.growths for line in _growth(growth)],
@@ -144,9 +148,11 @@ def _how_panel(results: Results) -> str:
         parts.append(_pairs({"records": count, **pairs}))
     for group in results.groups:
         setting = {key: value for key, value in group.setting.items() if value is not None}
-        seeds = dict.fromkeys(seed for series in group.series for seed in series.seeds)
+        seeds = sorted({seed for series in group.series for seed in series.seeds})
         parts.append(f"<h2>{html.escape(group.title)}</h2>\n")
-        parts.append(_pairs({**setting, "seeds": ", ".join(str(seed) for seed in seeds)}))
+        parts.append(
+            _pairs({**setting, "seeds": ", ".join(str(seed) for seed in seeds), "seconds in all": _total(group)})
+        )
         parts.append(tables.times(group).html())
     return "".join(parts)
 
@@ -167,7 +173,8 @@ def _controls(group: Group, name: str, styles: Mapping[str, Style]) -> str:
     )
     return (
         f'<div class="controls">\n<fieldset><legend>Samplers</legend>\n{boxes}\n'
-        '<button type="button" data-all="yes">All</button> <button type="button" data-all="no">None</button></fieldset>\n'
+        '<button type="button" data-all="yes">All</button> '
+        '<button type="button" data-all="no">None</button></fieldset>\n'
         f"<fieldset><legend>Vertical axes</legend>\n{radios}</fieldset>\n</div>\n"
     )
 
@@ -194,7 +201,20 @@ def _swatch(style: Style) -> str:
 def _outline(marker: str) -> list[tuple[float, float]]:
     """The corners of a marker of radius about 4 around the origin, y downwards."""
     if marker in "PX":
-        plus = [(-1, -4), (1, -4), (1, -1), (4, -1), (4, 1), (1, 1), (1, 4), (-1, 4), (-1, 1), (-4, 1), (-4, -1), (-1, -1)]
+        plus = [
+            (-1, -4),
+            (1, -4),
+            (1, -1),
+            (4, -1),
+            (4, 1),
+            (1, 1),
+            (1, 4),
+            (-1, 4),
+            (-1, 1),
+            (-4, 1),
+            (-4, -1),
+            (-1, -1),
+        ]
         turn = math.pi / 4 if marker == "X" else 0.0
         return [(x * math.cos(turn) - y * math.sin(turn), x * math.sin(turn) + y * math.cos(turn)) for x, y in plus]
     if marker == "d":
@@ -236,6 +256,16 @@ def _pairs(pairs: Mapping[str, Any]) -> str:
         )
         + "</dl>\n"
     )
+
+
+def _total(group: Group) -> str:
+    spent = {
+        part: sum(len(series.seeds) * series.seconds[part] for series in group.series)
+        for part in ("steps", "evaluation")
+    }
+    if not all(math.isfinite(seconds) for seconds in spent.values()):
+        return "not known"
+    return f"{spent['steps']:.0f} in steps, {spent['evaluation']:.0f} in evaluation"
 
 
 def _notices(results: Results) -> str:
@@ -288,17 +318,16 @@ def _growth(growth: Growth) -> list[dict[str, Any]]:
             **_points(growth.steps, growth.curve),
         }
     ]
-    last = growth.curve.mean[-1]
-    if growth.method in BOUNDS and last > 0:
-        exponent = BOUNDS[growth.method][1]
-        x = growth.steps[(growth.steps > 0) & (growth.steps >= growth.steps[-1] / 1000.0)]
+    keep = (growth.steps > 0) & (growth.curve.mean > 0)
+    if growth.method in BOUNDS and np.any(keep):
+        x, bound = guide(growth.steps[keep], growth.curve.mean[keep], BOUNDS[growth.method][1])
         lines.append(
             {
                 "label": f"T^({'2/3' if growth.method == 'sgd' else '5/6'})",
                 "guide": True,
                 "style": _style(Style(colour, "dash", marker)),
                 "x": _rounded(x),
-                "mean": _rounded(1.6 * last * (x / x[-1]) ** exponent),
+                "mean": _rounded(bound),
             }
         )
     return lines

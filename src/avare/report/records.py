@@ -92,9 +92,11 @@ def parse(content: bytes) -> Record:
     facts: dict[str, float] = {}
     if kind in ("reproduce", "compare"):
         _texts(spec, ("dataset", "steps", "sampler"))
+        _seed(spec)
         trace = _columns(_mapping(data, "trace"), _RUN_COLUMNS)
     elif kind == "theory":
         _texts(spec, ("method",))
+        _seed(spec)
         trace = _columns(_mapping(data, "trace"), _THEORY_COLUMNS)
     elif kind == "table":
         _texts(spec, ("dataset",))
@@ -126,6 +128,11 @@ def _texts(spec: Mapping[str, Any], keys: tuple[str, ...]) -> None:
     for key in keys:
         if not isinstance(spec.get(key), str):
             raise RecordError(f"spec[{key!r}] = {spec.get(key)!r}: must be text")
+
+
+def _seed(spec: Mapping[str, Any]) -> None:
+    if isinstance(spec.get("seed"), bool) or not isinstance(spec.get("seed"), int):
+        raise RecordError(f"spec['seed'] = {spec.get('seed')!r}: must be an integer")
 
 
 def _columns(trace: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, NDArray[np.float64]]:

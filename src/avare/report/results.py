@@ -27,7 +27,7 @@ _EXPERIMENTS = ("reproduce", "compare")
 _RULES = ("decreasing", "constant")
 # Runs that differ in one of these are shown apart, each with its own title.
 _SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2")
-_FIT_DECADES = 2.0  # the slope is that of the last two decades: the start is not yet the law
+FIT_DECADES = 2.0  # the slope is that of the last two decades: the start is not yet the law
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +78,7 @@ class Series:
     label: str
     rule: str
     spec: Mapping[str, Any]
-    seeds: tuple[Any, ...]
+    seeds: tuple[int, ...]
     epochs: NDArray[np.float64]
     curves: Mapping[str, Curve]
     seconds: Mapping[str, float]
@@ -235,7 +235,7 @@ def _series(records: Sequence[Record]) -> list[Series]:
                     label=f"{sampler} ({mark})" if mark else sampler,
                     rule=rule,
                     spec=spec,
-                    seeds=tuple(record.spec.get("seed") for record in members),
+                    seeds=tuple(sorted(record.spec["seed"] for record in members)),
                     epochs=members[0].trace["epoch"],
                     curves={measure: _curve(members, measure) for measure in MEASURES},
                     seconds={
@@ -279,7 +279,7 @@ def slope(steps: NDArray[np.float64], values: NDArray[np.float64]) -> float:
     if np.count_nonzero(valid) < 2:
         return math.nan
     x, y = np.log10(steps[valid]), np.log10(values[valid])
-    late = x >= x[-1] - _FIT_DECADES
+    late = x >= x[-1] - FIT_DECADES
     if np.count_nonzero(late) < 2:
         return math.nan
     x, y = x[late] - x[late].mean(), y[late]

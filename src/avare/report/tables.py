@@ -21,14 +21,14 @@ MEASURE_NAMES = {
 _NOTHING = "–"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _VERDICTS = {True: "yes", False: "no"}
-_NUMBERS = ("integer", "number", "power", "seconds")
+_NUMBERS = ("integer", "number", "ratio", "power", "seconds")
 
 
 class Column(NamedTuple):
     """A column: its name in CSV, its heading elsewhere, and how its values are written.
 
-    The kinds are "text", "integer", "number", "power" (of ten), "seconds", "verdict", and "detail",
-    which is for CSV only.
+    The kinds are "text", "integer", "number" (two decimals), "ratio" (three), "power" (of ten), "seconds",
+    "verdict", and "detail", which is for CSV only.
     """
 
     name: str
@@ -59,7 +59,10 @@ class Table:
         lines = [
             [column.heading for column in columns],
             ["---:" if column.kind in _NUMBERS else "---" for column in columns],
-            *([_cell(column.kind, value).replace("|", "\\|") for column, value in self._shown(row)] for row in self.rows),
+            *(
+                [_cell(column.kind, value).replace("|", "\\|") for column, value in self._shown(row)]
+                for row in self.rows
+            ),
         ]
         return f"{self.caption}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -79,6 +82,12 @@ class Table:
             f'<div class="scroll" role="region" aria-label="{caption}" tabindex="0"><table>\n'
             f"<caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
         )
+
+    def without(self, *names: str) -> "Table":
+        """The same table without some columns."""
+        keep = [place for place, column in enumerate(self.columns) if column.name not in names]
+        rows = tuple(tuple(row[place] for place in keep) for row in self.rows)
+        return Table(self.caption, tuple(self.columns[place] for place in keep), rows)
 
     def _shown(self, row: Sequence[Any]) -> list[tuple[Column, Any]]:
         return [pair for pair in zip(self.columns, row, strict=True) if pair[0].kind != "detail"]
@@ -101,9 +110,9 @@ def table_one(results: Results, paper: Mapping[str, Any]) -> Table:
             Column("n", "N", "integer"),
             Column("dim", "parameters", "integer"),
             Column("smoothness_ratio_paper", "smoothness ratio, paper", "number"),
-            Column("smoothness_ratio", "ours", "number"),
+            Column("smoothness_ratio", "ours", "ratio"),
             Column("gain_at_optimum_paper", "gain at x*, paper", "number"),
-            Column("gain_at_optimum", "ours", "number"),
+            Column("gain_at_optimum", "ours", "ratio"),
         ),
         tuple(rows),
     )
@@ -185,7 +194,9 @@ def times(group: Group) -> Table:
             steps, evaluation = series.seconds["steps"], series.seconds["evaluation"]
             options = series.spec.get("options") or {}
             words = ", ".join(f"{key} = {_short(value)}" for key, value in options.items())
-            rows.append((rule, series.label, len(series.seeds), steps, evaluation, series.spec.get("replacement"), words))
+            rows.append(
+                (rule, series.label, len(series.seeds), steps, evaluation, series.spec.get("replacement"), words)
+            )
     return Table(
         f"{group.title}: seconds a run, and what each sampler was given",
         (
@@ -223,8 +234,8 @@ def growths(results: Results) -> Table:
 def power(value: float) -> str:
     """A number with a power of ten.
 
-    >>> power(1.69e10), power(0.002)
-    ('1.69 × 10¹⁰', '2.00 × 10⁻³')
+    >>> power(1.69e10).split()[2], power(0.002).split()[2]
+    ('10¹⁰', '10⁻³')
     """
     digits, exponent = f"{value:.2e}".split("e")
     return f"{digits} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}".replace("-", "−")
@@ -252,13 +263,17 @@ def _cell(kind: str, value: Any) -> str:
         return f"{value:.3g}" if value < 100 else f"{value:.0f}"
     if kind == "power" or abs(value) >= 1000.0:
         return power(value)
-    return f"{value:.3f}".removesuffix("0").replace("-", "−")
+    return f"{value:.{3 if kind == 'ratio' else 2}f}".replace("-", "−")
 
 
 def _html_cell(column: Column, value: Any) -> str:
+    if column.name == "note" and _absent(value):
+        return "<td></td>"
     text = html.escape(_cell(column.kind, value))
     if column.name == "agrees" and value is not None:
         text = f'<span class="{_VERDICTS[value]}">{text}</span>'
+    if column.kind in _NUMBERS and isinstance(value, str):
+        return f'<td class="words">{text}</td>'
     return f"<td{_class(column)}>{text}</td>"
 
 

@@ -37,26 +37,34 @@
       }
       lines.push({
         x: each.x, y: each.mean.map((value) => (visible(value, least) ? value : null)), customdata: each.deviation || [],
-        name: each.label, type: "scatter", mode: each.guide ? "lines" : "lines+markers",
+        name: each.label, showlegend: true, type: "scatter", mode: each.guide ? "lines" : "lines+markers",
         line: { color: stroke, width: each.guide ? 1.4 : 2, dash: style.dash },
         marker: { symbol: style.marker, size: 7, maxdisplayed: 9, color: stroke },
         hovertemplate: each.guide ? "%{fullData.name}<extra></extra>"
           : `<b>%{fullData.name}</b><br>${chart.along} %{x}<br>%{y:.4g} ± %{customdata:.2g}<extra></extra>`,
       });
     }
-    return [...bands, ...lines];
+    return [...bands.reverse(), ...lines.reverse()]; // the first on top
   }
 
-  function layoutOf(chart, log) {
+  // Powers of ten where there are some; between them too where there are not.
+  function ticksOf(traces) {
+    const values = traces.flatMap((trace) => trace.y).filter((value) => value > 0);
+    const decades = values.length ? Math.log10(Math.max(...values) / Math.min(...values)) : 1;
+    return decades > 1.2 ? Math.ceil(decades / 6) : "D2";
+  }
+
+  function layoutOf(chart, log, traces) {
     const axis = {
       gridcolor: colour("--plot-grid"), linecolor: colour("--line"), zeroline: false, automargin: true,
       exponentformat: "power", showexponent: "all", tickfont: { size: 12 },
     };
     return {
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "closest",
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: Boolean(chart.legend), hovermode: "closest",
+      legend: { x: 0.02, y: 0.98, traceorder: "reversed", bgcolor: "rgba(0,0,0,0)" },
       margin: { l: 8, r: 12, t: 10, b: 8 }, font: { family: getComputedStyle(document.body).fontFamily, color: colour("--text") },
-      xaxis: { ...axis, type: chart.logX ? "log" : "linear", title: { text: chart.xTitle, font: { size: 13 }, standoff: 8 }, ...(chart.logX ? { dtick: 1 } : {}) },
-      yaxis: { ...axis, type: log ? "log" : "linear", nticks: 6, minexponent: 3, rangemode: log ? "normal" : "tozero" },
+      xaxis: { ...axis, type: chart.logX ? "log" : "linear", title: { text: chart.xTitle, font: { size: 13 }, standoff: 8 }, nticks: 6, ...(chart.logX ? { dtick: 1 } : {}) },
+      yaxis: { ...axis, type: log ? "log" : "linear", nticks: 6, minexponent: 3, ...(log ? { dtick: ticksOf(traces) } : { rangemode: "tozero" }) },
       hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: { color: colour("--text") } },
     };
   }
@@ -67,7 +75,8 @@
     for (const place of panel.querySelectorAll(".chart")) {
       const chart = data.charts[place.id];
       const log = !choice || choice.value === "default" ? chart.log : choice.value === "log";
-      Plotly.react(place, tracesOf(chart, hidden, log), layoutOf(chart, log), {
+      const traces = tracesOf(chart, hidden, log);
+      Plotly.react(place, traces, layoutOf(chart, log, traces), {
         responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
         toImageButtonOptions: { filename: place.id, scale: 2 },
       });
