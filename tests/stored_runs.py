@@ -61,7 +61,7 @@ def run(
     """A run whose mean at the last epoch is that of `LAST`, and whose runs of seeds 0, 1, 2 lie ``spread`` apart."""
     error, left, regret = LAST.get(dataset, LAST["mnist"]).get(sampler) or _other(sampler)
     part = np.arange(epochs + 1) / epochs
-    factor = 1.0 + spread * (seed % 3 - 1)
+    factor = 1.0 + spread * (0, -1, 1)[seed % 3]
     trace = {
         "epoch": np.arange(epochs + 1.0),
         "suboptimality": factor * 10 ** (left + 2.0 * (1.0 - np.sqrt(part))),
@@ -98,7 +98,7 @@ def facts(dataset: str) -> dict[str, Any]:
 def theory(method: str, seed: int = 0) -> dict[str, Any]:
     """Regret that grows as T^0.6 (SGD) or T^0.75 (SGLD)."""
     steps = np.unique(np.round(np.logspace(0, 6, 120)))
-    regret = (1.0 + 0.1 * (seed % 3 - 1)) * 50.0 * steps ** {"sgd": 0.6, "sgld": 0.75}[method]
+    regret = (1.0 + 0.1 * (0, -1, 1)[seed % 3]) * 50.0 * steps ** {"sgd": 0.6, "sgld": 0.75}[method]
     spec = {"experiment": "theory", "method": method, "seed": seed}
     return record(spec, trace={"step": steps.tolist(), "regret": regret.tolist()})
 

@@ -173,8 +173,8 @@ def _controls(group: Group, name: str, styles: Mapping[str, Style]) -> str:
     )
     return (
         f'<div class="controls">\n<fieldset><legend>Samplers</legend>\n{boxes}\n'
-        '<button type="button" data-all="yes">All</button> '
-        '<button type="button" data-all="no">None</button></fieldset>\n'
+        '<span class="together"><button type="button" data-all="yes">All</button> '
+        '<button type="button" data-all="no">None</button></span></fieldset>\n'
         f"<fieldset><legend>Vertical axes</legend>\n{radios}</fieldset>\n</div>\n"
     )
 
