@@ -81,7 +81,7 @@
         toImageButtonOptions: { filename: place.id, scale: 2 },
       });
     }
-    panel.dataset.drawn = "yes";
+    panel.dataset.drawn = dark.matches ? "dark" : "light";
   }
 
   // --- tabs: arrows, Home and End move between them; only the open one is in the order of Tab ---
