@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from plotly import offline
 
 import avare.report
 import stored_runs
 from avare.report import page
 from avare.report.results import gather
+from avare.report.styles import PLOTLY_MARKERS
 from stored_runs import put, run
 
 
@@ -105,13 +107,13 @@ def test_long_runs_are_thinned_on_the_page(tmp_path: Path) -> None:
 
 def test_the_page_names_no_host_outside_of_plotly(tmp_path: Path) -> None:
     text = page.render(gather(put(tmp_path, [run(epochs=2)])), avare.report.paper())
-    own = text.replace(page.require("plotly.offline", "").get_plotlyjs(), "")
+    own = text.replace(offline.get_plotlyjs(), "")
     assert len(own) < 100_000
     assert not re.findall(r"https?://", own) and "default-src 'none'" in own
 
 
 def test_every_marker_has_an_outline() -> None:
-    for marker in page.PLOTLY_MARKERS:
+    for marker in PLOTLY_MARKERS:
         corners = page._outline(marker)
         assert len(corners) >= 3 and max(abs(x) for x, _ in corners) <= 5.0
 
