@@ -1,0 +1,346 @@
+"""The web page: one file with its data, its script and Plotly in it, which asks nothing of any host."""
+
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from string import Template
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare.datasets.dataset import require
+from avare.report import tables
+from avare.report.checking import check, of_group
+from avare.report.figures import AXES, BOUNDS, SMALLEST, guide
+from avare.report.results import MEASURES, Group, Growth, Results, title
+from avare.report.styles import BLUE, GREEN, PLOTLY_MARKERS, VERMILION, Style
+
+_MOST_POINTS = 400  # a line: a screen shows no more
+_TITLE = "Adaptive importance sampling: results"
+_SWITCHES = (("default", "Default"), ("log", "Log"), ("linear", "Linear"))
+
+
+def render(results: Results, paper: Mapping[str, Any]) -> str:
+    """The page as text."""
+    plotly = require("plotly.offline", "making the page")
+    charts: dict[str, Any] = {}
+    panels = [
+        (group.title, _group_panel(group, f"group-{place}", results.styles, paper, charts))
+        for place, group in enumerate(results.groups)
+    ]
+    if results.growths:
+        panels.append(("Theory", _theory_panel(results, charts)))
+    if results.of("reproduce") or results.facts:
+        panels.append(("Against the paper", _paper_panel(results, paper)))
+    panels.append(("How it was run", _how_panel(results)))
+    data = json.dumps({"smallest": SMALLEST, "charts": charts}, ensure_ascii=False, allow_nan=False)
+    return Template(_file("page.html")).substitute(
+        title=html.escape(_TITLE),
+        lead=html.escape(_lead(results)),
+        notices=_notices(results),
+        style=_file("page.css"),
+        tabs="\n".join(_tab(place, name) for place, (name, _) in enumerate(panels)),
+        panels="\n".join(_panel(place, body) for place, (_, body) in enumerate(panels)),
+        footer="Made by avare from stored results; this file needs no network.",
+        plotly=plotly.get_plotlyjs(),
+        data=data.replace("<", "\\u003c"),  # text in it must not end the script
+        script=_file("page.js"),
+    )
+
+
+# --- tabs -----------------------------------------------------------------------------------
+
+
+def _tab(place: int, name: str) -> str:
+    address = "".join(sign.lower() if sign.isalnum() else "-" for sign in name)
+    return (
+        f'<button type="button" role="tab" id="tab-{place}" aria-controls="panel-{place}" aria-selected="false" '
+        f'data-name="{html.escape(address)}">{html.escape(name)}</button>'
+    )
+
+
+def _panel(place: int, body: str) -> str:
+    return f'<section role="tabpanel" id="panel-{place}" aria-labelledby="tab-{place}" tabindex="0">\n{body}</section>'
+
+
+def _group_panel(
+    group: Group, name: str, styles: Mapping[str, Style], paper: Mapping[str, Any], charts: dict[str, Any]
+) -> str:
+    """Charts, table and check of a dataset; its charts are entered in ``charts``."""
+    parts = [_controls(group, name, styles)]
+    for number, rule in enumerate(group.rules):
+        parts.append(f'<h2>{html.escape(_rule_title(rule))}</h2>\n<div class="charts">\n')
+        for measure in MEASURES:
+            heading, log = AXES[measure]
+            place = f"{name}-{number}-{measure}"
+            charts[place] = {
+                "log": log,
+                "logX": False,
+                "along": "epoch",
+                "xTitle": "Epochs (data passes)",
+                "series": [
+                    {
+                        "label": series.label,
+                        "style": _style(styles[series.label]),
+                        **_points(series.epochs, series.curves[measure]),
+                    }
+                    for series in group.of(rule)
+                ],
+            }
+            parts.append(_chart(place, heading, f"{heading} against epochs on {group.title}, {_rule_title(rule)}"))
+        parts.append("</div>\n")
+    parts.append(
+        '<p class="hint">Mean of the runs; shaded, one standard deviation. '
+        "On log axes the shade ends at the lowest run.</p>\n"
+    )
+    published = group.experiment == "reproduce"
+    table = tables.last_epoch([group], paper if published else None).without("dataset")
+    parts.append(f"<h2>At the last epoch</h2>\n{table.html()}")
+    checks = of_group(group, paper) if published else []
+    if checks:
+        unsaid = () if any(each.note for each in checks) else ("note",)
+        table = tables.checks(checks).without("dataset", *unsaid)
+        parts.append(f"<h2>Against the paper</h2>\n{_tally(checks)}{table.html()}")
+    return "".join(parts)
+
+
+def _theory_panel(results: Results, charts: dict[str, Any]) -> str:
+    charts["theory"] = {
+        "log": True,
+        "logX": True,
+        "legend": True,
+        "along": "step",
+        "xTitle": "Steps T",
+        "series": [line for growth in results.growths for line in _growth(growth)],
+    }
+    return (
+        '<h2>How the regret grows</h2>\n<div class="charts single">\n'
+        + _chart("theory", "Cumulative dynamic regret", "Regret against steps in log-log")
+        + "</div>\n"
+        + '<p class="hint">Dashed, the growth that is proved: T<sup>2/3</sup> for SGD, T<sup>5/6</sup> for SGLD. Only '
+        "its slope is meant. The fitted slope is that of the last two decades.</p>\n" + tables.growths(results).html()
+    )
+
+
+def _paper_panel(results: Results, paper: Mapping[str, Any]) -> str:
+    found = check(results, paper)
+    run = {group.dataset for group in results.of("reproduce")} | {name for name, _ in results.facts}
+    absent = [title(name) for name in paper["table"] if name not in run]
+    return (
+        f"<h2>Table 1</h2>\n{tables.table_one(results, paper).html()}"
+        f'<p class="hint">{html.escape(paper["smoothness_note"])}</p>\n'
+        f"<h2>Every number</h2>\n{_tally(found)}{tables.checks(found).html()}"
+        + (f"<p>Not in this store: {html.escape(', '.join(absent))}.</p>\n" if absent else "")
+        + f'<p class="hint">Source: {html.escape(paper["source"])}.</p>\n'
+    )
+
+
+def _how_panel(results: Results) -> str:
+    parts = ["<h2>Machine and versions</h2>\n"]
+    for place, count in results.places:
+        versions = place.get("versions")
+        pairs = {key: value for key, value in place.items() if key != "versions"}
+        if isinstance(versions, dict):
+            pairs["versions"] = ", ".join(f"{package} {number}" for package, number in versions.items())
+        parts.append(_pairs({"records": count, **pairs}))
+    for group in results.groups:
+        setting = {key: value for key, value in group.setting.items() if value is not None}
+        seeds = sorted({seed for series in group.series for seed in series.seeds})
+        parts.append(f"<h2>{html.escape(group.title)}</h2>\n")
+        parts.append(
+            _pairs({**setting, "seeds": ", ".join(str(seed) for seed in seeds), "seconds in all": _total(group)})
+        )
+        parts.append(tables.times(group).html())
+    return "".join(parts)
+
+
+# --- parts of a tab -------------------------------------------------------------------------
+
+
+def _controls(group: Group, name: str, styles: Mapping[str, Style]) -> str:
+    boxes = "\n".join(
+        f'<label><input type="checkbox" value="{html.escape(label)}" checked autocomplete="off">'
+        f"{_swatch(styles[label])}{html.escape(label)}</label>"
+        for label in group.labels
+    )
+    radios = "\n".join(
+        f'<label><input type="radio" name="{name}-axes" value="{value}" autocomplete="off"'
+        f"{' checked' if value == 'default' else ''}>{text}</label>"
+        for value, text in _SWITCHES
+    )
+    return (
+        f'<div class="controls">\n<fieldset><legend>Samplers</legend>\n{boxes}\n'
+        '<span class="together"><button type="button" data-all="yes">All</button> '
+        '<button type="button" data-all="no">None</button></span></fieldset>\n'
+        f"<fieldset><legend>Vertical axes</legend>\n{radios}</fieldset>\n</div>\n"
+    )
+
+
+def _chart(place: str, heading: str, description: str) -> str:
+    return (
+        f"<figure><figcaption><h3>{html.escape(heading)}</h3></figcaption>"
+        f'<div class="chart" id="{place}" role="img" aria-label="{html.escape(description)}"></div></figure>\n'
+    )
+
+
+def _swatch(style: Style) -> str:
+    """A short piece of the line, so that the switches are the legend."""
+    dashes = {"solid": "", "dash": "6 3", "dashdot": "7 3 2 3", "dot": "2 2.5"}[style.dash]
+    stroke = "currentColor" if style.colour == "#000000" else style.colour
+    corners = " ".join(f"{16 + x:.1f},{6 + y:.1f}" for x, y in _outline(style.marker))
+    return (
+        '<svg width="32" height="12" viewBox="0 0 32 12" aria-hidden="true">'
+        f'<line x1="0" y1="6" x2="32" y2="6" stroke="{stroke}" stroke-width="2" stroke-dasharray="{dashes}"/>'
+        f'<polygon points="{corners}" fill="{stroke}"/></svg>'
+    )
+
+
+def _outline(marker: str) -> list[tuple[float, float]]:
+    """The corners of a marker of radius about 4 around the origin, y downwards."""
+    if marker in "PX":
+        plus = [
+            (-1, -4),
+            (1, -4),
+            (1, -1),
+            (4, -1),
+            (4, 1),
+            (1, 1),
+            (1, 4),
+            (-1, 4),
+            (-1, 1),
+            (-4, 1),
+            (-4, -1),
+            (-1, -1),
+        ]
+        turn = math.pi / 4 if marker == "X" else 0.0
+        return [(x * math.cos(turn) - y * math.sin(turn), x * math.sin(turn) + y * math.cos(turn)) for x, y in plus]
+    if marker == "d":
+        return [(0, -5), (2.5, 0), (0, 5), (-2.5, 0)]
+    # Number of corners, and the direction of the first in quarters of a circle from above.
+    corners, turn = {
+        "o": (24, 0.0),
+        "s": (4, 0.5),
+        "D": (4, 0.0),
+        "^": (3, 0.0),
+        ">": (3, 1.0),
+        "v": (3, 2.0),
+        "<": (3, 3.0),
+        "h": (6, 0.0),
+        "H": (6, 1.0),
+        "p": (5, 0.0),
+        "8": (8, 0.25),
+        "*": (10, 0.0),
+    }[marker]
+    angles = [turn * math.pi / 2 + 2 * math.pi * j / corners for j in range(corners)]
+    radii = [5.0 if marker != "*" or j % 2 == 0 else 2.2 for j in range(corners)]
+    return [(radius * math.sin(angle), -radius * math.cos(angle)) for radius, angle in zip(radii, angles, strict=True)]
+
+
+def _tally(checks: Sequence[Any]) -> str:
+    judged = [each for each in checks if each.agrees is not None]
+    if not judged:
+        return "<p>Nothing here can be judged; the notes say why.</p>\n"
+    agree = sum(each.agrees for each in judged)
+    return f"<p>{agree} of the {len(judged)} numbers that are judged agree.</p>\n"
+
+
+def _pairs(pairs: Mapping[str, Any]) -> str:
+    return (
+        "<dl>"
+        + "".join(
+            f"<dt>{html.escape(str(key).replace('_', ' '))}</dt><dd>{html.escape(str(value))}</dd>"
+            for key, value in pairs.items()
+        )
+        + "</dl>\n"
+    )
+
+
+def _total(group: Group) -> str:
+    spent = {
+        part: sum(len(series.seeds) * series.seconds[part] for series in group.series)
+        for part in ("steps", "evaluation")
+    }
+    if not all(math.isfinite(seconds) for seconds in spent.values()):
+        return "not known"
+    return f"{spent['steps']:.0f} in steps, {spent['evaluation']:.0f} in evaluation"
+
+
+def _notices(results: Results) -> str:
+    if not results.skipped:
+        return ""
+    count = len(results.skipped)
+    files = "".join(f"<li>{html.escape(each.name)}: {html.escape(each.reason)}</li>" for each in results.skipped)
+    return (
+        f'<div class="notice" role="note">{count} file{"s" if count > 1 else ""} of the store could not be read and '
+        f"{'are' if count > 1 else 'is'} left out:<ul>{files}</ul></div>"
+    )
+
+
+def _lead(results: Results) -> str:
+    runs = sum(len(series.seeds) for group in results.groups for series in group.series)
+    samplers = {series.sampler for group in results.groups for series in group.series}
+    datasets = {group.dataset for group in results.groups}
+    words = f"{_count(runs, 'run')} of {_count(len(samplers), 'sampler')} on {_count(len(datasets), 'dataset')}"
+    return words + (f", {' to '.join(results.dates)}." if results.dates else ".")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _rule_title(rule: str) -> str:
+    return f"{rule.capitalize()} step sizes"
+
+
+# --- data -----------------------------------------------------------------------------------
+
+
+def _points(x: NDArray[np.float64], curve: Any) -> dict[str, Any]:
+    keep = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(np.intp))
+    return {
+        "x": _rounded(x[keep]),
+        "mean": _rounded(curve.mean[keep]),
+        "deviation": _rounded(curve.deviation[keep]),
+        "lowest": _rounded(curve.lowest[keep]),
+    }
+
+
+def _growth(growth: Growth) -> list[dict[str, Any]]:
+    """The line of a method, and the growth that is proved beside it."""
+    colour, marker = {"sgd": (BLUE, "o"), "sgld": (VERMILION, "s")}.get(growth.method, (GREEN, "v"))
+    lines: list[dict[str, Any]] = [
+        {
+            "label": growth.label,
+            "style": _style(Style(colour, "solid", marker)),
+            **_points(growth.steps, growth.curve),
+        }
+    ]
+    keep = (growth.steps > 0) & (growth.curve.mean > 0)
+    if growth.method in BOUNDS and np.any(keep):
+        x, bound = guide(growth.steps[keep], growth.curve.mean[keep], BOUNDS[growth.method][1])
+        lines.append(
+            {
+                "label": f"T^({'2/3' if growth.method == 'sgd' else '5/6'})",
+                "guide": True,
+                "style": _style(Style(colour, "dash", marker)),
+                "x": _rounded(x),
+                "mean": _rounded(bound),
+            }
+        )
+    return lines
+
+
+def _style(style: Style) -> dict[str, str]:
+    return {"colour": style.colour, "dash": style.dash, "marker": PLOTLY_MARKERS[style.marker]}
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float | None]:
+    """Five digits are more than a screen shows; null where there is no number."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _file(name: str) -> str:
+    return resources.files("avare.report").joinpath("web", name).read_text(encoding="utf-8")

@@ -1,0 +1,345 @@
+"""What a folder of records says: runs that differ by their seed alone, taken together."""
+
+import json
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare.report import styles
+from avare.report.records import Record, Skipped, read
+from avare.report.styles import Style
+
+MEASURES = ("suboptimality", "regret", "relative_error")
+TITLES = {
+    "mnist": "MNIST",
+    "ijcnn1": "IJCNN1",
+    "cifar10": "CIFAR10",
+    "synthetic": "Synthetic",
+    "digits": "Digits",
+}
+_EXPERIMENTS = ("reproduce", "compare")
+_RULES = ("decreasing", "constant")
+# Runs that differ in one of these are shown apart, each with its own title.
+_SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2")
+FIT_DECADES = 2.0  # the slope is that of the last two decades: the start is not yet the law
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """The mean of some runs, their standard deviation, and the lowest of them."""
+
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    lowest: NDArray[np.float64]
+
+    def band(self, *, log: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Bottom and top of one standard deviation around the mean.
+
+        On a log axis the bottom goes no lower than the lowest run, so that it does not fall
+        to zero where the runs lie far apart; what is not positive is nan.
+        """
+        bottom, top = self.mean - self.deviation, self.mean + self.deviation
+        if not log:
+            return bottom, top
+        bottom = np.maximum(bottom, self.lowest)
+        drawn = (bottom > 0.0) & (self.mean > 0.0)
+        return np.where(drawn, bottom, np.nan), np.where(drawn, top, np.nan)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """One sampler under one step rule.
+
+    Parameters
+    ----------
+    sampler, label
+        Its name; and the same with what tells it from another of this name, if there is one.
+    rule
+        The step rule.
+    spec
+        What its runs have in common.
+    seeds
+        One a run.
+    epochs
+        Where it was evaluated.
+    curves
+        By measure.
+    seconds
+        The mean of a run, by part.
+    """
+
+    sampler: str
+    label: str
+    rule: str
+    spec: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    epochs: NDArray[np.float64]
+    curves: Mapping[str, Curve]
+    seconds: Mapping[str, float]
+
+    def last(self, measure: str) -> tuple[float, float]:
+        """Mean and standard deviation of a measure at the last epoch."""
+        curve = self.curves[measure]
+        return float(curve.mean[-1]), float(curve.deviation[-1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """All runs on a dataset with the same settings: a tab of the page, a row of a figure."""
+
+    experiment: str
+    dataset: str
+    title: str
+    setting: Mapping[str, Any]
+    series: tuple[Series, ...]
+
+    @property
+    def rules(self) -> list[str]:
+        """The step rules there are, the paper's first."""
+        return _ranked({each.rule for each in self.series}, _RULES)
+
+    @property
+    def labels(self) -> list[str]:
+        """The samplers there are, in the order in which they are listed everywhere."""
+        return styles.order(each.label for each in self.series)
+
+    def of(self, rule: str) -> list[Series]:
+        """The series of a step rule, in the same order."""
+        labels = self.labels
+        return sorted((each for each in self.series if each.rule == rule), key=lambda each: labels.index(each.label))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Growth:
+    """How the regret of a method grows with the steps, and the slope of the last two decades in log-log."""
+
+    method: str
+    label: str
+    runs: int
+    steps: NDArray[np.float64]
+    curve: Curve
+    slope: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Results:
+    """All that a store says."""
+
+    groups: tuple[Group, ...]
+    growths: tuple[Growth, ...]
+    facts: tuple[tuple[str, Mapping[str, float]], ...]
+    """Of each dataset, by name."""
+    places: tuple[tuple[Mapping[str, Any], int], ...]
+    """Where it was run, and how many records come from there."""
+    dates: tuple[str, ...]
+    """The first and the last day."""
+    skipped: tuple[Skipped, ...]
+    styles: Mapping[str, Style]
+
+    def of(self, experiment: str) -> list[Group]:
+        """The groups of an experiment."""
+        return [group for group in self.groups if group.experiment == experiment]
+
+
+def gather(store: str | os.PathLike[str]) -> Results:
+    """What the records of a folder say.
+
+    A folder without any record is a ``ValueError``.
+    """
+    records, skipped = read(store)
+    if not records:
+        damaged = f"; passed over: {', '.join(f'{each.name} ({each.reason})' for each in skipped)}" if skipped else ""
+        raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{damaged}")
+    by_kind: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        by_kind[record.spec["experiment"]].append(record)
+    groups = _groups([record for experiment in _EXPERIMENTS for record in by_kind[experiment]])
+    facts = [(record.spec["dataset"], record.facts) for record in by_kind["table"]]
+    places: dict[str, tuple[Mapping[str, Any], int]] = {}
+    for record in records:
+        place = {key: value for key, value in record.where.items() if key != "date"}
+        places[_canonical(place)] = (place, places.get(_canonical(place), (place, 0))[1] + 1)
+    dates = sorted({str(record.where["date"])[:10] for record in records if record.where.get("date")})
+    return Results(
+        groups=tuple(groups),
+        growths=tuple(_growths(by_kind["theory"])),
+        facts=tuple(sorted(facts, key=lambda fact: _rank(fact[0], TITLES))),
+        places=tuple(sorted(places.values(), key=lambda place: -place[1])),
+        dates=tuple(dict.fromkeys(dates[:1] + dates[-1:])),
+        skipped=tuple(skipped),
+        styles=styles.assign(label for group in groups for label in group.labels),
+    )
+
+
+def log10(value: float) -> float:
+    """The logarithm of a positive number; nan of any other.
+
+    >>> log10(100.0), log10(0.0)
+    (2.0, nan)
+    """
+    return math.log10(value) if value > 0.0 else math.nan
+
+
+def title(dataset: str) -> str:
+    """How a dataset is written.
+
+    >>> title("mnist"), title("mine")
+    ('MNIST', 'mine')
+    """
+    return TITLES.get(dataset, dataset)
+
+
+def _groups(records: Sequence[Record]) -> list[Group]:
+    settings = _together(records, lambda record: {key: record.spec.get(key) for key in _SETTING})
+    by_name: dict[tuple[str, str], list[tuple[Mapping[str, Any], list[Record]]]] = defaultdict(list)
+    for setting, members in settings:
+        by_name[setting["experiment"], setting["dataset"]].append((setting, members))
+    groups = []
+    for (experiment, dataset), parts in by_name.items():
+        marks = _differences([setting for setting, _ in parts])
+        for (setting, members), mark in zip(parts, marks, strict=True):
+            again = experiment == "compare" and ("reproduce", dataset) in by_name
+            name = ", ".join([title(dataset), *(["compared"] if again else []), *([mark] if mark else [])])
+            groups.append(Group(experiment, dataset, name, setting, tuple(_series(members))))
+    return sorted(
+        groups, key=lambda group: (_EXPERIMENTS.index(group.experiment), _rank(group.dataset, TITLES), group.title)
+    )
+
+
+def _series(records: Sequence[Record]) -> list[Series]:
+    """The runs of a group, those that differ by their seed alone taken together."""
+    left_out = {"seed", *_SETTING}
+    found = _together(
+        records,
+        lambda record: {
+            **{key: value for key, value in record.spec.items() if key not in left_out},
+            "evaluations": record.trace["epoch"].tolist(),
+        },
+    )
+    by_name: dict[tuple[str, str], list[tuple[Mapping[str, Any], list[Record]]]] = defaultdict(list)
+    for spec, members in found:
+        by_name[spec["steps"], spec["sampler"]].append((spec, members))
+    result = []
+    for (rule, sampler), parts in by_name.items():
+        marks = _differences([_flat(spec) for spec, _ in parts])
+        for (spec, members), mark in zip(parts, marks, strict=True):
+            result.append(
+                Series(
+                    sampler=sampler,
+                    label=f"{sampler} ({mark})" if mark else sampler,
+                    rule=rule,
+                    spec=spec,
+                    seeds=tuple(sorted(record.spec["seed"] for record in members)),
+                    epochs=members[0].trace["epoch"],
+                    curves={measure: _curve(members, measure) for measure in MEASURES},
+                    seconds={
+                        part: float(np.mean([record.seconds.get(part, math.nan) for record in members]))
+                        for part in ("steps", "evaluation")
+                    },
+                )
+            )
+    return result
+
+
+def _growths(records: Sequence[Record]) -> list[Growth]:
+    found = _together(
+        records,
+        lambda record: {
+            **{key: value for key, value in record.spec.items() if key != "seed"},
+            "evaluations": record.trace["step"].tolist(),
+        },
+    )
+    by_method: dict[str, list[tuple[Mapping[str, Any], list[Record]]]] = defaultdict(list)
+    for spec, members in found:
+        by_method[spec["method"]].append((spec, members))
+    result = []
+    for method in sorted(by_method):
+        parts = by_method[method]
+        for (_, members), mark in zip(parts, _differences([_flat(spec) for spec, _ in parts]), strict=True):
+            steps, curve = members[0].trace["step"], _curve(members, "regret")
+            label = method.upper() + (f" ({mark})" if mark else "")
+            result.append(Growth(method, label, len(members), steps, curve, slope(steps, curve.mean)))
+    return result
+
+
+def slope(steps: NDArray[np.float64], values: NDArray[np.float64]) -> float:
+    """The least-squares slope in log-log of the last two decades; nan where there are no two points.
+
+    >>> steps = np.arange(1.0, 1000.0)
+    >>> round(slope(steps, 5.0 * steps ** (2 / 3)), 6)
+    0.666667
+    """
+    valid = (steps > 0.0) & (values > 0.0)
+    if np.count_nonzero(valid) < 2:
+        return math.nan
+    x, y = np.log10(steps[valid]), np.log10(values[valid])
+    late = x >= x[-1] - FIT_DECADES
+    if np.count_nonzero(late) < 2:
+        return math.nan
+    x, y = x[late] - x[late].mean(), y[late]
+    return float(np.sum(x * y) / np.sum(x * x))
+
+
+def _together(records: Iterable[Record], key: Any) -> list[tuple[Mapping[str, Any], list[Record]]]:
+    """Records by what `key` makes of them, in the order in which they come."""
+    found: dict[str, tuple[Mapping[str, Any], list[Record]]] = {}
+    for record in records:
+        value = key(record)
+        found.setdefault(_canonical(value), (value, []))[1].append(record)
+    return list(found.values())
+
+
+def _curve(records: Sequence[Record], measure: str) -> Curve:
+    runs = np.array([record.trace[measure] for record in records])
+    with np.errstate(over="ignore", invalid="ignore"):  # a run that went astray
+        deviation = runs.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(runs.shape[1])
+        return Curve(runs.mean(axis=0), deviation, runs.min(axis=0))
+
+
+def _differences(specs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells each from the others, in words; nothing where there are no others."""
+    keys = sorted({key for spec in specs for key in spec})
+    varied = [key for key in keys if len({_canonical(spec.get(key)) for spec in specs}) > 1]
+    return [", ".join(_words(key, spec.get(key)) for key in varied) for spec in specs]
+
+
+def _words(key: str, value: Any) -> str:
+    if key == "epochs":
+        return f"{value} epochs"
+    if key == "batch_size":
+        return f"batches of {value}"
+    if key == "replacement":
+        return "with replacement" if value else "without replacement"
+    if key == "evaluations":
+        return f"{len(value)} evaluations"
+    if key == "data_digest":
+        return f"data {str(value)[:6]}"
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{key} = {text if len(text) <= 24 else text[:23] + '…'}"
+
+
+def _flat(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec with the sampler's options beside the rest."""
+    options = spec.get("options")
+    rest = {key: value for key, value in spec.items() if key != "options"}
+    return {**rest, **(options if isinstance(options, dict) else {})}
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _ranked(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: _rank(name, known))
+
+
+def _rank(name: str, known: Iterable[str]) -> tuple[int, str]:
+    """The known in their order, then the others by the alphabet."""
+    listed = list(known)
+    return (listed.index(name) if name in listed else len(listed), name)

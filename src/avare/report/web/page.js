@@ -1,0 +1,136 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const tabs = [...document.querySelectorAll("[role=tab]")];
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const panelOf = (tab) => document.getElementById(tab.getAttribute("aria-controls"));
+
+  // --- charts ---
+
+  // What a log axis can show: neither what is not positive, nor rounding beside the largest.
+  const visible = (value, least) => value !== null && value > least;
+
+  function tracesOf(chart, hidden, log) {
+    const ink = colour("--text");
+    const means = chart.series.flatMap((each) => each.mean).filter((value) => value !== null);
+    const least = log ? data.smallest * Math.max(0, ...means) : -Infinity;
+    const bands = [], lines = [];
+    for (const each of chart.series) {
+      if (hidden.has(each.label)) continue;
+      const style = each.style;
+      const stroke = style.colour === "#000000" ? ink : style.colour;
+      const places = [...each.x.keys()].filter((j) => visible(each.mean[j], least) && (!chart.logX || each.x[j] > 0));
+      const top = (j) => each.mean[j] + each.deviation[j];
+      const bottom = (j) => {
+        const low = each.mean[j] - each.deviation[j];
+        return log ? Math.max(low, each.lowest[j]) : low;
+      };
+      const banded = each.deviation ? places.filter((j) => each.deviation[j] !== null && (!log || bottom(j) > 0)) : [];
+      if (banded.some((j) => each.deviation[j] > 0)) {
+        const back = [...banded].reverse();
+        bands.push({
+          x: [...banded, ...back].map((j) => each.x[j]), y: [...banded.map(top), ...back.map(bottom)],
+          type: "scatter", mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: stroke, opacity: 0.16,
+          hoverinfo: "skip", showlegend: false,
+        });
+      }
+      lines.push({
+        x: each.x, y: each.mean.map((value) => (visible(value, least) ? value : null)), customdata: each.deviation || [],
+        name: each.label, showlegend: true, type: "scatter", mode: each.guide ? "lines" : "lines+markers",
+        line: { color: stroke, width: each.guide ? 1.4 : 2, dash: style.dash },
+        marker: { symbol: style.marker, size: 7, maxdisplayed: 9, color: stroke },
+        hovertemplate: each.guide ? "%{fullData.name}<extra></extra>"
+          : `<b>%{fullData.name}</b><br>${chart.along} %{x}<br>%{y:.4g} ± %{customdata:.2g}<extra></extra>`,
+      });
+    }
+    return [...bands.reverse(), ...lines.reverse()]; // the first on top
+  }
+
+  // Powers of ten where there are some; between them too where there are not.
+  function ticksOf(traces) {
+    const values = traces.flatMap((trace) => trace.y).filter((value) => value > 0);
+    const decades = values.length ? Math.log10(Math.max(...values) / Math.min(...values)) : 1;
+    return decades > 1.2 ? Math.ceil(decades / 6) : "D2";
+  }
+
+  function layoutOf(chart, log, traces) {
+    const axis = {
+      gridcolor: colour("--plot-grid"), linecolor: colour("--line"), zeroline: false, automargin: true,
+      exponentformat: "power", showexponent: "all", tickfont: { size: 12 },
+    };
+    return {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: Boolean(chart.legend), hovermode: "closest",
+      legend: { x: 0.02, y: 0.98, traceorder: "reversed", bgcolor: "rgba(0,0,0,0)" },
+      margin: { l: 8, r: 12, t: 10, b: 8 }, font: { family: getComputedStyle(document.body).fontFamily, color: colour("--text") },
+      xaxis: { ...axis, type: chart.logX ? "log" : "linear", title: { text: chart.xTitle, font: { size: 13 }, standoff: 8 }, nticks: 6, ...(chart.logX ? { dtick: 1 } : {}) },
+      yaxis: { ...axis, type: log ? "log" : "linear", nticks: 6, minexponent: 3, ...(log ? { dtick: ticksOf(traces) } : { rangemode: "tozero" }) },
+      hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: { color: colour("--text") } },
+    };
+  }
+
+  function draw(panel) {
+    const hidden = new Set([...panel.querySelectorAll("input[type=checkbox]:not(:checked)")].map((box) => box.value));
+    const choice = panel.querySelector("input[type=radio]:checked");
+    for (const place of panel.querySelectorAll(".chart")) {
+      const chart = data.charts[place.id];
+      const log = !choice || choice.value === "default" ? chart.log : choice.value === "log";
+      const traces = tracesOf(chart, hidden, log);
+      Plotly.react(place, traces, layoutOf(chart, log, traces), {
+        responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+        toImageButtonOptions: { filename: place.id, scale: 2 },
+      });
+    }
+    panel.dataset.drawn = dark.matches ? "dark" : "light";
+  }
+
+  // --- tabs: arrows, Home and End move between them; only the open one is in the order of Tab ---
+
+  function open(tab, focus) {
+    for (const each of tabs) {
+      const chosen = each === tab;
+      each.setAttribute("aria-selected", String(chosen));
+      each.tabIndex = chosen ? 0 : -1;
+      panelOf(each).hidden = !chosen;
+    }
+    const strip = tab.parentElement;
+    strip.scrollLeft = tab.offsetLeft - strip.offsetLeft - (strip.clientWidth - tab.clientWidth) / 2;
+    if (focus) tab.focus({ preventScroll: true });
+    draw(panelOf(tab));
+  }
+
+  const named = () => tabs.find((tab) => `#${tab.dataset.name}` === decodeURIComponent(location.hash));
+
+  function choose(tab) {
+    open(tab, true);
+    history.replaceState(null, "", `#${encodeURIComponent(tab.dataset.name)}`);
+  }
+
+  tabs.forEach((tab, place) => {
+    const last = tabs.length - 1;
+    const moves = { ArrowRight: place === last ? 0 : place + 1, ArrowLeft: place === 0 ? last : place - 1, Home: 0, End: last };
+    tab.addEventListener("click", () => choose(tab));
+    tab.addEventListener("keydown", (event) => {
+      if (event.key in moves && !event.altKey && !event.ctrlKey && !event.metaKey) {
+        event.preventDefault();
+        choose(tabs[moves[event.key]]);
+      }
+    });
+  });
+
+  for (const panel of document.querySelectorAll("[role=tabpanel]")) {
+    panel.addEventListener("change", () => draw(panel));
+    for (const button of panel.querySelectorAll("button[data-all]")) {
+      button.addEventListener("click", () => {
+        for (const box of panel.querySelectorAll("input[type=checkbox]")) box.checked = button.dataset.all === "yes";
+        draw(panel);
+      });
+    }
+  }
+
+  // What was drawn keeps its colours and its size until it is drawn again.
+  const drawAgain = () => document.querySelectorAll("[role=tabpanel]:not([hidden])").forEach(draw);
+  dark.addEventListener("change", drawAgain);
+  addEventListener("hashchange", () => named() && open(named(), false));
+  open(named() || tabs[0], false);
+})();

@@ -1,0 +1,269 @@
+"""The page in a real browser, without a network: Chromium, driven by Playwright."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stored_runs
+from avare.report import page, paper
+from avare.report.results import gather
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+HOSTILE = "</script><script>document.title='taken'</script>"
+
+
+@dataclass
+class Visit:
+    """An open page, and what it asked for and complained of."""
+
+    tab: Any
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def charts(self) -> dict[str, Any]:
+        """Of each chart of the open tab: the lines by name, and the kind of its vertical axis."""
+        found: dict[str, Any] = self.tab.evaluate(
+            """() => Object.fromEntries(
+                [...document.querySelectorAll("[role=tabpanel]:not([hidden]) .chart")].map((chart) => [chart.id, {
+                    lines: chart.data.filter((trace) => trace.name).map((trace) => trace.name).reverse(),
+                    bands: chart.data.filter((trace) => trace.fill === "toself").length,
+                    drawn: chart.querySelectorAll(".scatterlayer .trace").length,
+                    least: Math.min(...chart.data.flatMap((trace) => trace.y).filter((value) => value !== null)),
+                    axis: chart.layout.yaxis.type,
+                    colours: Object.fromEntries(
+                        chart.data.filter((trace) => trace.name).map((trace) => [trace.name, trace.line.color])),
+                }]))"""
+        )
+        return found
+
+    def open_tabs(self) -> list[str]:
+        found: list[str] = self.tab.locator("[role=tab][aria-selected=true]").all_inner_texts()
+        return found
+
+    def open_panels(self) -> int:
+        count: int = self.tab.locator("[role=tabpanel]:visible").count()
+        return count
+
+    def choose(self, name: str) -> None:
+        self.tab.get_by_role("tab", name=name, exact=True).click()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a store with everything in it, also names that want to be more than names."""
+    folder = tmp_path_factory.mktemp("report")
+    store = stored_runs.full_store(folder / "store", others=("Optimal", "Novel"))
+    extra = [stored_runs.run(HOSTILE, name, experiment="compare", epochs=3) for name in ("Avare", HOSTILE)]
+    extra[0]["trace"]["relative_error"] = [1.0, 0.0, -1.0, 1e-16]
+    extra[0]["trace"]["suboptimality"] = [None] * 4
+    stored_runs.put(store, extra)
+    index = folder / "index.html"
+    index.write_text(page.render(gather(store), paper()), encoding="utf-8")
+    return index.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install playwright")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+def visit(browser: Any, address: str, **options: Any) -> Visit:
+    tab = browser.new_page(**options)
+    seen = Visit(tab)
+    tab.on("console", lambda message: seen.complaints.append(message.text) if message.type != "log" else None)
+    tab.on("pageerror", lambda error: seen.complaints.append(str(error)))
+
+    def answer(route: Any) -> None:
+        seen.requests.append(route.request.url)
+        if route.request.url.startswith("file:"):
+            route.continue_()
+        else:
+            route.abort()
+
+    tab.route("**/*", answer)
+    tab.goto(address)
+    tab.locator("[role=tabpanel][data-drawn]").wait_for()
+    return seen
+
+
+@pytest.fixture(scope="module")
+def desktop(browser: Any, address: str) -> Iterator[Visit]:
+    """The page on a desktop, opened once: to open it takes seconds."""
+    found = visit(browser, address, viewport={"width": 1280, "height": 900})
+    yield found
+    found.tab.close()
+
+
+@pytest.fixture
+def seen(desktop: Visit, address: str) -> Iterator[Visit]:
+    """The same as it opens; after each test it has asked nothing of any host, and complained of nothing."""
+    desktop.choose("MNIST")
+    panel = desktop.tab.locator("[role=tabpanel]:visible")
+    panel.get_by_role("button", name="All").click()
+    panel.get_by_label("Default").check()
+    yield desktop
+    assert desktop.complaints == []
+    assert desktop.requests == [address]
+
+
+def test_it_opens_with_charts_drawn(seen: Visit) -> None:
+    assert seen.tab.title() == "Adaptive importance sampling: results"
+    assert seen.open_tabs() == ["MNIST"] and seen.open_panels() == 1
+    charts = seen.charts()
+    assert len(charts) == 6
+    for chart in charts.values():
+        assert chart["lines"] == ["Avare", "Uniform", "Mabs", "Vrb"]
+        assert chart["bands"] == 4 and chart["drawn"] == 8
+    assert [chart["axis"] for chart in charts.values()] == ["log", "linear", "log"] * 2
+
+
+def test_every_tab_opens(seen: Visit) -> None:
+    for name in seen.tab.locator("[role=tab]").all_inner_texts():
+        seen.choose(name)
+        assert seen.open_tabs() == [name] and seen.open_panels() == 1
+        assert all(chart["drawn"] > 0 for chart in seen.charts().values())
+    assert seen.tab.title() == "Adaptive importance sampling: results"  # no name was taken for code
+
+
+def test_tabs_by_keyboard(seen: Visit) -> None:
+    first = seen.tab.get_by_role("tab", name="MNIST", exact=True)
+    first.focus()
+    names = seen.tab.locator("[role=tab]").all_inner_texts()
+    for key, expected in (
+        ("ArrowRight", names[1]),
+        ("ArrowLeft", names[0]),
+        ("ArrowLeft", names[-1]),
+        ("ArrowRight", names[0]),
+        ("End", names[-1]),
+        ("Home", names[0]),
+    ):
+        seen.tab.keyboard.press(key)
+        assert seen.open_tabs() == [expected]
+        assert seen.tab.evaluate("document.activeElement.innerText") == expected
+    assert seen.tab.locator("[role=tab][tabindex='0']").count() == 1
+    seen.tab.keyboard.press("Tab")
+    assert seen.tab.evaluate("document.activeElement.getAttribute('role')") == "tabpanel"
+
+
+def test_each_tab_names_its_panel(seen: Visit) -> None:
+    for tab in seen.tab.locator("[role=tab]").all():
+        panel = seen.tab.locator(f"#{tab.get_attribute('aria-controls')}")
+        assert panel.get_attribute("role") == "tabpanel"
+        assert panel.get_attribute("aria-labelledby") == tab.get_attribute("id")
+
+
+def test_an_address_opens_its_tab(browser: Any, address: str) -> None:
+    seen = visit(browser, f"{address}#how-it-was-run")
+    assert seen.open_tabs() == ["How it was run"]
+    seen.choose("CIFAR10")
+    assert seen.tab.url.endswith("#cifar10")
+    seen.tab.evaluate("location.hash = 'theory'")
+    seen.tab.locator("[role=tab][aria-selected=true]", has_text="Theory").wait_for()
+    assert seen.complaints == []
+    seen.tab.close()
+
+
+def test_samplers_are_switched_in_all_charts_of_a_tab(seen: Visit) -> None:
+    panel = seen.tab.locator("[role=tabpanel]:visible")
+    panel.get_by_label("Uniform").uncheck()
+    assert all(chart["lines"] == ["Avare", "Mabs", "Vrb"] for chart in seen.charts().values())
+    assert all(chart["drawn"] == 6 for chart in seen.charts().values())
+    seen.choose("IJCNN1")
+    assert all("Uniform" in chart["lines"] for chart in seen.charts().values())
+    seen.choose("MNIST")
+    panel.get_by_role("button", name="None").click()
+    assert all(chart["lines"] == [] and chart["drawn"] == 0 for chart in seen.charts().values())
+    panel.get_by_role("button", name="All").click()
+    assert all(len(chart["lines"]) == 4 and chart["drawn"] == 8 for chart in seen.charts().values())
+
+
+def test_axes_are_switched_between_log_and_linear(seen: Visit) -> None:
+    panel = seen.tab.locator("[role=tabpanel]:visible")
+    panel.get_by_label("Log", exact=True).check()
+    assert {chart["axis"] for chart in seen.charts().values()} == {"log"}
+    assert all(chart["least"] > 0 for chart in seen.charts().values())
+    panel.get_by_label("Linear").check()
+    assert {chart["axis"] for chart in seen.charts().values()} == {"linear"}
+    panel.get_by_label("Default").check()
+    assert [chart["axis"] for chart in seen.charts().values()] == ["log", "linear", "log"] * 2
+
+
+def test_what_a_log_axis_cannot_show_is_left_out(seen: Visit) -> None:
+    seen.choose(HOSTILE)
+    charts = seen.charts()
+    assert charts["group-5-0-relative_error"]["least"] > 1e-3  # neither zero, nor negative, nor rounding
+    assert charts["group-5-0-suboptimality"]["lines"] == ["Avare", HOSTILE]
+    seen.tab.locator("[role=tabpanel]:visible").get_by_label("Linear").check()
+    assert seen.charts()["group-5-0-relative_error"]["least"] == -1.0
+
+
+def test_it_fits_a_phone(browser: Any, address: str) -> None:
+    seen = visit(browser, address, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    for name in seen.tab.locator("[role=tab]").all_inner_texts():
+        seen.choose(name)
+        assert seen.tab.evaluate("document.documentElement.scrollWidth") <= 360, name
+        for box in (chart.bounding_box() for chart in seen.tab.locator(".chart:visible").all()):
+            assert 250 < box["width"] <= 360
+    assert seen.complaints == []
+    seen.tab.close()
+
+
+def test_it_follows_the_dark_mode(browser: Any, address: str) -> None:
+    seen = visit(browser, address, color_scheme="light")
+
+    def colours() -> tuple[str, str]:
+        background = seen.tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        return background, seen.charts()["group-0-0-regret"]["colours"]["Uniform"]
+
+    assert colours() == ("rgb(255, 255, 255)", "#1c2024")
+    seen.tab.emulate_media(color_scheme="dark")
+    seen.tab.locator("[data-drawn=dark]").wait_for()
+    assert colours() == ("rgb(20, 23, 27)", "#e6e8eb")
+    assert seen.charts()["group-0-0-regret"]["colours"]["Avare"] == "#0072B2"
+    assert seen.complaints == []
+    seen.tab.close()
+
+
+def test_a_host_would_be_refused(seen: Visit) -> None:
+    # The policy of the page itself: were something to ask, it could not.
+    refused = seen.tab.evaluate("fetch('https://example.org').then(() => false, () => true)")
+    assert refused is True and seen.complaints != []
+    assert len(seen.requests) == 1
+    seen.complaints.clear()
+
+
+def test_every_picture_and_control_has_a_name(seen: Visit) -> None:
+    for name in seen.tab.locator("[role=tab]").all_inner_texts():
+        seen.choose(name)
+        for chart in seen.tab.locator(".chart:visible").all():
+            assert chart.get_attribute("role") == "img" and chart.get_attribute("aria-label")
+        for control in seen.tab.locator("input:visible").all():
+            assert control.evaluate("(input) => input.labels[0].innerText.trim()")
+
+
+def test_the_report_as_it_is_written_opens(browser: Any, tmp_path: Path) -> None:
+    import avare.report
+
+    store = stored_runs.put(tmp_path / "store", [stored_runs.run(epochs=2)])
+    seen = visit(browser, avare.report.write(store, tmp_path / "out").as_uri())
+    assert seen.open_tabs() == ["MNIST"] and len(seen.charts()) == 3 and seen.complaints == []
+    seen.tab.close()

@@ -1,0 +1,112 @@
+"""Tables as CSV, Markdown and HTML."""
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import pytest
+
+import stored_runs
+from avare.report import paper, tables
+from avare.report.checking import check
+from avare.report.results import gather
+from avare.report.tables import Column, Table
+from stored_runs import put, run
+
+
+def rows(table: Table) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(table.csv())))
+
+
+SMALL = Table(
+    "A <caption>",
+    (
+        Column("name", "name"),
+        Column("n", "N", "integer"),
+        Column("x", "x", "number"),
+        Column("ratio", "ratio", "ratio"),
+        Column("big", "big", "power"),
+        Column("time", "time", "seconds"),
+        Column("agrees", "agrees?", "verdict"),
+        Column("detail", "", "detail"),
+        Column("note", "note"),
+    ),
+    (
+        ("a|b <c>", 60000, -1.2345, 5.0876, 1.69e10, 12.345, True, 0.1, "n"),
+        ("d", None, math.nan, 2500.0, 0.002, 1234.5, False, 1, ""),
+        ("e", 1, "one > two", 1.0, 1.0, 0.001, None, 1.0, None),
+    ),
+)
+
+
+def test_csv_has_all_digits_and_all_columns() -> None:
+    assert SMALL.csv().splitlines() == [
+        "name,n,x,ratio,big,time,agrees,detail,note",
+        "a|b <c>,60000,-1.2345,5.0876,16900000000.0,12.345,yes,0.1,n",
+        "d,,,2500.0,0.002,1234.5,no,1,",
+        "e,1,one > two,1.0,1.0,0.001,,1.0,",
+    ]
+
+
+def test_markdown_is_rounded_and_aligned() -> None:
+    assert SMALL.markdown().splitlines() == [
+        "A <caption>",
+        "",
+        "| name | N | x | ratio | big | time | agrees? | note |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |",
+        "| a\\|b <c> | 60\u202f000 | −1.23 | 5.088 | 1.69 × 10¹⁰ | 12.3 | yes | n |",
+        "| d | – | – | 2.50 × 10³ | 2.00 × 10⁻³ | 1234 | no | – |",
+        "| e | 1 | one > two | 1.000 | 1.00 × 10⁰ | 0.001 | – | – |",
+    ]
+
+
+def test_html_is_escaped_and_marks_the_verdicts() -> None:
+    text = SMALL.html()
+    assert "<caption>A &lt;caption&gt;</caption>" in text and "a|b &lt;c&gt;" in text
+    assert '<span class="yes">yes</span>' in text and '<span class="no">no</span>' in text
+    assert '<td class="words">one &gt; two</td>' in text
+    assert '<th scope="col" class="number">N</th>' in text and "detail" not in text
+
+
+def test_columns_can_be_left_out() -> None:
+    assert SMALL.without("name", "note").csv().splitlines()[0] == "n,x,ratio,big,time,agrees,detail"
+
+
+def test_table_one_has_theirs_beside_ours(tmp_path: Path) -> None:
+    results = gather(put(tmp_path, [stored_runs.facts("mnist"), stored_runs.facts("ijcnn1")]))
+    found = {row["dataset"]: row for row in rows(tables.table_one(results, paper()))}
+    assert list(found) == ["MNIST", "IJCNN1", "CIFAR10", "Synthetic"]
+    mnist, absent = found["MNIST"], found["CIFAR10"]
+    assert (mnist["gain_at_optimum_paper"], mnist["gain_at_optimum"], mnist["n"]) == ("5.08", "5.088", "60000.0")
+    assert (mnist["smoothness_ratio_paper"], mnist["smoothness_ratio"]) == ("3.28", "3.36")
+    assert (absent["gain_at_optimum_paper"], absent["gain_at_optimum"], absent["n"]) == ("1.14", "", "")
+
+
+def test_the_last_epoch(tmp_path: Path) -> None:
+    records = [run(sampler=sampler, seed=seed) for sampler in ("Avare", "Osmd") for seed in range(3)]
+    results = gather(put(tmp_path, records))
+    avare, osmd = rows(tables.last_epoch(results.groups, paper()))
+    assert (avare["dataset"], avare["steps"], avare["sampler"]) == ("MNIST", "decreasing", "Avare")
+    assert avare["runs"] == "3" and float(avare["epoch"]) == 100
+    assert float(avare["relative_error_log10"]) == pytest.approx(-1.0)
+    assert float(avare["relative_error_deviation"]) == pytest.approx(0.01)
+    assert float(avare["regret"]) == pytest.approx(1.5e11) and float(avare["regret_paper"]) == 0.15e12
+    assert float(avare["suboptimality_log10_paper"]) == 1.9
+    assert osmd["sampler"] == "Osmd" and osmd["regret_paper"] == "" and osmd["relative_error_log10_paper"] == ""
+    without = rows(tables.last_epoch(results.groups, None))
+    assert not any(name.endswith("paper") for name in without[0])
+
+
+def test_checks_and_times_and_growths(tmp_path: Path) -> None:
+    records = [run(options={"p": 0.12345, "list": list(range(100))}), stored_runs.theory("sgd")]
+    records += [stored_runs.facts("mnist"), run(sampler="Uniform", options=None)]
+    results = gather(put(tmp_path, records))
+    found = rows(tables.checks(check(results, paper())))
+    assert found[1]["measure"] == "gain at x*" and found[1]["agrees"] == "yes" and found[1]["steps"] == ""
+    avare, uniform = rows(tables.times(results.groups[0]))
+    assert (avare["seconds_steps"], avare["seconds_evaluation"], avare["replacement"]) == ("12.3", "4.5", "yes")
+    assert avare["options"].startswith("p = 0.1235, list = [0, 1, 2") and avare["options"].endswith("…")
+    assert uniform["options"] == ""
+    (growth,) = rows(tables.growths(results))
+    assert float(growth["slope"]) == pytest.approx(0.6) and growth["bound"] == "2/3"

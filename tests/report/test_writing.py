@@ -1,0 +1,124 @@
+"""The whole report."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from plotly import offline
+
+import avare.report
+import stored_runs
+from avare.report import page
+from avare.report.results import gather
+from avare.report.styles import PLOTLY_MARKERS
+from stored_runs import put, run
+
+
+def test_writes_all_and_says_where(tmp_path: Path) -> None:
+    records = [run(sampler=sampler, seed=seed) for sampler in ("Avare", "Uniform") for seed in range(2)]
+    records += [stored_runs.facts("mnist"), stored_runs.theory("sgd"), run("digits", experiment="compare")]
+    store = put(tmp_path / "store", records)
+    before = {path.name: path.read_bytes() for path in store.iterdir()}
+    index = avare.report.write(str(store), tmp_path / "new" / "out")
+    assert index == tmp_path / "new" / "out" / "index.html"
+    assert {path.name for path in (index.parent / "tables").iterdir()} == {
+        f"{name}.{ending}" for name in ("table1", "check", "reproduce", "compare", "theory") for ending in ("csv", "md")
+    }
+    assert {path.name for path in (index.parent / "figures").iterdir()} == {
+        f"{name}.{ending}"
+        for name in ("reproduce-decreasing", "compare-decreasing", "theory")
+        for ending in ("png", "svg")
+    }
+    assert {path.name: path.read_bytes() for path in store.iterdir()} == before  # only read
+    numbers = json.loads((index.parent / "numbers.json").read_text())
+    assert [group["title"] for group in numbers["groups"]] == ["MNIST", "Digits"]
+    assert numbers["groups"][0]["series"][0]["regret"]["mean"][-1] == pytest.approx(1.425e11)
+    assert numbers["theory"][0]["slope"] == pytest.approx(0.6)
+    assert numbers["facts"][0]["gain_at_optimum"] == 5.088
+    assert numbers["check"][1]["agrees"] is True and numbers["skipped"] == []
+    avare.report.write(store, index.parent)  # once more, over the first
+
+
+def test_what_there_is_not_gets_no_table(tmp_path: Path) -> None:
+    record = run("digits", experiment="compare", epochs=2)
+    record["trace"]["suboptimality"] = [None] * 3
+    del record["where"], record["seconds"]
+    index = avare.report.write(put(tmp_path / "store", [record]), tmp_path / "out")
+    assert {path.name for path in (index.parent / "tables").iterdir()} == {"compare.csv", "compare.md"}
+    numbers = json.loads((index.parent / "numbers.json").read_text())
+    assert numbers["groups"][0]["series"][0]["suboptimality"]["mean"] == [None] * 3
+    text = html_of(index.read_text())
+    assert "Against the paper" not in text and "Theory" not in text and "not known" in text
+
+
+def test_an_empty_store_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with pytest.raises(ValueError, match="holds no record of a finished run"):
+        avare.report.write(tmp_path / "store", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def html_of(text: str) -> str:
+    """The page without scripts."""
+    return re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+
+
+def rendered(folder: Path) -> str:
+    return html_of(page.render(gather(folder), avare.report.paper()))
+
+
+def test_damaged_records_are_mentioned_on_the_page(tmp_path: Path) -> None:
+    store = put(tmp_path, [run(epochs=2)])
+    (store / "broken<b>.json").write_text("{")
+    text = rendered(store)
+    assert "1 file of the store could not be read and is left out" in text and "broken&lt;b&gt;.json: not JSON" in text
+    (store / "other.json").write_text("[]")
+    assert "2 files of the store could not be read and are left out" in rendered(store)
+
+
+def test_the_page_says_what_there_is(tmp_path: Path) -> None:
+    store = stored_runs.full_store(tmp_path)
+    text = rendered(store)
+    for word in ("MNIST", "IJCNN1", "CIFAR10", "Synthetic", "Digits", "Theory", "Against the paper", "How it was run"):
+        assert f">{word}</button>" in text
+    assert "93 runs of 5 samplers on 5 datasets, 2026-11-16." in text
+    assert "38 of the 40 numbers that are judged agree." in text
+    assert "numpy 2.4.6" in text and "Some Processor, 2 cores" in text
+    assert "could not be read" not in text and "Not in this store" not in text
+    assert len(re.findall('role="tab" id=', text)) == len(re.findall('role="tabpanel" id=', text)) == 8
+
+
+def test_the_page_says_what_is_missing(tmp_path: Path) -> None:
+    text = rendered(put(tmp_path, [run("mnist", "Osmd", epochs=3), run("mnist", epochs=3)]))
+    assert "Not in this store: IJCNN1, CIFAR10, Synthetic." in text
+    assert "Nothing here can be judged; the notes say why." in text
+    assert "run for 3 epochs, the paper for 100" in text
+
+
+def test_long_runs_are_thinned_on_the_page(tmp_path: Path) -> None:
+    text = page.render(gather(put(tmp_path, [run(epochs=3000)])), avare.report.paper())
+    data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)[0])
+    x = data["charts"]["group-0-0-regret"]["series"][0]["x"]
+    assert len(x) == 400 and x[0] == 0 and x[-1] == 3000
+
+
+def test_the_page_names_no_host_outside_of_plotly(tmp_path: Path) -> None:
+    text = page.render(gather(put(tmp_path, [run(epochs=2)])), avare.report.paper())
+    own = text.replace(offline.get_plotlyjs(), "")
+    assert len(own) < 100_000
+    assert not re.findall(r"https?://", own) and "default-src 'none'" in own
+
+
+def test_every_marker_has_an_outline() -> None:
+    for marker in PLOTLY_MARKERS:
+        corners = page._outline(marker)
+        assert len(corners) >= 3 and max(abs(x) for x, _ in corners) <= 5.0
+
+
+def test_import_needs_no_extra() -> None:
+    program = "import sys, avare.report; avare.report.paper(); print(' '.join(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"matplotlib", "plotly"} & {name.split(".")[0] for name in found.stdout.split()}
