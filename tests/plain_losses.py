@@ -114,4 +114,4 @@ class Plain:
 
     def smoothness(self) -> Array:
         lengths = np.array([np.sum(np.square(row)) for row in self.X])
-        return CURVATURES[self.name] * self.s * lengths + self.l2 / len(self.X)
+        return np.asarray(CURVATURES[self.name] * self.s * lengths + self.l2 / len(self.X))
