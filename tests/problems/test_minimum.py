@@ -12,7 +12,7 @@ from avare import problems
 from avare.problems import ToleranceWarning, minimum
 from plain_losses import LOSSES, Array, Plain, make, targets
 
-N = 60 if numba.config.DISABLE_JIT else 300
+N = 24 if numba.config.DISABLE_JIT else 300
 every_loss = pytest.mark.parametrize("name", LOSSES)
 
 
@@ -148,6 +148,13 @@ def test_says_so_where_there_is_no_minimum(name: str) -> None:
     with pytest.warns(ToleranceWarning, match="or an objective that falls for ever"):
         x = problem.minimize(tolerance=1e-40)
     assert np.isfinite(x).all() and problem.objective(x) < 1e-8
+
+
+def test_says_so_where_steps_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minimum, "_NEWTON_STEPS", 1)
+    X, y = example("Logistic", seed=19)
+    with pytest.warns(ToleranceWarning, match="the gradient's length is"):
+        problems.Logistic(X, y, l2=0.3).minimize(tolerance=1e-13)
 
 
 def test_a_loss_that_reaches_zero() -> None:
