@@ -35,8 +35,8 @@ def test_the_gradient_vanishes(name: str, sparse: bool, l2: float) -> None:
     # The same by plain NumPy, but for the rounding of some hundred terms of size 1 to 100.
     assert np.linalg.norm(Plain(name, X, y, l2, weights, True).gradient(x)) <= 1e-9
     assert problem.optimum == problem.objective(x)
-    for _ in range(5):
-        assert problem.objective(x + 1e-3 * np.random.default_rng(2).normal(size=problem.dim)) > problem.optimum
+    for step in np.random.default_rng(2).normal(0.0, 1e-3, (5, problem.dim)):
+        assert problem.objective(x + step) > problem.optimum
 
 
 @every_loss
