@@ -1,5 +1,6 @@
 """How long work goes on, told on the standard error stream: a line that is written over, or plain lines."""
 
+import shutil
 import sys
 import time
 from types import TracebackType
@@ -40,7 +41,9 @@ class Line:
 
     def _write(self) -> None:
         line = f"{self._title}: {self._text} [{time.monotonic() - self._started:.0f} s]"
-        sys.stderr.write(f"\r\x1b[2K{line}" if self._terminal else f"{line}\n")
+        # What does not fit on one line could not be written over.
+        width = shutil.get_terminal_size().columns - 1
+        sys.stderr.write(f"\r\x1b[2K{line[:width]}" if self._terminal else f"{line}\n")
         sys.stderr.flush()
 
     def __enter__(self) -> Self:

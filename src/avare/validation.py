@@ -82,6 +82,22 @@ def nonnegative(name: str, values: ArrayLike, *, ndim: int = 1) -> NDArray[np.fl
     return array
 
 
+def finite(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """A float64 vector of finite numbers.
+
+    >>> finite("x", [1.0, float("inf")])
+    Traceback (most recent call last):
+    ValueError: x[1] = inf: must be finite
+    """
+    array = real(name, values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}: must have 1 dimension")
+    faults = np.flatnonzero(~np.isfinite(array))
+    if faults.size:
+        raise ValueError(f"{name}[{faults[0]}] = {array[faults[0]]}: must be finite")
+    return array
+
+
 def real(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """A contiguous float64 array; booleans, complex numbers and text are refused."""
     try:

@@ -47,7 +47,7 @@ class Problem(ABC):
     def objective(self, x: ArrayLike) -> float:
         """f(x)."""
         point = self.vector("x", x)
-        return self._objective(point) + 0.5 * self.l2 * float(point @ point)
+        return self._objective(point) + self._penalty(point)
 
     def gradient(self, x: ArrayLike) -> Vector:
         """The gradient of f at x, the l2 term included."""
@@ -65,7 +65,7 @@ class Problem(ABC):
         """
         point = self.vector("x", x)
         chosen = validation.indices("indices", indices, self.n)
-        factors = validation.real("weights", weights)
+        factors = validation.finite("weights", weights)
         validation.same_length("weights", len(factors), "indices", len(chosen))
         return self._batch_gradient(point, chosen, factors)
 
@@ -79,17 +79,17 @@ class Problem(ABC):
         if chances is not None:
             validation.same_length("p", len(chances), "n", self.n)
         loss, total, cost = self._evaluate(point, chances)
-        return loss + 0.5 * self.l2 * float(point @ point), total, cost
+        return loss + self._penalty(point), total, cost
 
     def vector(self, name: str, values: ArrayLike) -> Vector:
         """Values as a vector of dim finite numbers."""
         point = validation.real(name, values)
         if point.shape != (self.dim,):
             raise ValueError(f"{name} has shape {point.shape}: must be ({self.dim},)")
-        faults = np.flatnonzero(~np.isfinite(point))
-        if faults.size:
-            raise ValueError(f"{name}[{faults[0]}] = {point[faults[0]]}: must be finite")
-        return point
+        return validation.finite(name, point)
+
+    def _penalty(self, x: Vector) -> float:
+        return 0.5 * self.l2 * float(x @ x) if self.l2 > 0.0 else 0.0  # and not 0 times infinity
 
     # --- what a problem fills in: without the l2 term, of arguments that have been checked ----
 

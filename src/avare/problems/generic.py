@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,7 +58,8 @@ class Generic(Problem):
         smoothness: ArrayLike | None = None,
     ) -> None:
         super().__init__(n, dim, l2)
-        for name, function in (("batch_gradient", batch_gradient), ("objective", objective), ("norms", norms)):
+        given: dict[str, Any] = {"batch_gradient": batch_gradient, "objective": objective, "norms": norms}
+        for name, function in given.items():
             if not callable(function) and (function is not None or name == "batch_gradient"):
                 raise TypeError(f"{name} = {function!r}: must be a function")
         self._given_batch_gradient = batch_gradient
@@ -76,10 +78,18 @@ class Generic(Problem):
         return self._smoothness
 
     def _objective(self, x: Vector) -> float:
-        return math.nan if self._given_objective is None else float(self._given_objective(x))
+        if self._given_objective is None:
+            return math.nan
+        found: Any = self._given_objective(x)
+        if np.ndim(found) != 0 or np.asarray(found).dtype.kind not in "iuf":
+            raise TypeError(f"objective(x) = {found!r}: must be a number")
+        return float(found)
 
     def _gradient(self, x: Vector) -> Vector:
-        return np.sum([self._block(x, first)[0] for first in range(0, self.n, _BLOCK)], axis=0)
+        total = np.zeros(self.dim)
+        for first in range(0, self.n, _BLOCK):
+            total += self._block(x, first)[0]
+        return total
 
     def _norms(self, x: Vector) -> Vector:
         if self._given_norms is None:
@@ -93,10 +103,12 @@ class Generic(Problem):
         return self._batch_gradient(x, indices, np.ones(len(indices)))
 
     def _batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
-        found = self._given_batch_gradient(x, indices, weights)
+        found: Any = self._given_batch_gradient(x, indices, weights)
         if not isinstance(found, tuple) or len(found) != 2:
-            raise TypeError(f"batch_gradient gave {type(found).__name__}: must give a gradient and norms")
-        gradient, norms = np.asarray(found[0], dtype=np.float64), np.asarray(found[1], dtype=np.float64)
+            size = f" of {len(found)}" if isinstance(found, tuple) else ""
+            raise TypeError(f"batch_gradient gave a {type(found).__name__}{size}: must give a gradient and norms")
+        gradient = validation.real("batch_gradient's gradient", found[0])
+        norms = validation.real("batch_gradient's norms", found[1])
         if gradient.shape != (self.dim,):
             raise ValueError(f"batch_gradient gave a gradient of shape {gradient.shape}: must be ({self.dim},)")
         if norms.shape != indices.shape:

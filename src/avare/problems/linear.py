@@ -1,7 +1,9 @@
 """What the linear models share: data, dense or sparse, and sums over it by compiled kernels."""
 
+import copy
 import math
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -108,8 +110,8 @@ class Linear(Problem):
         block = (BLOCK, self.width if self._model.rows.sparse is None else 0)
         return Scratch(np.empty(block), np.empty((BLOCK, outputs)), np.empty((BLOCK, outputs)), np.empty(BLOCK))
 
-    def _chunks(self) -> list[NDArray[np.int64]]:
-        return [np.arange(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK)]
+    def _chunks(self) -> Iterator[NDArray[np.int64]]:
+        return (np.arange(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK))
 
     def _objective(self, x: Vector) -> float:
         return self._evaluate(x, None)[0]
@@ -123,7 +125,7 @@ class Linear(Problem):
             _evaluate(self._model, coefficients, indices, losses, norms, scratch)
             cost = math.nan if p is None else cost_of(norms[:size], p[indices[0] : indices[0] + size])
             sums.append((losses[:size].sum(), norms[:size].sum(), cost))
-        loss, total, cost = (math.fsum(each) for each in zip(*sums, strict=True))
+        loss, total, cost = (_total(each) for each in zip(*sums, strict=True))
         return loss, total, cost
 
     def _norms(self, x: Vector) -> Vector:
@@ -134,10 +136,11 @@ class Linear(Problem):
         return norms
 
     def _gradient(self, x: Vector) -> Vector:
-        ones, total, scratch = np.ones(_CHUNK), np.zeros(self.dim), self.scratch()
-        part, norms = np.empty((self.outputs, self.width)), np.empty(_CHUNK)
+        coefficients, scratch = self.coefficients(x), self.scratch()
+        ones, norms = np.ones(_CHUNK), np.empty(_CHUNK)
+        part, total = np.empty((self.outputs, self.width)), np.zeros(self.dim)
         for indices in self._chunks():
-            add_gradients(self._model, self.coefficients(x), indices, ones, part, norms, scratch)
+            add_gradients(self._model, coefficients, indices, ones, part, norms, scratch)
             total += part.ravel()
         return total
 
@@ -148,11 +151,11 @@ class Linear(Problem):
 
     def hessian_product(self, x: ArrayLike, direction: ArrayLike) -> Vector:
         """The second derivative of f at x times a direction, the l2 term included."""
-        point, towards = self.vector("x", x), self.vector("direction", direction)
-        scratch, total = self.scratch(), self.l2 * towards
-        part = np.empty((self.outputs, self.width))
+        coefficients, towards = self.coefficients(x), self.vector("direction", direction)
+        directions, scratch = self.coefficients(towards), self.scratch()
+        part, total = np.empty((self.outputs, self.width)), self.l2 * towards
         for indices in self._chunks():
-            _curve(self._model, self.coefficients(point), self.coefficients(towards), indices, part, scratch)
+            _curve(self._model, coefficients, directions, indices, part, scratch)
             total += part.ravel()
         return total
 
@@ -162,7 +165,8 @@ class Linear(Problem):
         curvatures, total = np.empty(_CHUNK), np.zeros((self.width, self.width))
         for indices in self._chunks():
             _mean_curvatures(self._model, coefficients, indices, curvatures, scratch)
-            block = self._dense(indices) * np.sqrt(curvatures[: len(indices), None])
+            block = self._dense(indices)
+            block *= np.sqrt(curvatures[: len(indices), None])
             total += block.T @ block
         return total
 
@@ -204,7 +208,8 @@ def two_classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """The two labels in y, and for each example -1 for the smaller and +1 for the larger."""
     labels, places = _labels(y)
     if len(labels) > 2:
-        raise ValueError(f"y has {len(labels)} classes, {labels[0]!r}, {labels[1]!r}, {labels[2]!r}, ...: must have 2")
+        some = ", ".join(repr(label) for label in labels[:3].tolist())
+        raise ValueError(f"y has {len(labels)} classes, {some}{', ...' if len(labels) > 3 else ''}: must have 2")
     return labels, np.where(places == 0, np.float32(-1.0), np.float32(1.0))
 
 
@@ -215,32 +220,38 @@ def many_classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int32]]:
 
 
 def _labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    array = np.asarray(y)
+    try:
+        array = np.asarray(y)
+    except ValueError as error:
+        raise ValueError(f"y is not an array: {error}") from None
     if array.ndim != 1:
         raise ValueError(f"y has shape {array.shape}: must have 1 dimension")
     if array.dtype.kind == "f":
         real_targets(array)  # nan is no label
-    labels, places = np.unique(array, return_inverse=True)
-    if len(labels) < 2:
-        raise ValueError(f"y has {len(labels)} classes: must have at least 2")
+    try:
+        labels, places = np.unique(array, return_inverse=True)
+    except TypeError as error:
+        raise TypeError(f"y holds labels that have no order: {error}") from None
+    if len(labels) == 1:
+        raise ValueError(f"y has 1 class, {labels.tolist()[0]!r}: must have at least 2")
     return labels, places
 
 
 def real_targets(y: ArrayLike) -> NDArray[np.float64]:
     """Targets that are finite numbers."""
-    targets = validation.real("y", y)
-    if targets.ndim != 1:
-        raise ValueError(f"y has shape {targets.shape}: must have 1 dimension")
-    faults = np.flatnonzero(~np.isfinite(targets))
-    if faults.size:
-        raise ValueError(f"y[{faults[0]}] = {targets[faults[0]]}: must be finite")
-    return targets
+    return validation.finite("y", y)
 
 
 def _rows(X: Any, bias: bool) -> tuple[Rows, int, int]:
     """Checked rows, how many there are, and of how many columns."""
     if hasattr(X, "tocsr"):
-        matrix = X.tocsr()
+        matrix = copy.copy(X.tocsr())  # of the matrix, not of its arrays: what is mended stays here
+        if len(matrix.shape) != 2:
+            raise ValueError(f"X has shape {matrix.shape}: must have 2 dimensions")
+        try:
+            matrix.check_format(full_check=True)  # kernels do not look whether a column is there
+        except ValueError as error:
+            raise ValueError(f"X is no CSR matrix: {error}") from None
         if not matrix.has_canonical_format:  # entries that stand twice would spoil the lengths
             matrix = matrix.copy()
             matrix.sum_duplicates()
@@ -251,7 +262,10 @@ def _rows(X: Any, bias: bool) -> tuple[Rows, int, int]:
             row = int(np.searchsorted(matrix.indptr, fault, side="right")) - 1
             raise ValueError(f"X[{row}, {matrix.indices[fault]}] = {values[fault]}: must be finite")
         return _nonempty(Rows(None, Sparse(values, matrix.indices, matrix.indptr), bias), n, width)
-    array = _floating("X", np.asarray(X))
+    try:
+        array = _floating("X", np.asarray(X))
+    except ValueError as error:
+        raise ValueError(f"X is not an array: {error}") from None
     if array.ndim != 2:
         raise ValueError(f"X has shape {array.shape}: must have 2 dimensions")
     fault = int(_first_not_finite(array))
@@ -259,6 +273,14 @@ def _rows(X: Any, bias: bool) -> tuple[Rows, int, int]:
         place = divmod(fault, array.shape[1])
         raise ValueError(f"X[{place[0]}, {place[1]}] = {array[place]}: must be finite")
     return _nonempty(Rows(array, None, bias), *array.shape)
+
+
+def _total(parts: Iterable[float]) -> float:
+    """The sum of numbers that are not negative, infinite where it is too large."""
+    try:
+        return math.fsum(parts)
+    except OverflowError:
+        return math.inf
 
 
 def _nonempty(rows: Rows, n: int, width: int) -> tuple[Rows, int, int]:

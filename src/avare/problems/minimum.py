@@ -17,10 +17,11 @@ _WIDEST = 4096  # coefficients an output up to which the preconditioner is a fac
 _NEWTON_STEPS = 100
 _PATIENCE = 3  # Newton steps that bring nothing before rounding is taken to be the end
 _SHORTEST = 1e-10  # of a Newton step
+_DAMPING = 1e-12  # of the curvature along the gradient
 
 
 class ToleranceWarning(UserWarning):
-    """Rounding ended a minimisation before the tolerance was met."""
+    """Rounding, or the objective itself, ended a minimisation before the tolerance was met."""
 
 
 def minimum(problem: "Linear", start: Vector, tolerance: float, *, progress: bool) -> Vector:
@@ -43,10 +44,10 @@ def minimum(problem: "Linear", start: Vector, tolerance: float, *, progress: boo
         x, left = _newton(problem, x, tolerance, line)
     if left > tolerance:
         warnings.warn(
-            f"the gradient's length is {left:.3g} at the best x: rounding, or an objective that falls for ever, "
-            f"ended the search before tolerance = {tolerance:g}",
+            f"the gradient's length is {left:.3g} at the best x: rounding, or an objective that falls for ever "
+            f"or is flat there, ended the search before tolerance = {tolerance:g}",
             ToleranceWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     return x
 
@@ -65,8 +66,15 @@ def _newton(problem: "Linear", x: Vector, tolerance: float, line: Line) -> tuple
         line.say(f"Newton step {step}: objective {objective:.9g}, gradient {left:.3g}")
         if left < 1e-3 * made_at:
             precondition, made_at = _preconditioner(problem, x), left
+        bend = float(gradient @ problem.hessian_product(x, gradient)) / left**2
+        if bend <= 0.0:
+            break  # no Newton step: the objective is linear here
+        # Without an l2 term it may be linear in some directions: a little keeps these steps finite.
+        damping = 0.0 if problem.l2 > 0.0 else _DAMPING * bend
         shape = (problem.dim, problem.dim)
-        hessian = LinearOperator(shape, matvec=lambda v, at=x: problem.hessian_product(at, v), dtype=np.float64)
+        hessian = LinearOperator(
+            shape, matvec=lambda v, at=x, more=damping: problem.hessian_product(at, v) + more * v, dtype=np.float64
+        )
         rtol = min(0.1, math.sqrt(left / made_at))
         direction = cg(hessian, -gradient, rtol=max(rtol, 1e-4), maxiter=500, M=precondition)[0]
         size, slope = 1.0, float(gradient @ direction)
@@ -97,7 +105,9 @@ def _preconditioner(problem: "Linear", x: Vector) -> Any:
     from scipy.sparse.linalg import LinearOperator
 
     matrix = problem.gram(x)
-    matrix[np.diag_indices_from(matrix)] += max(problem.l2, 1e-12 * matrix.trace())
+    if problem.l2 == matrix.trace() == 0.0:
+        return None
+    matrix[np.diag_indices_from(matrix)] += max(problem.l2, _DAMPING * matrix.trace())
     factor = cho_factor(matrix, overwrite_a=True)
 
     def apply(v: Vector) -> Vector:

@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 @inlined
 def load(rows, indices, first, count, coefficients, scratch, outputs, squares):
     """Up to four examples: their outputs, by each row of coefficients, and their squared lengths."""
-    # As arguments: Numba leaves out a branch only where it is for an argument that is not None, and it is.
+    # As arguments, and each asked for by itself: Numba leaves out a branch only for an argument that is None.
     _load(rows.dense, rows.sparse, rows.bias, indices, first, count, coefficients, scratch, outputs, squares)
 
 

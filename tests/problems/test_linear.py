@@ -1,0 +1,630 @@
+"""Linear models: every loss and every kind of X, against plain NumPy."""
+
+import copy
+import math
+import pickle
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from avare import diagnostics, problems
+from avare.problems import linear
+from plain_losses import CURVATURES, LOSSES, Array, Plain, make, targets
+
+every_loss = pytest.mark.parametrize("name", LOSSES)
+
+# Sums of some ten products: each is off by a rounding or two of its largest part.
+CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def example(name: str, n: int = 21, width: int = 5, seed: int = 0) -> tuple[Array, Array, np.random.Generator]:
+    """X with a row and a column of zeros and a third of zeros beside, and y."""
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(n, width)) * (generator.random((n, width)) > 0.3)
+    X[n // 2], X[:, 1] = 0.0, 0.0
+    return X, targets(name, n, generator), generator
+
+
+def check_sums(problem: problems.Linear, plain: Plain, generator: np.random.Generator) -> None:
+    """All that is summed over examples, at a random x, is what it is by plain NumPy."""
+    x, direction = generator.normal(size=(2, plain.dim))
+    p = generator.dirichlet(np.ones(problem.n))
+    assert problem.dim == plain.dim and problem.n == len(plain.X)
+    norms = plain.norms(x)
+    assert problem.objective(x) == pytest.approx(plain.objective(x), rel=1e-12)
+    assert np.allclose(problem.gradient(x), plain.gradient(x), **CLOSE)
+    assert np.allclose(problem.norms(x), norms, **CLOSE)
+    assert np.allclose(problem.hessian_product(x, direction), plain.hessian(x) @ direction, **CLOSE)
+    assert np.allclose(problem.gram(x), plain.gram(x), **CLOSE)
+    assert np.allclose(problem.smoothness, plain.smoothness(), **CLOSE)
+    assert np.allclose(problem.lengths, np.sqrt(np.square(plain.X).sum(axis=1)), **CLOSE)
+    objective, total, cost = problem.evaluate(x, p)
+    assert objective == problem.objective(x) and total == pytest.approx(norms.sum(), rel=1e-12)
+    assert cost == pytest.approx(diagnostics.cost(norms, p), rel=1e-12)
+    objective, total, cost = problem.evaluate(x)
+    assert objective == problem.objective(x) and total == pytest.approx(norms.sum(), rel=1e-12) and math.isnan(cost)
+    indices, weights = generator.integers(0, problem.n, 7), generator.normal(size=7)
+    check_batch(problem, plain, x, indices, weights)
+
+
+def check_batch(
+    problem: problems.Linear, plain: Plain, x: Array, indices: NDArray[np.int64], weights: NDArray[Any]
+) -> None:
+    gradient, norms = problem.batch_gradient(x, indices, weights)
+    assert gradient.shape == (problem.dim,) and norms.shape == indices.shape
+    assert np.allclose(gradient, np.asarray(weights) @ plain.gradients(x)[indices], **CLOSE)
+    assert np.allclose(norms, plain.norms(x)[indices], **CLOSE)
+
+
+# --- numbers -------------------------------------------------------------------------------
+
+
+@every_loss
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("l2", [0.0, 0.7])
+def test_sums_are_those_of_plain_numpy(name: str, sparse: bool, bias: bool, weighted: bool, l2: float) -> None:
+    X, y, generator = example(name)
+    weights = np.where(generator.random(21) > 0.3, generator.lognormal(size=21), 0.0) if weighted else None
+    problem = make(name, sp.csr_array(X) if sparse else X, y, l2=l2, sample_weight=weights, bias=bias)
+    check_sums(problem, Plain(name, X, y, l2, weights, bias), generator)
+    assert problem.strong_convexity == problem.l2 == l2
+
+
+@every_loss
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("chunk", [4, 6, 20, 21, 22])
+def test_sums_are_made_of_any_chunks(name: str, sparse: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "_CHUNK", chunk)
+    X, y, generator = example(name, seed=1)
+    problem = make(name, sp.csr_array(X) if sparse else X, y, l2=0.3, bias=True)
+    check_sums(problem, Plain(name, X, y, 0.3, None, True), generator)
+
+
+@every_loss
+def test_derivatives_are_those_of_finite_differences(name: str) -> None:
+    X, y, generator = example(name, seed=2)
+    problem = make(name, X, y, l2=0.7, sample_weight=generator.lognormal(size=21), bias=True)
+    x, direction = generator.normal(size=(2, problem.dim))
+    h = 1e-5  # the error is h^2 times a third derivative, and 1e-16 / h of rounding: some 1e-10 of terms of order 10
+    slope = (problem.objective(x + h * direction) - problem.objective(x - h * direction)) / (2 * h)
+    assert slope == pytest.approx(problem.gradient(x) @ direction, rel=1e-7)
+    curve = (problem.gradient(x + h * direction) - problem.gradient(x - h * direction)) / (2 * h)
+    assert np.allclose(curve, problem.hessian_product(x, direction), rtol=1e-6, atol=1e-6)
+
+
+@every_loss
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("size", range(10))
+def test_batches_of_any_size(name: str, sparse: bool, size: int) -> None:
+    X, y, generator = example(name, seed=3)
+    weights = generator.lognormal(size=21)
+    problem = make(name, sp.csr_array(X) if sparse else X, y, l2=5.0, sample_weight=weights, bias=True)
+    plain = Plain(name, X, y, 5.0, weights, True)
+    x = generator.normal(size=problem.dim)
+    check_batch(problem, plain, x, generator.integers(0, 21, size), generator.normal(size=size))
+    check_batch(problem, plain, x, np.full(size, 4), np.zeros(size))
+    check_batch(problem, plain, x, np.arange(21)[::-1][:size], np.arange(size))
+
+
+def test_a_batch_may_be_lists() -> None:
+    X, y, _ = example("Logistic")
+    problem = make("Logistic", X, y)
+    gradient, norms = problem.batch_gradient([0, 1, 2, 0, 1], [3, 3], [1, -2])
+    assert np.allclose(gradient, -problem.batch_gradient(np.array([0.0, 1, 2, 0, 1]), np.array([3]), np.ones(1))[0])
+    assert norms[0] == norms[1]
+    gradient, norms = problem.batch_gradient(np.zeros(5), [], [])
+    assert (gradient == 0.0).all() and norms.shape == (0,)
+
+
+@every_loss
+@pytest.mark.parametrize("sparse", [False, True])
+@given(data=st.data())
+def test_any_shape_and_any_values(name: str, sparse: bool, data: st.DataObject) -> None:
+    n, width = data.draw(st.integers(3, 10)), data.draw(st.integers(1, 6))
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    scale = 10.0 ** data.draw(st.integers(-6, 3))
+    X = scale * generator.standard_t(2.0, (n, width)) * (generator.random((n, width)) < data.draw(st.floats(0, 1)))
+    y = targets(name, n, generator)
+    weights = data.draw(st.none() | st.lists(st.just(0.0) | st.floats(1e-3, 1e3), min_size=n, max_size=n))
+    bias, l2 = data.draw(st.booleans()), data.draw(st.just(0.0) | st.floats(1e-6, 1e3))
+    problem = make(name, sp.csr_array(X) if sparse else X, y, l2=l2, sample_weight=weights, bias=bias)
+    plain = Plain(name, X, y, l2, weights, bias)
+    x = generator.normal(size=problem.dim) * 10.0 ** data.draw(st.integers(-3, 2))
+    # An output is off by a few roundings of what it is summed from, and so are its slope and value.
+    outputs = np.abs(plain.X) @ np.abs(x.reshape(plain.outputs, -1)).T
+    error = 1e-14 * (1.0 + outputs.max(axis=1) + np.abs(y)) * CURVATURES[name] * 2
+    lengths = np.sqrt(np.square(plain.X).sum(axis=1))
+    norms = plain.norms(x)
+    assert (np.abs(problem.norms(x) - norms) <= plain.s * lengths * error + 1e-13 * norms).all()
+    slack = float(np.sum(plain.s * lengths * error) + 1e-12 * (norms.sum() + l2 * np.linalg.norm(x)))
+    assert np.linalg.norm(problem.gradient(x) - plain.gradient(x)) <= slack
+    indices = generator.integers(0, n, 6)
+    gradient, some = problem.batch_gradient(x, indices, np.ones(6))
+    assert np.linalg.norm(gradient - plain.gradients(x)[indices].sum(axis=0)) <= 6 * slack
+    # Outputs that enter only by their slope, which may be large: squares of what is off by an error.
+    size = 1.0 + outputs.max(axis=1) + np.abs(y)
+    expected = plain.objective(x)
+    assert abs(problem.objective(x) - expected) <= np.sum(plain.s * size * error * 10) * size.max() + 1e-12 * expected
+    assert np.array_equal(some, problem.norms(x)[indices]) or np.allclose(some, problem.norms(x)[indices], rtol=1e-9)
+
+
+@every_loss
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("output", [800.0, -800.0, 1e8])
+def test_large_outputs_do_not_overflow(name: str, sparse: bool, output: float) -> None:
+    X = np.array([[1.0], [-1.0], [1.0], [-1.0], [0.5], [1.0]])
+    y = np.array([0, 1, 2, 0, 1, 2]) if name == "Softmax" else np.array([1.0, 1.0, -1.0, -1.0, 1.0, -1.0])
+    problem = make(name, sp.csr_array(X) if sparse else X, y, l2=0.0)
+    plain = Plain(name, X, y)
+    x = np.array([output, -output, 0.0]) if name == "Softmax" else np.array([output])
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        assert problem.objective(x) == pytest.approx(plain.objective(x), rel=1e-13)
+        assert np.allclose(problem.gradient(x), plain.gradient(x), rtol=1e-13)
+        assert np.allclose(problem.norms(x), plain.norms(x), rtol=1e-13)
+        assert np.allclose(problem.hessian_product(x, np.ones_like(x)), plain.hessian(x).sum(axis=1), rtol=1e-13)
+        assert np.isfinite(problem.gram(x)).all()
+
+
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="NumPy warns of what is meant to overflow")
+def test_what_is_too_large_is_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "_CHUNK", 1)
+    problem = problems.LeastSquares(np.ones((2, 1)), [0.0, 0.0], l2=0.0)
+    assert problem.objective([1e154]) == pytest.approx(1e308)
+    assert problem.objective([1.5e154]) == problem.objective([1e200]) == math.inf
+    wide = problems.Huber(np.array([[1e-200]]), [0.0], l2=0.0, delta=0.5)
+    assert wide.objective([1e200]) == 0.375
+
+
+def test_totals_that_are_too_large_are_infinite() -> None:
+    assert linear._total([1e308, 1e308]) == linear._total([math.inf, 1.0]) == math.inf
+    assert linear._total([0.1] * 10) == 1.0  # exact, where one after another they make 0.9999999999999999
+
+
+@every_loss
+def test_small_slopes_are_exact(name: str) -> None:
+    # In float64 throughout: a target or a sum in float32 would show in the eighth digit.
+    X, y, generator = example(name, seed=5)
+    problem, plain = make(name, X, y, l2=0.0), Plain(name, X, y)
+    x = 1e-3 * generator.normal(size=problem.dim)
+    assert np.allclose(problem.norms(x), plain.norms(x), rtol=1e-14, atol=0)
+
+
+# --- smoothness ----------------------------------------------------------------------------
+
+
+@every_loss
+def test_smoothness_bounds_what_gradients_change_by(name: str) -> None:
+    X, y, generator = example(name, seed=6)
+    weights = generator.lognormal(size=21)
+    problem = make(name, X, y, l2=2.1, sample_weight=weights, bias=True)
+    constants = problem.smoothness
+    for _ in range(5 if numba.config.DISABLE_JIT else 100):
+        x, z = generator.normal(size=(2, problem.dim)) * generator.lognormal(size=(2, 1))
+        for i in range(21):
+            difference = own_gradient(problem, x, i) - own_gradient(problem, z, i)
+            assert np.linalg.norm(difference) <= constants[i] * np.linalg.norm(x - z) * (1.0 + 1e-12)
+
+
+@every_loss
+def test_smoothness_is_attained(name: str) -> None:
+    X, y, generator = example(name, seed=7)
+    weights = generator.lognormal(size=21)
+    problem = make(name, X, y, l2=2.1, sample_weight=weights, bias=True)
+    for i in (0, 1, 2):
+        row = np.append(X[i], 1.0)
+        row /= row @ row  # of output 1
+        if name == "Softmax":  # two classes of probability nearly 1/2, the third of e^-40
+            x, step = np.concatenate([20.0 * row, 20.0 * row, -20.0 * row]), np.concatenate([row, -row, 0.0 * row])
+        else:  # where the loss is curved most: at 0, at a residual of 0, or within the rounding
+            x = {"Logistic": 0.0, "SmoothedHinge": y[i] * 0.7}.get(name, y[i]) * row
+            step = row
+        x, z = x + 1e-4 * step, x - 1e-4 * step
+        change = np.linalg.norm(own_gradient(problem, x, i) - own_gradient(problem, z, i)) / np.linalg.norm(x - z)
+        assert change == pytest.approx(problem.smoothness[i], rel=1e-7)
+
+
+def own_gradient(problem: problems.Linear, x: Array, i: int) -> Array:
+    """Of one example, its share of the l2 term included."""
+    return np.asarray(problem.batch_gradient(x, [i], [1.0])[0] + problem.l2 / problem.n * x)
+
+
+def test_smoothness_is_the_papers() -> None:
+    X, y, _ = example("Softmax", seed=8)
+    squares = np.square(X).sum(axis=1)
+    assert np.allclose(problems.Softmax(X, y, l2=1.5).smoothness, 0.5 * squares + 1.5 / 21, rtol=1e-14)
+    assert np.allclose(problems.Logistic(X, y > 0, l2=1.5).smoothness, 0.25 * squares + 1.5 / 21, rtol=1e-14)
+
+
+# --- kinds of X ----------------------------------------------------------------------------
+
+
+def strided(X: NDArray[Any]) -> NDArray[Any]:
+    wide = np.full((2 * X.shape[0], 3 * X.shape[1]), np.nan, dtype=X.dtype)
+    wide[::2, 1::3] = X
+    return wide[::2, 1::3]
+
+
+def read_only(X: NDArray[Any]) -> NDArray[Any]:
+    X = X.copy()
+    X.flags.writeable = False
+    return X
+
+
+def backwards(X: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(X[::-1, ::-1])[::-1, ::-1]
+
+
+def with_int64(X: NDArray[Any]) -> Any:
+    matrix = sp.csr_array(X)
+    return sp.csr_array((matrix.data, matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)), shape=X.shape)
+
+
+IN_PLACE: dict[str, Callable[[NDArray[Any]], Any]] = {
+    "C": np.ascontiguousarray,
+    "F": np.asfortranarray,
+    "strided": strided,
+    "backwards": backwards,
+    "read-only": read_only,
+    "CSR array": sp.csr_array,
+    "CSR matrix": sp.csr_matrix,
+    "CSR of int64": with_int64,
+}
+
+
+def duplicated(X: NDArray[Any]) -> Any:
+    """Each entry in two parts, in no order."""
+    rows, columns = np.nonzero(X)
+    rows, columns = np.concatenate([rows, rows]), np.concatenate([columns, columns])
+    values = np.concatenate([0.25 * X[X != 0], 0.75 * X[X != 0]])
+    order = np.lexsort((-np.arange(len(rows)), rows))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(X)))])
+    return sp.csr_array((values[order], columns[order], starts), shape=X.shape)
+
+
+def unsorted(X: NDArray[Any]) -> Any:
+    matrix = sp.csr_array(X)
+    for first, last in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
+        matrix.indices[first:last] = matrix.indices[first:last][::-1].copy()
+        matrix.data[first:last] = matrix.data[first:last][::-1].copy()
+    matrix.has_sorted_indices = False
+    return matrix
+
+
+CONVERTED: dict[str, Callable[[NDArray[Any]], Any]] = {
+    "CSR with duplicates": duplicated,
+    "CSR unsorted": unsorted,
+    "CSC": sp.csc_array,
+    "COO": sp.coo_matrix,
+    "lists": lambda X: X.tolist(),
+    "of the other byte order": lambda X: X.astype(X.dtype.newbyteorder()),
+}
+
+
+@pytest.mark.parametrize("kind", [*IN_PLACE, *CONVERTED])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_any_kind_of_x_gives_the_same(kind: str, dtype: type) -> None:
+    X, y, generator = example("Softmax", n=9, seed=9)
+    X = X.astype(dtype)
+    given = {**IN_PLACE, **CONVERTED}[kind](X)
+    if hasattr(given, "tocsr"):
+        assert np.array_equal(given.toarray(), X)
+    plain = Plain("Softmax", X.astype(np.float64), y, 0.4, None, True)
+    check_sums(problems.Softmax(given, y, l2=0.4, bias=True), plain, generator)
+
+
+@pytest.mark.parametrize("name", ["Logistic", "Huber"])
+@pytest.mark.parametrize("kind", ["F", "CSR of int64"])
+def test_float32_with_the_other_targets(name: str, kind: str) -> None:
+    X, y, generator = example(name, n=9, seed=10)
+    X = X.astype(np.float32).astype(np.float64)
+    check_sums(make(name, IN_PLACE[kind](X.astype(np.float32)), y, l2=0.4), Plain(name, X, y, 0.4), generator)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sparse"), [(np.int8, False), (np.uint32, True), (np.float16, False), (np.int64, True)]
+)
+def test_other_numbers_are_converted(dtype: type, sparse: bool) -> None:
+    X: NDArray[Any] = np.array([[1, 0], [2, 3], [0, 0], [5, 1]], dtype=dtype)
+    problem = problems.LeastSquares(sp.csr_array(X) if sparse else X, [1, 2, 3, 4], l2=0.0)
+    assert np.allclose(problem.gradient([1.0, 0.5]), X.T.astype(float) @ (X @ np.array([1.0, 0.5]) - [1, 2, 3, 4]))
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_x_is_not_copied(kind: str, dtype: type) -> None:
+    X, y, _ = example("LeastSquares")
+    given = IN_PLACE[kind](X.astype(dtype))
+    rows = problems.LeastSquares(given, y, bias=True)._model.rows
+    if kind.startswith("CSR"):
+        assert rows.sparse is not None and rows.dense is None
+        assert np.shares_memory(rows.sparse.values, given.data) and rows.sparse.values.dtype == dtype
+        assert np.shares_memory(rows.sparse.columns, given.indices)
+        assert np.shares_memory(rows.sparse.starts, given.indptr)
+    else:
+        assert rows.dense is not None and rows.sparse is None
+        assert np.shares_memory(rows.dense, given)
+        assert rows.dense.strides == given.strides and rows.dense.dtype == dtype
+
+
+@pytest.mark.parametrize("kind", ["duplicated", "unsorted"])
+def test_what_is_given_stays_as_it_was(kind: str) -> None:
+    X, y, _ = example("LeastSquares")
+    given = {"duplicated": duplicated, "unsorted": unsorted}[kind](X)
+    before = [part.copy() for part in (given.data, given.indices, given.indptr)]
+    problems.LeastSquares(given, y).gradient(np.ones(5))
+    for part, old in zip((given.data, given.indices, given.indptr), before, strict=True):
+        assert np.array_equal(part, old)
+
+
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the same arrays, but for an X that is large")
+@pytest.mark.parametrize("kind", ["C", "F", "CSR array"])
+def test_memory_does_not_grow_with_x(kind: str) -> None:
+    n, width = 40_000, 50
+    X = np.random.default_rng(11).normal(size=(n, width)).astype(np.float32)
+    problem = problems.LeastSquares(IN_PLACE[kind](X), np.ones(n), bias=True)
+    x = np.ones(width + 1)
+    for measure, result in (("objective", 0), ("gradient", 0), ("norms", 8 * n)):
+        getattr(problem, measure)(x)  # compiled, if it was not
+        tracemalloc.start()
+        try:
+            getattr(problem, measure)(x)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        # Three numbers for each of 4096 examples, and the result; the index of all alone would be 320 kB.
+        assert peak <= result + 3 * 8 * 4096 + 50_000
+
+
+# --- labels --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        (["spam", "ham", "spam", "ham"], ["ham", "spam"]),
+        (np.array(["spam", "ham", "spam", "ham"], dtype=object), ["ham", "spam"]),
+        ([True, False, True, False], [False, True]),
+        ([1, 0, 1, 0], [0, 1]),
+        ([1, -1, 1, -1], [-1, 1]),
+        ([7, -3, 7, -3], [-3, 7]),
+        (np.array([9, 8, 9, 8], dtype=np.uint8), [8, 9]),
+        ([0.5, 0.25, 0.5, 0.25], [0.25, 0.5]),
+    ],
+)
+def test_the_larger_label_counts_as_plus_one(y: Any, classes: list[Any]) -> None:
+    X = np.array([[2.0], [-1.0], [0.0], [0.0]])
+    for name, slopes in (("Logistic", [-0.5, 0.5]), ("SmoothedHinge", [-1.0, 1.0])):
+        problem: Any = make(name, X, y)
+        assert problem.classes.tolist() == classes
+        assert np.allclose(problem.batch_gradient([0.0], [0], [1.0])[0], slopes[0] * 2.0)
+        assert np.allclose(problem.batch_gradient([0.0], [1], [1.0])[0], slopes[1] * -1.0)
+
+
+@pytest.mark.parametrize("y", [["b", "c", "a", "b"], [1, 2, 0, 1], [0.0, 7.5, -1.5, 0.0], [True, True, False, True]])
+def test_classes_in_order(y: list[Any]) -> None:
+    problem = problems.Softmax(np.eye(4), y, l2=0.0)
+    assert problem.classes.tolist() == sorted(set(y)) and problem.outputs == len(problem.classes)
+    gradients = problem.coefficients(problem.gradient(np.zeros(problem.dim)))
+    for column, label in enumerate(y):
+        assert gradients[:, column].argmin() == sorted(set(y)).index(label)
+
+
+# --- what else a problem has ---------------------------------------------------------------
+
+
+def test_coefficients_are_a_table() -> None:
+    problem = problems.Softmax(np.eye(3), [0, 1, 2], bias=True)
+    assert problem.width == 4 and problem.dim == 12
+    table = problem.coefficients(np.arange(12.0))
+    assert np.array_equal(table, np.arange(12.0).reshape(3, 4))
+    z = table[:, :3].T + table[:, 3]  # the outputs of each row of eye(3)
+    expected = np.log(np.exp(z).sum(axis=1)) - np.diag(z)
+    assert problem.objective(np.arange(12.0)) == pytest.approx(expected.sum() + 0.5 * np.sum(np.arange(12.0) ** 2))
+
+
+def test_optimum_may_be_set() -> None:
+    problem = problems.LeastSquares(np.eye(2), [1.0, 2.0])
+    assert problem.optimum is None
+    problem.optimum = 3
+    assert problem.optimum == 3.0
+    with pytest.raises(ValueError, match="optimum = nan: must be finite"):
+        problem.optimum = math.nan
+    problem.optimum = None
+    assert problem.optimum is None
+
+
+@every_loss
+@pytest.mark.parametrize("sparse", [False, True])
+def test_copies_are_the_same(name: str, sparse: bool) -> None:
+    X, y, generator = example(name)
+    problem = make(name, sp.csr_array(X) if sparse else X, y)
+    x = generator.normal(size=problem.dim)
+    for twin in (pickle.loads(pickle.dumps(problem)), copy.deepcopy(problem)):
+        assert twin.objective(x) == problem.objective(x) and repr(twin) == repr(problem)
+
+
+def test_tells_what_it_is() -> None:
+    X, y, _ = example("Softmax")
+    assert repr(problems.Softmax(X, y, l2=0.5)) == "Softmax(n=21, dim=15, l2=0.5)"
+    assert repr(problems.Huber(X, y, delta=0.25)) == "Huber(n=21, dim=5, l2=1, delta=0.25)"
+    assert repr(problems.SmoothedHinge(X, y > 0, gamma=2)) == "SmoothedHinge(n=21, dim=5, l2=1, gamma=2)"
+
+
+# --- bad input -----------------------------------------------------------------------------
+
+
+def spoilt(value: float, dtype: type = np.float64) -> NDArray[Any]:
+    X: NDArray[Any] = np.ones((4, 3), dtype=dtype)
+    X[2, 1] = value
+    return X
+
+
+def out_of_range() -> Any:
+    matrix = sp.csr_array(np.ones((4, 3)))
+    matrix.indices[5] = 3
+    return matrix
+
+
+def falling_starts() -> Any:
+    matrix = sp.csr_array(np.ones((4, 3)))
+    matrix.indptr[1] = 11
+    return matrix
+
+
+GOOD = np.eye(4, 3)
+BAD_DATA: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
+    (spoilt(math.nan), [0, 1, 0, 1], {}, ValueError, r"X\[2, 1\] = nan: must be finite"),
+    (spoilt(-math.inf), [0, 1, 0, 1], {}, ValueError, r"X\[2, 1\] = -inf: must be finite"),
+    (spoilt(math.nan, np.float32), [0, 1, 0, 1], {}, ValueError, r"X\[2, 1\] = nan"),
+    (np.asfortranarray(spoilt(math.nan)), [0, 1, 0, 1], {}, ValueError, r"X\[2, 1\] = nan"),
+    (strided(spoilt(math.inf)), [0, 1, 0, 1], {}, ValueError, r"X\[2, 1\] = inf"),
+    (sp.csr_array(spoilt(math.nan)), [0, 1, 0, 1], {}, ValueError, r"X\[2, 1\] = nan: must be finite"),
+    (sp.csc_array(spoilt(math.inf, np.float32)), [0, 1, 0, 1], {}, ValueError, r"X\[2, 1\] = inf: must be finite"),
+    (np.ones(4), [0, 1, 0, 1], {}, ValueError, r"X has shape \(4,\): must have 2 dimensions"),
+    (np.ones((4, 3, 1)), [0, 1, 0, 1], {}, ValueError, r"X has shape \(4, 3, 1\): must have 2 dimensions"),
+    (sp.coo_array(np.ones(4)), [0, 1, 0, 1], {}, ValueError, r"X has shape \(4,\): must have 2 dimensions"),
+    (np.ones((0, 3)), [], {}, ValueError, r"X has shape \(0, 3\): must not be empty"),
+    (np.ones((4, 0)), [0, 1, 0, 1], {}, ValueError, r"X has shape \(4, 0\): must not be empty"),
+    (sp.csr_array((0, 3)), [], {}, ValueError, r"X has shape \(0, 3\): must not be empty"),
+    (GOOD + 1j, [0, 1, 0, 1], {}, TypeError, "X has dtype complex128: must hold real numbers"),
+    (sp.csr_array(GOOD + 1j), [0, 1, 0, 1], {}, TypeError, "X has dtype complex128: must hold real numbers"),
+    (GOOD > 0, [0, 1, 0, 1], {}, TypeError, "X has dtype bool"),
+    ([["a"]] * 4, [0, 1, 0, 1], {}, TypeError, "X has dtype <U1"),
+    ([[1.0], [1.0, 2.0]], [0, 1], {}, ValueError, "X is not an array: "),
+    (out_of_range(), [0, 1, 0, 1], {}, ValueError, "X is no CSR matrix: indices must be < 3"),
+    (falling_starts(), [0, 1, 0, 1], {}, ValueError, "X is no CSR matrix: indptr must be a non-decreasing sequence"),
+    (GOOD, [0, 1, 0], {}, ValueError, "y has length 3: must match X, which has 4"),
+    (GOOD, [[0, 1, 0, 1]], {}, ValueError, r"y has shape \(1, 4\): must have 1 dimension"),
+    (GOOD, [0.0, 1.0, math.nan, 1.0], {}, ValueError, r"y\[2\] = nan: must be finite"),
+    (GOOD, [0.0, 1.0, 0.0, math.inf], {}, ValueError, r"y\[3\] = inf: must be finite"),
+    (GOOD, [[0], [0, 1]], {}, ValueError, "y is not an array: "),
+    (GOOD, [0, 1, 0, 1], {"sample_weight": [1, 1, -2, 1]}, ValueError, r"sample_weight\[2\] = -2.0: must be finite"),
+    (GOOD, [0, 1, 0, 1], {"sample_weight": [1, math.nan, 1, 1]}, ValueError, r"sample_weight\[1\] = nan"),
+    (GOOD, [0, 1, 0, 1], {"sample_weight": [1, 1]}, ValueError, "sample_weight has length 2: must match X"),
+    (GOOD, [0, 1, 0, 1], {"sample_weight": [[1, 1, 1, 1]]}, ValueError, r"sample_weight has shape \(1, 4\)"),
+    (GOOD, [0, 1, 0, 1], {"bias": 1}, TypeError, "bias = 1: must be True or False"),
+    (GOOD, [0, 1, 0, 1], {"bias": "yes"}, TypeError, "bias = 'yes': must be True or False"),
+    (GOOD, [0, 1, 0, 1], {"l2": -1.0}, ValueError, "l2 = -1.0: must be at least 0"),
+    (GOOD, [0, 1, 0, 1], {"l2": math.nan}, ValueError, "l2 = nan: must be finite"),
+    (GOOD, [0, 1, 0, 1], {"l2": "1"}, TypeError, "l2 = '1': must be a number"),
+]
+
+
+@pytest.mark.parametrize("name", ["Softmax", "Logistic", "LeastSquares"])
+@pytest.mark.parametrize(("X", "y", "arguments", "error", "message"), BAD_DATA)
+def test_refuses_bad_data(
+    name: str, X: Any, y: Any, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        make(name, X, y, **arguments)
+
+
+@pytest.mark.parametrize("name", ["Softmax", "Logistic", "SmoothedHinge"])
+def test_refuses_labels_that_make_no_classes(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^y has 1 class, 'a': must have at least 2$"):
+        make(name, GOOD, ["a"] * 4)
+    with pytest.raises(TypeError, match=r"y holds labels that have no order: .* 'str'"):
+        make(name, GOOD, np.array(["a", math.nan, "a", "b"], dtype=object))
+    if name != "Softmax":
+        with pytest.raises(ValueError, match=r"^y has 3 classes, 0, 1, 2: must have 2$"):
+            make(name, GOOD, [0, 1, 2, 0])
+        with pytest.raises(ValueError, match=r"^y has 4 classes, 'a', 'b', 'c', \.\.\.: must have 2$"):
+            make(name, GOOD, ["a", "b", "c", "d"])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error", "message"),
+    [
+        ("Huber", {"delta": 0.0}, ValueError, "delta = 0.0: must be above 0"),
+        ("Huber", {"delta": math.inf}, ValueError, "delta = inf: must be finite"),
+        ("SmoothedHinge", {"gamma": -1}, ValueError, "gamma = -1.0: must be above 0"),
+        ("SmoothedHinge", {"gamma": None}, TypeError, "gamma = None: must be a number"),
+    ],
+)
+def test_refuses_bad_parameters(name: str, arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(name, GOOD, [0, 1, 0, 1], **arguments)
+
+
+def test_refuses_targets_that_are_no_numbers() -> None:
+    for name in ("LeastSquares", "Huber"):
+        with pytest.raises(TypeError, match="y has dtype <U1: must hold real numbers"):
+            make(name, GOOD, ["a", "b", "a", "b"])
+        with pytest.raises(TypeError, match="y has dtype bool"):
+            make(name, GOOD, [True, False, True, True])
+
+
+BAD_POINTS: list[tuple[Any, type[Exception], str]] = [
+    (np.ones(2), ValueError, r"has shape \(2,\): must be \(3,\)"),
+    (np.ones((1, 3)), ValueError, r"has shape \(1, 3\): must be \(3,\)"),
+    (1.0, ValueError, r"has shape \(\): must be \(3,\)"),
+    ([0.0, math.nan, 1.0], ValueError, r"\[1\] = nan: must be finite"),
+    ([0.0, 1.0, -math.inf], ValueError, r"\[2\] = -inf: must be finite"),
+    ([1j, 0, 0], TypeError, "has dtype complex128: must hold real numbers"),
+    (["a", "b", "c"], TypeError, "has dtype <U1: must hold real numbers"),
+    ([[0.0], [1.0, 2.0]], ValueError, "is not an array"),
+]
+
+
+@pytest.mark.parametrize(("x", "error", "message"), BAD_POINTS)
+def test_refuses_bad_points(x: Any, error: type[Exception], message: str) -> None:
+    problem = problems.LeastSquares(GOOD, np.ones(4))
+    good = np.ones(3)
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("x", lambda: problem.objective(x)),
+        ("x", lambda: problem.gradient(x)),
+        ("x", lambda: problem.norms(x)),
+        ("x", lambda: problem.evaluate(x)),
+        ("x", lambda: problem.batch_gradient(x, [0], [1.0])),
+        ("x", lambda: problem.hessian_product(x, good)),
+        ("direction", lambda: problem.hessian_product(good, x)),
+        ("x", lambda: problem.gram(x)),
+        ("x", lambda: problem.coefficients(x)),
+        ("start", lambda: problem.minimize(start=x)),
+    ]
+    for argument, call in calls:
+        with pytest.raises(error, match=f"^{argument}.*{message}"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("indices", "weights", "error", "message"),
+    [
+        ([0, 4], [1.0, 1.0], ValueError, r"indices\[1\] = 4: must be in \[0, 4\)"),
+        ([-1], [1.0], ValueError, r"indices\[0\] = -1: must be in \[0, 4\)"),
+        ([0.0], [1.0], TypeError, "indices has dtype float64: must hold integers"),
+        ([[0]], [1.0], ValueError, r"indices has shape \(1, 1\)"),
+        ([0, 1], [1.0], ValueError, "weights has length 1: must match indices, which has 2"),
+        ([0, 1], [1.0, math.nan], ValueError, r"weights\[1\] = nan: must be finite"),
+        ([0, 1], [[1.0], [2.0]], ValueError, r"weights has shape \(2, 1\): must have 1 dimension"),
+        ([0], 1.0, ValueError, r"weights has shape \(\): must have 1 dimension"),
+        ([0], [True], TypeError, "weights has dtype bool"),
+    ],
+)
+def test_refuses_bad_batches(indices: Any, weights: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        problems.LeastSquares(GOOD, np.ones(4)).batch_gradient(np.ones(3), indices, weights)
+
+
+def test_refuses_bad_probabilities() -> None:
+    problem = problems.LeastSquares(GOOD, np.ones(4))
+    with pytest.raises(ValueError, match="p has length 3: must match n, which has 4"):
+        problem.evaluate(np.ones(3), np.ones(3))
+    with pytest.raises(ValueError, match=r"p\[1\] = -0.5"):
+        problem.evaluate(np.ones(3), [0.5, -0.5, 0.5, 0.5])
+
+
+def test_what_is_never_drawn_costs_only_if_it_has_a_norm() -> None:
+    problem = problems.LeastSquares(np.array([[1.0], [1.0], [0.0]]), [3.0, 0.0, 1.0], l2=0.0)
+    assert problem.evaluate([2.0], [0.25, 0.75, 0.0])[2] == pytest.approx(1.0 / 0.25 + 4.0 / 0.75)
+    assert problem.evaluate([2.0], [0.0, 1.0, 0.0])[2] == math.inf
