@@ -73,6 +73,9 @@ _TABLE_BITS = 7
 _TABLE = 1 << _TABLE_BITS
 MAX_EXAMPLES = (1 << _INDEX_BITS) - (1 << 20)
 
+_GUIDE = 512  # parts of the whole mass, each with the cell where it begins
+_GUIDED = 16  # draws from which on the guide is worth its making, if there are not many more cells
+
 _COUNT, _SUM = 0, 1  # columns of `octaves` and `cells`
 _TOP, _LOW, _FREE_PAGES, _FREE_TABLES, _BIN, _PART_COUNT, _PART_SUM = range(7)  # entries of `registers`
 
@@ -84,8 +87,7 @@ class _Arrays(NamedTuple):
     slots: NDArray[np.int32]  # by index: where it stands in `members`
     octaves: NDArray[np.int64]  # by octave: count, sum of mantissas
     cells: NDArray[np.int64]  # by cell: count, sum of mantissas
-    bin_counts: NDArray[np.int32]
-    bin_sums: NDArray[np.int64]
+    bins: NDArray[np.int64]  # by bin: count, sum of mantissas
     directory: NDArray[np.int32]  # by cell and k >> 14: its page tables
     tables: NDArray[np.int32]  # page tables: page numbers
     free_pages: NDArray[np.int32]  # a stack of page numbers
@@ -94,6 +96,8 @@ class _Arrays(NamedTuple):
     """Highest and lowest octave in use (zeros aside), heights of the stacks, the bin of the last threshold, and
     count and sum of the bins above that one in its cell."""
     masses: NDArray[np.float64]  # by octave: scratch for one draw
+    cumulative: NDArray[np.float64]  # by cell, from the top: scratch for large batches
+    guide: NDArray[np.int32]  # by parts of the whole mass: the cell to start from, likewise
 
 
 class Buckets(Structure):
@@ -133,7 +137,7 @@ class Buckets(Structure):
         self.n = n
         self._arrays = a = _allocate(n)
         a.members[:n] = a.slots[:] = np.arange(n)
-        a.octaves[0, _COUNT] = a.cells[0, _COUNT] = a.bin_counts[0] = n
+        a.octaves[0, _COUNT] = a.cells[0, _COUNT] = a.bins[0, _COUNT] = n
         pages, tables = -(-n // _PAGE), -(-n // (_PAGE * _TABLE))
         a.tables[:pages] = np.arange(pages)
         a.directory[0, :tables] = np.arange(tables)
@@ -225,7 +229,7 @@ class Buckets(Structure):
         for name, counts, sums, shift in (
             ("octave", a.octaves[:, _COUNT], a.octaves[:, _SUM], _MANTISSA_BITS),
             ("cell", a.cells[:, _COUNT], a.cells[:, _SUM], _CELL_SHIFT),
-            ("bin", a.bin_counts, a.bin_sums, _BIN_SHIFT),
+            ("bin", a.bins[:, _COUNT], a.bins[:, _SUM], _BIN_SHIFT),
         ):
             exact = np.zeros(len(sums), dtype=np.int64)
             np.add.at(exact, codes >> shift, mantissas)
@@ -240,7 +244,7 @@ class Buckets(Structure):
         crossing = int(a.registers[_BIN])
         above = slice(crossing + 1, (crossing // _BINS_A_CELL + 1) * _BINS_A_CELL)
         kept = (a.registers[_PART_COUNT], a.registers[_PART_SUM])
-        assert kept == (a.bin_counts[above].sum(), a.bin_sums[above].sum()), (
+        assert kept == (a.bins[above, _COUNT].sum(), a.bins[above, _SUM].sum()), (
             "what is kept of the last threshold is wrong"
         )
         pages_used = int((-(-a.cells[:, _COUNT] // _PAGE)).sum())
@@ -263,14 +267,15 @@ def _allocate(n: int) -> _Arrays:
         slots=np.empty(n, dtype=np.int32),
         octaves=np.zeros((_OCTAVES, 2), dtype=np.int64),
         cells=np.zeros((_CELLS, 2), dtype=np.int64),
-        bin_counts=np.zeros(_BINS, dtype=np.int32),
-        bin_sums=np.zeros(_BINS, dtype=np.int64),
+        bins=np.zeros((_BINS, 2), dtype=np.int64),
         directory=np.empty((_CELLS, n // (_PAGE * _TABLE) + 1), dtype=np.int32),
         tables=np.empty(tables * _TABLE, dtype=np.int32),
         free_pages=np.arange(pages - 1, -1, -1, dtype=np.int32),
         free_tables=np.arange(tables - 1, -1, -1, dtype=np.int32),
         registers=np.array([0, _OCTAVES, pages, tables, _BINS_A_CELL - 1, 0, 0], dtype=np.int64),
         masses=np.empty(_OCTAVES, dtype=np.float64),
+        cumulative=np.empty(_CELLS, dtype=np.float64),
+        guide=np.empty(_GUIDE, dtype=np.int32),
     )
 
 
@@ -359,15 +364,26 @@ def _widen(registers, octave):
 @lean
 def store(arrays, indices, norms):
     """Replace the norms of some examples, one after another."""
-    # Look up all members first: these loads do not wait for each other, those of the moves below do.
+    # Look up all members and their bins first: these loads do not wait for each other, those of the moves below do.
     spread = np.int64(0)
     for j in range(len(indices)):
-        spread ^= arrays.members[arrays.slots[indices[j]]]
+        old = arrays.members[arrays.slots[indices[j]]] >> _INDEX_BITS
+        spread ^= arrays.bins[old >> _BIN_SHIFT, _COUNT] ^ arrays.bins[_encode(norms[j]) >> _BIN_SHIFT, _COUNT]
     for j in range(len(indices)):
         index, code = indices[j], _encode(norms[j])
         slot = np.int64(arrays.slots[index])
         old = arrays.members[slot] >> _INDEX_BITS
         if code == old:
+            continue
+        if code >> _BIN_SHIFT == old >> _BIN_SHIFT:  # as most are, when norms have settled
+            more = _mantissa(code) - _mantissa(old)
+            arrays.members[slot] = code << _INDEX_BITS | index
+            arrays.cells[code >> _CELL_SHIFT, _SUM] += more
+            arrays.octaves[code >> _MANTISSA_BITS, _SUM] += more
+            arrays.bins[code >> _BIN_SHIFT, _SUM] += more
+            crossing = arrays.registers[_BIN]
+            if code >> _BIN_SHIFT > crossing and code >> _CELL_SHIFT == crossing >> (_CELL_SHIFT - _BIN_SHIFT):
+                arrays.registers[_PART_SUM] += more
             continue
         cell, old_cell = code >> _CELL_SHIFT, old >> _CELL_SHIFT
         if cell != old_cell:
@@ -388,10 +404,8 @@ def store(arrays, indices, norms):
         _add(arrays.cells, cell, 1, _mantissa(code))
         _add(arrays.octaves, old >> _MANTISSA_BITS, -1, -_mantissa(old))
         _add(arrays.octaves, code >> _MANTISSA_BITS, 1, _mantissa(code))
-        arrays.bin_counts[old >> _BIN_SHIFT] -= 1
-        arrays.bin_sums[old >> _BIN_SHIFT] -= _mantissa(old)
-        arrays.bin_counts[code >> _BIN_SHIFT] += 1
-        arrays.bin_sums[code >> _BIN_SHIFT] += _mantissa(code)
+        _add(arrays.bins, old >> _BIN_SHIFT, -1, -_mantissa(old))
+        _add(arrays.bins, code >> _BIN_SHIFT, 1, _mantissa(code))
         crossing = arrays.registers[_BIN]
         if old_cell == crossing >> (_CELL_SHIFT - _BIN_SHIFT) and old >> _BIN_SHIFT > crossing:
             arrays.registers[_PART_COUNT] -= 1
@@ -419,19 +433,18 @@ def _lay_out(arrays):
 def _sum_up(arrays):
     """Make the counts and sums of cells and octaves from those of the bins."""
     for bin_ in range(_BINS):
-        if arrays.bin_counts[bin_] > 0:
+        if arrays.bins[bin_, _COUNT] > 0:
             cell = bin_ >> (_CELL_SHIFT - _BIN_SHIFT)
             octave = bin_ >> (_MANTISSA_BITS - _BIN_SHIFT)
-            _add(arrays.cells, cell, arrays.bin_counts[bin_], arrays.bin_sums[bin_])
-            _add(arrays.octaves, octave, arrays.bin_counts[bin_], arrays.bin_sums[bin_])
+            _add(arrays.cells, cell, arrays.bins[bin_, _COUNT], arrays.bins[bin_, _SUM])
+            _add(arrays.octaves, octave, arrays.bins[bin_, _COUNT], arrays.bins[bin_, _SUM])
 
 
 @kernel
 def _build(arrays, norms):
     for index in range(len(norms)):
         code = _encode(norms[index])
-        arrays.bin_counts[code >> _BIN_SHIFT] += 1
-        arrays.bin_sums[code >> _BIN_SHIFT] += _mantissa(code)
+        _add(arrays.bins, code >> _BIN_SHIFT, 1, _mantissa(code))
     _sum_up(arrays)
     ends = _lay_out(arrays)
     for index in range(len(norms)):
@@ -455,8 +468,7 @@ def _restore(arrays, members):
             return j
         arrays.slots[index] = 0
         cell = code >> _CELL_SHIFT
-        arrays.bin_counts[code >> _BIN_SHIFT] += 1
-        arrays.bin_sums[code >> _BIN_SHIFT] += _mantissa(code)
+        _add(arrays.bins, code >> _BIN_SHIFT, 1, _mantissa(code))
     _sum_up(arrays)
     ends = _lay_out(arrays)
     for j in range(n):
@@ -506,8 +518,7 @@ def _solve(arrays, floor):
     of those of them that share a cell with norms below.
     """
     # Out of the tuple once: each time costs two atomic operations, on counts of references.
-    octaves, cells, bin_counts, bin_sums = arrays.octaves, arrays.cells, arrays.bin_counts, arrays.bin_sums
-    registers = arrays.registers
+    octaves, cells, bins, registers = arrays.octaves, arrays.cells, arrays.bins, arrays.registers
     n = len(arrays.slots)
     while registers[_TOP] > 0 and octaves[registers[_TOP], _COUNT] == 0:
         registers[_TOP] -= 1
@@ -555,9 +566,9 @@ def _solve(arrays, floor):
         _value((bin_ + 1) << _BIN_SHIFT) * (1.0 - floor * (n - above - part_count)) < floor * (total + part_sum * unit)
     ):
         bin_ += 1
-        part_sum, part_count = part_sum - bin_sums[bin_], part_count - bin_counts[bin_]
+        part_sum, part_count = part_sum - bins[bin_, _SUM], part_count - bins[bin_, _COUNT]
     while bin_ > cell * _BINS_A_CELL:
-        sum_, count = part_sum + bin_sums[bin_], part_count + bin_counts[bin_]
+        sum_, count = part_sum + bins[bin_, _SUM], part_count + bins[bin_, _COUNT]
         if _value(bin_ << _BIN_SHIFT) * (1.0 - floor * (n - above - count)) < floor * (total + sum_ * unit):
             break
         part_sum, part_count = sum_, count
@@ -566,7 +577,7 @@ def _solve(arrays, floor):
     total, above = total + part_sum * unit, above + part_count
 
     threshold = _value((bin_ + 1) << _BIN_SHIFT)
-    if bin_counts[bin_] == 0:
+    if bins[bin_, _COUNT] == 0:
         threshold = min(threshold, floor * total / (1.0 - floor * (n - above)))
     return threshold, total + threshold * (n - above), bin_ + 1, above, part_count, part_sum
 
@@ -641,13 +652,9 @@ def _rejects(code, fraction, crossing, mass):
 
 
 @inlined
-def _propose(arrays, solution, total, source, slots, indices, masses):
-    """Draw with replacement: where each member drawn stands, its index and its mass.
-
-    In passes, so that the loads of one pass do not wait for each other.
-    """
-    cells, members, directory, tables = arrays.cells, arrays.members, arrays.directory, arrays.tables
-    octave_masses = arrays.masses
+def _place(arrays, solution, total, source, slots, fractions):
+    """Draw where to look, and what is left of the random number: octave by octave, then cell by cell."""
+    cells, directory, tables, octave_masses = arrays.cells, arrays.directory, arrays.tables, arrays.masses
     top, low = arrays.registers[_TOP], arrays.registers[_LOW]
     threshold, _, first, _, part_count, part_sum = solution
     crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
@@ -676,7 +683,59 @@ def _propose(arrays, solution, total, source, slots, indices, masses):
             x = mass
         place = x / mass * cells[cell, _COUNT]
         k = min(np.int64(place), cells[cell, _COUNT] - 1)
-        slots[j], masses[j] = _slot(directory, tables, cell, k), place - k
+        slots[j], fractions[j] = _slot(directory, tables, cell, k), place - k
+
+
+@inlined
+def _place_guided(arrays, solution, used, total, source, slots, fractions):
+    """The same for a large batch: sums over all cells, and a guide to where in them a number belongs."""
+    cells, directory, tables = arrays.cells, arrays.directory, arrays.tables
+    cumulative, guide = arrays.cumulative, arrays.guide
+    highest = arrays.registers[_TOP] * _CELLS_AN_OCTAVE + _CELLS_AN_OCTAVE - 1
+    threshold, _, first, _, part_count, part_sum = solution
+    crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
+    running, last, part = 0.0, 0, 0
+    for i in range(used):
+        cell = highest - i if i < used - 1 else 0
+        mass = _cell_mass(cells[cell, _COUNT], cells[cell, _SUM], cell, crossing, threshold, part_count, part_sum)
+        if mass > 0.0:
+            last = i
+        running += mass
+        cumulative[i] = running
+        while part < _GUIDE and part * total < running * _GUIDE:
+            guide[part] = i
+            part += 1
+    while part < _GUIDE:  # the sum was rounded down
+        guide[part] = last
+        part += 1
+    for j in range(len(slots)):
+        u = next_uniform(source)
+        x = u * total
+        i = np.int64(guide[np.int64(u * _GUIDE)])
+        while i < last and x >= cumulative[i]:
+            i += 1
+        below = cumulative[i - 1] if i > 0 else 0.0
+        cell = highest - i if i < used - 1 else 0
+        place = (x - below) / (cumulative[i] - below) * cells[cell, _COUNT]
+        k = min(np.int64(place), cells[cell, _COUNT] - 1)
+        slots[j], fractions[j] = _slot(directory, tables, cell, k), place - k
+
+
+@inlined
+def _propose(arrays, solution, total, source, slots, indices, masses):
+    """Draw with replacement: where each member drawn stands, its index and its mass.
+
+    In passes, so that the loads of one pass do not wait for each other.
+    """
+    cells, members, directory, tables = arrays.cells, arrays.members, arrays.directory, arrays.tables
+    top, low = arrays.registers[_TOP], arrays.registers[_LOW]
+    threshold, _, first, _, _, _ = solution
+    crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
+    used = (top - low + 1) * _CELLS_AN_OCTAVE + 1
+    if len(slots) >= _GUIDED and 0 < used <= 8 * len(slots):
+        _place_guided(arrays, solution, used, total, source, slots, masses)
+    else:
+        _place(arrays, solution, total, source, slots, masses)
     for j in range(len(slots)):
         indices[j] = members[slots[j]]
     for j in range(len(slots)):
