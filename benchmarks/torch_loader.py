@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import avare.torch as avt
@@ -42,11 +42,6 @@ def forever(loader: Any) -> Iterator[Any]:
     """Epoch after epoch."""
     while True:
         yield from loader
-
-
-def norms_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """The norm of the loss's gradient with respect to the logits."""
-    return (logits.softmax(dim=1) - F.one_hot(labels, logits.shape[1])).norm(dim=1)
 
 
 def make_model() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -84,7 +79,7 @@ def importance_step(dataset: Any, workers: int) -> Step:
         optimizer.zero_grad()
         (weight * loss).mean().backward()
         optimizer.step()
-        loader.update(index, norms_of(logits.detach(), labels))
+        loader.update(index, avt.output_norms(logits, labels))
 
     return step
 

@@ -14,7 +14,7 @@ from accelerate.utils import send_to_device
 from torch import nn
 
 import avare.torch as avt
-from torch_plain import make_dataset, norms_of
+from torch_plain import make_dataset
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
             optimizer.zero_grad()
             accelerator.backward(loss)
             optimizer.step()
-            loader.update(index, norms_of(logits, labels))
+            loader.update(index, avt.output_norms(logits, labels))
     accelerator.print(f"draws {loader.importance_sampler.steps}, gain {loader.gain:.2f}")
     if arguments.checkpoint is not None:
         accelerator.save_state(str(arguments.checkpoint))

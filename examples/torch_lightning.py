@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import avare.torch as avt
-from torch_plain import make_dataset, norms_of
+from torch_plain import make_dataset
 
 
 class Classifier(lightning.LightningModule):
@@ -31,7 +31,7 @@ class Classifier(lightning.LightningModule):
         """The weighted loss; the norms are told at once."""
         (rows, labels), index, weight = batch
         logits = self.net(rows)
-        self.trainer.train_dataloader.update(index, norms_of(logits, labels))
+        self.trainer.train_dataloader.update(index, avt.output_norms(logits, labels))
         return (weight * F.cross_entropy(logits, labels, reduction="none")).mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
@@ -23,11 +23,6 @@ def make_dataset(n: int = 4000, classes: int = 10) -> TensorDataset:
     centres = torch.randn(classes, 20, generator=generator) * torch.linspace(0.4, 3.0, classes)[:, None]
     labels = torch.randint(classes, (n,), generator=generator)
     return TensorDataset(centres[labels] + torch.randn(n, 20, generator=generator), labels)
-
-
-def norms_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """The norm of the loss's gradient with respect to the logits."""
-    return (logits.softmax(dim=1) - F.one_hot(labels, logits.shape[1])).norm(dim=1)
 
 
 def main() -> None:
@@ -57,7 +52,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            loader.update(index, norms_of(logits, labels))
+            loader.update(index, avt.output_norms(logits, labels))
             total += loss.item()
         if is_first:
             print(f"epoch {loader.epoch}: loss {total / len(loader):.4f}, gain {loader.gain:.2f}")

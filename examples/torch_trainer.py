@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import avare.torch as avt
-from torch_plain import make_dataset, norms_of
+from torch_plain import make_dataset
 
 
 class ImportanceTrainer(Trainer):
@@ -46,7 +46,7 @@ class ImportanceTrainer(Trainer):
             inputs, index, weight = inputs
             logits = model(inputs["rows"])
             loss = (weight * F.cross_entropy(logits, inputs["labels"], reduction="none")).mean()
-            self.get_train_dataloader().update(index, norms_of(logits, inputs["labels"]))
+            self.get_train_dataloader().update(index, avt.output_norms(logits, inputs["labels"]))
         return (loss, {"logits": logits}) if return_outputs else loss
 
 

@@ -711,12 +711,12 @@ def _place_guided(arrays, solution, used, total, source, slots, fractions):
     for j in range(len(slots)):
         u = next_uniform(source)
         x = u * total
-        i = np.int64(guide[np.int64(u * _GUIDE)])
-        while i < last and x >= cumulative[i]:
-            i += 1
-        below = cumulative[i - 1] if i > 0 else 0.0
-        cell = highest - i if i < used - 1 else 0
-        place = (x - below) / (cumulative[i] - below) * cells[cell, _COUNT]
+        at = np.int64(guide[np.int64(u * _GUIDE)])
+        while at < last and x >= cumulative[at]:
+            at += 1
+        below = cumulative[at - 1] if at > 0 else 0.0
+        cell = highest - at if at < used - 1 else 0
+        place = (x - below) / (cumulative[at] - below) * cells[cell, _COUNT]
         k = min(np.int64(place), cells[cell, _COUNT] - 1)
         slots[j], fractions[j] = _slot(directory, tables, cell, k), place - k
 
