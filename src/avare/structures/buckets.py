@@ -24,7 +24,8 @@ edge, so that ``p`` is exactly Lemma 1's solution for a floor in ``[floor, floor
 
 *Draw.* Choose an octave by its mass, a cell of it by its mass, a uniform member, and accept
 it with probability (its mass) / (the largest in the cell), at least 8/9; cells wholly below
-``e`` accept at once. One uniform number serves all three choices: as in inverse-transform
+``e`` accept at once. In large batches a guide to the cells, made once, replaces the first two
+choices. One uniform number serves all three choices: as in inverse-transform
 sampling, each ``p_i`` is realised to an absolute 2^-53.
 
 *Move.* The members of a cell fill pages of 128, taken from a common pool and found through
@@ -375,16 +376,6 @@ def store(arrays, indices, norms):
         old = arrays.members[slot] >> _INDEX_BITS
         if code == old:
             continue
-        if code >> _BIN_SHIFT == old >> _BIN_SHIFT:  # as most are, when norms have settled
-            more = _mantissa(code) - _mantissa(old)
-            arrays.members[slot] = code << _INDEX_BITS | index
-            arrays.cells[code >> _CELL_SHIFT, _SUM] += more
-            arrays.octaves[code >> _MANTISSA_BITS, _SUM] += more
-            arrays.bins[code >> _BIN_SHIFT, _SUM] += more
-            crossing = arrays.registers[_BIN]
-            if code >> _BIN_SHIFT > crossing and code >> _CELL_SHIFT == crossing >> (_CELL_SHIFT - _BIN_SHIFT):
-                arrays.registers[_PART_SUM] += more
-            continue
         cell, old_cell = code >> _CELL_SHIFT, old >> _CELL_SHIFT
         if cell != old_cell:
             last = arrays.cells[old_cell, _COUNT] - 1
@@ -399,11 +390,14 @@ def store(arrays, indices, norms):
             slot = _slot(arrays.directory, arrays.tables, cell, end)
             arrays.slots[index] = slot
             _widen(arrays.registers, code >> _MANTISSA_BITS)
+            _add(arrays.cells, old_cell, -1, -_mantissa(old))
+            _add(arrays.cells, cell, 1, _mantissa(code))
+            _add(arrays.octaves, old >> _MANTISSA_BITS, -1, -_mantissa(old))
+            _add(arrays.octaves, code >> _MANTISSA_BITS, 1, _mantissa(code))
+        else:
+            arrays.cells[cell, _SUM] += _mantissa(code) - _mantissa(old)
+            arrays.octaves[code >> _MANTISSA_BITS, _SUM] += _mantissa(code) - _mantissa(old)
         arrays.members[slot] = code << _INDEX_BITS | index
-        _add(arrays.cells, old_cell, -1, -_mantissa(old))
-        _add(arrays.cells, cell, 1, _mantissa(code))
-        _add(arrays.octaves, old >> _MANTISSA_BITS, -1, -_mantissa(old))
-        _add(arrays.octaves, code >> _MANTISSA_BITS, 1, _mantissa(code))
         _add(arrays.bins, old >> _BIN_SHIFT, -1, -_mantissa(old))
         _add(arrays.bins, code >> _BIN_SHIFT, 1, _mantissa(code))
         crossing = arrays.registers[_BIN]
