@@ -141,9 +141,7 @@ def reproduce(
 def table_task(data: Data) -> Task:
     """What there is to know of one of the paper's datasets."""
     setting = SETTINGS[data.name]
-    spec = table_spec(
-        dataset=data.name, data_digest=data.digest, loss=setting.loss, l2=L2, tolerance=setting.tolerance
-    )
+    spec = table_spec(dataset=data.name, data_digest=data.digest, loss=setting.loss, l2=L2, tolerance=setting.tolerance)
     return Task(spec, data)
 
 
