@@ -106,7 +106,7 @@ def main() -> None:
         print(f"Measuring at N = {n:.0e} ...", flush=True)
         result["costs"][str(n)] = costs(n, arguments.seconds)
     print("Training on the synthetic problem ...", flush=True)
-    result["adaptation"] = adaptation(arguments.seeds)
+    result["adaptation"] = {name: [error for error, _ in each] for name, each in adaptation(arguments.seeds).items()}
     text = report(result)
     save("samplers", result, text)
     print(text)

@@ -74,23 +74,35 @@ def train(problem: Logistic, sampler: avare.Sampler, step_size: avare.schedules.
     return np.array(trace)
 
 
-def adaptation(seeds: int, epochs: int = 100) -> dict[str, list[float]]:
-    """The relative error of each sampler's distribution, mean over the last five epochs, by seed.
+def adaptation(seeds: int, epochs: int = 100) -> dict[str, list[tuple[float, float]]]:
+    """By sampler and seed, the relative errors of its distribution and of a uniform one at the same iterates.
 
-    Batches of 1, the theory's settings: T = all draws, G = the longest row.
+    Both are means over the last five epochs. Batches of 1, the theory's settings: T = all draws,
+    G = the longest row.
     """
-    problem = Logistic()
-    step_size = avare.schedules.inverse_time(problem.n, problem.smoothness, problem.l2)
-    limits = {"horizon": epochs * problem.n, "bound": float(problem.lengths.max())}
+    data = avare.datasets.load("synthetic")
+    problem = avare.problems.Logistic(data.X, data.y, l2=1.0)
+    lengths, constants = problem.lengths, problem.smoothness
+    step_size = avare.schedules.inverse_time(problem.n, constants.max(), problem.l2)
+    limits = {"horizon": epochs * problem.n, "bound": float(lengths.max())}
     arguments: dict[str, dict[str, Any]] = {
-        "Static": {"smoothness": problem.constants},
-        "Safe": {"smoothness": problem.constants, "bound": limits["bound"]},
-        "Mixture": {"components": np.stack([problem.constants, problem.lengths])},
-        "Optimal": {"norms": lambda: problem.norms(problem.x)},
+        "Static": {"smoothness": constants},
+        "Safe": {"smoothness": constants, "bound": limits["bound"]},
+        "Mixture": {"components": np.stack([constants, lengths])},
         **dict.fromkeys(("Mabs", "Vrb", "Osmd"), limits),
     }
-    errors: dict[str, list[float]] = {}
+    errors: dict[str, list[tuple[float, float]]] = {}
     for name in names():
-        samplers = (get(name)(problem.n, 1, seed=seed, **arguments.get(name, {})) for seed in range(seeds))
-        errors[name] = [float(train(problem, sampler, step_size, epochs)[-5:, 1].mean()) for sampler in samplers]
+        errors[name] = []
+        for seed in range(seeds):
+            uniform: list[float] = []
+            sampler = get(name)(problem.n, 1, seed=seed, **arguments.get(name, {}))
+            run = avare.sgd(
+                problem,
+                sampler,
+                step_size,
+                epochs=epochs,
+                callback=lambda now, found=uniform: found.append(avare.diagnostics.gain(problem.norms(now.x)) - 1.0),
+            )
+            errors[name].append((float(run.trace.relative_error[-5:].mean()), float(np.mean(uniform[-5:]))))
     return errors

@@ -118,7 +118,7 @@ def test_other_settings_do_not_count() -> None:
                 each["spec"]["sampler"],
                 each["spec"]["seed"],
                 {},
-                **more,  # type: ignore[arg-type]  # one of them
+                **more,
             )
             if "trace" in each
             else each

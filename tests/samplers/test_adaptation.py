@@ -10,10 +10,12 @@ from synthetic import adaptation
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="an hour without compiled code; the compiled run tests it")
 @pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
 def test_avare_comes_closest_and_the_bandits_beat_uniform() -> None:
-    errors = {name: float(np.mean(each)) for name, each in adaptation(seeds=10).items()}
+    found = {name: np.mean(each, axis=0) for name, each in adaptation(seeds=10).items()}
+    errors = {name: float(each[0]) for name, each in found.items()}
     assert errors["Avare"] < 0.05
     for name, error in errors.items():
         assert name in ("Avare", "Optimal") or errors["Avare"] < error, f"{name} comes closer: {errors}"
-    for name in ("Mabs", "Vrb", "Osmd"):
-        assert errors[name] < errors["Uniform"], f"{name} does not adapt: {errors}"
+    for name in ("Mabs", "Vrb", "Osmd"):  # at the same iterates, for those of another run differ by more
+        assert errors[name] < found[name][1], f"{name} does not adapt: {found}"
     assert abs(errors["Optimal"]) < 1e-9
+    assert errors["Uniform"] == pytest.approx(found["Uniform"][1], rel=1e-9)

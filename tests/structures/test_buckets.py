@@ -109,6 +109,7 @@ def test_refuses_a_damaged_state(damage, message: str) -> None:  # type: ignore[
         ("bin_counts", 150_000),
         ("bin_sums", 150_000),
         ("registers", 2),
+        ("registers", 5),
     ],
 )
 def test_check_notices_damage(name: str, place: int | tuple[int, int]) -> None:
@@ -137,20 +138,19 @@ def test_memory() -> None:
         assert Buckets.zeros(n).nbytes <= 16 * n + 8_000_000
 
 
-def test_picks_survive_rounding_at_the_ends() -> None:
+def test_draws_survive_rounding_at_the_ends() -> None:
     # A place at or beyond the very end, as rounding may give, still finds a member that can be drawn.
+    generator = np.random.default_rng(8)
+    source = uniform_source(generator)
     for values, floor in (([1.0, 3.0], 0.0), ([0.0, 3.0], 0.0), ([1.0, 1e-30, 0.0], 0.0), ([1.0, 0.0], 0.1)):
-        arrays = Buckets(values)._arrays
-        threshold, _, first, _, part_count, part_sum = module._solve(arrays, floor)
-        crossing = (first - 1) >> 7
-        total = module._weigh(arrays, crossing, threshold, part_count, part_sum)
-        for x in (0.0, total, np.nextafter(total, np.inf), 2 * total):
-            cell, k, fraction = module._pick(
-                arrays.cells, arrays.registers, arrays.masses, x, crossing, threshold, part_count, part_sum
-            )
-            member = arrays.members[module._slot(arrays.directory, arrays.tables, cell, k)]
-            assert Buckets(values).probabilities(floor)[member & 0x7FFFFFFF] > 0.0
-            assert 0.0 <= fraction <= 1.0 + 1e-9 or x > total
+        arrays = Buckets(values).arrays
+        solution = module._solve(arrays, floor)
+        threshold, _, first, _, part_count, part_sum = solution
+        total = module._weigh(arrays, (first - 1) >> 7, threshold, part_count, part_sum)
+        for stretch in (1.0, 2.0):
+            indices, masses = np.empty(100, dtype=np.int64), np.empty(100)
+            module._propose(arrays, solution, stretch * total, source, np.empty_like(indices), indices, masses)
+            assert (Buckets(values).probabilities(floor)[indices] > 0.0).all()
 
 
 @pytest.mark.slow

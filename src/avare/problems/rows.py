@@ -38,7 +38,7 @@ class Rows(NamedTuple):
 @inlined
 def load(rows, indices, first, count, coefficients, scratch, outputs, squares):
     """Up to four examples: their outputs, by each row of coefficients, and their squared lengths."""
-    # As arguments, since Numba leaves out the branch for what is None only of those.
+    # As arguments: Numba leaves out a branch only where it is for an argument that is not None, and it is.
     _load(rows.dense, rows.sparse, rows.bias, indices, first, count, coefficients, scratch, outputs, squares)
 
 
@@ -51,7 +51,7 @@ def add(rows, indices, first, count, factors, scratch, gradient):
 @inlined
 def _load(dense, sparse, bias, indices, first, count, coefficients, scratch, outputs, squares):
     extra = 1.0 if bias else 0.0
-    if sparse is None:
+    if dense is not None:
         width = dense.shape[1]
         for r in range(count):
             _copy(dense, indices[first + r], scratch, r)
@@ -64,7 +64,7 @@ def _load(dense, sparse, bias, indices, first, count, coefficients, scratch, out
             for r in range(count):
                 _outputs_of_one(scratch[r], coefficients, outputs[r])
                 squares[r] = _square(scratch[r])
-    else:
+    if sparse is not None:
         width = coefficients.shape[1] - 1
         for r in range(count):
             row = indices[first + r]
@@ -81,13 +81,13 @@ def _load(dense, sparse, bias, indices, first, count, coefficients, scratch, out
 
 @inlined
 def _add(dense, sparse, bias, indices, first, count, factors, scratch, gradient):
-    if sparse is None:
+    if dense is not None:
         if count == BLOCK:
             _add_four(scratch, factors, gradient)
         else:
             for r in range(count):
                 _add_one(scratch[r], factors[r], gradient)
-    else:
+    if sparse is not None:
         width = gradient.shape[1] - 1
         for r in range(count):
             row = indices[first + r]

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,18 +30,23 @@ class DivergenceWarning(RuntimeWarning):
     """The iterates went to infinity."""
 
 
-@dataclass(frozen=True, slots=True)
 class Progress:
     """What a callback is told, after each evaluation."""
 
-    step: int
-    epoch: float
-    x: Vector
-    """The current iterate; read-only."""
-    trace: Trace
-    """All rows so far."""
-    sampler: Sampler
-    chain: int = 0
+    def __init__(self, loop: "Loop", chain: int) -> None:
+        self._loop = loop
+        self.step: int = loop.step
+        self.epoch: float = loop.epoch
+        self.x: Vector = loop.iterates.x.view()
+        """The current iterate; read-only."""
+        self.x.flags.writeable = False
+        self.sampler: Sampler = loop.sampler
+        self.chain: int = chain
+
+    @property
+    def trace(self) -> Trace:
+        """All rows so far."""
+        return self._loop.trace
 
 
 Callback: TypeAlias = Callable[[Progress], bool | None]
@@ -116,6 +120,7 @@ class Loop:
         """How many iterates have been kept."""
         return max(0, self.step - self._plan.burn_in) // self._plan.thin
 
+    @np.errstate(over="ignore", invalid="ignore")  # what overflows is found, and told as divergence
     def run(self, interrupt: Interrupt, say: Callable[["Loop"], None]) -> None:
         """Go on until the end, or until something stops it."""
         self.sampler._follow(lambda: self.problem._norms(self.iterates.x))
@@ -177,13 +182,9 @@ class Loop:
         if math.isinf(measures[0]):
             self._diverge(self.step, float(self._sizes(max(self.step, 1), 1)[0]), "the objective")
             return True
-        if self._callback is not None:
-            view = iterate.view()
-            view.flags.writeable = False
-            told = Progress(self.step, self.epoch, view, self.trace, self.sampler, self._chain)
-            if self._callback(told):
-                self._end("stopped", f"stopped by the callback after step {self.step} of {self.steps}")
-                return True
+        if self._callback is not None and self._callback(Progress(self, self._chain)):
+            self._end("stopped", f"stopped by the callback after step {self.step} of {self.steps}")
+            return True
         return False
 
     def _diverge(self, step: int, size: float, what: str) -> None:

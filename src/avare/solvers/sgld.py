@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,7 @@ class Chain:
         kept = min(loop.kept() for loop in loops)
         self.draws: Vector = np.stack([loop.iterates.draws[:kept] for loop in loops])
         """Chains by draws by dim."""
-        self.step_sizes: Vector = (
-            np.array([loops[0]._sizes(burn_in + thin * (k + 1), 1)[0] for k in range(kept)]) if kept else np.empty(0)
-        )
+        self.step_sizes: Vector = loops[0]._sizes(burn_in + 1, kept * thin)[thin - 1 :: thin]
         """The step size at each draw."""
         self.traces: list[Trace] = [loop.trace for loop in loops]
         """One table of evaluations a chain."""
@@ -261,7 +259,8 @@ def _run(loops: list[Loop], interrupt: Interrupt, line: Line) -> None:
     with ThreadPoolExecutor(len(loops)) as pool:
         running = [pool.submit(loop.run, interrupt, lambda loop: line.say(describe(loop))) for loop in loops]
         try:
-            for each in running:
+            ended, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for each in ended:
                 each.result()
         except BaseException:
             interrupt.wished = True  # the other chains end as well

@@ -237,6 +237,12 @@ class Buckets(Structure):
         assert used.size == 0 or a.registers[_LOW] <= used[0] <= used[-1] <= a.registers[_TOP], (
             "octaves in use are missed"
         )
+        crossing = int(a.registers[_BIN])
+        above = slice(crossing + 1, (crossing // _BINS_A_CELL + 1) * _BINS_A_CELL)
+        kept = (a.registers[_PART_COUNT], a.registers[_PART_SUM])
+        assert kept == (a.bin_counts[above].sum(), a.bin_sums[above].sum()), (
+            "what is kept of the last threshold is wrong"
+        )
         pages_used = int((-(-a.cells[:, _COUNT] // _PAGE)).sum())
         tables_used = int((-(-a.cells[:, _COUNT] // (_PAGE * _TABLE))).sum())
         free_pages = a.free_pages[: a.registers[_FREE_PAGES]]

@@ -1,0 +1,384 @@
+"""SGD: the compiled loop, the plain one, and all that stands around them."""
+
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import avare
+from avare.problems import Generic, Linear
+from avare.samplers import get, names
+from avare.samplers.registry import example
+from avare.solvers import DivergenceWarning, Progress
+from linear_models import PROBLEMS, N, make, plainly, saved_and_loaded
+
+
+def steps_of(problem: Any, batch_size: int = 1) -> avare.schedules.Schedule:
+    return avare.schedules.inverse_time(problem.n, problem.smoothness.max(), 0.7, batch_size)
+
+
+@pytest.mark.parametrize("averaging", ["none", "polyak", "suffix"])
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 7])
+@pytest.mark.parametrize("kind", [avare.Avare, avare.Uniform])
+def test_compiled_and_plain_loops_give_the_same_iterates(
+    kind: type[avare.Avare], batch_size: int, replacement: bool, averaging: Any
+) -> None:
+    found = []
+    problem = make("Softmax", sample_weight=np.linspace(0.1, 2.0, N), bias=True)
+    for each in (problem, plainly(problem)):
+        sampler = kind(N, batch_size, replacement=replacement, seed=3)
+        run = avare.sgd(each, sampler, steps_of(problem, batch_size), epochs=2, averaging=averaging)
+        found.append((run, sampler))
+    (fast, sampler), (slow, other) = found
+    assert np.array_equal(fast.x, slow.x) and np.array_equal(fast.last, slow.last)
+    assert np.any(fast.x != 0.0) and (averaging == "none") == np.array_equal(fast.x, fast.last)
+    assert sampler.state_dict()["checksum"] == other.state_dict()["checksum"]
+    for column in set(fast.trace.dtype.names) - {"seconds"}:
+        assert np.allclose(fast.trace[column], slow.trace[column], rtol=1e-12, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("csr", [False, True])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_goes_both_ways_alike(name: str, csr: bool) -> None:
+    problem = make(name, csr=csr)
+    runs = [
+        avare.sgd(each, avare.Avare(N, 6, p_min=0.2 / N, seed=4), steps_of(problem, 6), epochs=3)
+        for each in (problem, plainly(problem))
+    ]
+    assert np.array_equal(runs[0].x, runs[1].x)
+    assert runs[0].trace.objective[-1] < 0.9 * runs[0].trace.objective[0]
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 128])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_converges(name: str, batch_size: int, replacement: bool) -> None:
+    if numba.config.DISABLE_JIT:
+        pytest.skip("minutes without compiled code; the compiled run tests it")
+    problem = make(name, n=1000)
+    optimum = problem.minimize()
+    sampler = avare.Avare(1000, batch_size, replacement=replacement, seed=5)
+    run = avare.sgd(problem, sampler, steps_of(problem, batch_size), epochs=150)
+    left = run.trace.suboptimality
+    # Theory: after t steps of m / (2NL + m mu t), f - f* is at most of the order L sigma^2 / (mu^2 t m), and of
+    # what is left of the start. A thousandth of the start's is far below either, and far above rounding.
+    assert 0.0 <= left[-1] < 1e-3 * left[0]
+    assert np.linalg.norm(run.x - optimum) < 0.1 * np.linalg.norm(optimum)
+    assert run.trace.relative_error[-1] < 0.25 * (run.trace.relative_error[0] + 1e-3) or batch_size == 128
+
+
+@pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
+@pytest.mark.parametrize("name", names())
+def test_every_sampler_runs(name: str) -> None:
+    problem = make("Logistic")
+    options = {**example(name, N), **({"smoothness": problem.smoothness} if name in ("Safe", "Static") else {})}
+    options.pop("norms", None)
+    run = avare.sgd(problem, get(name)(N, 5, **options, seed=6), steps_of(problem, 5), epochs=5)
+    assert run.status == "finished" and run.steps == 150
+    assert run.trace.objective[-1] < run.trace.objective[0]
+    assert np.isfinite(run.trace.relative_error).all() and np.isfinite(run.trace.regret).all()
+
+
+def test_the_oracle_is_given_the_true_norms() -> None:
+    problem = make("Logistic")
+    sampler = avare.Optimal(N, 5, replacement=True, seed=6)
+    run = avare.sgd(problem, sampler, steps_of(problem, 5), epochs=3)
+    assert np.abs(run.trace.relative_error).max() < 1e-9
+    assert sampler._offered is None
+
+
+def test_safe_is_told_the_path() -> None:
+    problem = make("Logistic")
+    sampler = avare.Safe(N, 5, smoothness=problem.smoothness, seed=6)
+    run = avare.sgd(problem, sampler, steps_of(problem, 5), epochs=8)
+    low, high = sampler.bounds()
+    norms = problem.norms(run.x)
+    assert (low <= norms + 1e-9).all() and (norms <= high + 1e-9).all()
+    assert sampler._path > 0.0
+
+
+def test_the_trace_holds_what_diagnostics_give() -> None:
+    problem = make("Huber")
+    problem.minimize()
+    sampler = avare.Avare(N, 5, seed=7)
+    seen: list[tuple[float, ...]] = []
+
+    def look(now: Progress) -> None:
+        norms, p = problem.norms(now.x), sampler.probabilities()
+        cost, least = avare.diagnostics.cost(norms, p), avare.diagnostics.optimal_cost(norms)
+        seen.append((now.step, problem.objective(now.x), float(cost), float(least), sampler.gain))
+        assert now.sampler is sampler and len(now.trace) == len(seen) and now.chain == 0
+        with pytest.raises(ValueError, match="read-only"):
+            now.x[0] = 1.0
+
+    run = avare.sgd(problem, sampler, steps_of(problem, 5), epochs=4, callback=look)
+    assert problem.optimum is not None
+    step, objective, cost, least, gain = map(np.array, zip(*seen, strict=True))
+    assert np.array_equal(run.trace.step, step) and step.tolist() == [0, 30, 60, 90, 120]
+    assert np.allclose(run.trace.epoch, step * 5 / N)
+    assert np.allclose(run.trace.objective, objective, rtol=1e-12)
+    assert np.allclose(run.trace.suboptimality, objective - problem.optimum, rtol=1e-9)
+    assert np.allclose(run.trace.cost, cost, rtol=1e-9) and np.allclose(run.trace.optimal_cost, least, rtol=1e-9)
+    assert np.allclose(run.trace.relative_error, cost / least - 1.0, rtol=1e-9)
+    assert np.allclose(run.trace.regret, np.cumsum(cost - least), rtol=1e-9)
+    assert np.array_equal(run.trace.gain, gain, equal_nan=True)
+    assert (np.diff(run.trace.seconds) > 0.0).all() and run.trace.seconds[-1] == run.seconds
+    assert run.trace.objective[-1] == pytest.approx(problem.objective(run.x))
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "expected"),
+    [
+        ("epoch", [0, 15, 30]),
+        ("never", []),
+        (7, [0, 7, 14, 21, 28, 30]),
+        (np.int64(30), [0, 30]),
+        ([3, 3, 30, 0], [0, 3, 30]),
+        (range(4, 7), [4, 5, 6]),
+        ([], []),
+    ],
+)
+def test_evaluates_when_asked_to(evaluate: Any, expected: list[int]) -> None:
+    problem = make("Logistic")
+    run = avare.sgd(problem, avare.Uniform(N, 10, seed=0), 0.01, epochs=2, evaluate=evaluate)
+    assert run.trace.step.tolist() == expected
+    assert np.isnan(run.trace.suboptimality).all()
+    again = avare.sgd(problem, avare.Uniform(N, 10, seed=0), 0.01, steps=30, evaluate=evaluate, optimum=1.5)
+    assert np.array_equal(again.x, run.x)  # looking changes nothing
+    assert np.allclose(again.trace.suboptimality, again.trace.objective - 1.5)
+
+
+def test_averages() -> None:
+    problem, iterates = make("LeastSquares"), []
+    avare.sgd(
+        problem,
+        avare.Avare(N, 3, seed=8),
+        1e-3,
+        steps=21,
+        evaluate=1,
+        callback=lambda now: iterates.append(now.x.copy()),
+    )
+    for averaging, expected in (("polyak", iterates[1:]), ("suffix", iterates[11:])):
+        run = avare.sgd(problem, avare.Avare(N, 3, seed=8), 1e-3, steps=21, averaging=averaging)  # type: ignore[arg-type]
+        assert np.allclose(run.x, np.mean(expected, axis=0), rtol=1e-12)
+        assert np.array_equal(run.last, iterates[-1])
+        assert run.trace.objective[-1] == pytest.approx(problem.objective(run.x))
+        assert run.trace.cost[-1] != pytest.approx(problem.evaluate(run.x, np.full(N, 1 / N))[2])
+    short = avare.sgd(
+        problem,
+        avare.Avare(N, 3, seed=8),
+        1e-3,
+        steps=21,
+        averaging="suffix",
+        evaluate=3,
+        callback=lambda now: now.step == 9,
+    )
+    assert np.array_equal(short.x, iterates[9])  # the second half had not begun
+
+
+def test_step_sizes_may_be_numbers_schedules_or_functions() -> None:
+    problem = make("Logistic")
+    seen = []
+
+    def function(t: int) -> float:
+        seen.append(t)
+        return 0.01
+
+    runs = [
+        avare.sgd(problem, avare.Avare(N, 5, seed=1), size, epochs=2)
+        for size in (0.01, avare.schedules.constant(0.01), function, np.float64(0.01))
+    ]
+    assert all(np.array_equal(run.x, runs[0].x) for run in runs)
+    assert seen == list(range(1, 61))
+
+
+@pytest.mark.parametrize("way", [lambda problem: problem, plainly])
+def test_divergence_is_told_and_what_there_is_returned(way: Callable[[Linear], Any]) -> None:
+    problem = way(make("LeastSquares"))
+    with pytest.warns(DivergenceWarning, match=r"diverged at step (\d+), of size 1e\+06: the gradient is not finite"):
+        run = avare.sgd(problem, avare.Avare(N, 5, seed=1), 1e6, epochs=20, evaluate=[0, 3])
+    assert run.status == "diverged" and 0 < run.steps < 600
+    assert f"step {run.steps + 1}," in run.message
+    assert np.isfinite(run.x).all() and len(run.trace) > 1
+
+
+def test_an_infinite_objective_is_divergence_too() -> None:
+    problem = Generic(
+        3,
+        1,
+        batch_gradient=lambda x, indices, weights: (np.ones(1), np.ones(len(indices))),
+        objective=lambda x: math.inf if x[0] < -2.0 else 1.0,
+    )
+    with pytest.warns(DivergenceWarning, match="diverged at step 3, of size 1: the objective is not finite"):
+        run = avare.sgd(problem, avare.Uniform(3, 1, seed=0), 1.0, steps=10, evaluate=1)
+    assert run.status == "diverged" and run.steps == 3 and run.x[0] == -3.0
+
+
+def test_ctrl_c_ends_a_run_after_the_steps_under_way() -> None:
+    problem = make("Logistic")
+    before = signal.getsignal(signal.SIGINT)
+
+    def press(now: Progress) -> None:
+        if now.step == 60:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    run = avare.sgd(problem, avare.Avare(N, 5, seed=2), 0.01, epochs=100, callback=press)
+    assert run.status == "interrupted" and run.steps == 60
+    assert run.message == "interrupted after step 60 of 3000"
+    assert signal.getsignal(signal.SIGINT) is before
+
+    def press_twice(now: Progress) -> None:
+        press(now)
+        press(now)
+
+    with pytest.raises(KeyboardInterrupt):
+        avare.sgd(problem, avare.Avare(N, 5, seed=2), 0.01, epochs=100, callback=press_twice)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_runs_in_another_thread() -> None:
+    problem, found = make("Logistic"), []
+    thread = threading.Thread(
+        target=lambda: found.append(avare.sgd(problem, avare.Avare(N, 5, seed=2), 0.01, epochs=2))
+    )
+    thread.start()
+    thread.join()
+    assert found[0].status == "finished"
+
+
+@pytest.mark.parametrize("way", ["pickle", "savez"])
+@pytest.mark.parametrize("averaging", ["none", "polyak", "suffix"])
+@pytest.mark.parametrize("name", ["Avare", "Uniform", "Vrb"])
+@pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
+def test_resumes_to_the_same_iterates(name: str, averaging: Any, way: str) -> None:
+    problem = make("Softmax")
+    options = {"steps": 90, "evaluate": 9, "averaging": averaging}
+
+    def run(stop: int | None = None, resume: Any = None) -> Any:
+        sampler = get(name)(N, 5, seed=None if resume else 9)
+        return avare.sgd(
+            problem, sampler, steps_of(problem, 5), **options, resume=resume, callback=lambda now: now.step == stop
+        )
+
+    whole = run()
+    for stop in (0, 27, 45, 54, 90):
+        part = run(stop)
+        assert part.status == "stopped" and part.steps == stop
+        rest = run(resume=saved_and_loaded(part.state_dict(), way))
+        assert rest.status == "finished" and rest.steps == 90
+        assert np.array_equal(rest.x, whole.x) and np.array_equal(rest.last, whole.last)
+        for column in set(whole.trace.dtype.names) - {"seconds"}:
+            assert np.array_equal(rest.trace[column], whole.trace[column], equal_nan=True)
+        assert (np.diff(rest.trace.seconds) >= 0.0).all()
+
+
+def test_a_run_that_ended_can_be_made_longer() -> None:
+    problem = make("Logistic")
+    whole = avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, epochs=4)
+    half = avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, epochs=2)
+    rest = avare.sgd(problem, avare.Avare(N, 5), 0.01, epochs=4, resume=half.state_dict())
+    assert np.array_equal(whole.x, rest.x) and np.array_equal(whole.trace.step, rest.trace.step)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: [], "resume is of type list"),
+        (lambda state: {}, "resume\\['solver'\\] = None: must be 'sgd'"),
+        (lambda state: {**state, "solver": "sgld"}, "resume\\['solver'\\] = 'sgld'"),
+        (lambda state: {key: value for key, value in state.items() if key != "x"}, "resume lacks 'x'"),
+        (lambda state: {**state, "dim": 5}, "resume\\['dim'\\] = 5: this run has 4"),
+        (lambda state: {**state, "format": 0}, "resume\\['format'\\] = 0"),
+        (lambda state: {**state, "step": 31}, "resume\\['step'\\] = 31: this run has 30 steps"),
+        (lambda state: {**state, "x": np.full(4, np.nan)}, "resume\\['x'\\]\\[0\\] = nan"),
+        (lambda state: {**state, "mean": np.zeros(4)}, "arrays of other sizes"),
+        (lambda state: {**state, "sampler/steps": 3}, "checksum"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(change: Callable[[Any], Any], message: str) -> None:
+    problem = make("Logistic")
+    state = avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, epochs=1).state_dict()
+    sampler = avare.Avare(N, 5, seed=1)
+    with pytest.raises((TypeError, ValueError), match=message):
+        avare.sgd(problem, sampler, 0.01, epochs=1, resume=change(state))
+    assert sampler.steps == 0
+
+
+def test_a_state_is_only_given_while_the_sampler_stands_still() -> None:
+    sampler = avare.Avare(N, 5, seed=9)
+    run = avare.sgd(make("Logistic"), sampler, 0.01, epochs=1)
+    sampler.sample()
+    with pytest.raises(ValueError, match="the sampler has drawn 1 batches since"):
+        run.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"problem": 3}, TypeError, "problem is of type int"),
+        ({"sampler": "Avare"}, TypeError, "sampler is of type str"),
+        ({"sampler": avare.Avare(7, 1)}, ValueError, "sampler has n = 7: must match the problem's 150"),
+        ({"step_size": "1"}, TypeError, "step_size = '1'"),
+        ({"step_size": True}, TypeError, "step_size = True"),
+        ({"step_size": -1.0}, ValueError, "step_size = -1.0: must be above 0"),
+        ({"step_size": lambda t: 2.0 - t}, ValueError, r"step_size\(3\) = -1.0: must be finite"),
+        ({"epochs": -1}, ValueError, "epochs = -1"),
+        ({"epochs": 2, "steps": 3}, ValueError, "epochs = 2 and steps = 3: give one"),
+        ({"steps": 1.5}, TypeError, "steps = 1.5"),
+        ({"start": [1.0]}, ValueError, r"start has shape \(1,\): must be \(4,\)"),
+        ({"start": [1.0, math.nan, 0.0, 0.0]}, ValueError, r"start\[1\] = nan"),
+        ({"averaging": "mean"}, ValueError, "averaging = 'mean'"),
+        ({"evaluate": "often"}, ValueError, "evaluate = 'often'"),
+        ({"evaluate": 0}, ValueError, "evaluate = 0"),
+        ({"evaluate": [1.5]}, TypeError, "evaluate has dtype float64"),
+        ({"evaluate": [31], "epochs": 1}, ValueError, r"evaluate\[0\] = 31: must be in \[0, 31\)"),
+        ({"optimum": math.nan}, ValueError, "optimum = nan"),
+        ({"progress": 1}, TypeError, "progress = 1"),
+    ],
+)
+def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"problem": make("Logistic"), "sampler": avare.Avare(N, 5, seed=0), "step_size": 0.01, **arguments}
+    positional = [given.pop(name) for name in ("problem", "sampler", "step_size")]
+    with pytest.raises(error, match=message):
+        avare.sgd(*positional, **given)
+
+
+def test_no_steps_at_all() -> None:
+    problem = make("Logistic")
+    run = avare.sgd(problem, avare.Avare(N, 5, seed=0), 0.01, epochs=0, start=np.ones(4))
+    assert run.x.tolist() == [1.0] * 4 and run.trace.step.tolist() == [0]
+    assert repr(run).startswith("Run(finished after 0 steps in 0 s, objective ")
+    assert avare.sgd(problem, avare.Avare(N, 5, seed=0), 0.01, epochs=0, evaluate="never").trace.shape == (0,)
+
+
+def test_progress_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    avare.sgd(make("Logistic"), avare.Avare(N, 5, seed=0), 0.01, epochs=3, progress=True)
+    line = capsys.readouterr().err
+    assert line.startswith("sgd with Avare: step 90 of 90, objective ") and line.endswith("s]\n")
+
+
+def test_a_sampler_of_ones_own_goes_the_plain_way() -> None:
+    class Favourite(avare.Sampler):
+        def __init__(self) -> None:
+            super().__init__(N, 2, replacement=True, seed=0)
+
+        def _draw(self) -> avare.Batch:
+            return avare.Batch(np.array([0, 1]), np.ones(2), np.full(2, 1 / N))
+
+        def _probabilities(self) -> NDArray[np.float64]:
+            return np.full(N, 1 / N)
+
+    problem = make("Logistic")
+    run = avare.sgd(problem, Favourite(), 0.01, steps=3)
+    x = np.zeros(4)
+    for _ in range(3):
+        x = x - 0.01 * (problem.batch_gradient(x, [0, 1], [1.0, 1.0])[0] + 0.7 * x)
+    assert np.allclose(run.x, x, rtol=1e-12)

@@ -1,0 +1,243 @@
+"""SGLD: chains, thinning, weighted averages, ArviZ, resuming. Its law is tested in tests/statistical."""
+
+import math
+import os
+import signal
+import sys
+from typing import Any
+
+import arviz
+import numpy as np
+import pytest
+
+import avare
+from avare.problems import LeastSquares
+from avare.solvers import Chain, DivergenceWarning, Progress
+from avare.solvers.loop import Loop
+from linear_models import N, make, plainly, saved_and_loaded
+
+SIZES = avare.schedules.polynomial(1e-3, 5.0, 0.4)
+
+
+def test_compiled_and_plain_loops_give_the_same_draws() -> None:
+    problem = make("Softmax", bias=True)
+    for kind in (avare.Avare, avare.Uniform):
+        fast, slow = (
+            avare.sgld(each, kind(N, 6, seed=3), SIZES, steps=60, burn_in=11, thin=4, seed=2, evaluate=20)
+            for each in (problem, plainly(problem))
+        )
+        assert fast.draws.shape == (1, 12, problem.dim)
+        assert np.array_equal(fast.draws, slow.draws)
+        assert np.allclose(fast.trace.regret, slow.trace.regret, rtol=1e-12)
+
+
+def test_a_step_is_that_of_sgd_and_noise() -> None:
+    problem = make("LeastSquares")
+    chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=8, seed=4)
+    sampler, noise = avare.Avare(N, 5, seed=1), np.random.default_rng(np.random.SeedSequence(4).spawn(2)[0])
+    x = np.zeros(4)
+    for t in range(1, 9):
+        batch = sampler.sample()
+        gradient, norms = problem.batch_gradient(x, batch.indices, batch.weights)
+        x = x - SIZES(t) * (gradient + 0.7 * x) + math.sqrt(2.0 * SIZES(t)) * noise.standard_normal(4)
+        sampler.update(batch.indices, norms)
+        assert np.allclose(chain.draws[0, t - 1], x, rtol=1e-12)
+        assert chain.step_sizes[t - 1] == SIZES(t)
+
+
+def test_burn_in_and_thinning_choose_among_the_same_iterates() -> None:
+    problem = make("Logistic")
+
+    def chain(**options: int) -> Chain:
+        return avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=50, seed=4, **options)
+
+    every = chain()
+    some = chain(burn_in=7, thin=5)
+    assert np.array_equal(some.draws[0], every.draws[0, 11::5]) and len(some.draws[0]) == 8
+    assert np.array_equal(some.step_sizes, every.step_sizes[11::5])
+    none = chain(burn_in=50)
+    assert none.draws.shape == (1, 0, 4) and none.step_sizes.shape == (0,)
+    for method in (none.mean, none.std, none.covariance, none.to_arviz):
+        with pytest.raises(ValueError, match="no draws were kept in 50 steps"):
+            method()
+
+
+def test_averages_are_weighted_by_step_sizes() -> None:
+    chain = avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=40, chains=2, seed=4)
+    draws, weights = chain.draws.reshape(80, 4), np.tile(SIZES(np.arange(1, 41)), 2)
+    mean = np.average(draws, axis=0, weights=weights)
+    assert np.allclose(chain.mean(), mean) and not np.allclose(chain.mean(), draws.mean(axis=0), rtol=1e-4)
+    covariance = np.cov(draws.T, aweights=weights, ddof=0)
+    assert np.allclose(chain.covariance(), covariance) and np.allclose(chain.std(), np.sqrt(np.diag(covariance)))
+    for q in (0.0, 0.3, 1.0):
+        below = [weights[draws[:, k] <= chain.quantile(q)[k]].sum() / weights.sum() for k in range(4)]
+        under = [weights[draws[:, k] < chain.quantile(q)[k]].sum() / weights.sum() for k in range(4)]
+        assert all(b >= q - 1e-9 for b in below) and all(u < q or q == 0.0 for u in under)
+    with pytest.raises(ValueError, match=r"q = 2\.0: must be at most 1"):
+        chain.quantile(2.0)
+
+
+def test_chains_are_their_own_and_do_not_depend_on_each_other() -> None:
+    problem = make("Logistic")
+    sampler = avare.Avare(N, 5, seed=1)
+    chains = avare.sgld(problem, sampler, SIZES, steps=30, chains=3, seed=4)
+    assert chains.draws.shape == (3, 30, 4) and sampler.steps == 30
+    assert len(np.unique(chains.draws[:, 0, 0])) == 3
+    again = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=30, chains=3, seed=4)
+    assert np.array_equal(chains.draws, again.draws)
+    other = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=30, chains=3, seed=5)
+    assert not np.array_equal(chains.draws[0], other.draws[0])
+    starts = np.arange(12.0).reshape(3, 4)
+    apart = avare.sgld(problem, avare.Avare(N, 5, seed=1), 1e-12, steps=1, chains=3, seed=4, start=starts)
+    assert np.allclose(apart.draws[:, 0], starts, atol=1e-4)
+
+
+def test_arviz_takes_the_draws() -> None:
+    chain = avare.sgld(
+        make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=400, chains=4, burn_in=100, thin=2, seed=4
+    )
+    data = chain.to_arviz(name="beta")
+    assert dict(data.posterior.sizes) == {"chain": 4, "draw": 150, "beta_dim_0": 4}
+    assert np.array_equal(data.posterior["beta"].values, chain.draws)
+    assert np.array_equal(data.sample_stats["step_size"].values[2], chain.step_sizes)
+    summary = arviz.summary(data)
+    assert len(summary) == 4 and np.allclose(summary["mean"], chain.draws.mean(axis=(0, 1)), atol=6e-4)
+    weighted = chain.to_arviz(resample=True)
+    plain, right = chain.draws.mean(axis=(0, 1)), chain.mean()
+    assert np.abs(weighted.posterior["x"].values.mean(axis=(0, 1)) - right).max() < np.abs(plain - right).max()
+
+
+def test_arviz_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=4, seed=4)
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    with pytest.raises(ImportError, match="pip install 'avare\\[experiments\\]'"):
+        chain.to_arviz()
+
+
+def test_arviz_1_is_given_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Newer:
+        __version__ = "1.2.0"
+
+        @staticmethod
+        def from_dict(groups: dict[str, Any]) -> Any:
+            return groups
+
+    monkeypatch.setitem(sys.modules, "arviz", Newer)
+    chain = avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=4, seed=4)
+    groups = chain.to_arviz()
+    assert np.array_equal(groups["posterior"]["x"], chain.draws) and groups["sample_stats"]["step_size"].shape == (1, 4)
+
+
+@pytest.mark.parametrize("way", ["pickle", "savez"])
+@pytest.mark.parametrize("chains", [1, 2])
+def test_resumes_to_the_same_draws(chains: int, way: str) -> None:
+    problem = make("Logistic")
+
+    def run(stop: int | None = None, resume: Any = None) -> Chain:
+        return avare.sgld(
+            problem,
+            avare.Avare(N, 5, seed=None if resume else 9),
+            SIZES,
+            steps=60,
+            burn_in=12,
+            thin=7,
+            chains=chains,
+            seed=None if resume else 3,
+            evaluate=10,
+            resume=resume,
+            callback=lambda now: now.step == stop,
+        )
+
+    whole = run()
+    for stop in (0, 10, 30, 60):
+        part = run(stop)
+        assert part.status == "stopped" and part.steps == stop
+        rest = run(resume=saved_and_loaded(part.state_dict(), way))
+        assert np.array_equal(rest.draws, whole.draws) and rest.steps == 60
+        assert np.array_equal(rest.traces[-1].regret, whole.traces[-1].regret)
+    with pytest.raises(ValueError, match=f"resume\\['chains'\\] = {chains}: this call has 3"):
+        avare.sgld(problem, avare.Avare(N, 5), SIZES, steps=60, chains=3, resume=whole.state_dict())
+    state = {key: value for key, value in whole.state_dict().items() if key != "0/noise"}
+    with pytest.raises(ValueError, match="resume lacks 'noise'"):
+        avare.sgld(problem, avare.Avare(N, 5), SIZES, steps=60, burn_in=12, thin=7, chains=chains, resume=state)
+
+
+def test_divergence_of_a_chain_is_told() -> None:
+    problem = make("LeastSquares")
+    with pytest.warns(DivergenceWarning, match="chain [01] diverged at step"):
+        chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), 1e6, steps=1000, chains=2, seed=4)
+    assert chain.status == "diverged" and 0 < chain.steps < 1000
+    assert chain.draws.shape[1] == chain.steps and np.isfinite(chain.draws).all()
+    assert repr(chain).startswith(f"Chain(diverged after {chain.steps} steps")
+
+
+def test_ctrl_c_ends_all_chains() -> None:
+    def press(now: Progress) -> None:
+        if now.chain == 1 and now.step == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    chain = avare.sgld(
+        make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=200_000, chains=2, seed=4, evaluate=20, callback=press
+    )
+    assert chain.status == "interrupted" and chain.steps < 200_000
+
+
+def test_an_error_in_a_chain_is_raised_and_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(now: Progress) -> None:
+        if now.chain == 1:
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        avare.sgld(
+            make("Logistic"),
+            avare.Avare(N, 5, seed=1),
+            SIZES,
+            steps=10**7,
+            chains=2,
+            thin=10**6,
+            evaluate=50,
+            callback=fail,
+        )
+
+
+def test_progress_names_the_chains(capsys: pytest.CaptureFixture[str]) -> None:
+    avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=20, chains=2, seed=4, progress=True)
+    assert capsys.readouterr().err.startswith("sgld with Avare, 2 chains: step ")
+
+
+def test_noise_drawn_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    advance = Loop._advance
+    monkeypatch.setattr("avare.solvers.loop._MOST_NOISE", 12)
+    monkeypatch.setattr(Loop, "_advance", lambda self, count: (counts.append(count), advance(self, count))[1])
+    problem = make("Logistic")
+    chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=40, seed=4)
+    assert max(counts) == 3
+    monkeypatch.undo()
+    assert np.array_equal(chain.draws, avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=40, seed=4).draws)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"steps": -1}, ValueError, "steps = -1"),
+        ({"burn_in": -1}, ValueError, "burn_in = -1"),
+        ({"thin": 0}, ValueError, "thin = 0"),
+        ({"chains": 0}, ValueError, "chains = 0"),
+        ({"start": np.zeros((3, 4)), "chains": 2}, ValueError, r"start has shape \(3, 4\): must be \(4,\) or \(2, 4\)"),
+        ({"progress": "yes"}, TypeError, "progress = 'yes'"),
+        ({"resume": {"solver": "sgd"}}, ValueError, "must be 'sgld'"),
+    ],
+)
+def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=0), SIZES, **arguments)
+
+
+def test_priors_are_the_l2_term() -> None:
+    # No data to speak of: the law is the prior, a normal of precision l2.
+    problem = LeastSquares(np.full((2, 1), 1e-9), [0.0, 0.0], l2=4.0)
+    chain = avare.sgld(problem, avare.Uniform(2, 1, seed=0), 0.01, steps=40_000, burn_in=100, seed=1)
+    # Over 40,000 steps of 0.01 the mean forgets in 1 / (0.01 * 4) = 25: about 800 independent draws, 2.5 % each;
+    # five of those deviations, and 2 % for the step's length.
+    assert chain.std()[0] == pytest.approx(0.5, rel=0.145)
