@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -133,7 +134,9 @@ def _round(pending: Sequence[Task], store: Store, side_by_side: Any, watch: Watc
             done[key] = record
             watch.finished(by_key[key], record)
     finally:
-        results.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that what is under way ends with it
+            results.close()
         for claim in claims.values():
             claim.release()
     if faults:
