@@ -109,6 +109,8 @@ def _round(pending: Sequence[Task], store: Store, side_by_side: Any, watch: Watc
         # Asked for the next run by whatever thread has seen one end, where no exception would be noticed.
         try:
             for task in pending:
+                if faults:
+                    return  # what is under way is still waited for
                 claim = store.claim(task.spec)
                 if claim is None:
                     continue
@@ -128,6 +130,9 @@ def _round(pending: Sequence[Task], store: Store, side_by_side: Any, watch: Watc
     by_key = {task.key: task for task in pending}
     try:
         for record in results:
+            if isinstance(record, Exception):
+                faults.append(record)
+                continue
             key = key_of(record["spec"])
             store.put(record)
             claims.pop(key).release()
@@ -154,7 +159,7 @@ def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any
 
     def side_by_side(tasks: Iterable[Task], parent: int | None, **arguments: Any) -> Any:
         return joblib.Parallel(return_as="generator_unordered", batch_size=1, **arguments)(
-            joblib.delayed(perform)(task.spec, task.data.X, task.data.y, task.optimum, parent) for task in tasks
+            joblib.delayed(_attempt)(task.spec, task.data.X, task.data.y, task.optimum, parent) for task in tasks
         )
 
     if dask is None:
@@ -175,9 +180,17 @@ def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any
             yield lambda tasks: side_by_side(tasks, None, n_jobs=-1, pre_dispatch=max(1, cores))
 
 
-def _one_by_one(tasks: Iterable[Task]) -> Iterator[Record]:
+def _one_by_one(tasks: Iterable[Task]) -> Iterator[Record | Exception]:
     for task in tasks:
-        yield perform(task.spec, task.data.X, task.data.y, task.optimum)
+        yield _attempt(task.spec, task.data.X, task.data.y, task.optimum)
+
+
+def _attempt(*arguments: Any) -> Record | Exception:
+    """The record of a run, or what went wrong, so that the runs beside it are not lost."""
+    try:
+        return perform(*arguments)
+    except Exception as error:
+        return error
 
 
 @contextmanager
