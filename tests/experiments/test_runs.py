@@ -1,6 +1,5 @@
 """A run is what its specification says, and nothing else: the paper's rules, by hand."""
 
-import os
 import warnings
 from typing import Any
 
@@ -116,13 +115,6 @@ def test_what_goes_to_infinity_is_recorded_as_such() -> None:
     assert all(value is None or abs(value) < 1e308 for values in record["trace"].values() for value in values)
 
 
-def test_a_run_ends_when_nobody_waits_for_it() -> None:
-    X, y = tiny()
-    assert perform(spec(), X, y, parent=os.getppid())["status"] == "finished"
-    with pytest.raises(InterruptedRun, match="stopped by the callback after step 0"):
-        perform(spec(), X, y, parent=-1)
-
-
 def test_facts_of_a_dataset(data: Data) -> None:
     record = perform(table_task(data).spec, data.X, data.y)
     problem = avare.problems.Logistic(data.X, data.y, l2=1.0)
@@ -165,13 +157,16 @@ def test_the_regret_of_every_step(data: Data, method: str) -> None:
 @pytest.mark.parametrize("kind", ["sgd", "sgld"])
 def test_an_interrupted_measurement_is_no_record(data: Data, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     class Ended:
-        status, seconds, trace = "interrupted", 0.0, None
+        status, seconds, trace, message = "interrupted", 0.0, None, "after step 3"
         traces = (None,)
 
     monkeypatch.setattr(runs, kind, lambda *arguments, **options: Ended())
     (task,) = [task for task in theory_tasks(data, Extent(1)) if task.spec["method"] == kind]
     with pytest.raises(InterruptedRun):
         perform(task.spec, data.X, data.y)
+    if kind == "sgd":
+        with pytest.raises(InterruptedRun, match="after step 3"):
+            perform(spec(), *tiny())
 
 
 def test_the_papers_settings(data: Data) -> None:

@@ -261,3 +261,20 @@ def test_comparisons(tmp_path: Path) -> None:
     (row,) = [row for row in summary(behind) if row["sampler"] == "Avare"]
     assert row["epochs_to_uniform"] is None
     assert known(" OSMD ") == "Osmd" and known("Other") == "Other"
+
+
+def test_a_worker_follows_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+    import signal
+
+    parents, ended = [7, 7, 1], threading.Event()
+    monkeypatch.setattr(module, "_WAIT", 0.0)
+    monkeypatch.setattr(os, "getppid", lambda: parents.pop(0) if parents else 1)
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        module._follow_the_parent(7)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.wait(30) and parents == []

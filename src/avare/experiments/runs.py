@@ -1,7 +1,6 @@
 """What a run is: made from its specification and data alone, wherever it is run."""
 
 import math
-import os
 import platform
 import time
 import warnings
@@ -20,7 +19,7 @@ from avare.experiments.store import Record, Spec
 from avare.problems import Linear
 from avare.samplers import LimitWarning, Sampler, get
 from avare.schedules import Schedule
-from avare.solvers import DivergenceWarning, Progress, sgd, sgld
+from avare.solvers import DivergenceWarning, sgd, sgld
 from avare.solvers.trace import COLUMNS, Trace
 
 REVISION = 1  # of what a run computes; to be raised when its numbers change, so that it is run again
@@ -40,7 +39,7 @@ class InterruptedRun(KeyboardInterrupt):
     """Ctrl-C ended a run before its end."""
 
 
-def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None, parent: int | None = None) -> Record:
+def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None) -> Record:
     """Do a run and give its record.
 
     BLAS is kept to one thread, so that runs side by side do not disturb each other, and so that
@@ -54,8 +53,6 @@ def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None, p
         The data.
     optimum
         The least objective, where it is known.
-    parent
-        A process: when it is not this one's parent any more, nobody waits for the record, and the run ends.
     """
     from threadpoolctl import threadpool_limits
 
@@ -64,7 +61,7 @@ def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None, p
         warnings.simplefilter("ignore", LimitWarning)
         warnings.simplefilter("ignore", DivergenceWarning)  # the status tells
         warnings.simplefilter("ignore", problems.ToleranceWarning)
-        result = kinds[spec["experiment"]](spec, X, y, optimum, parent)
+        result = kinds[spec["experiment"]](spec, X, y, optimum)
     return {"spec": dict(spec), "where": surroundings(), **result}
 
 
@@ -200,13 +197,9 @@ def _processor() -> str:
 # --- the three kinds of runs ---------------------------------------------------------------
 
 
-def _descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None, parent: int | None) -> Record:
+def _descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
     problem = problem_of(spec, X, y)
     step_size = step_size_of(spec, problem)
-
-    def nobody_waits(progress: Progress) -> bool:
-        return parent is not None and os.getppid() != parent
-
     kind = (spec["loss"], spec["sampler"], str(getattr(X, "dtype", "")), hasattr(X, "indptr"))
     if kind not in _warm:  # so that no compilation is timed
         sgd(problem, sampler_of(spec, problem), step_size, steps=1)
@@ -218,10 +211,9 @@ def _descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None, parent:
         step_size,
         epochs=spec["epochs"],
         optimum=optimum,
-        callback=nobody_waits,
     )
     total = time.perf_counter() - started
-    if run.status in ("interrupted", "stopped"):
+    if run.status == "interrupted":
         raise InterruptedRun(run.message)
     return {
         "seconds": {"steps": run.seconds, "evaluation": total - run.seconds},
@@ -231,7 +223,7 @@ def _descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None, parent:
     }
 
 
-def _tabulate(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None, parent: int | None) -> Record:
+def _tabulate(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
     problem = problem_of(spec, X, y)
     started = time.perf_counter()
     first = float(np.linalg.norm(problem.gradient(np.zeros(problem.dim))))
@@ -250,7 +242,7 @@ def _tabulate(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None, parent
     }
 
 
-def _regret(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None, parent: int | None) -> Record:
+def _regret(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
     """The regret of every step, summed, with batches of 1 and step sizes falling as 1/t."""
     problem = problem_of(spec, X, y)
     largest, mu, steps = float(problem.smoothness.max()), problem.strong_convexity, spec["length"]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -157,27 +158,25 @@ def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any
         return
     import joblib
 
-    def side_by_side(tasks: Iterable[Task], parent: int | None, **arguments: Any) -> Any:
+    def side_by_side(tasks: Iterable[Task], **arguments: Any) -> Any:
         return joblib.Parallel(return_as="generator_unordered", batch_size=1, **arguments)(
-            joblib.delayed(_attempt)(task.spec, task.data.X, task.data.y, task.optimum, parent) for task in tasks
+            joblib.delayed(_attempt)(task.spec, task.data.X, task.data.y, task.optimum) for task in tasks
         )
 
     if dask is None:
         # Read-only arrays would be another type to Numba, and all kernels compiled again: "c" may be
         # written to, and never is, so that workers share the memory.
         settings = joblib.parallel_config(
-            backend="loky", inner_max_num_threads=1, initializer=_leave_interrupts_to_the_parent
+            backend="loky", inner_max_num_threads=1, initializer=_follow_the_parent, initargs=(os.getpid(),)
         )
         with settings:
-            yield lambda tasks: side_by_side(
-                tasks, os.getpid(), n_jobs=jobs, pre_dispatch=jobs, max_nbytes=_LARGE, mmap_mode="c"
-            )
+            yield lambda tasks: side_by_side(tasks, n_jobs=jobs, pre_dispatch=jobs, max_nbytes=_LARGE, mmap_mode="c")
         return
     with _cluster(dask) as client:
         arrays = {id(array): array for task in tasks for array in (task.data.X, task.data.y)}
         with joblib.parallel_config(backend="dask", client=client, scatter=list(arrays.values())):
             cores = sum(client.ncores().values())
-            yield lambda tasks: side_by_side(tasks, None, n_jobs=-1, pre_dispatch=max(1, cores))
+            yield lambda tasks: side_by_side(tasks, n_jobs=-1, pre_dispatch=max(1, cores))
 
 
 def _one_by_one(tasks: Iterable[Task]) -> Iterator[Record | Exception]:
@@ -211,6 +210,13 @@ def _cluster(address: str) -> Iterator[Any]:
         client.close()
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    """Ctrl-C reaches every process of a terminal; the one that stores the results decides."""
+def _follow_the_parent(parent: int) -> None:
+    """In a worker: leave Ctrl-C, which reaches every process of a terminal, to the parent; and end when it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_WAIT)
+    os._exit(1)  # nobody waits for a result any more
