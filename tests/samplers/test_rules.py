@@ -209,6 +209,24 @@ def test_limits_are_raised_with_one_warning_each(kind: type[avare.Mabs] | type[a
     assert np.isclose(sampler.probabilities().sum(), 1.0)
 
 
+@pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb])
+def test_limits_that_are_kept_stay(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
+    sampler = kind(10, 2, horizon=8, bound=2.0, keep_limits=True, seed=9)
+    for _ in range(20):  # warnings are errors
+        sampler.update(sampler.sample().indices, [1999.0, 1.0])
+    assert (sampler._limits.horizon, sampler._limits.bound) == (8, 2.0)
+    with pytest.warns(LimitWarning, match="a norm of 2001 exceeds bound = 2"):  # a thousandfold
+        sampler.update(sampler.sample().indices, [2001.0, 1.0])
+    learned = kind(10, 2, keep_limits=True, seed=9)
+    for _ in range(60):
+        learned.update(learned.sample().indices, [7.0, 1.0])
+    assert learned._limits.horizon > 100 and learned._limits.bound == 7.0
+    with pytest.raises(ValueError, match=r"state\['keep_limits'\] = True: this sampler has False"):
+        kind(10, 2, horizon=8, bound=2.0).load_state_dict(
+            kind(10, 2, horizon=8, bound=2.0, keep_limits=True).state_dict()
+        )
+
+
 @pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb, avare.Osmd])
 def test_an_update_is_complete_where_warnings_are_errors(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
     strict, lenient = (kind(10, 2, horizon=100, bound=2.0, seed=9) for _ in range(2))

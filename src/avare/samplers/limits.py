@@ -10,6 +10,7 @@ from avare import validation
 
 SMALLEST_BOUND = 1e-140
 LARGEST_NORM = 1e140  # norms above count as this, so that no square overflows
+_MOST_PASSED = 1e3  # how far norms may pass a bound that is kept
 
 
 class LimitWarning(UserWarning):
@@ -22,11 +23,14 @@ class Limits:
     What was stated and turns out too small is doubled as often as it takes, with one warning
     each. What was not stated is learned: the horizon starts at ten passes over the data, the
     bound at the largest norm of the first update, and both are doubled without a warning.
+    With ``kept``, what was stated stays, as in published experiments whose bound was none: the rules
+    are unbiased all the same. Only a bound passed a thousandfold is raised, or weights would overflow.
     Bounds are between 1e-140 and 1e140, and larger norms count as the latter.
     """
 
-    def __init__(self, name: str, n: int, horizon: int | None, bound: float | None) -> None:
+    def __init__(self, name: str, n: int, horizon: int | None, bound: float | None, kept: bool = False) -> None:
         self._name = name
+        self._kept = validation.boolean("keep_limits", kept)
         self._horizon_stated, self._bound_stated = horizon is not None, bound is not None  # and not yet passed
         self._messages: list[str] = []
         self.horizon = 10 * n if horizon is None else validation.integer("horizon", horizon, at_least=1, at_most=2**62)
@@ -38,12 +42,13 @@ class Limits:
     def observe(self, draws: int, norms: NDArray[np.float64]) -> bool:
         """Take note of how many draws there were, and of norms; return whether a limit had to be raised."""
         before = (self.horizon, self.bound)
-        while draws > self.horizon:
+        while draws > self.horizon and not (self._kept and self._horizon_stated):
             self.horizon *= 2
         largest = min(float(norms.max(initial=0.0)), LARGEST_NORM)
         if self.bound == 0.0 < largest:
             self.bound = max(largest, SMALLEST_BOUND)
-        while largest > self.bound:
+        room = _MOST_PASSED if self._kept and self._bound_stated else 1.0
+        while largest > room * self.bound:
             self.bound *= 2.0
         if self.horizon != before[0] and self._horizon_stated:
             self._horizon_stated = False
@@ -61,8 +66,8 @@ class Limits:
             warnings.warn(self._messages.pop(0), LimitWarning, stacklevel=4)  # where `update` was called
 
     def arguments(self) -> dict[str, Any]:
-        """What was stated, or 0."""
-        return {"stated_horizon": self._stated[0], "stated_bound": self._stated[1]}
+        """What was stated, or 0, and whether it stays."""
+        return {"stated_horizon": self._stated[0], "stated_bound": self._stated[1], "keep_limits": self._kept}
 
     def state(self) -> dict[str, Any]:
         """What there is to save."""

@@ -47,6 +47,8 @@ class Mabs(Smoothed):
         T, in draws: steps times batch_size.
     bound
         G, on the norms.
+    keep_limits
+        Whether a stated horizon or bound stays although it turns out too small; otherwise it is doubled.
     eta
         In (0, 1]: the uniform part.
     seed
@@ -75,13 +77,14 @@ class Mabs(Smoothed):
         replacement: bool = True,
         horizon: int | None = None,
         bound: float | None = None,
+        keep_limits: bool = False,
         eta: float = 0.4,
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         self.eta = validation.number("eta", eta, above=0.0, at_most=1.0)
         self._share = self.eta
-        self._limits = Limits("Mabs", self.n, horizon, bound)
+        self._limits = Limits("Mabs", self.n, horizon, bound, keep_limits)
         self._log_weights = np.zeros(self.n)
         self._reference = 0.0  # subtracted from all log-weights
         self._weights.reset(np.ones(self.n))

@@ -43,6 +43,8 @@ class Vrb(Smoothed):
         T, in draws: steps times batch_size.
     bound
         G, on the norms.
+    keep_limits
+        Whether a stated horizon or bound stays although it turns out too small; otherwise it is doubled.
     seed
         See `Sampler`.
 
@@ -70,10 +72,11 @@ class Vrb(Smoothed):
         replacement: bool = True,
         horizon: int | None = None,
         bound: float | None = None,
+        keep_limits: bool = False,
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self._limits = Limits("Vrb", self.n, horizon, bound)
+        self._limits = Limits("Vrb", self.n, horizon, bound, keep_limits)
         self._costs = np.zeros(self.n)
         self._tune()
 

@@ -1,0 +1,8 @@
+"""``python -m avare``: the same as the command ``avare``."""
+
+import sys
+
+from avare.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""What a run is: made from its specification and data alone, wherever it is run."""
+
+import math
+import platform
+import time
+import warnings
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from avare import diagnostics, problems, schedules
+from avare.experiments.data import Loss
+from avare.experiments.store import Record, Spec
+from avare.problems import Linear
+from avare.samplers import LimitWarning, Sampler, get
+from avare.schedules import Schedule
+from avare.solvers import DivergenceWarning, sgd, sgld
+from avare.solvers.trace import COLUMNS, Trace
+
+REVISION = 1  # of what a run computes; to be raised when its numbers change, so that it is run again
+
+_PROBLEMS: dict[str, type[Linear]] = {
+    "softmax": problems.Softmax,
+    "logistic": problems.Logistic,
+    "least_squares": problems.LeastSquares,
+    "huber": problems.Huber,
+    "smoothed_hinge": problems.SmoothedHinge,
+}
+_POINTS = 400  # of a thinned trace, at most
+_warm: set[tuple[Any, ...]] = set()  # what this process has compiled, or loaded
+
+
+class InterruptedRun(KeyboardInterrupt):
+    """Ctrl-C ended a run before its end."""
+
+
+def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None) -> Record:
+    """Do a run and give its record.
+
+    BLAS is kept to one thread, so that runs side by side do not disturb each other, and so that
+    the numbers do not depend on how many there are.
+
+    Parameters
+    ----------
+    spec
+        What determines it: see `descent_spec`, `table_spec` and `theory_spec`.
+    X, y
+        The data.
+    optimum
+        The least objective, where it is known.
+    """
+    from threadpoolctl import threadpool_limits
+
+    kinds = {"reproduce": _descend, "compare": _descend, "table": _tabulate, "theory": _regret}
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", LimitWarning)
+        warnings.simplefilter("ignore", DivergenceWarning)  # the status tells
+        warnings.simplefilter("ignore", problems.ToleranceWarning)
+        result = kinds[spec["experiment"]](spec, X, y, optimum)
+    return {"spec": dict(spec), "where": surroundings(), **result}
+
+
+# --- specifications ------------------------------------------------------------------------
+
+
+def descent_spec(
+    experiment: str,
+    *,
+    dataset: str,
+    data_digest: str,
+    loss: Loss,
+    steps: str,
+    sampler: str,
+    options: Mapping[str, Any],
+    seed: int,
+    epochs: int,
+    batch_size: int,
+    replacement: bool,
+    l2: float,
+) -> dict[str, Any]:
+    """All that determines a run of SGD."""
+    return {
+        "experiment": experiment,
+        "dataset": dataset,
+        "data_digest": data_digest,
+        "loss": loss,
+        "steps": steps,
+        "sampler": sampler,
+        "options": dict(options),
+        "seed": seed,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "replacement": replacement,
+        "l2": l2,
+        "revision": REVISION,
+    }
+
+
+def table_spec(*, dataset: str, data_digest: str, loss: Loss, l2: float, tolerance: float) -> dict[str, Any]:
+    """All that determines what is known of a dataset; the tolerance is a part of the gradient at 0."""
+    return {
+        "experiment": "table",
+        "dataset": dataset,
+        "data_digest": data_digest,
+        "loss": loss,
+        "l2": l2,
+        "tolerance": tolerance,
+        "revision": REVISION,
+    }
+
+
+def theory_spec(
+    method: str, *, dataset: str, data_digest: str, loss: Loss, l2: float, seed: int, steps: int
+) -> dict[str, Any]:
+    """All that determines a run whose regret is measured at every step; the method is "sgd" or "sgld"."""
+    return {
+        "experiment": "theory",
+        "method": method,
+        "dataset": dataset,
+        "data_digest": data_digest,
+        "loss": loss,
+        "l2": l2,
+        "seed": seed,
+        "length": steps,
+        "revision": REVISION,
+    }
+
+
+# --- what they are made of -----------------------------------------------------------------
+
+
+def problem_of(spec: Spec, X: Any, y: NDArray[Any]) -> Linear:
+    """The problem of a run: no bias, and the l2 term in all."""
+    kind: Any = _PROBLEMS[spec["loss"]]
+    problem: Linear = kind(X, y, l2=spec["l2"])
+    return problem
+
+
+def sampler_of(spec: Spec, problem: Linear) -> Sampler:
+    """The sampler of a run; what some rules want to know of the data is taken from it."""
+    name = spec["sampler"]
+    more: dict[str, Any] = {}
+    if name in ("Static", "Safe"):
+        more["smoothness"] = problem.smoothness
+    if name == "Mixture":
+        more["components"] = np.stack([problem.smoothness, problem.lengths])
+    make: Any = get(name)
+    sampler: Sampler = make(
+        problem.n,
+        spec["batch_size"],
+        replacement=spec["replacement"],
+        seed=spec["seed"],
+        **spec["options"],
+        **more,
+    )
+    return sampler
+
+
+def step_size_of(spec: Spec, problem: Linear) -> Schedule:
+    """The paper's step sizes: m / (2 N L + m mu t), or without the last term, with L the largest of all."""
+    largest = float(problem.smoothness.max())
+    if spec["steps"] == "decreasing":
+        return schedules.inverse_time(problem.n, largest, problem.strong_convexity, spec["batch_size"])
+    return schedules.constant(spec["batch_size"] / (2.0 * problem.n * largest))
+
+
+def surroundings() -> dict[str, Any]:
+    """Versions, machine and date, without the machine's name."""
+    versions = {"python": platform.python_version()}
+    for package in ("avare", "numpy", "numba", "scipy"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "versions": versions,
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{models[0]}, {len(models)} cores" if models else "unknown processor"
+
+
+# --- the three kinds of runs ---------------------------------------------------------------
+
+
+def _descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
+    problem = problem_of(spec, X, y)
+    step_size = step_size_of(spec, problem)
+    kind = (spec["loss"], spec["sampler"], str(getattr(X, "dtype", "")), hasattr(X, "indptr"))
+    if kind not in _warm:  # so that no compilation is timed
+        sgd(problem, sampler_of(spec, problem), step_size, steps=1)
+        _warm.add(kind)
+    started = time.perf_counter()
+    run = sgd(
+        problem,
+        sampler_of(spec, problem),
+        step_size,
+        epochs=spec["epochs"],
+        optimum=optimum,
+    )
+    total = time.perf_counter() - started
+    if run.status == "interrupted":
+        raise InterruptedRun(run.message)
+    return {
+        "seconds": {"steps": run.seconds, "evaluation": total - run.seconds},
+        "optimum": optimum,
+        "trace": {name: numbers(run.trace[name]) for name in COLUMNS},
+        "status": run.status,
+    }
+
+
+def _tabulate(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
+    problem = problem_of(spec, X, y)
+    started = time.perf_counter()
+    first = float(np.linalg.norm(problem.gradient(np.zeros(problem.dim))))
+    x = problem.minimize(tolerance=max(spec["tolerance"] * first, 1e-12))
+    facts = {
+        "n": problem.n,
+        "dim": problem.dim,
+        "optimum": problem.objective(x),
+        "gain_at_optimum": float(diagnostics.gain(problem.norms(x))),
+        "smoothness_ratio": float(diagnostics.smoothness_ratio(problem.smoothness)),
+    }
+    return {
+        "seconds": {"steps": time.perf_counter() - started, "evaluation": 0.0},
+        "facts": facts,
+        "status": "finished",
+    }
+
+
+def _regret(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
+    """The regret of every step, summed, with batches of 1 and step sizes falling as 1/t."""
+    problem = problem_of(spec, X, y)
+    largest, mu, steps = float(problem.smoothness.max()), problem.strong_convexity, spec["length"]
+    delta = {"sgd": 1.0, "sgld": 0.5}[spec["method"]]
+    sampler = get("Avare")(problem.n, 1, replacement=True, seed=spec["seed"], delta=delta)  # type: ignore[call-arg]
+    started = time.perf_counter()
+    trace: Trace
+    if spec["method"] == "sgd":
+        run = sgd(
+            problem,
+            sampler,
+            schedules.inverse_time(problem.n, largest, mu),
+            steps=steps,
+            evaluate=1,
+        )
+        trace, seconds, status = run.trace, run.seconds, run.status
+    else:
+        chain = sgld(
+            problem,
+            sampler,
+            schedules.polynomial(1.0 / mu, 2.0 * problem.n * largest / mu + 1.0, 1.0),  # the same sizes
+            steps=steps,
+            burn_in=steps,  # no draw is kept
+            seed=spec["seed"],
+            evaluate=1,
+        )
+        trace, seconds, status = chain.traces[0], chain.seconds, chain.status
+    if status == "interrupted":
+        raise InterruptedRun
+    total = time.perf_counter() - started
+    # A row is taken before the step that follows it: the regret of the first t steps is the sum of rows 0 to t - 1.
+    chosen = np.unique(np.geomspace(1, steps, _POINTS).round().astype(np.int64))
+    return {
+        "seconds": {"steps": seconds, "evaluation": total - seconds},
+        "trace": {"step": chosen.tolist(), "regret": numbers(trace.regret[chosen - 1])},
+        "status": status,
+    }
+
+
+def numbers(values: ArrayLike) -> list[float | int | None]:
+    """As JSON has them: None for what is not finite.
+
+    >>> numbers(np.array([1.5, np.nan]))
+    [1.5, None]
+    """
+    return [value if math.isfinite(value) else None for value in np.asarray(values).tolist()]

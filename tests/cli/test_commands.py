@@ -1,0 +1,349 @@
+"""Every command: what it prints for people and for machines, and how it fails."""
+
+import io
+import json
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import avare
+from avare.cli import main
+from avare.cli.display import Estimate, Lines, Live, describe, display
+from avare.experiments import Store, diagnosis, reproduction
+from avare.experiments.data import obtain
+from avare.experiments.reproduction import Extent, descent_tasks, table_task, theory_tasks
+from avare.experiments.store import key_of
+from fabricated import as_published
+from tiny_datasets import enter, mnist, write
+
+pytestmark = pytest.mark.usefixtures("cache")
+LITTLE = ["--epochs", "1", "--runs", "1", "--jobs", "1"]
+
+
+@pytest.fixture
+def avare_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in an empty folder: exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "avare.report", None)  # unless a test puts one there
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path]]:
+    """In place of the report, one that only notes what it is asked for."""
+    asked: list[tuple[Path, Path]] = []
+
+    def write_page(store: Path, out: Path) -> Path:
+        asked.append((store, out))
+        return out / "index.html"
+
+    module = types.ModuleType("avare.report")
+    module.write = write_page  # type: ignore[attr-defined]  # what it is made for
+    monkeypatch.setitem(sys.modules, "avare.report", module)
+    return asked
+
+
+def test_compare(avare_command: Any, report: Any) -> None:
+    code, out, err = avare_command("compare", "digits", *LITTLE, "--samplers", "uniform,Avare")
+    assert code == 0
+    assert "│ digits  │ decreasing │ Uniform │" in out and "│ digits  │ decreasing │ Avare   │" in out
+    assert out.endswith("Results: results/runs\nPage: results/report/index.html\n")
+    assert "runs: 2 wanted, 0 stored already" in err and "[2/2] digits, decreasing steps, Avare, seed 0:" in err
+    assert report == [(Path("results/runs"), Path("results/report"))]
+    code, out, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform,Avare", "--json")
+    found = json.loads(out)
+    assert code == 0 and "2 wanted, 2 stored already" in err
+    assert found["loss"] == "softmax" and [row["sampler"] for row in found["runs"]] == ["Uniform", "Avare"]
+    assert found["facts"]["digits"]["n"] == 1797 and found["page"] == "results/report/index.html"
+
+
+def test_compare_files_of_ones_own(avare_command: Any, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(40, 3)).round(3)
+    for name, y in (
+        ("real", X @ [1.0, 2.0, 3.0] + 0.25),
+        ("two", (X[:, 0] > 0).astype(int)),
+        ("many", np.arange(40) % 3),
+    ):
+        lines = ["a,b,c,y", *(f"{a},{b},{c},{target}" for (a, b, c), target in zip(X, y, strict=True))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    for name, loss in (("real", "least_squares"), ("two", "logistic"), ("many", "softmax")):
+        code, out, _ = avare_command(
+            "compare", f"{name}.csv", "--target", "y", *LITTLE, "--batch-size", "4", "--samplers", "Avare", "--json"
+        )
+        assert code == 0 and json.loads(out)["loss"] == loss
+    code, out, _ = avare_command(
+        "compare", "two.csv", "--target", "y", "--loss", "huber", *LITTLE, "--batch-size", "4", "--steps", "both"
+    )
+    assert code == 0 and out.count("│ two     │") == 4 + 1
+    code, out, err = avare_command("compare", "many.csv", "--target", "y", "--loss", "smoothed_hinge")
+    assert code == 1 and err == "avare: loss = 'smoothed_hinge': many.csv has 3 classes; take softmax\n"
+    code, out, err = avare_command("compare", "real.csv", "--target", "y", "--loss", "softmax")
+    assert code == 1 and "has targets that are no classes; take least_squares or huber" in err
+    code, out, err = avare_command("compare", "real.csv", "--target", "z")
+    assert code == 1 and err.count("\n") == 1 and "real.csv" in err and "z" in err
+    (tmp_path / "broken.libsvm").write_text("1 1:2\n1 2:x\n")
+    code, out, err = avare_command("compare", "broken.libsvm")
+    assert code == 1 and err.count("\n") == 1 and "broken.libsvm, line 2" in err
+
+
+def test_reproduce(avare_command: Any, report: Any) -> None:
+    steps = "--steps=decreasing"
+    code, out, err = avare_command("reproduce", "synthetic", *LITTLE, steps)
+    assert code == 0 and err.startswith("optima: 1 wanted, 0 stored already\n")
+    assert out.count("│ synthetic │ decreasing │") == 4 and out.endswith("Page: results/report/index.html\n")
+    code, out, _ = avare_command("reproduce", "synthetic", *LITTLE, steps, "--samplers", "Srg", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["exponents"] == {} and found["store"] == "results/runs"
+    assert [row["sampler"] for row in found["runs"]] == ["Srg"] and list(found["facts"]) == ["synthetic"]
+
+
+def test_reproduce_theory(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = Extent(2, None, theory_steps=30)
+    monkeypatch.setattr(Extent, "quick", classmethod(lambda cls, *arguments: quick))
+    code, out, err = avare_command("reproduce", "theory", "--quick", "--jobs", "1")
+    assert code == 0 and "sgd: the regret grows as t^" in out and "the theorem allows t^0.67" in out
+    assert "sgld: the regret grows as t^" in out and "the theorem allows t^0.83" in out
+    assert "avare: no page was made, for avare.report is not installed; the results are in results/runs\n" in err
+    code, out, _ = avare_command("reproduce", "theory", "--quick", "--jobs", "1", "--runs", "1", "--json")
+    assert code == 0 and json.loads(out)["exponents"]["sgd"][2] == pytest.approx(2 / 3)
+
+
+def test_reproduce_everything_on_tiny_data(avare_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, _, _ = mnist(n=150)
+    enter(monkeypatch, "mnist", files)
+    folder = write(tmp_path / "data", files)
+    settings = {name: reproduction.SETTINGS[name] for name in ("synthetic", "mnist")}
+    monkeypatch.setattr(reproduction, "SETTINGS", settings)
+    arguments = ("reproduce", "mnist", "table", "--data", str(folder), *LITTLE, "--samplers", "Avare")
+    code, out, _ = avare_command(*arguments)
+    assert code == 0 and out.count("│ mnist ") == 2 + 1 and "│ synthetic │" in out
+    code, out, err = avare_command("reproduce", "mnist", "--data", "nowhere")
+    assert code == 1 and err == "avare: folder = 'nowhere': there is no such folder\n"
+
+
+def test_check(avare_command: Any) -> None:
+    code, out, _ = avare_command("reproduce", "check")
+    assert code == 2 and "0 agree, 0 differ, 74 missing" in out
+    assert "What is missing is run by: avare reproduce all --runs 10 --out results\n" in out
+    store = Store("results/runs")
+    for record in as_published(2):
+        store.put(record)
+    code, out, _ = avare_command("reproduce", "check", "--runs", "2")
+    assert code == 0 and "51 agree, 0 differ, 0 missing" in out and "NeurIPS 2020" in out
+    assert "What is missing" not in out
+    for record in as_published(2, ["mnist"]):
+        if record["spec"].get("sampler") == "Avare":
+            trace = {**record["trace"], "regret": [0.0, 9e15]}
+            store.put({**record, "trace": trace})
+    code, out, _ = avare_command("reproduce", "check", "--runs", "2", "--json")
+    found = json.loads(out)
+    assert code == found["exit_code"] == 1 and found["differs"] == 2
+    wrong = [row for row in found["rows"] if row["verdict"] == "differs"]
+    assert {(row["dataset"], row["sampler"], row["measure"]) for row in wrong} == {("mnist", "Avare", "regret")}
+    assert "│ DIFFERS" in avare_command("reproduce", "check", "mnist", "--runs", "2")[1]
+    assert avare_command("reproduce", "check", "cifar10", "ijcnn1", "--runs", "2")[0] == 0
+    assert avare_command("reproduce", "check", "cifar10", "--runs", "3")[0] == 2
+    code, _, err = avare_command("reproduce", "check", "theory")
+    assert code == 1 and err == "avare: check 'theory': must be one of synthetic, mnist, ijcnn1, cifar10\n"
+
+
+def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = avare_command("diagnose", "synthetic", "--batch-size", "1", "--epochs", "2")
+    assert code == 0 and out.startswith("synthetic: 100 examples, logistic, 10 coefficients\n")
+    assert "│ epoch 2 │" in out and "│ optimum │" in out and "Smoothness, largest over mean: " in out
+    monkeypatch.setattr(diagnosis, "_MOST_NUMBERS", 64_000)
+    code, out, _ = avare_command("diagnose", "digits", "--epochs", "1", "--json")
+    found = json.loads(out)
+    assert code == 0 and (found["n"], found["rows"], found["dim"]) == (1797, 1000, 640)
+    assert found["verdict"] == "yes" and found["epochs"] == [0, 1] and "Uniform's accuracy" in found["words"]
+    code, out, _ = avare_command("diagnose", "digits", "--epochs", "1")
+    assert code == 0 and "1,797 examples, of which 1,000 were looked at" in out
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(1.05, "no"), (1.5, "a little"), (4.0, "yes")])
+def test_the_words_of_a_diagnosis(gain: float, verdict: str) -> None:
+    found = diagnosis.Diagnosis("mine", "softmax", 10, 10, 4, [0, 5], [1.0, gain], [1.0, 0.9 * gain], gain, 2.0)
+    assert found.verdict == verdict and found.words.lower().startswith(verdict)
+    assert f"{gain:.2f}" in found.words and found.as_dict()["verdict"] == verdict
+
+
+def test_a_diagnosis_where_there_is_nothing_to_learn() -> None:
+    from avare.experiments.data import Data
+
+    found = diagnosis.diagnose(Data("flat", np.ones((4, 1)), np.zeros(4), ""), "least_squares", batch_size=1, epochs=1)
+    assert found.gain_at_optimum == 1.0 and found.verdict == "no"
+
+
+def test_datasets(avare_command: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, _, _ = mnist()
+    enter(monkeypatch, "mnist", files, mirrors=("http://127.0.0.1:9/",))
+    code, out, _ = avare_command("datasets", "list")
+    assert code == 0 and "│ digits    │ built in" in out and "│ mnist     │ 0 of 4 files here" in out
+    write(tmp_path / "data", files)
+    code, out, _ = avare_command("datasets", "list", "--data", "data", "--json")
+    assert {"name": "mnist", "state": "here"} in json.loads(out)
+    code, out, _ = avare_command("datasets", "where", "mnist")
+    assert code == 0 and "train-images-idx3-ubyte: not here; `avare datasets fetch` brings it" in out
+    code, out, _ = avare_command("datasets", "fetch", "mnist", "--data", "data", "--json")
+    assert code == 0 and json.loads(out)["train-labels-idx1-ubyte"] == "data/train-labels-idx1-ubyte"
+    assert avare_command("datasets", "fetch", "digits")[1] == "It has no files: it is built in.\n"
+    code, _, err = avare_command("datasets", "fetch", "mnist")
+    assert code == 1 and err.count("\n") == 1 and "AVARE_DATA" in err  # what to do, in one line
+    code, _, err = avare_command("datasets", "where", "imagenet")
+    assert code == 1 and "name = 'imagenet': must be one of cifar10" in err
+
+
+def test_report(avare_command: Any, report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store("results/runs").make()
+    assert avare_command("report", "results")[:2] == (0, "Page: results/report/index.html\n")
+    assert avare_command("report", "results/runs", "--out", "there")[:2] == (0, "Page: there/index.html\n")
+    assert json.loads(avare_command("report", "results", "--json")[1]) == {"page": "results/report/index.html"}
+    assert report[1] == (Path("results/runs"), Path("there"))
+    assert avare_command("report", "nowhere") == (1, "", "avare: nowhere: there is no such folder\n")
+    monkeypatch.setitem(sys.modules, "avare.report", None)
+    code, _, err = avare_command("report", "results")
+    assert code == 1 and "no page was made, for avare.report is not installed" in err
+
+
+def test_help_and_version(avare_command: Any) -> None:
+    assert avare_command("--version") == (0, f"{avare.__version__}\n", "")
+    for arguments in ((), ("--help",)):
+        code, out, _ = avare_command(*arguments)
+        assert code == 0 and all(name in out for name in ("reproduce", "compare", "diagnose", "report", "datasets"))
+    for command in ("reproduce", "compare", "diagnose", "report"):
+        assert avare_command(command, "--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["reproduce", "imagenet"], 1, "what = 'imagenet': must be one of synthetic, mnist"),
+        (["reproduce", "--jobs", "0"], 2, "--jobs"),
+        (["reproduce", "--steps", "up"], 2, "--steps"),
+        (["reproduce", "synthetic", "--samplers", "Best"], 1, "--samplers Best: must be some of Avare"),
+        (["reproduce", "synthetic", "--samplers", ","], 1, "--samplers: names none"),
+        (["compare"], 2, "DATA"),
+        (["compare", "nothing"], 1, "nothing: neither a file nor one of cifar10, digits"),
+        (["compare", "no/thing.csv", "--target", "y"], 1, "no/thing.csv: there is no such file"),
+        (["compare", "digits", "--loss", "hinge"], 1, "--loss hinge: must be auto or one of softmax"),
+        (["compare", "digits", "--target", "y"], 1, "target = 'y': digits is a named set"),
+        (["compare", "digits", "--l2", "-1"], 2, "--l2"),
+        (["compare", "digits", "--no-replacement", "--batch-size", "5000"], 1, "batch_size = 5000"),
+        (["compare", "digits", "--out", "file"], 1, "file/runs: cannot be used as a folder: Not a directory"),
+        (["diagnose", "nothing"], 1, "nothing: neither a file"),
+        (["dataset"], 2, "dataset"),
+    ],
+)
+def test_errors_are_one_line(avare_command: Any, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+    (tmp_path / "file").touch()
+    found, out, err = avare_command(*arguments)
+    assert found == code and out == "" and message in err
+    assert err.startswith("avare: ") and err.count("\n") == 1
+
+
+def test_unexpected_errors_and_debug(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("avare.experiments.comparison.compare", fail)
+    code, _, err = avare_command("compare", "digits")
+    assert code == 1 and err == "avare: ZeroDivisionError: division by zero (--debug shows where)\n"
+    with pytest.raises(ZeroDivisionError):
+        main(["compare", "digits", "--debug"])
+
+
+def test_interrupts_and_damage_are_told(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
+    place = next(Path("results/runs").glob("*.json"))
+    place.write_text("{")
+    code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
+    assert code == 0 and f"avare: {place.name}.damaged: was damaged, is set aside, and was run again\n" in err
+
+    def interrupt(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("avare.experiments.comparison.compare", interrupt)
+    code, _, err = avare_command("compare", "digits")
+    assert code == 130
+    assert err == "avare: interrupted; 2 results are stored, and the same command goes on from there\n"
+
+
+def test_without_what_it_needs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "avare.cli.application")
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.setattr(sys, "argv", ["avare", "--version"])
+    assert main() == 1
+    assert capsys.readouterr().err == "avare: the command line needs typer: pip install 'avare[experiments]'\n"
+
+
+# --- displays ------------------------------------------------------------------------------
+
+
+def finished(spec: Any, seconds: float) -> dict[str, Any]:
+    return {"spec": spec, "key": key_of(spec), "seconds": {"steps": seconds, "evaluation": 0.0}}
+
+
+@pytest.mark.parametrize("kind", [Lines, Live])
+def test_displays(kind: type[Lines] | type[Live]) -> None:
+    data, _ = obtain("synthetic")
+    tasks = descent_tasks("reproduce", data, "logistic", 1.0, Extent(2, 3, ("constant",), ("Uniform", "Avare")))
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=kind is Live, width=150)
+    shown = display(console, 2)
+    assert isinstance(shown, kind)
+    shown.waiting(tasks)  # before anything, nothing happens
+    shown.end()
+    shown.begin("runs", tasks, [finished(tasks[0].spec, 101.0)])
+    assert shown.time_left() == "about 3 min left"  # 3 runs of 101 s, two at a time
+    shown.started(tasks[1])
+    shown.started(tasks[2])
+    shown.finished(tasks[1], finished(tasks[1].spec, 7.0))
+    shown.finished(tasks[3], finished(tasks[3].spec, 7.0), here=False)
+    shown.waiting(tasks[2:3])
+    shown.waiting(tasks[2:3])
+    shown.finished(tasks[2], finished(tasks[2].spec, 9.0))
+    shown.end()
+    text = stream.getvalue()
+    if kind is Lines:
+        assert text.splitlines() == [
+            "runs: 4 wanted, 1 stored already",
+            "[2/4] synthetic, constant steps, Avare, seed 0: 7.0 s; about 54 s left",
+            "[3/4] synthetic, constant steps, Avare, seed 1: by another process; about 50 s left",
+            "runs: waiting for 1 that another process is running",
+            "[4/4] synthetic, constant steps, Uniform, seed 1: 9.0 s",
+        ]
+    else:
+        assert "4/4" in text and "synthetic, constant steps, Uniform, seed 1" in text
+
+
+def test_estimates_come_from_the_runs_most_alike() -> None:
+    data, _ = obtain("synthetic")
+    first, second = descent_tasks("reproduce", data, "logistic", 1.0, Extent(1, 3, ("constant",), ("Mabs", "Avare")))
+    (theory, _) = theory_tasks(data, Extent(1))
+    estimate = Estimate(jobs=2)
+    assert estimate.of(first.spec) is None and estimate.left([first], []) is None
+    estimate.learn(finished(first.spec, 10.0))
+    assert estimate.of(second.spec) == 10.0
+    estimate.learn(finished(second.spec, 2.0))
+    assert (estimate.of(first.spec), estimate.of(second.spec)) == (10.0, 2.0)
+    assert estimate.left([first, second], [(first, 4.0)]) == 4.0
+    assert estimate.left([second], [(second, 99.0)]) == 0.0
+    assert estimate.of(theory.spec) is None
+    assert (
+        describe(theory.spec) == "regret of sgd, seed 0" and describe(table_task(data).spec) == "optimum of synthetic"
+    )

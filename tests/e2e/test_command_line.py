@@ -1,0 +1,210 @@
+"""The command as people and machines run it: on a terminal, through a pipe, killed, interrupted, twice at once."""
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import numba
+import psutil
+import pytest
+
+from avare.experiments import Store
+
+pytestmark = pytest.mark.skipif(
+    bool(numba.config.DISABLE_JIT), reason="minutes without compiled code; the compiled run tests it"
+)
+COMMAND = [sys.executable, "-m", "avare"]
+# Vrb goes step by step in Python, so that each run takes about a second: long enough to be killed in.
+SWEEP = ["reproduce", "synthetic", "--runs", "4", "--samplers", "Vrb,Avare", "--steps", "decreasing", "--out", "r"]
+RECORDS = 1 + 8
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=200)
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    """What is stored, without what depends on the clock."""
+    found = {}
+    for record in Store(folder).records():
+        trace = {name: values for name, values in record.get("trace", {}).items() if name != "seconds"}
+        found[record["key"]] = (trace, record.get("facts"), record.get("optimum"))
+    return found
+
+
+def wait_for_records(folder: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("*.json"))) < count:
+        assert time.monotonic() < deadline, "nothing is being stored"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    found = run(folder, *SWEEP, "--jobs", "2")
+    assert found.returncode == 0, found.stderr
+    return numbers(folder / "r" / "runs")
+
+
+def test_killed_and_started_again(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    store = tmp_path / "r" / "runs"
+    with subprocess.Popen([*COMMAND, *SWEEP], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sweep:
+        wait_for_records(store, 4)
+        workers = psutil.Process(sweep.pid).children(recursive=True)
+        sweep.kill()
+        sweep.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive  # nobody goes on computing for nobody
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in store.glob("*.json")}
+    assert 4 <= len(before) < RECORDS
+    found = run(tmp_path, *SWEEP)
+    assert found.returncode == 0, found.stderr
+    assert f"runs: 8 wanted, {len(before) - 1} stored already" in found.stderr
+    assert numbers(store) == undisturbed  # nothing is lost, and all is as it would have been
+    for name, (content, changed) in before.items():  # nothing was run twice
+        assert ((store / name).read_bytes(), (store / name).stat().st_mtime_ns) == (content, changed)
+    assert not list(store.glob("*.claim")) and not list(store.glob("*.damaged"))
+    again = run(tmp_path, *SWEEP)
+    assert again.returncode == 0 and "runs: 8 wanted, 8 stored already" in again.stderr
+
+
+def test_two_at_once_share_the_work(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    sweeps = [
+        subprocess.Popen(
+            [*COMMAND, *SWEEP, "--jobs", "1"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    told = [sweep.communicate(timeout=200)[1] for sweep in sweeps]
+    assert [sweep.returncode for sweep in sweeps] == [0, 0], told
+    assert numbers(tmp_path / "r" / "runs") == undisturbed
+    done_here = [line for text in told for line in text.splitlines() if line.startswith("[") and " s" in line]
+    by_others = [line for line in done_here if "by another process" in line]
+    assert len(done_here) - len(by_others) == RECORDS  # each run once
+    assert not list((tmp_path / "r" / "runs").glob("*.claim"))
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "150"},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(slave)
+        self.text = ""
+
+    def read(self, until: str | None = None) -> str:
+        """What it has written until a text comes, or until it ends."""
+        deadline = time.monotonic() + 200
+        while until is None or until not in self.text:
+            assert time.monotonic() < deadline, self.text
+            if not select.select([self._master], [], [], 1.0)[0]:
+                continue
+            try:
+                part = os.read(self._master, 65536)
+            except OSError:  # its end was closed
+                break
+            if not part:
+                break
+            self.text += part.decode(errors="replace")
+        return self.text
+
+    def press(self, key: bytes) -> None:
+        os.write(self._master, key)
+
+    def wait(self) -> int:
+        self.read()
+        os.close(self._master)
+        return self.process.wait(timeout=60)
+
+
+def test_on_a_terminal(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "compare", "digits", "--runs", "2", "--epochs", "2", "--out", "r")
+    assert terminal.wait() == 0
+    assert "\x1b[" in terminal.text and "4/4" in terminal.text  # a display that is written over
+    assert "wanted" not in terminal.text  # no plain lines
+    assert "Results: r/runs" in terminal.text
+    failing = Terminal(tmp_path, "compare", "nothing")
+    assert failing.wait() == 1
+    assert failing.text.strip().startswith("avare: nothing: neither a file") and "Traceback" not in failing.text
+
+
+def test_interrupted_on_a_terminal(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    terminal = Terminal(tmp_path, *SWEEP)
+    wait_for_records(tmp_path / "r" / "runs", 3)
+    workers = psutil.Process(terminal.process.pid).children(recursive=True)
+    terminal.press(b"\x03")  # which every process of the terminal gets
+    assert terminal.wait() == 130
+    kept = len(list((tmp_path / "r" / "runs").glob("*.json")))
+    assert f"avare: interrupted; {kept} results are stored" in terminal.text and "Traceback" not in terminal.text
+    assert 3 <= kept <= RECORDS and not list((tmp_path / "r" / "runs").glob("*.claim"))
+    assert not psutil.wait_procs(workers, timeout=60)[1]
+    assert run(tmp_path, *SWEEP).returncode == 0
+    assert numbers(tmp_path / "r" / "runs") == undisturbed
+
+
+def test_interrupted_in_one_process(tmp_path: Path) -> None:
+    arguments = [*COMMAND, *SWEEP, "--jobs", "1"]
+    with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sweep:
+        wait_for_records(tmp_path / "r" / "runs", 2)
+        sweep.send_signal(signal.SIGINT)
+        _, err = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130 and "avare: interrupted; " in err and "Traceback" not in err
+
+
+def test_through_a_pipe(tmp_path: Path) -> None:
+    found = run(tmp_path, "compare", "digits", "--runs", "1", "--epochs", "1", "--json")
+    assert found.returncode == 0 and "\x1b" not in found.stdout + found.stderr
+    assert [row["sampler"] for row in json.loads(found.stdout)["runs"]] == ["Uniform", "Avare"]
+    assert "[2/2] digits" in found.stderr
+    head = subprocess.run(
+        f"{' '.join(COMMAND)} reproduce check | head -1", shell=True, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert head.returncode == 0 and "Traceback" not in head.stderr
+
+
+CLUSTER = """
+import sys
+from distributed import LocalCluster
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_on_a_dask_cluster(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    script = tmp_path / "cluster.py"
+    script.write_text(CLUSTER)
+    arguments = ("compare", "digits", "--runs", "2", "--epochs", "2")
+    with subprocess.Popen(
+        [sys.executable, str(script)], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as cluster:
+        assert cluster.stdin is not None and cluster.stdout is not None
+        address = cluster.stdout.readline().strip()
+        found = run(tmp_path, *arguments, "--dask", address, "--out", "dask")
+        cluster.stdin.close()
+    assert found.returncode == 0, found.stderr
+    assert run(tmp_path, *arguments, "--out", "here").returncode == 0
+    assert len(numbers(tmp_path / "dask" / "runs")) == 5
+    assert numbers(tmp_path / "dask" / "runs") == numbers(tmp_path / "here" / "runs")

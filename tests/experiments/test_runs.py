@@ -1,0 +1,229 @@
+"""A run is what its specification says, and nothing else: the paper's rules, by hand."""
+
+import warnings
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+import avare
+from avare.experiments import runs
+from avare.experiments.data import Data, digest, obtain
+from avare.experiments.reproduction import (
+    SETTINGS,
+    Extent,
+    descent_tasks,
+    draws_with_replacement,
+    exponent,
+    options_of,
+    parts_of,
+    table_task,
+    theory_tasks,
+)
+from avare.experiments.runs import InterruptedRun, perform
+
+EPOCHS = 2 if numba.config.DISABLE_JIT else 5
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return obtain("synthetic")[0]
+
+
+def tiny(n: int = 12, classes: int = 3, seed: int = 0) -> tuple[Any, Any]:
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(n, 4)), np.arange(n) % classes
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    return {
+        "experiment": "compare",
+        "dataset": "tiny",
+        "data_digest": "",
+        "loss": "softmax",
+        "steps": "decreasing",
+        "sampler": "Avare",
+        "options": {},
+        "seed": 1,
+        "epochs": EPOCHS,
+        "batch_size": 3,
+        "replacement": True,
+        "l2": 0.5,
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("steps", ["decreasing", "constant"])
+@pytest.mark.parametrize("sampler", ["Uniform", "Avare", "Vrb"])
+def test_a_run_is_the_papers(steps: str, sampler: str) -> None:
+    X, y = tiny()
+    record = perform(spec(steps=steps, sampler=sampler), X, y, optimum=2.0)
+    problem = avare.problems.Softmax(X, y, l2=0.5)
+    # Step by step, in plain NumPy: alpha = m / (2 N L + m mu t), or without the last term.
+    twin = getattr(avare, sampler)(12, 3, replacement=True, seed=1)
+    x, largest = np.zeros(problem.dim), float((0.5 * (X**2).sum(axis=1) + 0.5 / 12).max())
+    regret = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for epoch in range(EPOCHS + 1):
+            norms, p = problem.norms(x), twin.probabilities()
+            error = float((norms**2 / p).sum() - norms.sum() ** 2)
+            regret += error
+            row = {name: values[epoch] for name, values in record["trace"].items()}
+            assert row["objective"] == pytest.approx(problem.objective(x), rel=1e-9)
+            assert row["suboptimality"] == pytest.approx(problem.objective(x) - 2.0, rel=1e-9)
+            assert row["relative_error"] == pytest.approx(error / norms.sum() ** 2, rel=1e-6, abs=1e-12)
+            assert row["regret"] == pytest.approx(regret, rel=1e-6, abs=1e-9)
+            assert (row["epoch"], row["step"]) == (epoch, 4 * epoch)
+            for step in range(4 * epoch + 1, 4 * epoch + 5):
+                batch = twin.sample()
+                gradient, seen = problem.batch_gradient(x, batch.indices, batch.weights)
+                size = 3 / (2 * 12 * largest + (3 * 0.5 * step if steps == "decreasing" else 0.0))
+                x = x - size * (gradient + 0.5 * x)
+                twin.update(batch.indices, seen)
+    assert record["status"] == "finished" and record["optimum"] == 2.0
+    assert record["trace"]["gain"][0] is None  # JSON has no nan
+    assert set(record["seconds"]) == {"steps", "evaluation"} and min(record["seconds"].values()) >= 0.0
+    assert record["where"]["versions"]["avare"] == avare.__version__
+
+
+@pytest.mark.parametrize("name", avare.samplers.names())
+def test_every_sampler_can_be_run(name: str) -> None:
+    X, y = tiny()
+    replacement = draws_with_replacement(name)
+    options = options_of(name, "constant", 12, 2, None)
+    record = perform(spec(sampler=name, replacement=replacement, options=options, epochs=2), X, y)
+    assert record["status"] == "finished" and record["trace"]["suboptimality"] == [None] * 3
+
+
+@pytest.mark.parametrize("loss", ["logistic", "least_squares", "huber", "smoothed_hinge"])
+def test_every_loss_can_be_run(loss: str) -> None:
+    from scipy.sparse import csr_array
+
+    X, y = tiny(classes=2)
+    dense = perform(spec(loss=loss, epochs=2), X, y)
+    sparse = perform(spec(loss=loss, epochs=2), csr_array(X), y)
+    assert len(set(dense["trace"]["objective"])) == 3
+    assert np.allclose(dense["trace"]["objective"], sparse["trace"]["objective"])
+
+
+def test_what_goes_to_infinity_is_recorded_as_such() -> None:
+    X, y = tiny(classes=2)
+    record = perform(spec(loss="least_squares", l2=0.0), X, 1e200 * (1.0 + y))
+    assert record["status"] == "diverged"
+    assert all(value is None or abs(value) < 1e308 for values in record["trace"].values() for value in values)
+
+
+def test_facts_of_a_dataset(data: Data) -> None:
+    record = perform(table_task(data).spec, data.X, data.y)
+    problem = avare.problems.Logistic(data.X, data.y, l2=1.0)
+    best = problem.minimize()
+    assert record["facts"] == pytest.approx(
+        {
+            "n": 100,
+            "dim": 10,
+            "optimum": problem.objective(best),
+            "gain_at_optimum": float(avare.diagnostics.gain(problem.norms(best))),
+            "smoothness_ratio": float(avare.diagnostics.smoothness_ratio(problem.smoothness)),
+        },
+        rel=1e-9,
+    )
+
+
+@pytest.mark.parametrize("method", ["sgd", "sgld"])
+def test_the_regret_of_every_step(data: Data, method: str) -> None:
+    length = 40 if numba.config.DISABLE_JIT else 700
+    task = next(task for task in theory_tasks(data, Extent(1, theory_steps=length)) if task.spec["method"] == method)
+    record = perform(task.spec, data.X, data.y)
+    steps, regret = record["trace"]["step"], record["trace"]["regret"]
+    assert steps[0] == 1 and steps[-1] == length and len(steps) == len(regret) <= 400
+    assert (np.diff(steps) > 0).all() and (np.diff(regret) >= -1e-9 * regret[-1]).all()
+    problem = avare.problems.Logistic(data.X, data.y, l2=1.0)
+    norms = problem.norms(np.zeros(10))
+    assert regret[0] == pytest.approx(100 * (norms**2).sum() - norms.sum() ** 2)  # uniform, at 0
+    # The second step's: the same plus what the distribution after the first update costs.
+    sampler = avare.Avare(100, 1, replacement=True, seed=0, delta=1.0 if method == "sgd" else 0.5)
+    size = 1.0 / (200 * float(problem.smoothness.max()) + 1.0)
+    solve: Any = avare.sgd if method == "sgd" else avare.sgld
+    more = {} if method == "sgd" else {"seed": 0}
+    after = solve(problem, sampler, size, steps=1, **more)
+    x = after.x if method == "sgd" else after.draws[0, -1]
+    second = avare.diagnostics.cost(problem.norms(x), sampler.probabilities()) - problem.norms(x).sum() ** 2
+    assert regret[1] == pytest.approx(regret[0] + float(second))
+    assert np.isfinite(exponent(record))
+
+
+@pytest.mark.parametrize("kind", ["sgd", "sgld"])
+def test_an_interrupted_measurement_is_no_record(data: Data, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    class Ended:
+        status, seconds, trace, message = "interrupted", 0.0, None, "after step 3"
+        traces = (None,)
+
+    monkeypatch.setattr(runs, kind, lambda *arguments, **options: Ended())
+    (task,) = [task for task in theory_tasks(data, Extent(1)) if task.spec["method"] == kind]
+    with pytest.raises(InterruptedRun):
+        perform(task.spec, data.X, data.y)
+    if kind == "sgd":
+        with pytest.raises(InterruptedRun, match="after step 3"):
+            perform(spec(), *tiny())
+
+
+def test_the_papers_settings(data: Data) -> None:
+    tasks = descent_tasks("reproduce", data, "logistic", 3.0, Extent(runs=2))
+    assert len(tasks) == len({task.key for task in tasks}) == 2 * 2 * 4
+    assert {task.optimum for task in tasks} == {3.0}
+    longest = float(np.linalg.norm(data.X, axis=1).max())
+    for task in tasks:
+        spec = task.spec
+        assert (spec["l2"], spec["epochs"], spec["batch_size"], spec["replacement"]) == (1.0, 100, 1, True)
+        if spec["sampler"] == "Avare":
+            expected = 0.0 if spec["steps"] == "decreasing" else 1 / 500
+            assert spec["options"] == {"delta": 1.0, "p_min": expected}
+            floor = avare.schedules.floor(100, 1, **spec["options"])
+            assert floor.c == pytest.approx(1 / (1 / 100 - expected))
+        elif spec["sampler"] != "Uniform":
+            assert spec["options"] == {"horizon": 10_000, "bound": pytest.approx(longest), "keep_limits": True}
+    quick = descent_tasks("reproduce", data, "logistic", 3.0, Extent.quick(("constant",), ("Uniform",)))
+    assert [(task.spec["seed"], task.spec["steps"]) for task in quick] == [(0, "constant"), (1, "constant")]
+    assert SETTINGS["mnist"].batch_size == SETTINGS["ijcnn1"].batch_size == SETTINGS["cifar10"].batch_size == 128
+
+
+def test_what_may_be_asked_for() -> None:
+    assert parts_of(["all"]) == ["synthetic", "mnist", "ijcnn1", "cifar10", "table", "theory"]
+    with pytest.raises(ValueError, match="what = 'imagenet': must be one of synthetic"):
+        parts_of(["mnist", "imagenet"])
+
+
+def test_how_to_draw() -> None:
+    assert draws_with_replacement("Avare") and not draws_with_replacement("Avare", wanted=False)
+    assert draws_with_replacement("Mabs", wanted=False) and not draws_with_replacement("Stratified")
+
+
+def test_data_are_known_by_what_is_in_them(data: Data) -> None:
+    from scipy.sparse import csr_array
+
+    assert len(data) == 100 and data.digest == obtain("synthetic")[0].digest
+    X, y = np.eye(3), np.arange(3)
+    others = [(X, y), (X.astype(np.float32), y), (2 * X, y), (X, y + 1), (csr_array(X), y), (np.eye(9)[:1], y)]
+    assert len({digest(*other) for other in others}) == len(others)
+    assert digest(np.asfortranarray(X), y) == digest(X, y)
+
+
+def test_the_surroundings_where_little_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import PackageNotFoundError
+    from pathlib import Path
+
+    def nothing(*arguments: Any) -> str:
+        raise OSError
+
+    def none(package: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", nothing)
+    monkeypatch.setattr(runs, "version", none)
+    monkeypatch.setattr("platform.processor", lambda: "")
+    found = runs.surroundings()
+    assert found["processor"] == "unknown processor" and list(found["versions"]) == ["python"]
+    monkeypatch.setattr(Path, "read_text", lambda *arguments: "vendor_id: none\n")
+    assert runs.surroundings()["processor"] == "unknown processor"

@@ -1,0 +1,219 @@
+"""Records are written whole or not at all, damage is noticed, and processes leave each other alone."""
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avare.experiments import Store, StoreError
+from avare.experiments.store import canonical, checksum_of, key_of
+
+SPEC = {"experiment": "compare", "dataset": "digits", "options": {"p_min": 0.1}, "seed": 3}
+RECORD = {"spec": SPEC, "optimum": 1.25, "trace": {"epoch": [0.0, 1.0], "gain": [None, 1e-300]}}
+
+
+def place(store: Store, spec: dict[str, Any] = SPEC) -> Path:
+    return store.folder / f"{key_of(spec)}.json"
+
+
+def test_what_is_put_in_comes_out(tmp_path: Path) -> None:
+    store = Store(tmp_path / "new" / "runs")
+    assert store.get(SPEC) is None and list(store.records()) == [] and not store.folder.exists()
+    store.put(RECORD)
+    found = store.get(dict(reversed(SPEC.items())))
+    assert found is not None and found.items() >= RECORD.items() and found["format"] == 1
+    assert found["checksum"] == checksum_of(found) and found["key"] == key_of(SPEC)
+    assert [each["key"] for each in store.records()] == [key_of(SPEC)]
+    assert store.get({**SPEC, "seed": 4}) is None
+    store.put({**RECORD, "optimum": 2.5})  # replaced, not doubled
+    assert [each["optimum"] for each in store.records()] == [2.5]
+    assert [path.suffix for path in store.folder.iterdir()] == [".json"]
+    assert str(store.folder) in repr(store)
+
+
+def test_the_key_depends_on_everything_and_on_nothing_else() -> None:
+    assert key_of(SPEC) == key_of(json.loads(json.dumps(SPEC)))
+    assert len({key_of({**SPEC, "seed": 1}), key_of({**SPEC, "options": {}}), key_of(SPEC)}) == 3
+    with pytest.raises(ValueError, match="JSON"):
+        canonical({"value": float("nan")})
+
+
+@pytest.mark.parametrize("kind", ["flipped", "cut", "empty", "text", "list", "other run", "no checksum", "not UTF-8"])
+def test_a_damaged_file_is_set_aside(tmp_path: Path, kind: str) -> None:
+    store = Store(tmp_path)
+    store.put(RECORD)
+    content = place(store).read_bytes()
+    other = {**SPEC, "seed": 8}
+    store.put({**RECORD, "spec": other})
+    damaged = {
+        "flipped": content.replace(b"1.25", b"1.26"),
+        "cut": content[: len(content) // 2],
+        "empty": b"",
+        "text": b"hello",
+        "list": b"[1, 2]",
+        "other run": place(store, other).read_bytes(),
+        "no checksum": json.dumps({k: v for k, v in json.loads(content).items() if k != "checksum"}).encode(),
+        "not UTF-8": b"\xff" + content,
+    }[kind]
+    place(store).write_bytes(damaged)
+    assert store.get(SPEC) is None
+    (aside,) = store.damaged()
+    assert aside.name == f"{key_of(SPEC)}.json.damaged" and aside.read_bytes() == damaged
+    assert [each["spec"]["seed"] for each in store.records()] == [8]
+    store.put(RECORD)
+    assert store.get(SPEC) is not None
+    place(store).write_bytes(damaged)
+    assert [each["spec"]["seed"] for each in store.records()] == [8]
+    assert len(store.damaged()) == 2  # the first is kept as well
+
+
+def test_another_format_is_refused_and_not_set_aside(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(RECORD)
+    record = {**json.loads(place(store).read_text()), "format": 2}
+    place(store).write_text(json.dumps({**record, "checksum": checksum_of(record)}))
+    with pytest.raises(StoreError, match="has format 2, and this version of avare reads 1"):
+        store.get(SPEC)
+    assert place(store).exists()
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_full_disk_is_told_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, number: int
+) -> None:
+    store = Store(tmp_path)
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, function, fail)
+    with pytest.raises(StoreError, match=f"{tmp_path}: cannot write a result: {os.strerror(number)}"):
+        store.put(RECORD)
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_while_writing_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        Store(tmp_path).put(RECORD)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here first")
+    for folder in (tmp_path / "file", tmp_path / "file" / "runs"):
+        store = Store(folder)
+        assert store.get(SPEC) is None
+        with pytest.raises(StoreError, match=r"cannot be used as a folder: (File exists|Not a directory)"):
+            store.put(RECORD)
+        with pytest.raises(StoreError, match=r"cannot be used as a folder: (File exists|Not a directory)"):
+            store.claim(SPEC)
+    (tmp_path / "runs" / f"{key_of(SPEC)}.json").mkdir(parents=True)
+    with pytest.raises(StoreError, match="cannot be read"):
+        Store(tmp_path / "runs").get(SPEC)
+    with pytest.raises(StoreError, match="cannot write a result"):
+        Store(tmp_path / "runs").put(RECORD)
+    (tmp_path / "runs" / f"{key_of(SPEC)}.claim").mkdir()
+    with pytest.raises(StoreError, match="cannot claim a run"):
+        Store(tmp_path / "runs").claim(SPEC)
+
+
+def test_damage_that_cannot_be_set_aside_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    store.put(RECORD)
+    place(store).write_text("{}")
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(StoreError, match="is damaged, and cannot be set aside: Read-only"):
+        store.get(SPEC)
+
+    def gone(*arguments: Any) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "replace", gone)
+    assert store.get(SPEC) is None
+
+
+def test_what_killed_writers_left_is_taken_away_in_time(tmp_path: Path) -> None:
+    old, new = tmp_path / ".aa.1.tmp", tmp_path / ".bb.2.tmp"
+    for path in (old, new):
+        path.write_text("{")
+    os.utime(old, (time.time() - 7200,) * 2)
+    Store(tmp_path).put(RECORD)
+    assert not old.exists() and new.exists()
+    assert len(list(Store(tmp_path).records())) == 1
+
+
+def test_a_claim_is_of_one_only(tmp_path: Path) -> None:
+    store, other = Store(tmp_path), Store(tmp_path)
+    claim = store.claim(SPEC)
+    assert claim is not None and other.claim(SPEC) is None
+    second = other.claim({**SPEC, "seed": 4})
+    assert second is not None
+    claim.release()
+    claim.release()  # once more does nothing
+    with second:
+        again = other.claim(SPEC)
+    assert again is not None and store.claim(SPEC) is None
+    assert f"process {os.getpid()} since" in (tmp_path / f"{key_of(SPEC)}.claim").read_text()
+    again.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+HOLDER = """
+import sys, time
+from avare.experiments import Store
+claim = Store(sys.argv[1]).claim({"seed": 1})
+print(claim is not None, flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_claim_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "True\n"
+        assert Store(tmp_path).claim({"seed": 1}) is None
+        holder.send_signal(signal.SIGKILL)
+    claim = Store(tmp_path).claim({"seed": 1})
+    assert claim is not None  # although its file was left
+    claim.release()
+
+
+def scramble(folder: str, worker: int, start: Any) -> None:
+    """Claim, and write a file that must not be there yet, again and again."""
+    store, spec = Store(folder), {"seed": 1}
+    start.wait()
+    for _ in range(200):
+        claim = store.claim(spec)
+        if claim is not None:
+            witness = Path(folder) / "witness"
+            witness.touch(exist_ok=False)
+            witness.unlink()
+            claim.release()
+
+
+def test_no_two_processes_ever_hold_a_claim(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(3)
+    workers = [context.Process(target=scramble, args=(str(tmp_path), k, start)) for k in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]

@@ -1,0 +1,280 @@
+"""Only what is missing is run, whatever is stored, claimed or fails; side by side as one by one."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avare.experiments import Store, StoreError
+from avare.experiments import sweep as module
+from avare.experiments.comparison import compare, known, summary
+from avare.experiments.data import Data, obtain
+from avare.experiments.reproduction import Extent, exponent, reproduce
+from avare.experiments.runs import perform
+from avare.experiments.store import Claim, Record, key_of
+from avare.experiments.sweep import Task, Watch, sweep
+
+EXTENT = Extent(runs=2, epochs=2, samplers=("Uniform", "Avare"), theory_steps=30)
+
+
+class Notes(Watch):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
+        self.said.append(f"begin {len(tasks)} {len(stored)}")
+
+    def started(self, task: Task) -> None:
+        self.said.append(f"started {task.key[:8]}")
+
+    def finished(self, task: Task, record: Record, *, here: bool = True) -> None:
+        self.said.append(f"finished {task.key[:8]} {here}")
+
+    def waiting(self, tasks: Sequence[Task]) -> None:
+        self.said.append(f"waiting {len(tasks)}")
+
+    def end(self) -> None:
+        self.said.append("end")
+
+    def count(self, what: str) -> int:
+        return sum(text.startswith(what) for text in self.said)
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return obtain("synthetic")[0]
+
+
+def tasks_of(data: Data, seeds: int = 3) -> list[Task]:
+    from avare.experiments.reproduction import descent_tasks
+
+    return descent_tasks("reproduce", data, "logistic", 1.0, Extent(seeds, 2, ("decreasing",), ("Avare",)))
+
+
+def numbers(records: Sequence[Record]) -> list[Any]:
+    """What does not depend on the clock."""
+    return [
+        (record["spec"], record.get("facts"), {k: v for k, v in record.get("trace", {}).items() if k != "seconds"})
+        for record in records
+    ]
+
+
+def test_what_is_stored_is_not_run_again(tmp_path: Path) -> None:
+    store, notes = Store(tmp_path), Notes()
+    first = reproduce(["synthetic", "theory"], store, extent=EXTENT, watch=notes)
+    assert notes.count("started") == notes.count("finished") == 1 + 8 + 4
+    assert len(first) == 13 and {record["status"] for record in first} == {"finished"}
+    notes = Notes()
+    again = reproduce(["synthetic", "theory"], store, extent=EXTENT, watch=notes)
+    assert notes.said == ["begin 1 1", "end", "begin 12 12", "end"]
+    assert numbers(again) == numbers(first)
+    (tmp_path / f"{key_of(first[5]['spec'])}.json").unlink()
+    place = tmp_path / f"{key_of(first[7]['spec'])}.json"
+    place.write_text(place.read_text().replace("7", "8"))
+    notes = Notes()
+    assert numbers(reproduce(["synthetic", "theory"], store, extent=EXTENT, watch=notes)) == numbers(first)
+    assert notes.count("started") == 2 and len(store.damaged()) == 1
+    larger = Extent(3, 2, EXTENT.rules, EXTENT.samplers)
+    notes = Notes()
+    reproduce(["synthetic"], store, extent=larger, watch=notes)
+    assert notes.count("started") == 4  # the third seed only
+    assert [path.suffix for path in tmp_path.iterdir() if path.suffix not in (".json", ".damaged")] == []
+    assert all(0.0 < exponent(record) < 2.0 for record in first[-4:])
+
+
+def test_side_by_side_as_one_by_one(tmp_path: Path) -> None:
+    one = reproduce(["synthetic"], Store(tmp_path / "one"), extent=EXTENT, jobs=1)
+    two = reproduce(["synthetic"], Store(tmp_path / "two"), extent=EXTENT, jobs=2)
+    assert numbers(one) == numbers(two)
+
+
+def test_large_data_are_shared_between_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LARGE", 100)  # bytes: these are large now
+    data, loss = obtain("digits")
+    records = compare(data, loss, Store(tmp_path / "shared"), epochs=1, runs=2, jobs=2)
+    assert numbers(records) == numbers(compare(data, loss, Store(tmp_path / "own"), epochs=1, runs=2))
+
+
+def test_a_table_alone_and_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Data) -> None:
+    from avare.experiments import reproduction
+
+    monkeypatch.setattr(reproduction, "SETTINGS", {"synthetic": reproduction.SETTINGS["synthetic"]})
+    (record,) = reproduce(["table"], Store(tmp_path))
+    assert record["facts"]["n"] == 100
+    assert len(reproduce(["theory"], Store(tmp_path), extent=EXTENT)) == 4
+    with pytest.raises(ValueError, match="name = 'Best'"):
+        reproduce(["synthetic"], Store(tmp_path), extent=Extent(samplers=["Best"]))
+    with pytest.raises(ValueError, match="jobs = 0"):
+        sweep([], Store(tmp_path), jobs=0)
+    assert sweep([], Store(tmp_path)) == []
+
+
+def test_what_another_process_runs_is_waited_for(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WAIT", 0.01)
+    tasks, store, notes = tasks_of(data), Store(tmp_path), Notes()
+    claim = store.claim(tasks[1].spec)
+    assert isinstance(claim, Claim)
+    release = claim.release
+
+    class Other(Notes):
+        def waiting(self, waiting: Sequence[Task]) -> None:
+            super().waiting(waiting)
+            if self.count("waiting") == 2:  # the other one has finished
+                store.put({**perform(tasks[1].spec, data.X, data.y, 1.0), "optimum": 77.0})
+                release()
+
+    notes = Other()
+    records = sweep(tasks, store, watch=notes)
+    assert [record["optimum"] for record in records] == [1.0, 77.0, 1.0]
+    assert notes.count("started") == 2 and notes.count("waiting") == 2
+    assert f"finished {tasks[1].key[:8]} False" in notes.said
+
+
+def test_what_another_process_gave_up_is_run_here(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WAIT", 0.01)
+    tasks, store = tasks_of(data, 1), Store(tmp_path)
+    claim = store.claim(tasks[0].spec)
+    assert claim is not None
+    threading.Timer(0.1, claim.release).start()
+    (record,) = sweep(tasks, store)
+    assert record["status"] == "finished"
+
+
+def test_two_sweeps_of_one_store_share_the_work(tmp_path: Path, data: Data) -> None:
+    tasks, notes, found = tasks_of(data, 6), [Notes(), Notes()], {}
+
+    def run(k: int) -> None:
+        found[k] = sweep(tasks, Store(tmp_path), watch=notes[k])
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert numbers(found[0]) == numbers(found[1]) and len(found[0]) == 6
+    assert notes[0].count("started") + notes[1].count("started") == 6  # nothing twice
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_fails_ends_the_sweep_and_loses_nothing(tmp_path: Path, data: Data, jobs: int) -> None:
+    tasks = tasks_of(data, 3)
+    broken = Task({**tasks[2].spec, "sampler": "Best"}, data)
+    store = Store(tmp_path)
+    with pytest.raises(ValueError, match="name = 'Best'"):
+        sweep([*tasks[:2], broken], store, jobs=jobs)
+    assert len(list(store.records())) == 2
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}  # no claim is left
+    assert len(sweep(tasks, store, jobs=jobs)) == 3
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_store_that_fails_is_told(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
+    store, tasks, claims = Store(tmp_path), tasks_of(data, 4), []
+    real = store.claim
+
+    def claim(spec: Any) -> Any:
+        claims.append(spec)
+        if len(claims) > 2:
+            raise StoreError("no claims left")
+        return real(spec)
+
+    monkeypatch.setattr(store, "claim", claim)
+    with pytest.raises(StoreError, match="no claims left"):
+        sweep(tasks, store, jobs=jobs)
+    assert len(list(store.records())) == 2
+
+    def put(record: Any) -> None:
+        raise StoreError("no space left")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(store, "put", put)
+    notes = Notes()
+    with pytest.raises(StoreError, match="no space left"):
+        sweep(tasks, store, jobs=jobs, watch=notes)
+    assert notes.said[-1] == "end" and not list(tmp_path.glob("*.claim"))
+
+
+def test_an_interrupted_run_is_not_stored(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks, store, done = tasks_of(data, 3), Store(tmp_path), []
+    real = perform
+
+    def failing(*arguments: Any) -> Record:
+        done.append(arguments)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(module, "perform", failing)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tasks, store)
+    assert len(list(store.records())) == 1 and not list(tmp_path.glob("*.claim"))
+
+
+def test_a_dask_scheduler_that_is_not_there(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(module, "_CONNECTING", "200ms")
+    with pytest.raises(ConnectionError, match=r"dask = 'tcp://127\.0\.0\.1:9': no scheduler answers there"):
+        sweep(tasks_of(data, 1), Store(tmp_path), dask="tcp://127.0.0.1:9")
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    with pytest.raises(ImportError, match=r"needs distributed: pip install 'avare\[dask\]'"):
+        sweep(tasks_of(data, 1), Store(tmp_path), dask="tcp://127.0.0.1:9")
+
+
+def test_comparisons(tmp_path: Path) -> None:
+    data, loss = obtain("digits")
+    store = Store(tmp_path)
+    facts, *runs = compare(
+        data,
+        loss,
+        store,
+        samplers=["Avare", "Stratified", "Mabs", "Uniform"],
+        rules=("constant",),
+        epochs=2,
+        runs=2,
+        batch_size=64,
+        l2=0.5,
+        replacement=False,
+    )
+    assert facts["facts"]["n"] == 1797 and len(runs) == 8
+    assert [run["spec"]["replacement"] for run in runs[:4]] == [False, False, True, False]
+    assert runs[0]["spec"]["options"]["p_min"] == pytest.approx(1 / (5 * 1797))
+    rows = {row["sampler"]: row for row in summary([facts, *runs])}
+    assert list(rows) == ["Avare", "Stratified", "Mabs", "Uniform"]
+    ends = [run["trace"]["suboptimality"][-1] for run in runs if run["spec"]["sampler"] == "Uniform"]
+    assert rows["Uniform"]["suboptimality"] == pytest.approx(sum(ends) / 2)
+    assert rows["Uniform"]["epochs_to_uniform"] == 2 and rows["Avare"]["runs"] == 2
+    with pytest.raises(ValueError, match="batch_size = 2000: must be at most n = 1797 without replacement"):
+        compare(data, loss, store, batch_size=2000, replacement=False)
+    alone = summary([run for run in runs if run["spec"]["sampler"] == "Avare"])
+    assert alone[0]["epochs_to_uniform"] is None
+    diverged = [{**run, "status": "diverged"} if run["spec"]["sampler"] == "Avare" else run for run in runs]
+    (row,) = [row for row in summary(diverged) if row["sampler"] == "Avare"]
+    assert row["diverged"] == 2 and row["suboptimality"] is None and row["epochs_to_uniform"] is None
+    behind = [
+        {**run, "trace": {**run["trace"], "suboptimality": [1e9] * 3}} if run["spec"]["sampler"] == "Avare" else run
+        for run in runs
+    ]
+    (row,) = [row for row in summary(behind) if row["sampler"] == "Avare"]
+    assert row["epochs_to_uniform"] is None
+    assert known(" OSMD ") == "Osmd" and known("Other") == "Other"
+
+
+def test_a_worker_follows_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+    import signal
+
+    parents, ended = [7, 7, 1], threading.Event()
+    monkeypatch.setattr(module, "_WAIT", 0.0)
+    monkeypatch.setattr(os, "getppid", lambda: parents.pop(0) if parents else 1)
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        module._follow_the_parent(7)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.wait(30) and parents == []
