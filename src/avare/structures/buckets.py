@@ -64,6 +64,7 @@ from avare.structures.cells import (
     UNMARKED,
     add,
     allocate,
+    bring_back,
     check_members,
     encode,
     export,
@@ -74,6 +75,7 @@ from avare.structures.cells import (
     move,
     narrow,
     norms_of,
+    set_aside,
     settle,
     slot_of,
     unit_of,
@@ -586,12 +588,9 @@ def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
         while arrays.members[slots[j]] < 0:  # else it stood at an end, and went with another of its cell
             cell = (arrays.members[slots[j]] & UNMARKED) >> (INDEX_BITS + CELL_SHIFT)
             end = slot_of(arrays.directory, arrays.tables, cell, arrays.cells[cell, COUNT] - 1)
-            hole = end if arrays.members[end] < 0 else slots[j]
-            member = arrays.members[hole] & UNMARKED
-            arrays.members[hole] = arrays.members[end]
-            arrays.members[end] = member
-            holes[aside], ends[aside], aside = hole, end, aside + 1
-            code = member >> INDEX_BITS
+            holes[aside], ends[aside] = set_aside(arrays.members, slots[j], end), end
+            aside += 1
+            code = arrays.members[end] >> INDEX_BITS
             add(arrays.cells, cell, -1, -mantissa_of(code))
             add(arrays.octaves, code >> MANTISSA_BITS, -1, -mantissa_of(code))
             if cell == crossing and code >> _BIN_SHIFT >= first:
@@ -606,9 +605,6 @@ def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
             if total < 0.5 * exact:  # too much was subtracted to trust the rest
                 total = exact = _weigh(arrays, crossing, threshold, part_count, part_sum)
     for j in range(size - 1, -1, -1):
-        member = arrays.members[ends[j]]
-        arrays.members[ends[j]] = arrays.members[holes[j]]
-        arrays.members[holes[j]] = member
-        code = member >> INDEX_BITS
+        code = bring_back(arrays.members, holes[j], ends[j]) >> INDEX_BITS
         add(arrays.cells, code >> CELL_SHIFT, 1, mantissa_of(code))
         add(arrays.octaves, code >> MANTISSA_BITS, 1, mantissa_of(code))

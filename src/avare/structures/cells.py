@@ -221,6 +221,25 @@ def narrow(registers, octaves):
             registers[LOW] += 1
 
 
+@inlined
+def set_aside(members, slot, end):
+    """Swap a marked member, at the end of its cell or else at a slot, with that at the end; return where it stood."""
+    hole = end if members[end] < 0 else slot
+    member = members[hole] & UNMARKED
+    members[hole] = members[end]
+    members[end] = member
+    return hole
+
+
+@inlined
+def bring_back(members, hole, end):
+    """Undo the last `set_aside`."""
+    member = members[end]
+    members[end] = members[hole]
+    members[hole] = member
+    return member
+
+
 @kernel
 def lay_out(arrays):
     """Give each cell, whose count is known, its pages, one after another; return each cell's first slot."""
