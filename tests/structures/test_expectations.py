@@ -80,7 +80,7 @@ def test_keeps_what_it_is_told() -> None:
     assert np.isnan(expectations.norms()).all()
     kept = np.full(n, np.nan)
     for _ in range(30):
-        indices = generator.integers(0, n, 200)
+        indices = generator.integers(0, n - 1, 200)  # the last is never seen
         norms = generator.lognormal(0.0, 5.0, 200) * (generator.random(200) > 0.1)
         expectations.learn(indices, norms, keep=0.9)
         kept[indices] = norms

@@ -29,12 +29,12 @@ class Calibrated(Sampler):
 
     Choose it where steps stay large, as for neural networks: norms remembered from before are then
     out of date, most of all the small ones, and trusting them can be worse than drawing uniformly.
-    Where norms settle, it becomes `Avare`: each p within a factor 9/8 of its own, the variance
-    within 0.4 %. No regret bound is proved for it.
+    Where norms settle, it becomes `Avare`: each p within about a factor 9/8 of its own, the variance
+    within 0.4 %. The paper's regret bound is not proved for it.
 
-    A square goes to the cell in which its example stands when the norm is told. Nothing is known of
-    those never seen but what others of them turned out to have; until then, the mean of v over all
-    examples seen.
+    A square goes to the cell in which its example stands before the update that tells it. Of those
+    never seen, what others of them turned out to have is expected, with the mean of v over all
+    examples seen in place of :math:`h_c^2`.
 
     Cost: O(batch_size) a step, whatever n. Memory: 13 bytes an example and 4 MB.
 
@@ -56,7 +56,8 @@ class Calibrated(Sampler):
     c
         C, at least (and by default) 1 / (1/n - p_min), at most a million n.
     p_min
-        In [0, 1/n], what the floor falls to.
+        In [0, 1/n], what the floor falls to. 0 will do also for steps that stay large: what some
+        members of a cell turn out to have is learned for all.
     initial_norms
         What to remember at the start; by default nothing.
     seed
