@@ -23,7 +23,7 @@ from synthetic import adaptation
 
 BATCH_SIZE = 128
 SIZES = [10**4, 10**6, 10**7]
-LIMITED = ("Mabs", "Vrb", "Srg", "Static")
+LIMITS = {"Calibrated": 1.2, "Mabs": 2.0, "Vrb": 2.0, "Srg": 2.0, "Static": 2.0}  # times Avare's cost
 Step = Callable[[], object]
 SYNTHETIC = (
     "Relative error of the distribution on the paper's synthetic problem: mean over the last five of 100 epochs, "
@@ -37,6 +37,7 @@ def step_of(name: str, n: int) -> Step:
     norms = generator.lognormal(0.0, 2.0, n)
     arguments: dict[str, dict[str, Any]] = {
         "Avare": {"initial_norms": norms},
+        "Calibrated": {"initial_norms": norms},
         "Static": {"smoothness": norms},
         "Safe": {"smoothness": norms, "bound": 1e5},
         "Mixture": {"components": np.stack([norms, norms[::-1]])},
@@ -70,11 +71,11 @@ def report(result: dict[str, Any]) -> str:
     limits = [
         [
             f"{name}, N = {int(n):.0e}",
-            "≤ 2 × Avare",
+            f"≤ {limit:g} × Avare",
             f"{each[name] / each['Avare']:.2f} ×",
-            "yes" if each[name] <= 2.0 * each["Avare"] else "**no**",
+            "yes" if each[name] <= limit * each["Avare"] else "**no**",
         ]
-        for name in LIMITED
+        for name, limit in LIMITS.items()
         for n, each in result["costs"].items()
     ]
     errors = sorted(result["adaptation"].items(), key=lambda item: float(np.mean(item[1])))

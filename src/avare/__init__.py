@@ -12,6 +12,7 @@ from avare import structures as structures
 from avare.batch import Batch as Batch
 from avare.batch import batch_weights as batch_weights
 from avare.samplers import Avare as Avare
+from avare.samplers import Calibrated as Calibrated
 from avare.samplers import Mabs as Mabs
 from avare.samplers import Mixture as Mixture
 from avare.samplers import Optimal as Optimal

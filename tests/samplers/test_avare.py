@@ -8,7 +8,7 @@ from numba.core.dispatcher import Dispatcher
 import avare
 from avare import batch, validation
 from avare.samplers import base
-from avare.structures import buckets, floored, groups, intervals, newton, order_tree, weights
+from avare.structures import buckets, cells, expectations, floored, groups, intervals, newton, order_tree, weights
 
 
 def test_probabilities_are_lemma_1_at_the_scheduled_floor() -> None:
@@ -78,7 +78,8 @@ def test_a_state_of_other_hyperparameters_is_refused() -> None:
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
 @pytest.mark.parametrize(
-    "module", [buckets, order_tree, weights, groups, floored, intervals, newton, batch, base, validation]
+    "module",
+    [buckets, cells, expectations, order_tree, weights, groups, floored, intervals, newton, batch, base, validation],
 )
 def test_kernels_release_the_gil_and_are_cached(module: object) -> None:
     kernels = [value for _, value in inspect.getmembers(module, lambda value: isinstance(value, Dispatcher))]

@@ -2,6 +2,7 @@
 
 from avare.samplers.avare import Avare as Avare
 from avare.samplers.base import Sampler as Sampler
+from avare.samplers.calibrated import Calibrated as Calibrated
 from avare.samplers.limits import LimitWarning as LimitWarning
 from avare.samplers.mabs import Mabs as Mabs
 from avare.samplers.mixture import Mixture as Mixture

@@ -21,7 +21,7 @@ from avare import validation
 from avare.batch import Batch
 from avare.compilation import lean
 from avare.randomness import Seed, uniform_source
-from avare.structures.buckets import MAX_EXAMPLES
+from avare.structures.cells import MAX_EXAMPLES
 
 State = dict[str, Any]
 

@@ -3,5 +3,7 @@
 from avare.structures.base import Solution as Solution
 from avare.structures.base import Structure as Structure
 from avare.structures.buckets import Buckets as Buckets
+from avare.structures.expectations import Calibration as Calibration
+from avare.structures.expectations import Expectations as Expectations
 from avare.structures.order_tree import OrderTree as OrderTree
 from avare.structures.weights import Weights as Weights

@@ -28,9 +28,7 @@ it with probability (its mass) / (the largest in the cell), at least 8/9; cells 
 choices. One uniform number serves all three choices: as in inverse-transform
 sampling, each ``p_i`` is realised to an absolute 2^-53.
 
-*Move.* The members of a cell fill pages of 128, taken from a common pool and found through
-a two-level page table. Moving a member to another cell fills its hole with the last member
-of the old cell and appends it to the new one: two writes, however far apart the cells are.
+*Move.* Two writes, however far apart the cells are: see `cells`, which also tells what a code is.
 
 *Example.* Norms 1.0, 1.5, 6.0, 0.0: octaves hold {1.0, 1.5}, {6.0} and the zero. For the
 floor 0.1, going down from the top: at ``e = 4``, Z = 6 + 3 * 4 = 18 and 4/18 > 0.1, go on;
@@ -48,37 +46,51 @@ from avare import validation
 from avare.compilation import inlined, kernel, lean
 from avare.randomness import Source, next_uniform
 from avare.structures.base import Solution, Structure
+from avare.structures.cells import (
+    CELL_SHIFT,
+    CELLS,
+    CELLS_AN_OCTAVE,
+    CODE_SMALLEST,
+    COUNT,
+    IMPLICIT,
+    INDEX_BITS,
+    INDEX_MASK,
+    LOW,
+    MANTISSA_BITS,
+    MARK,
+    MAX_EXAMPLES,
+    OCTAVES,
+    REGISTERS,
+    SUM,
+    TOP,
+    UNMARKED,
+    add,
+    allocate,
+    bring_back,
+    check_members,
+    encode,
+    export,
+    fill,
+    find_fault,
+    lay_out,
+    mantissa_of,
+    move,
+    narrow,
+    norms_of,
+    set_aside,
+    settle,
+    slot_of,
+    unit_of,
+    value_of,
+)
 
-_OCTAVES = 278  # the zeros, then 2^-149 up to 2^128: every float32, subnormals included
-_MANTISSA_BITS = 23
-_CELL_SHIFT = 20
 _BIN_SHIFT = 13
-_CELLS = _OCTAVES << (_MANTISSA_BITS - _CELL_SHIFT)
-_BINS = _OCTAVES << (_MANTISSA_BITS - _BIN_SHIFT)
-_CELLS_AN_OCTAVE = 1 << (_MANTISSA_BITS - _CELL_SHIFT)
-_BINS_A_CELL = 1 << (_CELL_SHIFT - _BIN_SHIFT)
-_BINS_AN_OCTAVE = 1 << (_MANTISSA_BITS - _BIN_SHIFT)
-_IMPLICIT = 1 << _MANTISSA_BITS
-_CODE_OFFSET = (1023 - 150) << _MANTISSA_BITS  # float64's exponent field at octave 0
-_CODE_SMALLEST = 1 << _MANTISSA_BITS
-_CODE_LARGEST = (_OCTAVES << _MANTISSA_BITS) - 1
-_UNIT_EXPONENT = 1023 - 173  # float64's exponent field for the unit of octave 0
-
-_INDEX_BITS = 31  # a member is code << 31 | index, positive; its sign marks it as drawn
-_INDEX_MASK = (1 << _INDEX_BITS) - 1
-_UNMARKED = np.int64(0x7FFFFFFFFFFFFFFF)
-_MARK = ~_UNMARKED
-_PAGE_BITS = 7
-_PAGE = 1 << _PAGE_BITS
-_TABLE_BITS = 7
-_TABLE = 1 << _TABLE_BITS
-MAX_EXAMPLES = (1 << _INDEX_BITS) - (1 << 20)
-
+_BINS = OCTAVES << (MANTISSA_BITS - _BIN_SHIFT)
+_BINS_A_CELL = 1 << (CELL_SHIFT - _BIN_SHIFT)
+_BINS_AN_OCTAVE = 1 << (MANTISSA_BITS - _BIN_SHIFT)
+_BIN, _PART_COUNT, _PART_SUM = range(REGISTERS, REGISTERS + 3)  # further entries of `registers`
 _GUIDE = 512  # parts of the whole mass, each with the cell where it begins
 _GUIDED = 16  # draws from which on the guide is worth its making, if there are not many more cells
-
-_COUNT, _SUM = 0, 1  # columns of `octaves` and `cells`
-_TOP, _LOW, _FREE_PAGES, _FREE_TABLES, _BIN, _PART_COUNT, _PART_SUM = range(7)  # entries of `registers`
 
 
 class _Arrays(NamedTuple):
@@ -137,13 +149,8 @@ class Buckets(Structure):
         self = cls.__new__(cls)
         self.n = n
         self._arrays = a = _allocate(n)
-        a.members[:n] = a.slots[:] = np.arange(n)
-        a.octaves[0, _COUNT] = a.cells[0, _COUNT] = a.bins[0, _COUNT] = n
-        pages, tables = -(-n // _PAGE), -(-n // (_PAGE * _TABLE))
-        a.tables[:pages] = np.arange(pages)
-        a.directory[0, :tables] = np.arange(tables)
-        a.registers[_FREE_PAGES] -= pages
-        a.registers[_FREE_TABLES] -= tables
+        fill(a, 0)
+        a.octaves[0, COUNT] = a.bins[0, COUNT] = n
         return self
 
     @classmethod
@@ -154,14 +161,15 @@ class Buckets(Structure):
         self = cls.__new__(cls)
         self.n = n
         self._arrays = _allocate(n)
-        fault = int(_restore(self._arrays, state))
+        fault = int(find_fault(self._arrays, state, 0))
         if fault >= 0:
             raise ValueError(f"state[{fault}] = {state[fault]}: does not fit what stands before it")
+        _restore(self._arrays, state)
         return self
 
     def state(self) -> NDArray[np.int64]:
         """All there is to save: code and index of each member, cell by cell. O(N)."""
-        return _export(self._arrays)
+        return export(self._arrays)
 
     @property
     def arrays(self) -> "_Arrays":
@@ -175,7 +183,7 @@ class Buckets(Structure):
 
     def norms(self) -> NDArray[np.float64]:
         """The norms as they are kept, by index. O(N)."""
-        return _norms(self._arrays)
+        return norms_of(self._arrays)
 
     def total(self) -> float:
         """The sum of all norms, correctly rounded. O(1).
@@ -185,7 +193,7 @@ class Buckets(Structure):
         >>> Buckets([2.0**100, 1.0, 2.0**-100]).total() == 2.0**100
         True
         """
-        whole = sum(int(each) << octave for octave, each in enumerate(self._arrays.octaves[:, _SUM]))
+        whole = sum(int(each) << octave for octave, each in enumerate(self._arrays.octaves[:, SUM]))
         return float(Fraction(whole, 1 << 173))
 
     def replace(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
@@ -215,22 +223,13 @@ class Buckets(Structure):
     def check(self) -> None:
         """Assert every invariant. O(N)."""
         a = self._arrays
-        slots = np.concatenate(
-            [np.empty(0, np.int64), *(_slots_of_cell(a, c) for c in np.flatnonzero(a.cells[:, _COUNT]))]
-        )
-        members = a.members[slots]
-        assert (members >= 0).all(), "a member is still marked as drawn"
-        codes, indices = members >> _INDEX_BITS, members & _INDEX_MASK
-        assert np.array_equal(np.sort(indices), np.arange(self.n)), "not every index is there once"
-        assert np.array_equal(a.slots[indices], slots), "an index points to another slot than its own"
-        assert (codes[codes != 0] >= _CODE_SMALLEST).all() and (codes <= _CODE_LARGEST).all(), "a code out of range"
-        mantissas = np.where(codes > 0, codes & (_IMPLICIT - 1) | _IMPLICIT, 0)
-        by_cell = np.repeat(np.arange(_CELLS), a.cells[:, _COUNT])
-        assert np.array_equal(codes >> _CELL_SHIFT, by_cell), "a member stands in a cell that is not its own"
+        codes = check_members(a)
+        assert (codes[codes != 0] >= CODE_SMALLEST).all(), "a code out of range"
+        mantissas = np.where(codes > 0, codes & (IMPLICIT - 1) | IMPLICIT, 0)
         for name, counts, sums, shift in (
-            ("octave", a.octaves[:, _COUNT], a.octaves[:, _SUM], _MANTISSA_BITS),
-            ("cell", a.cells[:, _COUNT], a.cells[:, _SUM], _CELL_SHIFT),
-            ("bin", a.bins[:, _COUNT], a.bins[:, _SUM], _BIN_SHIFT),
+            ("octave", a.octaves[:, COUNT], a.octaves[:, SUM], MANTISSA_BITS),
+            ("cell", a.cells[:, COUNT], a.cells[:, SUM], CELL_SHIFT),
+            ("bin", a.bins[:, COUNT], a.bins[:, SUM], _BIN_SHIFT),
         ):
             exact = np.zeros(len(sums), dtype=np.int64)
             np.add.at(exact, codes >> shift, mantissas)
@@ -238,128 +237,28 @@ class Buckets(Structure):
                 f"{name} counts are wrong"
             )
             assert np.array_equal(sums, exact), f"{name} sums are wrong"
-        used = np.flatnonzero(a.octaves[1:, _COUNT]) + 1
-        assert used.size == 0 or a.registers[_LOW] <= used[0] <= used[-1] <= a.registers[_TOP], (
-            "octaves in use are missed"
-        )
         crossing = int(a.registers[_BIN])
         above = slice(crossing + 1, (crossing // _BINS_A_CELL + 1) * _BINS_A_CELL)
         kept = (a.registers[_PART_COUNT], a.registers[_PART_SUM])
-        assert kept == (a.bins[above, _COUNT].sum(), a.bins[above, _SUM].sum()), (
+        assert kept == (a.bins[above, COUNT].sum(), a.bins[above, SUM].sum()), (
             "what is kept of the last threshold is wrong"
         )
-        pages_used = int((-(-a.cells[:, _COUNT] // _PAGE)).sum())
-        tables_used = int((-(-a.cells[:, _COUNT] // (_PAGE * _TABLE))).sum())
-        free_pages = a.free_pages[: a.registers[_FREE_PAGES]]
-        free_tables = a.free_tables[: a.registers[_FREE_TABLES]]
-        assert len(free_pages) + pages_used == len(a.free_pages), "pages were lost"
-        assert len(free_tables) + tables_used == len(a.free_tables), "page tables were lost"
-        assert len(np.unique(free_pages)) == len(free_pages), "a page is free twice"
-        assert not np.isin(slots >> _PAGE_BITS, free_pages).any(), "a page is both free and in use"
 
 
 def _allocate(n: int) -> _Arrays:
-    # A cell's last page and last table may be nearly empty, but no more cells than examples are in use.
-    spare = min(n, _CELLS) + 1
-    pages = n // _PAGE + spare
-    tables = n // (_PAGE * _TABLE) + spare
-    return _Arrays(
-        members=np.empty(pages * _PAGE, dtype=np.int64),
-        slots=np.empty(n, dtype=np.int32),
-        octaves=np.zeros((_OCTAVES, 2), dtype=np.int64),
-        cells=np.zeros((_CELLS, 2), dtype=np.int64),
+    arrays = _Arrays(
+        **allocate(n, registers=REGISTERS + 3),
+        octaves=np.zeros((OCTAVES, 2), dtype=np.int64),
         bins=np.zeros((_BINS, 2), dtype=np.int64),
-        directory=np.empty((_CELLS, n // (_PAGE * _TABLE) + 1), dtype=np.int32),
-        tables=np.empty(tables * _TABLE, dtype=np.int32),
-        free_pages=np.arange(pages - 1, -1, -1, dtype=np.int32),
-        free_tables=np.arange(tables - 1, -1, -1, dtype=np.int32),
-        registers=np.array([0, _OCTAVES, pages, tables, _BINS_A_CELL - 1, 0, 0], dtype=np.int64),
-        masses=np.empty(_OCTAVES, dtype=np.float64),
-        cumulative=np.empty(_CELLS, dtype=np.float64),
+        masses=np.empty(OCTAVES, dtype=np.float64),
+        cumulative=np.empty(CELLS, dtype=np.float64),
         guide=np.empty(_GUIDE, dtype=np.int32),
     )
+    arrays.registers[_BIN] = _BINS_A_CELL - 1
+    return arrays
 
 
-# --- codes ---------------------------------------------------------------------------------
-
-
-@inlined
-def _encode(norm):
-    """The code of a norm: its float64 bits, rounded to a 23-bit mantissa, half to even."""
-    if norm == 0.0:
-        return 0
-    bits = np.float64(norm).view(np.int64)
-    code = ((bits + ((1 << 28) - 1) + ((bits >> 29) & 1)) >> 29) - _CODE_OFFSET
-    return min(max(code, _CODE_SMALLEST), _CODE_LARGEST)
-
-
-@inlined
-def _unit(octave):
-    """What a mantissa's last digit is worth: 2^(octave - 173), by its bits."""
-    return np.int64((octave + _UNIT_EXPONENT) << 52).view(np.float64)
-
-
-@inlined
-def _mantissa(code):
-    """The norm in units of its octave."""
-    return (code & (_IMPLICIT - 1)) | (_IMPLICIT if code > 0 else 0)
-
-
-@inlined
-def _value(code):
-    """The norm that a code stands for; of ``bin << 13``, the lower edge of that bin."""
-    return _mantissa(code) * _unit(code >> _MANTISSA_BITS)
-
-
-# --- members and their pages ---------------------------------------------------------------
-
-
-@inlined
-def _slot(directory, tables, cell, k):
-    """Where the k-th member of a cell stands."""
-    table = directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
-    page = tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))]
-    return (np.int64(page) << _PAGE_BITS) + (k & (_PAGE - 1))
-
-
-@inlined
-def _reserve(arrays, cell, k):
-    """Make room for the k-th member of a cell, the first of its page."""
-    if k & (_PAGE * _TABLE - 1) == 0:
-        arrays.registers[_FREE_TABLES] -= 1
-        arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)] = arrays.free_tables[arrays.registers[_FREE_TABLES]]
-    arrays.registers[_FREE_PAGES] -= 1
-    table = arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
-    arrays.tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))] = arrays.free_pages[
-        arrays.registers[_FREE_PAGES]
-    ]
-
-
-@inlined
-def _release(arrays, cell, k):
-    """Give back the page whose first member, the k-th of the cell, has gone."""
-    table = arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
-    page = arrays.tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))]
-    arrays.free_pages[arrays.registers[_FREE_PAGES]] = page
-    arrays.registers[_FREE_PAGES] += 1
-    if k & (_PAGE * _TABLE - 1) == 0:
-        arrays.free_tables[arrays.registers[_FREE_TABLES]] = table
-        arrays.registers[_FREE_TABLES] += 1
-
-
-@inlined
-def _add(groups, group, count, mantissa):
-    """Add to the count and the sum of an octave or a cell."""
-    groups[group, _COUNT] += count
-    groups[group, _SUM] += mantissa
-
-
-@inlined
-def _widen(registers, octave):
-    """Note that an octave is in use."""
-    if octave > 0:
-        registers[_TOP] = max(registers[_TOP], octave)
-        registers[_LOW] = min(registers[_LOW], octave)
+# --- updates -------------------------------------------------------------------------------
 
 
 @lean
@@ -368,136 +267,71 @@ def store(arrays, indices, norms):
     # Look up all members and their bins first: these loads do not wait for each other, those of the moves below do.
     spread = np.int64(0)
     for j in range(len(indices)):
-        old = arrays.members[arrays.slots[indices[j]]] >> _INDEX_BITS
-        spread ^= arrays.bins[old >> _BIN_SHIFT, _COUNT] ^ arrays.bins[_encode(norms[j]) >> _BIN_SHIFT, _COUNT]
+        old = arrays.members[arrays.slots[indices[j]]] >> INDEX_BITS
+        spread ^= arrays.bins[old >> _BIN_SHIFT, COUNT] ^ arrays.bins[encode(norms[j]) >> _BIN_SHIFT, COUNT]
     for j in range(len(indices)):
-        index, code = indices[j], _encode(norms[j])
+        index, code = indices[j], encode(norms[j])
         slot = np.int64(arrays.slots[index])
-        old = arrays.members[slot] >> _INDEX_BITS
+        old = arrays.members[slot] >> INDEX_BITS
         if code == old:
             continue
-        cell, old_cell = code >> _CELL_SHIFT, old >> _CELL_SHIFT
+        cell, old_cell = code >> CELL_SHIFT, old >> CELL_SHIFT
         if cell != old_cell:
-            last = arrays.cells[old_cell, _COUNT] - 1
-            moved = arrays.members[_slot(arrays.directory, arrays.tables, old_cell, last)]
-            arrays.members[slot] = moved
-            arrays.slots[moved & _INDEX_MASK] = slot
-            if last & (_PAGE - 1) == 0:
-                _release(arrays, old_cell, last)
-            end = arrays.cells[cell, _COUNT]
-            if end & (_PAGE - 1) == 0:
-                _reserve(arrays, cell, end)
-            slot = _slot(arrays.directory, arrays.tables, cell, end)
-            arrays.slots[index] = slot
-            _widen(arrays.registers, code >> _MANTISSA_BITS)
-            _add(arrays.cells, old_cell, -1, -_mantissa(old))
-            _add(arrays.cells, cell, 1, _mantissa(code))
-            _add(arrays.octaves, old >> _MANTISSA_BITS, -1, -_mantissa(old))
-            _add(arrays.octaves, code >> _MANTISSA_BITS, 1, _mantissa(code))
+            slot = move(arrays, index, slot, old_cell, cell)
+            add(arrays.cells, old_cell, -1, -mantissa_of(old))
+            add(arrays.cells, cell, 1, mantissa_of(code))
+            add(arrays.octaves, old >> MANTISSA_BITS, -1, -mantissa_of(old))
+            add(arrays.octaves, code >> MANTISSA_BITS, 1, mantissa_of(code))
         else:
-            arrays.cells[cell, _SUM] += _mantissa(code) - _mantissa(old)
-            arrays.octaves[code >> _MANTISSA_BITS, _SUM] += _mantissa(code) - _mantissa(old)
-        arrays.members[slot] = code << _INDEX_BITS | index
-        _add(arrays.bins, old >> _BIN_SHIFT, -1, -_mantissa(old))
-        _add(arrays.bins, code >> _BIN_SHIFT, 1, _mantissa(code))
+            arrays.cells[cell, SUM] += mantissa_of(code) - mantissa_of(old)
+            arrays.octaves[code >> MANTISSA_BITS, SUM] += mantissa_of(code) - mantissa_of(old)
+        arrays.members[slot] = code << INDEX_BITS | index
+        add(arrays.bins, old >> _BIN_SHIFT, -1, -mantissa_of(old))
+        add(arrays.bins, code >> _BIN_SHIFT, 1, mantissa_of(code))
         crossing = arrays.registers[_BIN]
-        if old_cell == crossing >> (_CELL_SHIFT - _BIN_SHIFT) and old >> _BIN_SHIFT > crossing:
+        if old_cell == crossing >> (CELL_SHIFT - _BIN_SHIFT) and old >> _BIN_SHIFT > crossing:
             arrays.registers[_PART_COUNT] -= 1
-            arrays.registers[_PART_SUM] -= _mantissa(old)
-        if cell == crossing >> (_CELL_SHIFT - _BIN_SHIFT) and code >> _BIN_SHIFT > crossing:
+            arrays.registers[_PART_SUM] -= mantissa_of(old)
+        if cell == crossing >> (CELL_SHIFT - _BIN_SHIFT) and code >> _BIN_SHIFT > crossing:
             arrays.registers[_PART_COUNT] += 1
-            arrays.registers[_PART_SUM] += _mantissa(code)
+            arrays.registers[_PART_SUM] += mantissa_of(code)
     return spread
-
-
-@kernel
-def _lay_out(arrays):
-    """Give each cell, whose count is known, its pages, one after another; return each cell's first slot."""
-    ends = np.empty(_CELLS, dtype=np.int64)
-    for cell in range(_CELLS):
-        ends[cell] = (len(arrays.free_pages) - arrays.registers[_FREE_PAGES]) << _PAGE_BITS
-        for k in range(0, arrays.cells[cell, _COUNT], _PAGE):
-            _reserve(arrays, cell, k)
-        if arrays.cells[cell, _COUNT] > 0:
-            _widen(arrays.registers, cell >> (_MANTISSA_BITS - _CELL_SHIFT))
-    return ends
 
 
 @inlined
 def _sum_up(arrays):
     """Make the counts and sums of cells and octaves from those of the bins."""
     for bin_ in range(_BINS):
-        if arrays.bins[bin_, _COUNT] > 0:
-            cell = bin_ >> (_CELL_SHIFT - _BIN_SHIFT)
-            octave = bin_ >> (_MANTISSA_BITS - _BIN_SHIFT)
-            _add(arrays.cells, cell, arrays.bins[bin_, _COUNT], arrays.bins[bin_, _SUM])
-            _add(arrays.octaves, octave, arrays.bins[bin_, _COUNT], arrays.bins[bin_, _SUM])
+        if arrays.bins[bin_, COUNT] > 0:
+            cell = bin_ >> (CELL_SHIFT - _BIN_SHIFT)
+            octave = bin_ >> (MANTISSA_BITS - _BIN_SHIFT)
+            add(arrays.cells, cell, arrays.bins[bin_, COUNT], arrays.bins[bin_, SUM])
+            add(arrays.octaves, octave, arrays.bins[bin_, COUNT], arrays.bins[bin_, SUM])
 
 
 @kernel
 def _build(arrays, norms):
     for index in range(len(norms)):
-        code = _encode(norms[index])
-        _add(arrays.bins, code >> _BIN_SHIFT, 1, _mantissa(code))
+        code = encode(norms[index])
+        add(arrays.bins, code >> _BIN_SHIFT, 1, mantissa_of(code))
     _sum_up(arrays)
-    ends = _lay_out(arrays)
+    ends = lay_out(arrays)
     for index in range(len(norms)):
-        code = _encode(norms[index])
-        slot = ends[code >> _CELL_SHIFT]
-        ends[code >> _CELL_SHIFT] = slot + 1
-        arrays.members[slot] = code << _INDEX_BITS | index
+        code = encode(norms[index])
+        slot = ends[code >> CELL_SHIFT]
+        ends[code >> CELL_SHIFT] = slot + 1
+        arrays.members[slot] = code << INDEX_BITS | index
         arrays.slots[index] = slot
 
 
 @kernel
 def _restore(arrays, members):
-    """Fill empty arrays from members in the order of their cells; return where that fails, or -1."""
-    n = len(members)
-    arrays.slots[:] = -1
-    cell = 0
-    for j in range(n):
-        code, index = members[j] >> _INDEX_BITS, members[j] & _INDEX_MASK
-        valid = code == 0 or _CODE_SMALLEST <= code <= _CODE_LARGEST
-        if not valid or code >> _CELL_SHIFT < cell or index >= n or arrays.slots[index] != -1:
-            return j
-        arrays.slots[index] = 0
-        cell = code >> _CELL_SHIFT
-        _add(arrays.bins, code >> _BIN_SHIFT, 1, _mantissa(code))
+    """Fill empty arrays from members in the order of their cells."""
+    for j in range(len(members)):
+        code = members[j] >> INDEX_BITS
+        add(arrays.bins, code >> _BIN_SHIFT, 1, mantissa_of(code))
     _sum_up(arrays)
-    ends = _lay_out(arrays)
-    for j in range(n):
-        cell = members[j] >> (_INDEX_BITS + _CELL_SHIFT)
-        arrays.members[ends[cell]] = members[j]
-        arrays.slots[members[j] & _INDEX_MASK] = ends[cell]
-        ends[cell] += 1
-    return -1
-
-
-@kernel
-def _export(arrays):
-    members = np.empty(len(arrays.slots), dtype=np.int64)
-    j = 0
-    for cell in range(_CELLS):
-        for k in range(arrays.cells[cell, _COUNT]):
-            members[j] = arrays.members[_slot(arrays.directory, arrays.tables, cell, k)]
-            j += 1
-    return members
-
-
-@kernel
-def _slots_of_cell(arrays, cell):
-    slots = np.empty(arrays.cells[cell, _COUNT], dtype=np.int64)
-    for k in range(len(slots)):
-        slots[k] = _slot(arrays.directory, arrays.tables, cell, k)
-    return slots
-
-
-@kernel
-def _norms(arrays):
-    norms = np.empty(len(arrays.slots), dtype=np.float64)
-    for index in range(len(norms)):
-        norms[index] = _value(arrays.members[arrays.slots[index]] >> _INDEX_BITS)
-    return norms
+    settle(arrays, members)
 
 
 # --- Lemma 1 -------------------------------------------------------------------------------
@@ -514,25 +348,19 @@ def _solve(arrays, floor):
     # Out of the tuple once: each time costs two atomic operations, on counts of references.
     octaves, cells, bins, registers = arrays.octaves, arrays.cells, arrays.bins, arrays.registers
     n = len(arrays.slots)
-    while registers[_TOP] > 0 and octaves[registers[_TOP], _COUNT] == 0:
-        registers[_TOP] -= 1
-    top = registers[_TOP]
-    if top == 0:
-        registers[_LOW] = _OCTAVES
-    else:
-        while octaves[registers[_LOW], _COUNT] == 0:
-            registers[_LOW] += 1
+    narrow(registers, octaves)
+    top = registers[TOP]
     if top == 0 or floor * n >= 1.0:  # uniform: a threshold above all norms
-        threshold = 2.0 * _IMPLICIT * _unit(top)
+        threshold = 2.0 * IMPLICIT * unit_of(top)
         return threshold, n * threshold, _BINS, 0, 0, 0
-    low = registers[_LOW]
+    low = registers[LOW]
 
     # The threshold lies below the edge of a group as long as edge / Z(edge) >= floor.
     total, above = 0.0, 0  # of the octaves above
     octave = top
     while octave >= low:
-        more, count = total + octaves[octave, _SUM] * _unit(octave), above + octaves[octave, _COUNT]
-        if _IMPLICIT * _unit(octave) * (1.0 - floor * (n - count)) < floor * more:
+        more, count = total + octaves[octave, SUM] * unit_of(octave), above + octaves[octave, COUNT]
+        if IMPLICIT * unit_of(octave) * (1.0 - floor * (n - count)) < floor * more:
             break
         total, above = more, count
         octave -= 1
@@ -540,12 +368,12 @@ def _solve(arrays, floor):
         threshold = floor * total / (1.0 - floor * (n - above))
         return threshold, total + threshold * (n - above), low * _BINS_AN_OCTAVE, above, 0, 0
 
-    unit = _unit(octave)
+    unit = unit_of(octave)
     part_sum, part_count = 0, 0  # of the cells above, in this octave
-    cell = octave * _CELLS_AN_OCTAVE + _CELLS_AN_OCTAVE - 1
-    while cell > octave * _CELLS_AN_OCTAVE:
-        sum_, count = part_sum + cells[cell, _SUM], part_count + cells[cell, _COUNT]
-        if _value(cell << _CELL_SHIFT) * (1.0 - floor * (n - above - count)) < floor * (total + sum_ * unit):
+    cell = octave * CELLS_AN_OCTAVE + CELLS_AN_OCTAVE - 1
+    while cell > octave * CELLS_AN_OCTAVE:
+        sum_, count = part_sum + cells[cell, SUM], part_count + cells[cell, COUNT]
+        if value_of(cell << CELL_SHIFT) * (1.0 - floor * (n - above - count)) < floor * (total + sum_ * unit):
             break
         part_sum, part_count = sum_, count
         cell -= 1
@@ -554,24 +382,25 @@ def _solve(arrays, floor):
     # Of the bins above, in this cell: from where the last threshold stood, for it moves little.
     last = cell * _BINS_A_CELL + _BINS_A_CELL - 1
     bin_, part_sum, part_count = last, 0, 0
-    if registers[_BIN] >> (_CELL_SHIFT - _BIN_SHIFT) == cell:
+    if registers[_BIN] >> (CELL_SHIFT - _BIN_SHIFT) == cell:
         bin_, part_sum, part_count = registers[_BIN], registers[_PART_SUM], registers[_PART_COUNT]
     while bin_ < last and (
-        _value((bin_ + 1) << _BIN_SHIFT) * (1.0 - floor * (n - above - part_count)) < floor * (total + part_sum * unit)
+        value_of((bin_ + 1) << _BIN_SHIFT) * (1.0 - floor * (n - above - part_count))
+        < floor * (total + part_sum * unit)
     ):
         bin_ += 1
-        part_sum, part_count = part_sum - bins[bin_, _SUM], part_count - bins[bin_, _COUNT]
+        part_sum, part_count = part_sum - bins[bin_, SUM], part_count - bins[bin_, COUNT]
     while bin_ > cell * _BINS_A_CELL:
-        sum_, count = part_sum + bins[bin_, _SUM], part_count + bins[bin_, _COUNT]
-        if _value(bin_ << _BIN_SHIFT) * (1.0 - floor * (n - above - count)) < floor * (total + sum_ * unit):
+        sum_, count = part_sum + bins[bin_, SUM], part_count + bins[bin_, COUNT]
+        if value_of(bin_ << _BIN_SHIFT) * (1.0 - floor * (n - above - count)) < floor * (total + sum_ * unit):
             break
         part_sum, part_count = sum_, count
         bin_ -= 1
     registers[_BIN], registers[_PART_SUM], registers[_PART_COUNT] = bin_, part_sum, part_count
     total, above = total + part_sum * unit, above + part_count
 
-    threshold = _value((bin_ + 1) << _BIN_SHIFT)
-    if bins[bin_, _COUNT] == 0:
+    threshold = value_of((bin_ + 1) << _BIN_SHIFT)
+    if bins[bin_, COUNT] == 0:
         threshold = min(threshold, floor * total / (1.0 - floor * (n - above)))
     return threshold, total + threshold * (n - above), bin_ + 1, above, part_count, part_sum
 
@@ -581,8 +410,8 @@ def _probabilities(arrays, floor):
     threshold, scale, first, _, _, _ = _solve(arrays, floor)
     probabilities = np.empty(len(arrays.slots), dtype=np.float64)
     for index in range(len(probabilities)):
-        code = arrays.members[arrays.slots[index]] >> _INDEX_BITS
-        probabilities[index] = (_value(code) if code >> _BIN_SHIFT >= first else threshold) / scale
+        code = arrays.members[arrays.slots[index]] >> INDEX_BITS
+        probabilities[index] = (value_of(code) if code >> _BIN_SHIFT >= first else threshold) / scale
     return probabilities
 
 
@@ -592,7 +421,7 @@ def _probabilities(arrays, floor):
 @inlined
 def _cell_mass(count, sum_, cell, crossing, threshold, part_count, part_sum):
     """The sum over a cell of max(norm, threshold)."""
-    unit = _unit(cell >> (_MANTISSA_BITS - _CELL_SHIFT))
+    unit = unit_of(cell >> (MANTISSA_BITS - CELL_SHIFT))
     if cell > crossing:
         return sum_ * unit
     if cell < crossing:
@@ -603,14 +432,14 @@ def _cell_mass(count, sum_, cell, crossing, threshold, part_count, part_sum):
 @inlined
 def _octave_mass(cells, octaves, octave, crossing, threshold, part_count, part_sum):
     """The sum over an octave of max(norm, threshold)."""
-    crossed = crossing >> (_MANTISSA_BITS - _CELL_SHIFT)
+    crossed = crossing >> (MANTISSA_BITS - CELL_SHIFT)
     if octave > crossed:
-        return octaves[octave, _SUM] * _unit(octave)
+        return octaves[octave, SUM] * unit_of(octave)
     if octave < crossed:
-        return octaves[octave, _COUNT] * threshold
+        return octaves[octave, COUNT] * threshold
     mass = 0.0
-    for cell in range(octave * _CELLS_AN_OCTAVE, (octave + 1) * _CELLS_AN_OCTAVE):
-        mass += _cell_mass(cells[cell, _COUNT], cells[cell, _SUM], cell, crossing, threshold, part_count, part_sum)
+    for cell in range(octave * CELLS_AN_OCTAVE, (octave + 1) * CELLS_AN_OCTAVE):
+        mass += _cell_mass(cells[cell, COUNT], cells[cell, SUM], cell, crossing, threshold, part_count, part_sum)
     return mass
 
 
@@ -618,40 +447,40 @@ def _octave_mass(cells, octaves, octave, crossing, threshold, part_count, part_s
 def _weigh(arrays, crossing, threshold, part_count, part_sum):
     """Set the mass of each octave in use; return their sum."""
     octaves, cells, masses, registers = arrays.octaves, arrays.cells, arrays.masses, arrays.registers
-    crossed = crossing >> (_MANTISSA_BITS - _CELL_SHIFT)
+    crossed = crossing >> (MANTISSA_BITS - CELL_SHIFT)
     total = 0.0
-    for octave in range(registers[_TOP], registers[_LOW] - 1, -1):
+    for octave in range(registers[TOP], registers[LOW] - 1, -1):
         if octave > crossed:
-            mass = octaves[octave, _SUM] * _unit(octave)
+            mass = octaves[octave, SUM] * unit_of(octave)
         elif octave < crossed:
-            mass = octaves[octave, _COUNT] * threshold
+            mass = octaves[octave, COUNT] * threshold
         else:
             mass = _octave_mass(cells, octaves, octave, crossing, threshold, part_count, part_sum)
         masses[octave] = mass
         total += mass
-    masses[0] = octaves[0, _COUNT] * threshold
+    masses[0] = octaves[0, COUNT] * threshold
     return total + masses[0]
 
 
 @inlined
 def _mass(code, first, threshold):
-    return _value(code) if code >> _BIN_SHIFT >= first else threshold
+    return value_of(code) if code >> _BIN_SHIFT >= first else threshold
 
 
 @inlined
 def _rejects(code, fraction, crossing, mass):
     """Whether a proposed member falls to the difference between its mass and its cell's largest."""
-    cell = code >> _CELL_SHIFT
-    return cell >= crossing and fraction * _value((cell + 1) << _CELL_SHIFT) >= mass
+    cell = code >> CELL_SHIFT
+    return cell >= crossing and fraction * value_of((cell + 1) << CELL_SHIFT) >= mass
 
 
 @inlined
 def _place(arrays, solution, total, source, slots, fractions):
     """Draw where to look, and what is left of the random number: octave by octave, then cell by cell."""
     cells, directory, tables, octave_masses = arrays.cells, arrays.directory, arrays.tables, arrays.masses
-    top, low = arrays.registers[_TOP], arrays.registers[_LOW]
+    top, low = arrays.registers[TOP], arrays.registers[LOW]
     threshold, _, first, _, part_count, part_sum = solution
-    crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
+    crossing = (first - 1) >> (CELL_SHIFT - _BIN_SHIFT)
     for j in range(len(slots)):
         x = next_uniform(source) * total  # from the top, first by octaves
         octave = top
@@ -665,19 +494,19 @@ def _place(arrays, solution, total, source, slots, fractions):
                 while octave_masses[octave] == 0.0:
                     octave += 1
                 x = octave_masses[octave]
-        cell = octave * _CELLS_AN_OCTAVE + (_CELLS_AN_OCTAVE - 1 if octave > 0 else 0)
-        mass = _cell_mass(cells[cell, _COUNT], cells[cell, _SUM], cell, crossing, threshold, part_count, part_sum)
-        while x >= mass and cell > octave * _CELLS_AN_OCTAVE:
+        cell = octave * CELLS_AN_OCTAVE + (CELLS_AN_OCTAVE - 1 if octave > 0 else 0)
+        mass = _cell_mass(cells[cell, COUNT], cells[cell, SUM], cell, crossing, threshold, part_count, part_sum)
+        while x >= mass and cell > octave * CELLS_AN_OCTAVE:
             x -= mass
             cell -= 1
-            mass = _cell_mass(cells[cell, _COUNT], cells[cell, _SUM], cell, crossing, threshold, part_count, part_sum)
+            mass = _cell_mass(cells[cell, COUNT], cells[cell, SUM], cell, crossing, threshold, part_count, part_sum)
         while mass == 0.0:  # rounded up likewise
             cell += 1
-            mass = _cell_mass(cells[cell, _COUNT], cells[cell, _SUM], cell, crossing, threshold, part_count, part_sum)
+            mass = _cell_mass(cells[cell, COUNT], cells[cell, SUM], cell, crossing, threshold, part_count, part_sum)
             x = mass
-        place = x / mass * cells[cell, _COUNT]
-        k = min(np.int64(place), cells[cell, _COUNT] - 1)
-        slots[j], fractions[j] = _slot(directory, tables, cell, k), place - k
+        place = x / mass * cells[cell, COUNT]
+        k = min(np.int64(place), cells[cell, COUNT] - 1)
+        slots[j], fractions[j] = slot_of(directory, tables, cell, k), place - k
 
 
 @inlined
@@ -685,13 +514,13 @@ def _place_guided(arrays, solution, used, total, source, slots, fractions):
     """The same for a large batch: sums over all cells, and a guide to where in them a number belongs."""
     cells, directory, tables = arrays.cells, arrays.directory, arrays.tables
     cumulative, guide = arrays.cumulative, arrays.guide
-    highest = arrays.registers[_TOP] * _CELLS_AN_OCTAVE + _CELLS_AN_OCTAVE - 1
+    highest = arrays.registers[TOP] * CELLS_AN_OCTAVE + CELLS_AN_OCTAVE - 1
     threshold, _, first, _, part_count, part_sum = solution
-    crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
+    crossing = (first - 1) >> (CELL_SHIFT - _BIN_SHIFT)
     running, last, part = 0.0, 0, 0
     for i in range(used):
         cell = highest - i if i < used - 1 else 0
-        mass = _cell_mass(cells[cell, _COUNT], cells[cell, _SUM], cell, crossing, threshold, part_count, part_sum)
+        mass = _cell_mass(cells[cell, COUNT], cells[cell, SUM], cell, crossing, threshold, part_count, part_sum)
         if mass > 0.0:
             last = i
         running += mass
@@ -710,9 +539,9 @@ def _place_guided(arrays, solution, used, total, source, slots, fractions):
             at += 1
         below = cumulative[at - 1] if at > 0 else 0.0
         cell = highest - at if at < used - 1 else 0
-        place = (x - below) / (cumulative[at] - below) * cells[cell, _COUNT]
-        k = min(np.int64(place), cells[cell, _COUNT] - 1)
-        slots[j], fractions[j] = _slot(directory, tables, cell, k), place - k
+        place = (x - below) / (cumulative[at] - below) * cells[cell, COUNT]
+        k = min(np.int64(place), cells[cell, COUNT] - 1)
+        slots[j], fractions[j] = slot_of(directory, tables, cell, k), place - k
 
 
 @inlined
@@ -722,10 +551,10 @@ def _propose(arrays, solution, total, source, slots, indices, masses):
     In passes, so that the loads of one pass do not wait for each other.
     """
     cells, members, directory, tables = arrays.cells, arrays.members, arrays.directory, arrays.tables
-    top, low = arrays.registers[_TOP], arrays.registers[_LOW]
+    top, low = arrays.registers[TOP], arrays.registers[LOW]
     threshold, _, first, _, _, _ = solution
-    crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
-    used = (top - low + 1) * _CELLS_AN_OCTAVE + 1
+    crossing = (first - 1) >> (CELL_SHIFT - _BIN_SHIFT)
+    used = (top - low + 1) * CELLS_AN_OCTAVE + 1
     if len(slots) >= _GUIDED and 0 < used <= 8 * len(slots):
         _place_guided(arrays, solution, used, total, source, slots, masses)
     else:
@@ -733,17 +562,17 @@ def _propose(arrays, solution, total, source, slots, indices, masses):
     for j in range(len(slots)):
         indices[j] = members[slots[j]]
     for j in range(len(slots)):
-        code, fraction = (indices[j] & _UNMARKED) >> _INDEX_BITS, masses[j]
+        code, fraction = (indices[j] & UNMARKED) >> INDEX_BITS, masses[j]
         masses[j] = _mass(code, first, threshold)
         while _rejects(code, fraction, crossing, masses[j]):
-            cell = code >> _CELL_SHIFT
-            place = next_uniform(source) * cells[cell, _COUNT]
+            cell = code >> CELL_SHIFT
+            place = next_uniform(source) * cells[cell, COUNT]
             k = np.int64(place)
-            slots[j] = _slot(directory, tables, cell, k)
+            slots[j] = slot_of(directory, tables, cell, k)
             indices[j] = members[slots[j]]
-            code, fraction = (indices[j] & _UNMARKED) >> _INDEX_BITS, place - k
+            code, fraction = (indices[j] & UNMARKED) >> INDEX_BITS, place - k
             masses[j] = _mass(code, first, threshold)
-        indices[j] &= _INDEX_MASK
+        indices[j] &= INDEX_MASK
 
 
 @lean
@@ -751,7 +580,7 @@ def draw_with_replacement(arrays, floor, source, indices, probabilities):
     """Draw indices, each from all."""
     solution = _solve(arrays, floor)
     threshold, scale, first, _, part_count, part_sum = solution
-    total = _weigh(arrays, (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
+    total = _weigh(arrays, (first - 1) >> (CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
     _propose(arrays, solution, total, source, indices, indices, probabilities)
     for j in range(len(indices)):
         probabilities[j] /= scale
@@ -769,14 +598,14 @@ def draw_without_replacement(arrays, floor, source, indices, probabilities):
     size = len(indices)
     if size > (len(arrays.slots) if threshold > 0.0 else above):
         return False
-    total = _weigh(arrays, (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
+    total = _weigh(arrays, (first - 1) >> (CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
     slots = np.empty_like(indices)
     done, mass = 0, 0.0
     while done < size and mass <= 0.5 * total:
         _propose(arrays, solution, total, source, slots[done:], indices[done:], probabilities[done:])
         for j in range(done, size):
             if mass <= 0.5 * total and arrays.members[slots[j]] >= 0:
-                arrays.members[slots[j]] |= _MARK
+                arrays.members[slots[j]] |= MARK
                 slots[done], indices[done], probabilities[done] = slots[j], indices[j], probabilities[j]
                 mass += probabilities[done]
                 done += 1
@@ -784,7 +613,7 @@ def draw_without_replacement(arrays, floor, source, indices, probabilities):
         _draw_setting_aside(arrays, solution, source, slots, indices, probabilities, done)
     else:
         for j in range(size):
-            arrays.members[slots[j]] &= _UNMARKED
+            arrays.members[slots[j]] &= UNMARKED
     for j in range(size):
         probabilities[j] /= scale
     return True
@@ -798,7 +627,7 @@ def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
     at the end, so that `arrays.slots` need not know.
     """
     threshold, _, first, _, part_count, part_sum = solution
-    crossing = (first - 1) >> (_CELL_SHIFT - _BIN_SHIFT)
+    crossing = (first - 1) >> (CELL_SHIFT - _BIN_SHIFT)
     size, aside = len(indices), 0
     holes, ends = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     total, exact = 0.0, 0.0  # the mass that is left, and as it was last summed without subtracting
@@ -808,23 +637,20 @@ def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
         if j >= done:
             solution = (threshold, 0.0, first, 0, part_count, part_sum)
             _propose(arrays, solution, total, source, slots[j : j + 1], indices[j : j + 1], masses[j : j + 1])
-            arrays.members[slots[j]] |= _MARK
+            arrays.members[slots[j]] |= MARK
         while arrays.members[slots[j]] < 0:  # else it stood at an end, and went with another of its cell
-            cell = (arrays.members[slots[j]] & _UNMARKED) >> (_INDEX_BITS + _CELL_SHIFT)
-            end = _slot(arrays.directory, arrays.tables, cell, arrays.cells[cell, _COUNT] - 1)
-            hole = end if arrays.members[end] < 0 else slots[j]
-            member = arrays.members[hole] & _UNMARKED
-            arrays.members[hole] = arrays.members[end]
-            arrays.members[end] = member
-            holes[aside], ends[aside], aside = hole, end, aside + 1
-            code = member >> _INDEX_BITS
-            _add(arrays.cells, cell, -1, -_mantissa(code))
-            _add(arrays.octaves, code >> _MANTISSA_BITS, -1, -_mantissa(code))
+            cell = (arrays.members[slots[j]] & UNMARKED) >> (INDEX_BITS + CELL_SHIFT)
+            end = slot_of(arrays.directory, arrays.tables, cell, arrays.cells[cell, COUNT] - 1)
+            holes[aside], ends[aside] = set_aside(arrays.members, slots[j], end), end
+            aside += 1
+            code = arrays.members[end] >> INDEX_BITS
+            add(arrays.cells, cell, -1, -mantissa_of(code))
+            add(arrays.octaves, code >> MANTISSA_BITS, -1, -mantissa_of(code))
             if cell == crossing and code >> _BIN_SHIFT >= first:
                 part_count -= 1
-                part_sum -= _mantissa(code)
+                part_sum -= mantissa_of(code)
         if j >= done:
-            octave = code >> _MANTISSA_BITS
+            octave = code >> MANTISSA_BITS
             arrays.masses[octave] = _octave_mass(
                 arrays.cells, arrays.octaves, octave, crossing, threshold, part_count, part_sum
             )
@@ -832,9 +658,6 @@ def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
             if total < 0.5 * exact:  # too much was subtracted to trust the rest
                 total = exact = _weigh(arrays, crossing, threshold, part_count, part_sum)
     for j in range(size - 1, -1, -1):
-        member = arrays.members[ends[j]]
-        arrays.members[ends[j]] = arrays.members[holes[j]]
-        arrays.members[holes[j]] = member
-        code = member >> _INDEX_BITS
-        _add(arrays.cells, code >> _CELL_SHIFT, 1, _mantissa(code))
-        _add(arrays.octaves, code >> _MANTISSA_BITS, 1, _mantissa(code))
+        code = bring_back(arrays.members, holes[j], ends[j]) >> INDEX_BITS
+        add(arrays.cells, code >> CELL_SHIFT, 1, mantissa_of(code))
+        add(arrays.octaves, code >> MANTISSA_BITS, 1, mantissa_of(code))

@@ -23,6 +23,7 @@ from avare.compilation import inlined, kernel
 from avare.randomness import Source, next_uniform, uniform_source
 from avare.structures import buckets as proposals
 from avare.structures.buckets import Buckets
+from avare.structures.cells import CELL_SHIFT
 from avare.structures.race import race
 
 _EXPONENTS = 2048  # of float64, biased
@@ -241,7 +242,7 @@ def _draw(arrays, values, sums, span, shift, share, source, indices, probabiliti
     if count > 0:
         solution = proposals._solve(arrays, 0.0)
         threshold, _, first, _, part_count, part_sum = solution
-        crossing = (first - 1) >> (proposals._CELL_SHIFT - proposals._BIN_SHIFT)
+        crossing = (first - 1) >> (CELL_SHIFT - proposals._BIN_SHIFT)
         mass = proposals._weigh(arrays, crossing, threshold, part_count, part_sum)
         slots, found, masses = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.float64)
         proposals._propose(arrays, solution, mass, source, slots, found, masses)
