@@ -4,11 +4,11 @@ import fcntl
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -111,30 +111,28 @@ class Terminal:
         )
         os.close(slave)
         self.text = ""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
 
-    def read(self, until: str | None = None) -> str:
-        """What it has written until a text comes, or until it ends."""
-        deadline = time.monotonic() + 200
-        while until is None or until not in self.text:
-            assert time.monotonic() < deadline, self.text
-            if not select.select([self._master], [], [], 1.0)[0]:
-                continue
+    def _read(self) -> None:
+        """Read all the time, as a terminal does: otherwise the command would have to wait."""
+        while True:
             try:
                 part = os.read(self._master, 65536)
-            except OSError:  # its end was closed
-                break
+            except OSError:  # the other end was closed
+                return
             if not part:
-                break
+                return
             self.text += part.decode(errors="replace")
-        return self.text
 
     def press(self, key: bytes) -> None:
         os.write(self._master, key)
 
     def wait(self) -> int:
-        self.read()
+        code = self.process.wait(timeout=200)
+        self._reader.join(timeout=60)
         os.close(self._master)
-        return self.process.wait(timeout=60)
+        return code
 
 
 def test_on_a_terminal(tmp_path: Path) -> None:

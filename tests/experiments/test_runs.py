@@ -1,5 +1,6 @@
 """A run is what its specification says, and nothing else: the paper's rules, by hand."""
 
+import signal
 import warnings
 from typing import Any
 
@@ -21,7 +22,7 @@ from avare.experiments.reproduction import (
     table_task,
     theory_tasks,
 )
-from avare.experiments.runs import InterruptedRun, perform
+from avare.experiments.runs import perform
 
 EPOCHS = 2 if numba.config.DISABLE_JIT else 5
 
@@ -154,19 +155,19 @@ def test_the_regret_of_every_step(data: Data, method: str) -> None:
     assert np.isfinite(exponent(record))
 
 
-@pytest.mark.parametrize("kind", ["sgd", "sgld"])
-def test_an_interrupted_measurement_is_no_record(data: Data, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    class Ended:
-        status, seconds, trace, message = "interrupted", 0.0, None, "after step 3"
-        traces = (None,)
+def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, reached = runs.sgd, []
 
-    monkeypatch.setattr(runs, kind, lambda *arguments, **options: Ended())
-    (task,) = [task for task in theory_tasks(data, Extent(1)) if task.spec["method"] == kind]
-    with pytest.raises(InterruptedRun):
-        perform(task.spec, data.X, data.y)
-    if kind == "sgd":
-        with pytest.raises(InterruptedRun, match="after step 3"):
-            perform(spec(), *tiny())
+    def sgd(*arguments: Any, **options: Any) -> Any:
+        run = real(*arguments, **options)
+        signal.raise_signal(signal.SIGINT)  # as late as it can come
+        reached.append(run)
+        return run
+
+    monkeypatch.setattr(runs, "sgd", sgd)
+    with pytest.raises(KeyboardInterrupt):
+        perform(spec(), *tiny())
+    assert not reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_the_papers_settings(data: Data) -> None:

@@ -150,14 +150,25 @@ def test_damage_that_cannot_be_set_aside_is_told(tmp_path: Path, monkeypatch: py
     assert store.get(SPEC) is None
 
 
-def test_what_killed_writers_left_is_taken_away_in_time(tmp_path: Path) -> None:
+def test_what_killed_processes_left_is_taken_away(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.tidy()
     old, new = tmp_path / ".aa.1.tmp", tmp_path / ".bb.2.tmp"
     for path in (old, new):
         path.write_text("{")
     os.utime(old, (time.time() - 7200,) * 2)
-    Store(tmp_path).put(RECORD)
+    store.put(RECORD)
+    left, held = place(store).with_suffix(".claim"), tmp_path / f"{key_of({})}.claim"
+    left.touch()
+    held.touch()
+    store.tidy()
     assert not old.exists() and new.exists()
-    assert len(list(Store(tmp_path).records())) == 1
+    assert not left.exists() and held.exists()  # of the latter nothing is stored
+    claim = store.claim(SPEC)
+    store.tidy()
+    assert claim is not None and left.exists()  # somebody has it
+    claim.release()
+    assert len(list(store.records())) == 1
 
 
 def test_a_claim_is_of_one_only(tmp_path: Path) -> None:

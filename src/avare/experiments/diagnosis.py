@@ -9,7 +9,7 @@ import numpy as np
 from avare import diagnostics, validation
 from avare.experiments.data import Data, Loss
 from avare.experiments.reproduction import options_of
-from avare.experiments.runs import descent_spec, problem_of, sampler_of, step_size_of
+from avare.experiments.runs import descent_spec, interrupts_at_once, problem_of, sampler_of, step_size_of
 from avare.solvers import Progress, sgd
 
 _MOST_NUMBERS = 20_000_000  # in X; rows are drawn from more, so that it takes seconds
@@ -143,7 +143,8 @@ def diagnose(
         seen.append((round(progress.epoch), gain, gain / (1.0 + error)))
         say(f"epoch {seen[-1][0]} of {epochs}: a gain of {gain:.2f} there to be had")
 
-    sgd(problem, sampler_of(spec, problem), step_size_of(spec, problem), epochs=epochs, callback=look)
+    with interrupts_at_once():
+        sgd(problem, sampler_of(spec, problem), step_size_of(spec, problem), epochs=epochs, callback=look)
     say("looking for the optimum")
     first = float(np.linalg.norm(problem.gradient(np.zeros(problem.dim))))
     best = problem.minimize(tolerance=max(_TOLERANCE * first, 1e-12)) if first > 0.0 else np.zeros(problem.dim)

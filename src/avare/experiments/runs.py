@@ -2,12 +2,16 @@
 
 import math
 import platform
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -35,10 +39,6 @@ _POINTS = 400  # of a thinned trace, at most
 _warm: set[tuple[Any, ...]] = set()  # what this process has compiled, or loaded
 
 
-class InterruptedRun(KeyboardInterrupt):
-    """Ctrl-C ended a run before its end."""
-
-
 def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None) -> Record:
     """Do a run and give its record.
 
@@ -57,12 +57,30 @@ def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None) -
     from threadpoolctl import threadpool_limits
 
     kinds = {"reproduce": _descend, "compare": _descend, "table": _tabulate, "theory": _regret}
-    with threadpool_limits(1), warnings.catch_warnings():
+    with interrupts_at_once(), threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", LimitWarning)
         warnings.simplefilter("ignore", DivergenceWarning)  # the status tells
         warnings.simplefilter("ignore", problems.ToleranceWarning)
         result = kinds[spec["experiment"]](spec, X, y, optimum)
     return {"spec": dict(spec), "where": surroundings(), **result}
+
+
+@contextmanager
+def interrupts_at_once() -> Iterator[None]:
+    """Let Ctrl-C end what is being done, where a solver would only stop early, and the next go on."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # --- specifications ------------------------------------------------------------------------
@@ -213,8 +231,6 @@ def _descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Reco
         optimum=optimum,
     )
     total = time.perf_counter() - started
-    if run.status == "interrupted":
-        raise InterruptedRun(run.message)
     return {
         "seconds": {"steps": run.seconds, "evaluation": total - run.seconds},
         "optimum": optimum,
@@ -270,8 +286,6 @@ def _regret(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
             evaluate=1,
         )
         trace, seconds, status = chain.traces[0], chain.seconds, chain.status
-    if status == "interrupted":
-        raise InterruptedRun
     total = time.perf_counter() - started
     # A row is taken before the step that follows it: the regret of the first t steps is the sum of rows 0 to t - 1.
     chosen = np.unique(np.geomspace(1, steps, _POINTS).round().astype(np.int64))

@@ -8,6 +8,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -105,16 +106,24 @@ class Store:
             raise StoreError(f"{self.folder}: cannot claim a run: {error.strerror or error}") from error
 
     def make(self) -> None:
-        """Make the folder, if need be, and take away what killed processes left in it."""
+        """Make the folder, if need be."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for path in self.folder.glob(".*.tmp"):
-                if time.time() - path.stat().st_mtime > _LEFT_OVER:
-                    path.unlink(missing_ok=True)
-        except FileNotFoundError:
-            pass  # another process was as quick
         except OSError as error:
             raise StoreError(f"{self.folder}: cannot be used as a folder: {error.strerror or error}") from error
+
+    def tidy(self) -> None:
+        """Take away what killed processes left: files that were never put in place, and claims on what is stored."""
+        for path in self.folder.glob(".*.tmp"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _LEFT_OVER:
+                    path.unlink()
+        for path in self.folder.glob("*.claim"):
+            if path.with_suffix(".json").exists():
+                with suppress(OSError):
+                    claim = Claim.take(path)
+                    if claim is not None:
+                        claim.release()
 
     def __repr__(self) -> str:
         return f"Store({str(self.folder)!r})"

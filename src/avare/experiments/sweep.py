@@ -12,7 +12,7 @@ from typing import Any
 
 from avare import validation
 from avare.experiments.data import Data
-from avare.experiments.runs import perform
+from avare.experiments.runs import interrupts_at_once, perform
 from avare.experiments.store import Claim, Record, Spec, Store, key_of
 
 _LARGE = "1M"  # bytes from which an array is shared between processes rather than sent
@@ -82,6 +82,7 @@ def sweep(
     jobs = validation.integer("jobs", jobs, at_least=1)
     watch = Watch() if watch is None else watch
     store.make()  # to fail now, if at all
+    store.tidy()
     found = {task.key: store.get(task.spec) for task in tasks}
     watch.begin(title, tasks, [record for record in found.values() if record is not None])
     pending = [task for task in {task.key: task for task in tasks}.values() if found[task.key] is None]
@@ -154,7 +155,8 @@ def _round(pending: Sequence[Task], store: Store, side_by_side: Any, watch: Watc
 def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any]:
     """A function from tasks to their records, as they come."""
     if dask is None and jobs == 1:
-        yield _one_by_one
+        with interrupts_at_once():
+            yield _one_by_one
         return
     import joblib
 
