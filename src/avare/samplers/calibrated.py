@@ -56,8 +56,8 @@ class Calibrated(Sampler):
     c
         C, at least (and by default) 1 / (1/n - p_min), at most a million n.
     p_min
-        In [0, 1/n], what the floor falls to. 0 will do also for steps that stay large: what some
-        members of a cell turn out to have is learned for all.
+        In [0, 1/n], what the floor falls to: 0 for decreasing steps; 1 / (5n) costs little for steps
+        that stay large.
     initial_norms
         What to remember at the start; by default nothing.
     seed
