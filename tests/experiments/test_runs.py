@@ -156,7 +156,7 @@ def test_the_regret_of_every_step(data: Data, method: str) -> None:
 
 
 def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, reached = runs.sgd, []
+    real, reached = avare.sgd, []
 
     def sgd(*arguments: Any, **options: Any) -> Any:
         run = real(*arguments, **options)
