@@ -156,15 +156,15 @@ def test_the_regret_of_every_step(data: Data, method: str) -> None:
 
 
 def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, reached = avare.sgd, []
+    reached = []
 
-    def sgd(*arguments: Any, **options: Any) -> Any:
-        run = real(*arguments, **options)
+    def late(*arguments: Any, **options: Any) -> Any:
+        run = avare.sgd(*arguments, **options)
         signal.raise_signal(signal.SIGINT)  # as late as it can come
         reached.append(run)
         return run
 
-    monkeypatch.setattr(runs, "sgd", sgd)
+    monkeypatch.setattr(runs, "sgd", late)
     with pytest.raises(KeyboardInterrupt):
         perform(spec(), *tiny())
     assert not reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler

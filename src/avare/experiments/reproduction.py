@@ -43,9 +43,9 @@ class Setting:
 
 SETTINGS: dict[str, Setting] = {
     "synthetic": Setting("logistic", 1, 1e-13, 100),
-    "mnist": Setting("softmax", 128, 1e-9, 4),
+    "mnist": Setting("softmax", 128, 1e-8, 4),
     "ijcnn1": Setting("softmax", 128, 1e-12, 20),
-    "cifar10": Setting("softmax", 128, 1e-8, 1),
+    "cifar10": Setting("softmax", 128, 1e-7, 1),
 }
 PARTS = (*SETTINGS, "table", "theory")
 
