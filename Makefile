@@ -32,9 +32,10 @@ $(VENV)/dev-installed: $(VENV)/made pyproject.toml
 install: $(VENV)/dev-installed ## the development environment, in .venv
 	@echo "Ready: $(RUN)"
 
-demo: $(VENV)/demo-installed ## Avare against uniform minibatches: a table, and a figure in results/
-	@echo "Running examples/demo.py ..."
-	@$(RUN) examples/demo.py
+demo: $(VENV)/demo-installed ## the paper's synthetic experiment and a comparison, small: tables, and a page in results/
+	@echo "Running two experiments; the first time, kernels are compiled ..."
+	@$(RUN) -m avare reproduce synthetic --quick
+	@$(RUN) -m avare compare digits
 
 lint: $(VENV)/dev-installed ## formatting and lint
 	@echo "Linting ..."
