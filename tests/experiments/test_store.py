@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from avare.experiments import Store, StoreError
+from avare.experiments import store as module
 from avare.experiments.store import canonical, checksum_of, key_of
 
 SPEC = {"experiment": "compare", "dataset": "digits", "options": {"p_min": 0.1}, "seed": 3}
@@ -185,6 +186,38 @@ def test_a_claim_is_of_one_only(tmp_path: Path) -> None:
     assert f"process {os.getpid()} since" in (tmp_path / f"{key_of(SPEC)}.claim").read_text()
     again.release()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_claim_taken_away_while_it_is_being_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    store, seen = Store(tmp_path), []
+    file, lock = tmp_path / f"{key_of(SPEC)}.claim", module._lock
+
+    def late(handle: Any) -> bool:
+        seen.append(handle)
+        if len(seen) == 1:  # its owner has just released it, and perhaps somebody has claimed it anew
+            file.unlink()
+            if again:
+                file.touch()
+        return lock(handle)
+
+    monkeypatch.setattr(module, "_lock", late)
+    claim = store.claim(SPEC)
+    assert claim is not None and len(seen) == 2 and seen[0].closed
+    assert os.path.samestat(os.stat(file), os.fstat(seen[1].fileno()))
+    claim.release()
+
+
+def test_where_folders_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "open", fail)
+    Store(tmp_path).put(RECORD)
+    monkeypatch.undo()
+    assert Store(tmp_path).get(SPEC) is not None
 
 
 HOLDER = """

@@ -1,6 +1,7 @@
 """Only what is missing is run, whatever is stored, claimed or fails; side by side as one by one."""
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,20 @@ def test_a_worker_follows_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended.wait(30) and parents == []
+
+
+@pytest.mark.filterwarnings("ignore")  # Dask's own
+def test_on_a_dask_cluster(tmp_path: Path, data: Data) -> None:
+    distributed = pytest.importorskip("distributed")
+    tasks = tasks_of(data, 2)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster:
+        there = sweep(tasks, Store(tmp_path / "there"), dask=cluster.scheduler_address)
+        cluster.scale(0)
+        with distributed.Client(cluster) as client:
+            while client.ncores():
+                time.sleep(0.05)
+        with pytest.raises(ConnectionError, match="the scheduler has no workers"):
+            sweep(tasks, Store(tmp_path / "none"), dask=cluster.scheduler_address)
+    assert numbers(there) == numbers(sweep(tasks, Store(tmp_path / "here")))

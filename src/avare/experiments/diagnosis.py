@@ -114,7 +114,7 @@ def diagnose(
     generator = np.random.default_rng(seed)
     X, y, n = data.X, data.y, len(data)
     stored = X.nnz if hasattr(X, "nnz") else X.size
-    rows = n if stored <= _MOST_NUMBERS else max(1000, int(n * (_MOST_NUMBERS / stored)))
+    rows = n if stored <= _MOST_NUMBERS else min(n, max(1000, int(n * (_MOST_NUMBERS / stored))))
     if rows < n:
         say(f"drawing {rows:,} of {n:,} rows")
         chosen = np.sort(generator.choice(n, size=rows, replace=False))

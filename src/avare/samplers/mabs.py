@@ -141,4 +141,4 @@ def _add(log_weights, indices, norms, probabilities, log_delta, reference):
         if norms[j] > 0.0:
             norm = min(norms[j], LARGEST_NORM)
             log_weights[indices[j]] += math.exp(log_delta + 2.0 * math.log(norm) - 3.0 * math.log(probabilities[j]))
-    return np.exp(log_weights[indices] - reference)
+    return np.exp(np.minimum(log_weights[indices] - reference, 700.0))  # beyond, all are divided anyway
