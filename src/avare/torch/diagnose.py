@@ -195,7 +195,7 @@ def _each(loss_fn: Any) -> LossFunction:
     if isinstance(loss_fn, nn.Module):
         if hasattr(loss_fn, "reduction"):
             result = copy.copy(loss_fn)
-            result.reduction = "none"  # type: ignore[attr-defined]
+            result.reduction = "none"  # type: ignore[attr-defined]  # the copy of a loss that has one
         return result
     try:
         options = inspect.signature(loss_fn).parameters
