@@ -65,6 +65,7 @@
       margin: { l: 8, r: 12, t: 10, b: 8 }, font: { family: getComputedStyle(document.body).fontFamily, color: colour("--text") },
       xaxis: { ...axis, type: chart.logX ? "log" : "linear", title: { text: chart.xTitle, font: { size: 13 }, standoff: 8 }, nticks: 6, ...(chart.logX ? { dtick: 1 } : {}) },
       yaxis: { ...axis, type: log ? "log" : "linear", nticks: 6, minexponent: 3, ...(log ? { dtick: ticksOf(traces) } : { rangemode: "tozero" }) },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--line"), activecolor: colour("--text") },
       hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: { color: colour("--text") } },
     };
   }
