@@ -1,8 +1,9 @@
 """Products with the rows of a data matrix, dense or sparse, as kernels take them.
 
 A dense matrix, float32 or float64 and in any order, is read in place: four rows at a time are
-copied to a small scratch in float64, so that each coefficient is loaded once for all four. A
-sparse one is read row by row. Either way nothing of its size is ever copied.
+copied to a small scratch in float64, so that each coefficient is loaded once for all four, and
+worked through in tiles of columns. A sparse one is read row by row. Either way nothing of its size
+is ever copied.
 """
 
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from avare.compilation import inlined, product
 
 BLOCK = 4
+_TILE = 512  # columns at a time, so that their part of the four rows stays in the nearest cache
 
 
 class Sparse(NamedTuple):
@@ -108,15 +110,44 @@ def _copy(dense, row, scratch, r):
 
 @product
 def _outputs_of_four(scratch, coefficients, outputs):
-    for k in range(len(coefficients)):
-        z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
-        for a in range(scratch.shape[1]):
-            c = coefficients[k, a]
-            z0 += c * scratch[0, a]
-            z1 += c * scratch[1, a]
-            z2 += c * scratch[2, a]
-            z3 += c * scratch[3, a]
-        outputs[0, k], outputs[1, k], outputs[2, k], outputs[3, k] = z0, z1, z2, z3
+    outputs[:BLOCK] = 0.0
+    paired = len(coefficients) - len(coefficients) % 2
+    for start in range(0, scratch.shape[1], _TILE):
+        tile = slice(start, min(start + _TILE, scratch.shape[1]))
+        r0, r1, r2, r3 = scratch[0, tile], scratch[1, tile], scratch[2, tile], scratch[3, tile]
+        for k in range(0, paired, 2):  # two at a time, so that each entry loaded serves both
+            _add_two_outputs(r0, r1, r2, r3, coefficients[k, tile], coefficients[k + 1, tile], outputs, k)
+        for k in range(paired, len(coefficients)):
+            _add_output(r0, r1, r2, r3, coefficients[k, tile], outputs, k)
+
+
+@product
+def _add_two_outputs(r0, r1, r2, r3, c, d, outputs, k):
+    y0, y1, y2, y3, z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for a in range(len(c)):
+        y0 += c[a] * r0[a]
+        y1 += c[a] * r1[a]
+        y2 += c[a] * r2[a]
+        y3 += c[a] * r3[a]
+        z0 += d[a] * r0[a]
+        z1 += d[a] * r1[a]
+        z2 += d[a] * r2[a]
+        z3 += d[a] * r3[a]
+    for r, y, z in ((0, y0, z0), (1, y1, z1), (2, y2, z2), (3, y3, z3)):
+        outputs[r, k] += y
+        outputs[r, k + 1] += z
+
+
+@product
+def _add_output(r0, r1, r2, r3, c, outputs, k):
+    z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
+    for a in range(len(c)):
+        z0 += c[a] * r0[a]
+        z1 += c[a] * r1[a]
+        z2 += c[a] * r2[a]
+        z3 += c[a] * r3[a]
+    for r, z in ((0, z0), (1, z1), (2, z2), (3, z3)):
+        outputs[r, k] += z
 
 
 @product
@@ -149,10 +180,18 @@ def _square(row):
 
 @product
 def _add_four(scratch, factors, gradient):
-    for k in range(len(gradient)):
-        f0, f1, f2, f3 = factors[0, k], factors[1, k], factors[2, k], factors[3, k]
-        for a in range(scratch.shape[1]):
-            gradient[k, a] += f0 * scratch[0, a] + f1 * scratch[1, a] + f2 * scratch[2, a] + f3 * scratch[3, a]
+    for start in range(0, scratch.shape[1], _TILE):
+        tile = slice(start, min(start + _TILE, scratch.shape[1]))
+        r0, r1, r2, r3 = scratch[0, tile], scratch[1, tile], scratch[2, tile], scratch[3, tile]
+        for k in range(len(gradient)):
+            _add_rows(r0, r1, r2, r3, factors[:BLOCK, k], gradient[k, tile])
+
+
+@product
+def _add_rows(r0, r1, r2, r3, factors, total):
+    f0, f1, f2, f3 = factors[0], factors[1], factors[2], factors[3]
+    for a in range(len(total)):
+        total[a] += f0 * r0[a] + f1 * r1[a] + f2 * r2[a] + f3 * r3[a]
 
 
 @product
