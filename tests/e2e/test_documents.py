@@ -28,9 +28,11 @@ def test_snippets_run_as_printed(page: Path, capsys: pytest.CaptureFixture[str])
         assert gain is not None and float(gain[1]) > 3.0
 
 
-def test_the_readme_has_a_short_example() -> None:
-    (example,) = snippets(ROOT / "README.md")
-    assert len([line for line in example.splitlines() if line and not line.startswith("import")]) <= 10
+def test_the_readme_has_short_examples() -> None:
+    for example, loop in zip(snippets(ROOT / "README.md"), ("for step in", "for (x, y)"), strict=True):
+        lines = [line for line in example.splitlines() if line and not line.startswith(("import", "from"))]
+        assert len(lines) <= 12
+        assert any(line.startswith(loop) for line in lines)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
