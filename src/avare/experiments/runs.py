@@ -302,4 +302,9 @@ def numbers(values: ArrayLike) -> list[float | int | None]:
     >>> numbers(np.array([1.5, np.nan]))
     [1.5, None]
     """
-    return [value if math.isfinite(value) else None for value in np.asarray(values).tolist()]
+    return [number(value) for value in np.asarray(values).tolist()]
+
+
+def number(value: float) -> float | None:
+    """The same for one."""
+    return value if math.isfinite(value) else None
