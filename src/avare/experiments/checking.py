@@ -255,7 +255,7 @@ def _cell(versions: Sequence[Sequence[Stored]], paper: Mapping[str, Any], runs: 
     )
     finished = sorted(filter(_finished, members), key=lambda record: int(record["spec"]["seed"]))[:runs]
     lacks = _other_settings(members[0]["spec"], paper)
-    if len(finished) < runs:
+    if len(finished) < runs and not lacks:
         lacks.append(f"{len(finished)} of {runs} runs")
     if len(finished) < min(runs, len(members)):
         lacks.append(f"{len(members) - len(finished)} diverged")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from avare.experiments.sweep import Task, Watch, sweep
 
 Rule = Literal["decreasing", "constant"]
 
-RULES: tuple[Rule, ...] = ("decreasing", "constant")
+RULES: tuple[Rule, ...] = get_args(Rule)
 SAMPLERS = ("Uniform", "Mabs", "Vrb", "Avare")
 L2 = 1.0
 RUNS = 10

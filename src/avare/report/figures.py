@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from avare.datasets.dataset import require
 from avare.experiments.reproduction import BOUNDS
-from avare.report.results import MEASURES, Curve, Group, Growth, Results, Series
+from avare.report.results import EXPERIMENTS, MEASURES, Curve, Group, Growth, Results, Series
 from avare.report.styles import MATPLOTLIB_DASHES, Style, of_method
 
 AXES = {
@@ -84,7 +84,7 @@ def guide(
 
 def _figures(results: Results) -> Iterator[tuple[str, Any]]:
     """Each figure with the name of its file."""
-    for experiment in ("reproduce", "compare"):
+    for experiment in EXPERIMENTS:
         groups = results.of(experiment)
         apart = [group for group in groups if experiment == "reproduce" and group.dataset == "synthetic"]
         for rule in dict.fromkeys(rule for group in groups for rule in group.rules):

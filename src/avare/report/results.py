@@ -25,7 +25,7 @@ TITLES = {
     "synthetic": "Synthetic",
     "digits": "Digits",
 }
-_EXPERIMENTS = ("reproduce", "compare")
+EXPERIMENTS = ("reproduce", "compare")
 # Runs that differ in one of these are shown apart, each with its own title.
 _SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2")
 
@@ -176,7 +176,7 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Results:
     by_kind: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         by_kind[record.spec["experiment"]].append(record)
-    groups = _groups([record for experiment in _EXPERIMENTS for record in by_kind[experiment]], everything, runs)
+    groups = _groups([record for experiment in EXPERIMENTS for record in by_kind[experiment]], everything, runs)
     known = facts(record.stored for record in by_kind["table"])
     present = {*known, *(group.dataset for group in groups if group.experiment == "reproduce")}
     places: dict[str, tuple[Mapping[str, Any], int]] = {}
@@ -236,7 +236,7 @@ def _groups(records: Sequence[Record], everything: Sequence[Record], runs: int) 
             checks = _checks(setting, {each.rule for each in series}, everything, runs)
             groups.append(Group(experiment, dataset, name, setting, series, tuple(checks)))
     return sorted(
-        groups, key=lambda group: (_EXPERIMENTS.index(group.experiment), _rank(group.dataset, TITLES), group.title)
+        groups, key=lambda group: (EXPERIMENTS.index(group.experiment), _rank(group.dataset, TITLES), group.title)
     )
 
 
