@@ -200,10 +200,10 @@ def facts_of(problem: Linear, tolerance: float) -> dict[str, Any]:
     }
 
 
-def surroundings() -> dict[str, Any]:
-    """Versions, machine and date, without the machine's name."""
+def surroundings(*packages: str) -> dict[str, Any]:
+    """Versions, also of more packages, machine and date, without the machine's name."""
     versions = {"python": platform.python_version()}
-    for package in ("avare", "numpy", "numba", "scipy"):
+    for package in ("avare", "numpy", "numba", "scipy", *packages):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
