@@ -58,6 +58,23 @@ def test_what_there_is_not_gets_no_table(tmp_path: Path) -> None:
     assert "Against the paper" not in text and "Theory" not in text and "not known" in text
 
 
+def test_facts_of_ones_own_data_are_not_checked(tmp_path: Path) -> None:
+    facts = stored_runs.facts("mnist", spec={"dataset": "digits"})
+    index = avare.report.write(put(tmp_path / "store", [facts]), tmp_path / "out")
+    assert {path.name for path in (index.parent / "tables").iterdir()} == {"table1.csv", "table1.md"}
+    text = html_of(index.read_text())
+    assert "<td>Digits</td>" in text and "Every number" not in text and "Nothing here can be judged" not in text
+
+
+def test_runs_that_all_diverged_are_in_the_check(tmp_path: Path) -> None:
+    astray = {**run(), "status": "diverged"}
+    results = gather(put(tmp_path, [astray, run("digits", experiment="compare")]))
+    assert {row.dataset for row in results.checks} == {"mnist"} and [group.dataset for group in results.groups] == [
+        "digits"
+    ]
+    assert "0 of 10 runs; 1 diverged" in {row.note for row in results.checks}
+
+
 def test_an_empty_store_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with pytest.raises(ValueError, match="holds no record of a finished run"):

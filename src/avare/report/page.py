@@ -133,7 +133,7 @@ def _paper_panel(results: Results, paper: Mapping[str, Any]) -> str:
     return (
         f"<h2>Table 1</h2>\n{tables.table_one(results, paper).html()}"
         f'<p class="hint">{html.escape(paper["smoothness_note"])}</p>\n'
-        f"<h2>Every number</h2>\n{_tally(results.checks)}{tables.checks(results.checks).html()}"
+        + (f"<h2>Every number</h2>\n{_tally(results.checks)}{tables.checks(results.checks).html()}" if there else "")
         + (f"<p>Not in this store: {html.escape(', '.join(absent))}.</p>\n" if absent else "")
         + f'<p class="hint">Source: {html.escape(paper["source"])}.</p>\n'
     )

@@ -178,7 +178,8 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Results:
         by_kind[record.spec["experiment"]].append(record)
     groups = _groups([record for experiment in EXPERIMENTS for record in by_kind[experiment]], everything, runs)
     known = facts(record.stored for record in by_kind["table"])
-    present = {*known, *(group.dataset for group in groups if group.experiment == "reproduce")}
+    present = {*known, *(record.spec["dataset"] for record in everything if record.spec["experiment"] == "reproduce")}
+    checked = [name for name in TITLES if name in present and name in SETTINGS]
     places: dict[str, tuple[Mapping[str, Any], int]] = {}
     for record in records:
         place = {key: value for key, value in record.where.items() if key != "date"}
@@ -188,13 +189,7 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Results:
         groups=tuple(groups),
         growths=tuple(_growths(by_kind["theory"])),
         facts=tuple((name, known[name]) for name in _ranked(known, TITLES)),
-        checks=tuple(
-            check(
-                [record.stored for record in everything],
-                [name for name in TITLES if name in present & set(SETTINGS)],
-                runs,
-            )
-        ),
+        checks=tuple(check([record.stored for record in everything], checked, runs)),
         places=tuple(sorted(places.values(), key=lambda place: -place[1])),
         dates=tuple(dict.fromkeys(dates[:1] + dates[-1:])),
         skipped=tuple(skipped),

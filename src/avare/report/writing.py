@@ -64,6 +64,7 @@ def _tables(results: Results) -> dict[str, tables.Table]:
     found = {}
     if results.of("reproduce") or results.facts:
         found["table1"] = tables.table_one(results, published())
+    if results.checks:
         found["check"] = tables.checks(results.checks)
     if results.of("reproduce"):
         found["reproduce"] = tables.last_epoch(results.of("reproduce"), published())
