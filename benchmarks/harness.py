@@ -1,16 +1,15 @@
 """What all benchmarks share: interleaved timing, where it was run, how it is kept."""
 
 import json
-import platform
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from avare.experiments.runs import surroundings
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -44,20 +43,8 @@ def interleave(steps: Mapping[str, Callable[[], object]], *, seconds: float, rou
 
 def where() -> dict[str, Any]:
     """The commit and the machine, without its name."""
-    versions = {"python": platform.python_version()}
-    for package in ("avare", "numpy", "numba", "scipy", "torch"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return {
-        "commit": _git("rev-parse", "HEAD")
-        + ("-dirty" if _git("status", "--porcelain", "--", "src", "benchmarks/*.py") else ""),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "processor": _processor(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "versions": versions,
-    }
+    dirty = "-dirty" if _git("status", "--porcelain", "--", "src", "benchmarks/*.py") else ""
+    return {"commit": _git("rev-parse", "HEAD") + dirty, **surroundings("torch")}
 
 
 def save(name: str, result: dict[str, Any], markdown: str) -> None:
@@ -93,12 +80,3 @@ def _git(*words: str) -> str:
         ["git", *words], cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False
     )
     return found.stdout.strip() or ("" if words[0] == "status" else "unknown")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown processor"
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{models[0]}, {len(models)} cores" if models else "unknown processor"

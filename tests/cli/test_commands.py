@@ -19,7 +19,7 @@ from avare.experiments import Store, diagnosis, reproduction
 from avare.experiments.data import obtain
 from avare.experiments.reproduction import Extent, descent_tasks, table_task, theory_tasks
 from avare.experiments.store import key_of
-from fabricated import as_published
+from stored_runs import as_published
 from tiny_datasets import enter, mnist, write
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -43,12 +43,14 @@ def avare_command(
 
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path]]:
+def report(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, int]]:
     """In place of the report, one that only notes what it is asked for."""
-    asked: list[tuple[Path, Path]] = []
+    asked: list[tuple[Path, Path, int]] = []
 
-    def write_page(store: Path, out: Path) -> Path:
-        asked.append((store, out))
+    def write_page(store: Path, out: Path, *, runs: int, say: Callable[[str], None]) -> Path:
+        asked.append((store, out, runs))
+        for path in sorted(store.glob("bad*")):
+            say(f"{path.name}: is bad")
         return out / "index.html"
 
     module = types.ModuleType("avare.report")
@@ -63,7 +65,7 @@ def test_compare(avare_command: Any, report: Any) -> None:
     assert "│ digits  │ decreasing │ Uniform │" in out and "│ digits  │ decreasing │ Avare   │" in out
     assert out.endswith("Results: results/runs\nPage: results/report/index.html\n")
     assert "runs: 2 wanted, 0 stored already" in err and "[2/2] digits, decreasing steps, Avare, seed 0:" in err
-    assert report == [(Path("results/runs"), Path("results/report"))]
+    assert report == [(Path("results/runs"), Path("results/report"), 10)]
     code, out, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform,Avare", "--json")
     found = json.loads(out)
     assert code == 0 and "2 wanted, 2 stored already" in err
@@ -110,6 +112,7 @@ def test_reproduce(avare_command: Any, report: Any) -> None:
     found = json.loads(out)
     assert code == 0 and found["exponents"] == {} and found["store"] == "results/runs"
     assert [row["sampler"] for row in found["runs"]] == ["Srg"] and list(found["facts"]) == ["synthetic"]
+    assert report[0] == (Path("results/runs"), Path("results/report"), 1)  # checked against as many as were asked for
 
 
 def test_reproduce_theory(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,9 +160,24 @@ def test_check(avare_command: Any) -> None:
     assert {(row["dataset"], row["sampler"], row["measure"]) for row in wrong} == {("mnist", "Avare", "regret")}
     assert "│ DIFFERS" in avare_command("reproduce", "check", "mnist", "--runs", "2")[1]
     assert avare_command("reproduce", "check", "cifar10", "ijcnn1", "--runs", "2")[0] == 0
-    assert avare_command("reproduce", "check", "cifar10", "--runs", "3")[0] == 2
+    code, out, _ = avare_command("reproduce", "check", "cifar10", "--runs", "3")
+    assert code == 2 and "│ missing" in out and "│ 2 of 3 runs" in out
     code, _, err = avare_command("reproduce", "check", "theory")
     assert code == 1 and err == "avare: check 'theory': must be one of synthetic, mnist, ijcnn1, cifar10\n"
+
+
+def test_check_changes_nothing_and_names_what_is_damaged(avare_command: Any) -> None:
+    store = Store("results/runs")
+    for record in as_published(1, ["mnist"]):
+        store.put(record)
+    first = sorted(store.folder.iterdir())[0]
+    first.write_bytes(first.read_bytes()[:-9])
+    before = {path: path.read_bytes() for path in store.folder.iterdir()}
+    code, _, err = avare_command("reproduce", "check", "mnist", "--runs", "1")
+    assert code == 2 and err.startswith(f"avare: {first.name}: not JSON: ") and err.endswith("; passed over\n")
+    found = json.loads(avare_command("reproduce", "check", "mnist", "--runs", "1", "--json")[1])
+    assert [each["file"] for each in found["skipped"]] == [first.name] and found["missing"] > 0
+    assert {path: path.read_bytes() for path in store.folder.iterdir()} == before
 
 
 def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +231,11 @@ def test_report(avare_command: Any, report: Any, monkeypatch: pytest.MonkeyPatch
     assert avare_command("report", "results")[:2] == (0, "Page: results/report/index.html\n")
     assert avare_command("report", "results/runs", "--out", "there")[:2] == (0, "Page: there/index.html\n")
     assert json.loads(avare_command("report", "results", "--json")[1]) == {"page": "results/report/index.html"}
-    assert report[1] == (Path("results/runs"), Path("there"))
+    assert report[1] == (Path("results/runs"), Path("there"), 10)
+    Path("results/runs/bad.json").touch()
+    code, out, err = avare_command("report", "results", "--runs", "3")
+    assert (code, out) == (0, "Page: results/report/index.html\n")
+    assert err == "avare: bad.json: is bad\n" and report[-1][2] == 3
     assert avare_command("report", "nowhere") == (1, "", "avare: nowhere: there is no such folder\n")
     monkeypatch.setitem(sys.modules, "avare.report", None)
     code, _, err = avare_command("report", "results")

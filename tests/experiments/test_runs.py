@@ -155,6 +155,18 @@ def test_the_regret_of_every_step(data: Data, method: str) -> None:
     assert np.isfinite(exponent(record))
 
 
+def test_the_exponent_is_that_of_the_last_decade() -> None:
+    def fitted(steps: Any, regret: Any) -> float:
+        return exponent({"trace": {"step": steps, "regret": regret}})
+
+    steps = np.logspace(0, 6, 61)
+    assert fitted(steps, np.where(steps < 0.99e5, steps**2, 1e10 * (steps / 1e5) ** 0.5)) == pytest.approx(
+        0.5, rel=1e-6
+    )
+    assert np.isnan(fitted([1.0, 2.0], [0.0, 1.0])) and np.isnan(fitted([1.0, 1e6], [1.0, 1.0]))
+    assert np.isnan(fitted([8, 9], [None, 1.0]))
+
+
 def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     reached = []
 

@@ -76,6 +76,52 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, kind: str) -> None:
     assert len(store.damaged()) == 2  # the first is kept as well
 
 
+def test_those_who_only_look_change_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    assert store.read() == ([], []) and not store.folder.exists()
+    specs = [{**SPEC, "seed": seed} for seed in range(9)]
+    for spec in specs:
+        store.put({**RECORD, "spec": spec})
+    content = place(store, specs[0]).read_bytes()
+    newer = {**json.loads(content), "format": 2}
+    infinite = content.replace(b"1e-300", b"1e999")
+    assert infinite != content
+    unfit = [
+        (
+            canonical({**newer, "checksum": checksum_of(newer)}).encode(),
+            "has format 2, and this version of avare reads 1",
+        ),
+        (content.replace(b"1.25", b"1.26"), "damaged: the checksum is that of another content"),
+        (content[: len(content) // 2], "not JSON: "),
+        (b"[" * 100_000, "not JSON: "),
+        (b"[1, 2]", "not a record"),
+        (infinite, "not a record: Out of range float values"),
+        (place(store, specs[8]).read_bytes(), "the record of another run, by its key"),
+    ]
+    for spec, (changed, _) in zip(specs, unfit, strict=False):
+        place(store, spec).write_bytes(changed)
+    (store.folder / "folder.json").mkdir()
+    before = {path: path.read_bytes() for path in store.folder.iterdir() if path.is_file()}
+    records, skipped = store.read()
+    assert [record["spec"]["seed"] for record in records] == sorted([7, 8], key=lambda seed: key_of(specs[seed]))
+    found = {each.name: each.reason for each in skipped}
+    for spec, (_, reason) in zip(specs, unfit, strict=False):
+        assert found.pop(place(store, spec).name).startswith(reason)
+    assert list(found) == ["folder.json"] and found["folder.json"].startswith("cannot be read: ")
+    assert {path: path.read_bytes() for path in store.folder.iterdir() if path.is_file()} == before
+
+
+def test_a_file_that_is_gone_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    store.put(RECORD)
+
+    def gone(path: Path) -> bytes:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_bytes", gone)
+    assert store.read() == ([], [])
+
+
 def test_another_format_is_refused_and_not_set_aside(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(RECORD)

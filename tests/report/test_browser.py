@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import stored_runs
-from avare.report import page, paper
+from avare.experiments import published
+from avare.report import page
 from avare.report.results import gather
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -73,7 +74,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     extra[0]["trace"]["suboptimality"] = [None] * 4
     stored_runs.put(store, extra)
     index = folder / "index.html"
-    index.write_text(page.render(gather(store), paper()), encoding="utf-8")
+    index.write_text(page.render(gather(store, runs=3), published()), encoding="utf-8")
     return index.as_uri()
 
 

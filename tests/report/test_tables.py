@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import stored_runs
-from avare.report import paper, tables
-from avare.report.checking import check
+from avare.experiments import published
+from avare.report import tables
 from avare.report.results import gather
 from avare.report.tables import Column, Table
 from stored_runs import put, run
@@ -28,24 +28,27 @@ SMALL = Table(
         Column("ratio", "ratio", "ratio"),
         Column("big", "big", "power"),
         Column("time", "time", "seconds"),
-        Column("agrees", "agrees?", "verdict"),
+        Column("yes", "yes?", "answer"),
+        Column("verdict", "verdict"),
         Column("detail", "", "detail"),
         Column("note", "note"),
     ),
     (
-        ("a|b <c>", 60000, -1.2345, 5.0876, 1.69e10, 12.345, True, 0.1, "n"),
-        ("d", None, math.nan, 2500.0, 0.002, 1234.5, False, 1, ""),
-        ("e", 1, "one > two", 1.0, 1.0, 0.001, None, 1.0, None),
+        ("a|b <c>", 60000, -1.2345, 5.0876, 1.69e10, 12.345, True, "agrees", 0.1, "n"),
+        ("d", None, math.nan, 2500.0, 0.002, 1234.5, False, "differs", 1, ""),
+        ("e", 1, "one > two", 1.0, 1.0, 0.001, None, "missing", 1.0, None),
+        ("f", 1, -math.inf, 1.0, 1.0, 1.0, None, "", 1.0, None),
     ),
 )
 
 
 def test_csv_has_all_digits_and_all_columns() -> None:
     assert SMALL.csv().splitlines() == [
-        "name,n,x,ratio,big,time,agrees,detail,note",
-        "a|b <c>,60000,-1.2345,5.0876,16900000000.0,12.345,yes,0.1,n",
-        "d,,,2500.0,0.002,1234.5,no,1,",
-        "e,1,one > two,1.0,1.0,0.001,,1.0,",
+        "name,n,x,ratio,big,time,yes,verdict,detail,note",
+        "a|b <c>,60000,-1.2345,5.0876,16900000000.0,12.345,yes,agrees,0.1,n",
+        "d,,,2500.0,0.002,1234.5,no,differs,1,",
+        "e,1,one > two,1.0,1.0,0.001,,missing,1.0,",
+        "f,1,,1.0,1.0,1.0,,,1.0,",
     ]
 
 
@@ -53,32 +56,34 @@ def test_markdown_is_rounded_and_aligned() -> None:
     assert SMALL.markdown().splitlines() == [
         "A <caption>",
         "",
-        "| name | N | x | ratio | big | time | agrees? | note |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |",
-        "| a\\|b <c> | 60\u202f000 | −1.23 | 5.088 | 1.69 × 10¹⁰ | 12.3 | yes | n |",
-        "| d | – | – | 2.50 × 10³ | 2.00 × 10⁻³ | 1234 | no | – |",
-        "| e | 1 | one > two | 1.000 | 1.00 × 10⁰ | 0.001 | – | – |",
+        "| name | N | x | ratio | big | time | yes? | verdict | note |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- | --- |",
+        "| a\\|b <c> | 60\u202f000 | −1.23 | 5.088 | 1.69 × 10¹⁰ | 12.3 | yes | agrees | n |",
+        "| d | – | – | 2.50 × 10³ | 2.00 × 10⁻³ | 1234 | no | differs | – |",
+        "| e | 1 | one > two | 1.000 | 1.00 × 10⁰ | 0.001 | – | missing | – |",
+        "| f | 1 | – | 1.000 | 1.00 × 10⁰ | 1 | – | – | – |",
     ]
 
 
 def test_html_is_escaped_and_marks_the_verdicts() -> None:
     text = SMALL.html()
     assert "<caption>A &lt;caption&gt;</caption>" in text and "a|b &lt;c&gt;" in text
-    assert '<span class="yes">yes</span>' in text and '<span class="no">no</span>' in text
+    assert '<span class="yes">agrees</span>' in text and '<span class="no">differs</span>' in text
+    assert "<td>missing</td>" in text and "<td>yes</td>" in text
     assert '<td class="words">one &gt; two</td>' in text
     assert '<th scope="col" class="number">N</th>' in text and "detail" not in text
 
 
 def test_columns_can_be_left_out() -> None:
-    assert SMALL.without("name", "note").csv().splitlines()[0] == "n,x,ratio,big,time,agrees,detail"
+    assert SMALL.without("name", "note").csv().splitlines()[0] == "n,x,ratio,big,time,yes,verdict,detail"
 
 
 def test_table_one_has_theirs_beside_ours(tmp_path: Path) -> None:
     results = gather(put(tmp_path, [stored_runs.facts("mnist"), stored_runs.facts("ijcnn1")]))
-    found = {row["dataset"]: row for row in rows(tables.table_one(results, paper()))}
+    found = {row["dataset"]: row for row in rows(tables.table_one(results, published()))}
     assert list(found) == ["MNIST", "IJCNN1", "CIFAR10", "Synthetic"]
     mnist, absent = found["MNIST"], found["CIFAR10"]
-    assert (mnist["gain_at_optimum_paper"], mnist["gain_at_optimum"], mnist["n"]) == ("5.08", "5.088", "60000.0")
+    assert (mnist["gain_at_optimum_paper"], mnist["gain_at_optimum"], mnist["n"]) == ("5.08", "5.088", "60000")
     assert (mnist["smoothness_ratio_paper"], mnist["smoothness_ratio"]) == ("3.28", "3.36")
     assert (absent["gain_at_optimum_paper"], absent["gain_at_optimum"], absent["n"]) == ("1.14", "", "")
 
@@ -86,7 +91,7 @@ def test_table_one_has_theirs_beside_ours(tmp_path: Path) -> None:
 def test_the_last_epoch(tmp_path: Path) -> None:
     records = [run(sampler=sampler, seed=seed) for sampler in ("Avare", "Osmd") for seed in range(3)]
     results = gather(put(tmp_path, records))
-    avare, osmd = rows(tables.last_epoch(results.groups, paper()))
+    avare, osmd = rows(tables.last_epoch(results.groups, published()))
     assert (avare["dataset"], avare["steps"], avare["sampler"]) == ("MNIST", "decreasing", "Avare")
     assert avare["runs"] == "3" and float(avare["epoch"]) == 100
     assert float(avare["relative_error_log10"]) == pytest.approx(-1.0)
@@ -99,14 +104,15 @@ def test_the_last_epoch(tmp_path: Path) -> None:
 
 
 def test_checks_and_times_and_growths(tmp_path: Path) -> None:
-    records = [run(options={"p": 0.12345, "list": list(range(100))}), stored_runs.theory("sgd")]
+    records = [run(options={"c": 0.12345, "list": list(range(100))}), stored_runs.theory("sgd")]
     records += [stored_runs.facts("mnist"), run(sampler="Uniform", options=None)]
     results = gather(put(tmp_path, records))
-    found = rows(tables.checks(check(results, paper())))
-    assert found[1]["measure"] == "gain at x*" and found[1]["agrees"] == "yes" and found[1]["steps"] == ""
+    gain = rows(tables.checks(results.checks))[-1]
+    assert (gain["dataset"], gain["measure"], gain["verdict"]) == ("MNIST", "gain at the optimum", "agrees")
+    assert gain["steps"] == gain["sampler"] == ""
     avare, uniform = rows(tables.times(results.groups[0]))
     assert (avare["seconds_steps"], avare["seconds_evaluation"], avare["replacement"]) == ("12.3", "4.5", "yes")
-    assert avare["options"].startswith("p = 0.1235, list = [0, 1, 2") and avare["options"].endswith("…")
+    assert avare["options"].startswith("c = 0.1235, list = [0, 1, 2") and avare["options"].endswith("…")
     assert uniform["options"] == ""
     (growth,) = rows(tables.growths(results))
     assert float(growth["slope"]) == pytest.approx(0.6) and growth["bound"] == "2/3"

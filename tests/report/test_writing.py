@@ -1,5 +1,6 @@
 """The whole report."""
 
+import html
 import json
 import re
 import subprocess
@@ -11,6 +12,9 @@ from plotly import offline
 
 import avare.report
 import stored_runs
+from avare.cli import main
+from avare.experiments import published
+from avare.experiments.store import key_of
 from avare.report import page
 from avare.report.results import gather
 from avare.report.styles import PLOTLY_MARKERS
@@ -38,7 +42,7 @@ def test_writes_all_and_says_where(tmp_path: Path) -> None:
     assert numbers["groups"][0]["series"][0]["regret"]["mean"][-1] == pytest.approx(1.425e11)
     assert numbers["theory"][0]["slope"] == pytest.approx(0.6)
     assert numbers["facts"][0]["gain_at_optimum"] == 5.088
-    assert numbers["check"][1]["agrees"] is True and numbers["skipped"] == []
+    assert numbers["check"][-1]["verdict"] == "agrees" and numbers["skipped"] == []
     avare.report.write(store, index.parent)  # once more, over the first
 
 
@@ -54,6 +58,23 @@ def test_what_there_is_not_gets_no_table(tmp_path: Path) -> None:
     assert "Against the paper" not in text and "Theory" not in text and "not known" in text
 
 
+def test_facts_of_ones_own_data_are_not_checked(tmp_path: Path) -> None:
+    facts = stored_runs.facts("mnist", spec={"dataset": "digits"})
+    index = avare.report.write(put(tmp_path / "store", [facts]), tmp_path / "out")
+    assert {path.name for path in (index.parent / "tables").iterdir()} == {"table1.csv", "table1.md"}
+    text = html_of(index.read_text())
+    assert "<td>Digits</td>" in text and "Every number" not in text and "Nothing here can be judged" not in text
+
+
+def test_runs_that_all_diverged_are_in_the_check(tmp_path: Path) -> None:
+    astray = {**run(), "status": "diverged"}
+    results = gather(put(tmp_path, [astray, run("digits", experiment="compare")]))
+    assert {row.dataset for row in results.checks} == {"mnist"} and [group.dataset for group in results.groups] == [
+        "digits"
+    ]
+    assert "0 of 10 runs; 1 diverged" in {row.note for row in results.checks}
+
+
 def test_an_empty_store_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with pytest.raises(ValueError, match="holds no record of a finished run"):
@@ -66,28 +87,76 @@ def html_of(text: str) -> str:
     return re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
 
 
-def rendered(folder: Path) -> str:
-    return html_of(page.render(gather(folder), avare.report.paper()))
+def rendered(folder: Path, runs: int = 10) -> str:
+    return html_of(page.render(gather(folder, runs), published()))
 
 
 def test_damaged_records_are_mentioned_on_the_page(tmp_path: Path) -> None:
     store = put(tmp_path, [run(epochs=2)])
     (store / "broken<b>.json").write_text("{")
     text = rendered(store)
-    assert "1 file of the store could not be read and is left out" in text and "broken&lt;b&gt;.json: not JSON" in text
+    assert "1 file of the store is left out" in text and "broken&lt;b&gt;.json: not JSON" in text
     (store / "other.json").write_text("[]")
-    assert "2 files of the store could not be read and are left out" in rendered(store)
+    assert "2 files of the store are left out" in rendered(store)
+
+
+def test_files_passed_over_are_named_and_left_as_they_are(tmp_path: Path) -> None:
+    diverged = {**run(seed=2, epochs=2), "status": "diverged"}
+    store = put(tmp_path / "store", [run(epochs=2), run(seed=1, epochs=2), diverged])
+    damaged = store / f"{key_of(run(seed=1, epochs=2)['spec'])}.json"
+    damaged.write_text(damaged.read_text().replace("12345.6", "12345.7"))
+    before = {path.name: path.read_bytes() for path in store.iterdir()}
+    said: list[str] = []
+    index = avare.report.write(store, tmp_path / "out", say=said.append)
+    names = [damaged.name, f"{key_of(diverged['spec'])}.json"]
+    reasons = ["damaged: the checksum is that of another content", "status = 'diverged': the run has not finished"]
+    assert said == [f"{name}: {reason}; passed over" for name, reason in zip(names, reasons, strict=True)]
+    numbers = json.loads((index.parent / "numbers.json").read_text())
+    assert [each["file"] for each in numbers["skipped"]] == names
+    assert numbers["groups"][0]["series"][0]["seeds"] == [0]  # neither is plotted
+    text = html_of(index.read_text())
+    assert all(name in text and html.escape(reason) in text for name, reason in zip(names, reasons, strict=True))
+    assert {path.name: path.read_bytes() for path in store.iterdir()} == before
+    assert "run for 2 epochs, the paper for 100; 1 diverged" in text
+
+
+def test_the_page_and_the_command_have_the_same_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = stored_runs.full_store(tmp_path / "results" / "runs")
+    first = sorted(store.iterdir())[0]
+    first.write_bytes(b"")  # what is damaged counts for neither
+    for more in ([], ["--runs", "3"]):
+        main(["reproduce", "check", "--json", "--out", str(tmp_path / "results"), *more])
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert main(["report", str(tmp_path / "results"), *more]) == 0
+        captured = capsys.readouterr()
+        assert (
+            captured.err == f"avare: {first.name}: not JSON: Expecting value: line 1 column 1 (char 0); passed over\n"
+        )
+        numbers = json.loads((tmp_path / "results" / "report" / "numbers.json").read_text())
+        order = ["mnist", "ijcnn1", "cifar10", "synthetic"]  # in which the page has them
+        assert numbers["check"] == sorted(rows, key=lambda row: order.index(row["dataset"]))
+        for group in gather(store, 3 if more else 10).of("reproduce"):
+            assert [row.as_dict() for row in group.checks] == [
+                row for row in rows if row["dataset"] == group.dataset and row["steps"] in group.rules
+            ]
 
 
 def test_the_page_says_what_there_is(tmp_path: Path) -> None:
     store = stored_runs.full_store(tmp_path)
-    text = rendered(store)
+    text = rendered(store, runs=3)
     for word in ("MNIST", "IJCNN1", "CIFAR10", "Synthetic", "Digits", "Theory", "Against the paper", "How it was run"):
         assert f">{word}</button>" in text
     assert "93 runs of 5 samplers on 5 datasets, 2026-11-16." in text
-    assert "38 of the 40 numbers that are judged agree." in text
+    # The stored runs with constant steps end like those with decreasing steps: the paper's IJCNN1 does not.
+    assert "49 of the 51 statements that are judged agree.</p>" in text
+    wrong = {
+        (row.dataset, row.steps, row.sampler, row.measure)
+        for row in gather(store, 3).checks
+        if row.verdict == "differs"
+    }
+    assert wrong == {("ijcnn1", "constant", "Avare", "relative_error"), ("ijcnn1", "constant", "Avare", "regret")}
     assert "numpy 2.4.6" in text and "Some Processor, 2 cores" in text
-    assert "could not be read" not in text and "Not in this store" not in text
+    assert "left out" not in text and "Not in this store" not in text
     assert len(re.findall('role="tab" id=', text)) == len(re.findall('role="tabpanel" id=', text)) == 8
 
 
@@ -96,17 +165,23 @@ def test_the_page_says_what_is_missing(tmp_path: Path) -> None:
     assert "Not in this store: IJCNN1, CIFAR10, Synthetic." in text
     assert "Nothing here can be judged; the notes say why." in text
     assert "run for 3 epochs, the paper for 100" in text
+    one = put(tmp_path / "more", [run("mnist", sampler) for sampler in ("Uniform", "Avare")])
+    text = rendered(one, runs=1)
+    # Two relative errors and regrets and the order of the suboptimalities are judged; two relative errors and their
+    # order are not, nor are the constant steps, nor Table 1.
+    assert "5 of the 5 statements that are judged agree. 3 cannot be judged yet; the notes say why." in text
+    assert "5 of the 5 statements that are judged agree. 15 cannot be judged yet; the notes say why." in text
 
 
 def test_long_runs_are_thinned_on_the_page(tmp_path: Path) -> None:
-    text = page.render(gather(put(tmp_path, [run(epochs=3000)])), avare.report.paper())
+    text = page.render(gather(put(tmp_path, [run(epochs=3000)])), published())
     data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)[0])
     x = data["charts"]["group-0-0-regret"]["series"][0]["x"]
     assert len(x) == 400 and x[0] == 0 and x[-1] == 3000
 
 
 def test_the_page_names_no_host_outside_of_plotly(tmp_path: Path) -> None:
-    text = page.render(gather(put(tmp_path, [run(epochs=2)])), avare.report.paper())
+    text = page.render(gather(put(tmp_path, [run(epochs=2)])), published())
     own = text.replace(offline.get_plotlyjs(), "")
     assert len(own) < 100_000
     assert not re.findall(r"https?://", own) and "default-src 'none'" in own
@@ -119,6 +194,6 @@ def test_every_marker_has_an_outline() -> None:
 
 
 def test_import_needs_no_extra() -> None:
-    program = "import sys, avare.report; avare.report.paper(); print(' '.join(sys.modules))"
+    program = "import sys, avare.report; print(' '.join(sys.modules))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"matplotlib", "plotly"} & {name.split(".")[0] for name in found.stdout.split()}

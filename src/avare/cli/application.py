@@ -20,7 +20,7 @@ from avare.cli.display import display, duration
 from avare.experiments import checking, comparison, reproduction
 from avare.experiments.data import LOSSES, Loss, obtain
 from avare.experiments.diagnosis import diagnose
-from avare.experiments.reproduction import RULES, SETTINGS, Extent, Rule
+from avare.experiments.reproduction import BOUNDS, RULES, RUNS, SETTINGS, Extent, Rule
 from avare.experiments.store import Record, Store
 
 INTERRUPTED = 130
@@ -99,7 +99,7 @@ def reproduce(
             metavar="[WHAT]...", help=f"Any of {', '.join(reproduction.PARTS)}; all; or check, and then any datasets."
         ),
     ] = None,
-    runs: Annotated[int | None, typer.Option("--runs", min=1, help="Seeds of each; 10 by default.")] = None,
+    runs: Annotated[int | None, typer.Option("--runs", min=1, help=f"Seeds of each; {RUNS} by default.")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Of each run; 100 by default.")] = None,
     steps: Annotated[Steps, typer.Option("--steps", help="Step sizes.")] = Steps.both,
     samplers: Samplers = "Uniform,Mabs,Vrb,Avare",
@@ -118,7 +118,7 @@ def reproduce(
     """
     wanted = what or ["all"]
     if wanted[0] == "check":
-        return _check(wanted[1:], 10 if runs is None else runs, out, machine)
+        return _check(wanted[1:], RUNS if runs is None else runs, out, machine)
     parts = reproduction.parts_of(wanted)
     names = _names(samplers)
     extent = Extent.quick(steps.rules, names) if quick else Extent(rules=steps.rules, samplers=names)
@@ -142,11 +142,8 @@ def reproduce(
             dask=dask,
             watch=display(console, jobs),
         )
-    page = _report(store.folder, out / "report", console)
-    rows, exponents = comparison.summary(records), _exponents(records)
-    facts = {
-        record["spec"]["dataset"]: record["facts"] for record in records if record["spec"]["experiment"] == "table"
-    }
+    page = _report(store.folder, out / "report", console, RUNS if runs is None else runs)
+    rows, exponents, facts = comparison.summary(records), _exponents(records), checking.facts(records)
     if machine:
         _print_json({"runs": rows, "facts": facts, "exponents": exponents, "store": store.folder, "page": page})
     else:
@@ -260,6 +257,7 @@ def diagnose_command(
 def report(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="A folder of results, or its store, runs/.")],
     out: Annotated[Path | None, typer.Option("--out", help="Where to write; beside the store by default.")] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each that the paper's check wants.")] = RUNS,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
@@ -268,7 +266,7 @@ def report(
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder")
     console = _console(stderr=True)
-    page = _report(folder, folder.parent / "report" if out is None else out, console)
+    page = _report(folder, folder.parent / "report" if out is None else out, console, runs)
     if page is None:
         return 1
     if machine:
@@ -319,23 +317,27 @@ def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
     for name in names:
         if name not in SETTINGS:
             raise ValueError(f"check {name!r}: must be one of {', '.join(SETTINGS)}")
-    rows = checking.check(Store(out / "runs").records(), list(names) or list(SETTINGS), runs)
-    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("agrees", "differs", "missing")}
-    code = checking.exit_code(rows)
+    records, skipped = Store(out / "runs").read()
+    for each in skipped:
+        print(f"avare: {each}; passed over", file=sys.stderr)
+    rows = checking.check(records, list(names) or list(SETTINGS), runs)
+    counts, code = checking.tally(rows), checking.exit_code(rows)
     if machine:
-        _print_json({"rows": [row.as_dict() for row in rows], **counts, "exit_code": code})
+        left_out = [{"file": each.name, "reason": each.reason} for each in skipped]
+        _print_json({"rows": [row.as_dict() for row in rows], **counts, "skipped": left_out, "exit_code": code})
         return code
-    table = Table("dataset", "steps", "sampler", "measure", "theirs", "ours", "may differ by", "")
+    table = Table("dataset", "steps", "sampler", "measure", "theirs", "ours", "may differ by", "verdict", "note")
     for row in rows:
         table.add_row(
             row.dataset,
             row.steps,
             row.sampler,
-            _MEASURES.get(row.measure, row.measure),
+            ("log10 " if row.measure in checking.LOGARITHMS else "") + checking.MEASURE_NAMES[row.measure],
             _figure(row.theirs),
             _figure(row.ours),
             row.tolerance,
             row.verdict.upper() if row.verdict == "differs" else row.verdict,
+            row.note,
         )
     _print_table(table)
     paper = checking.published()
@@ -344,14 +346,6 @@ def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
     if counts["missing"]:
         print(f"What is missing is run by: avare reproduce {' '.join(names) or 'all'} --runs {runs} --out {out}")
     return code
-
-
-_MEASURES = {
-    "relative_error": "log10 relative error",
-    "suboptimality": "log10 suboptimality",
-    "gain_at_optimum": "gain at the optimum",
-    "smoothness_ratio": "smoothness ratio",
-}
 
 
 def _figure(value: float | str | None) -> str:
@@ -379,15 +373,19 @@ def _stored(store: Store, console: Console) -> Iterator[None]:
             print(f"avare: {path.name}: was damaged, is set aside, and was run again", file=sys.stderr)
 
 
-def _report(store: Path, out: Path, console: Console) -> Path | None:
+def _report(store: Path, out: Path, console: Console, runs: int = RUNS) -> Path | None:
     try:
         reports = import_module("avare.report")
     except ImportError as error:
         missing = error.name if error.name and not error.name.startswith("avare") else "avare.report"
         print(f"avare: no page was made, for {missing} is not installed; the results are in {store}", file=sys.stderr)
         return None
+    passed_over: list[str] = []
     with console.status("writing the report ..."):
-        return Path(reports.write(store, out))
+        page = Path(reports.write(store, out, runs=runs, say=passed_over.append))
+    for text in passed_over:
+        print(f"avare: {text}", file=sys.stderr)
+    return page
 
 
 def _obtain(source: str, loss: str, target: str | None, folder: Path | None) -> Any:
@@ -413,12 +411,12 @@ def _names(text: str) -> list[str]:
 def _exponents(records: Sequence[Record]) -> dict[str, tuple[float, float, float]]:
     """By method: the mean and deviation of the exponents of its runs, and the theorem's."""
     found = {}
-    for method, bound in (("sgd", 2 / 3), ("sgld", 5 / 6)):
+    for method, bound in BOUNDS.items():
         values = [reproduction.exponent(record) for record in records if record["spec"].get("method") == method]
         if values:
             mean = math.fsum(values) / len(values)
             deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
-            found[method] = (mean, deviation, bound)
+            found[method] = (mean, deviation, float(bound))
     return found
 
 

@@ -1,6 +1,7 @@
 """The paper's experiments, comparisons on data of one's own, and where their results are kept."""
 
 from avare.experiments.checking import check as check
+from avare.experiments.checking import published as published
 from avare.experiments.comparison import compare as compare
 from avare.experiments.comparison import summary as summary
 from avare.experiments.data import Data as Data

@@ -4,7 +4,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from avare.datasets import DatasetError
 
 Loss = Literal["softmax", "logistic", "least_squares", "huber", "smoothed_hinge"]
 
-LOSSES: tuple[Loss, ...] = ("softmax", "logistic", "least_squares", "huber", "smoothed_hinge")
+LOSSES: tuple[Loss, ...] = get_args(Loss)
 _REGRESSION = ("least_squares", "huber")
 _TWO_CLASSES = ("logistic", "smoothed_hinge")
 _MOST_CLASSES = 100  # up to which whole numbers are taken for classes

@@ -9,7 +9,7 @@ import numpy as np
 from avare import diagnostics, validation
 from avare.experiments.data import Data, Loss
 from avare.experiments.reproduction import options_of
-from avare.experiments.runs import descent_spec, interrupts_at_once, problem_of, sampler_of, step_size_of
+from avare.experiments.runs import descent_spec, facts_of, interrupts_at_once, problem_of, sampler_of, step_size_of
 from avare.solvers import Progress, sgd
 
 _MOST_NUMBERS = 20_000_000  # in X; rows are drawn from more, so that it takes seconds
@@ -146,17 +146,16 @@ def diagnose(
     with interrupts_at_once():
         sgd(problem, sampler_of(spec, problem), step_size_of(spec, problem), epochs=epochs, callback=look)
     say("looking for the optimum")
-    first = float(np.linalg.norm(problem.gradient(np.zeros(problem.dim))))
-    best = problem.minimize(tolerance=max(_TOLERANCE * first, 1e-12)) if first > 0.0 else np.zeros(problem.dim)
+    facts = facts_of(problem, _TOLERANCE)
     return Diagnosis(
         dataset=data.name,
         loss=loss,
         n=n,
         rows=rows,
-        dim=problem.dim,
+        dim=facts["dim"],
         epochs=[each[0] for each in seen],
         gains=[each[1] for each in seen],
         realised=[each[2] for each in seen],
-        gain_at_optimum=float(diagnostics.gain(problem.norms(best))),
-        smoothness_ratio=float(diagnostics.smoothness_ratio(problem.smoothness)),
+        gain_at_optimum=facts["gain_at_optimum"],
+        smoothness_ratio=facts["smoothness_ratio"],
     )

@@ -187,10 +187,23 @@ def step_size_of(spec: Spec, problem: Linear) -> Schedule:
     return schedules.constant(spec["batch_size"] / (2.0 * problem.n * largest))
 
 
-def surroundings() -> dict[str, Any]:
-    """Versions, machine and date, without the machine's name."""
+def facts_of(problem: Linear, tolerance: float) -> dict[str, Any]:
+    """What there is to know of a problem; its optimum is found to a part of the gradient at 0."""
+    first = float(np.linalg.norm(problem.gradient(np.zeros(problem.dim))))
+    x = problem.minimize(tolerance=max(tolerance * first, 1e-12)) if first > 0.0 else np.zeros(problem.dim)
+    return {
+        "n": problem.n,
+        "dim": problem.dim,
+        "optimum": problem.objective(x),
+        "gain_at_optimum": float(diagnostics.gain(problem.norms(x))),
+        "smoothness_ratio": float(diagnostics.smoothness_ratio(problem.smoothness)),
+    }
+
+
+def surroundings(*packages: str) -> dict[str, Any]:
+    """Versions, also of more packages, machine and date, without the machine's name."""
     versions = {"python": platform.python_version()}
-    for package in ("avare", "numpy", "numba", "scipy"):
+    for package in ("avare", "numpy", "numba", "scipy", *packages):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
@@ -242,15 +255,7 @@ def _descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Reco
 def _tabulate(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
     problem = problem_of(spec, X, y)
     started = time.perf_counter()
-    first = float(np.linalg.norm(problem.gradient(np.zeros(problem.dim))))
-    x = problem.minimize(tolerance=max(spec["tolerance"] * first, 1e-12))
-    facts = {
-        "n": problem.n,
-        "dim": problem.dim,
-        "optimum": problem.objective(x),
-        "gain_at_optimum": float(diagnostics.gain(problem.norms(x))),
-        "smoothness_ratio": float(diagnostics.smoothness_ratio(problem.smoothness)),
-    }
+    facts = facts_of(problem, spec["tolerance"])
     return {
         "seconds": {"steps": time.perf_counter() - started, "evaluation": 0.0},
         "facts": facts,
@@ -302,4 +307,9 @@ def numbers(values: ArrayLike) -> list[float | int | None]:
     >>> numbers(np.array([1.5, np.nan]))
     [1.5, None]
     """
-    return [value if math.isfinite(value) else None for value in np.asarray(values).tolist()]
+    return [number(value) for value in np.asarray(values).tolist()]
+
+
+def number(value: float) -> float | None:
+    """The same for one."""
+    return value if math.isfinite(value) else None

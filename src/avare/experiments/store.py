@@ -9,6 +9,7 @@ import uuid
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -22,6 +23,17 @@ _LEFT_OVER = 3600.0  # seconds after which a file that was never put in place is
 
 class StoreError(OSError):
     """A folder that cannot be written to or read from; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that was passed over, and why."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
 
 
 class Store:
@@ -89,6 +101,22 @@ class Store:
             if record is not None:
                 yield record
 
+    def read(self) -> tuple[list[Record], list[Skipped]]:
+        """All sound records, in order of their keys, and the files passed over.
+
+        For those who only look: unlike `get` and `records`, it changes nothing, and it stops at no file.
+        """
+        records, skipped = [], []
+        for place in sorted(self.folder.glob("*.json")):
+            try:
+                record = _load(place)
+            except _UnreadableError as error:
+                skipped.append(Skipped(place.name, str(error)))
+            else:
+                if record is not None:
+                    records.append(record)
+        return records, skipped
+
     def damaged(self) -> list[Path]:
         """The files that were set aside."""
         return sorted(self.folder.glob("*.damaged*"))
@@ -133,22 +161,12 @@ class Store:
 
     def _read(self, place: Path) -> Record | None:
         try:
-            text = place.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise StoreError(f"{place}: cannot be read: {error.strerror or error}") from error
-        try:
-            record = json.loads(text)
-            sound = record["key"] == place.stem == key_of(record["spec"]) and record["checksum"] == checksum_of(record)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            sound = False
-        if not sound:
+            return _load(place)
+        except _DamagedError:
             self._set_aside(place)
             return None
-        if record["format"] != FORMAT:
-            raise StoreError(f"{place}: has format {record['format']!r}, and this version of avare reads {FORMAT}")
-        return dict(record)
+        except _UnreadableError as error:
+            raise StoreError(f"{place}: {error}") from error
 
     def _set_aside(self, place: Path) -> None:
         aside = place.with_name(f"{place.name}.damaged")
@@ -227,6 +245,41 @@ def key_of(spec: Spec) -> str:
 def checksum_of(record: Mapping[str, Any]) -> int:
     """Of everything in a record but the checksum itself."""
     return zlib.crc32(canonical({name: value for name, value in record.items() if name != "checksum"}).encode())
+
+
+class _UnreadableError(Exception):
+    """Why a file cannot be used."""
+
+
+class _DamagedError(_UnreadableError):
+    """Why a file is not what was written."""
+
+
+def _load(place: Path) -> Record | None:
+    """The record in a file, checked; None where there is no file."""
+    try:
+        content = place.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _UnreadableError(f"cannot be read: {error.strerror or error}") from error
+    try:
+        record = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _DamagedError(f"not JSON: {error}") from None
+    if not isinstance(record, dict) or not {"key", "spec", "checksum", "format"} <= set(record):
+        raise _DamagedError("not a record")
+    try:
+        key, checksum = key_of(record["spec"]), checksum_of(record)
+    except (ValueError, RecursionError) as error:  # of numbers that no record has
+        raise _DamagedError(f"not a record: {error}") from None
+    if record["checksum"] != checksum:
+        raise _DamagedError("damaged: the checksum is that of another content")
+    if not record["key"] == place.stem == key:
+        raise _DamagedError("the record of another run, by its key")
+    if record["format"] != FORMAT:
+        raise _UnreadableError(f"has format {record['format']!r}, and this version of avare reads {FORMAT}")
+    return record
 
 
 def _to_disk(folder: Path) -> None:

@@ -1,4 +1,3 @@
 """Figures, tables and a web page, made from stored results only."""
 
-from avare.report.published import paper as paper
 from avare.report.writing import write as write

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.datasets.dataset import require
-from avare.report.results import FIT_DECADES, MEASURES, Curve, Group, Growth, Results, Series
-from avare.report.styles import MATPLOTLIB_DASHES, Style
+from avare.experiments.reproduction import BOUNDS
+from avare.report.results import EXPERIMENTS, MEASURES, Curve, Group, Growth, Results, Series
+from avare.report.styles import MATPLOTLIB_DASHES, Style, of_method
 
 AXES = {
     "suboptimality": ("Suboptimality  f(x) − f*", True),
@@ -17,11 +18,11 @@ AXES = {
     "relative_error": ("Relative error", True),
 }
 """The title of each measure, and whether its axis is logarithmic."""
-BOUNDS = {"sgd": ("T^{2/3}", 2 / 3), "sgld": ("T^{5/6}", 5 / 6)}
 SMALLEST = 1e-9
 """What is smaller than this part of the largest is rounding: a log axis does not go there."""
 _DOTS = 160  # an inch
 _MARKERS = 8  # a line
+_GUIDE_DECADES = 2.0
 _SETTINGS = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,
@@ -76,14 +77,14 @@ def guide(
     >>> guide(np.array([1.0, 100.0]), np.array([2.0, 3.0]), 0.5)
     (array([  1., 100.]), array([ 3., 30.]))
     """
-    late = steps >= steps[-1] * 10.0**-FIT_DECADES
+    late = steps >= steps[-1] * 10.0**-_GUIDE_DECADES
     x, start = steps[late], values[late][0]
     return x, 1.5 * start * (x / x[0]) ** exponent
 
 
 def _figures(results: Results) -> Iterator[tuple[str, Any]]:
     """Each figure with the name of its file."""
-    for experiment in ("reproduce", "compare"):
+    for experiment in EXPERIMENTS:
         groups = results.of(experiment)
         apart = [group for group in groups if experiment == "reproduce" and group.dataset == "synthetic"]
         for rule in dict.fromkeys(rule for group in groups for rule in group.rules):
@@ -190,24 +191,27 @@ def _theory(growths: Sequence[Growth]) -> Any:
     """Regret against steps in log-log, with the fitted slope and the growth that is proved."""
     figure = _figure((5.6, 4.0))
     axis = figure.subplots()
-    colours = {"sgd": ("#0072B2", "o"), "sgld": ("#D55E00", "s")}
     for growth in growths:
-        colour, marker = colours.get(growth.method, ("#009E73", "v"))
+        style = of_method(growth.method)
         keep = (growth.steps > 0) & (growth.curve.mean > 0)
         if not np.any(keep):
             continue
         steps, mean = growth.steps[keep], growth.curve.mean[keep]
         bottom, top = growth.curve.band(log=True)
-        axis.fill_between(steps, bottom[keep], top[keep], color=colour, alpha=0.15, linewidth=0)
+        axis.fill_between(steps, bottom[keep], top[keep], color=style.colour, alpha=0.15, linewidth=0)
         fitted = f", slope {growth.slope:.2f}" if np.isfinite(growth.slope) else ""
-        style = Style(colour, "solid", marker)
         _line(axis, steps, mean, style, 0, 1).set_label(f"{growth.label}{fitted}")
         if growth.method in BOUNDS:
-            text, exponent = BOUNDS[growth.method]
-            x, bound = guide(steps, mean, exponent)
-            axis.plot(x, bound, color=colour, linestyle=MATPLOTLIB_DASHES["dash"], linewidth=1.0)
+            power = BOUNDS[growth.method]
+            x, bound = guide(steps, mean, float(power))
+            axis.plot(x, bound, color=style.colour, linestyle=MATPLOTLIB_DASHES["dash"], linewidth=1.0)
             axis.annotate(
-                f"${text}$", (x[-1], bound[-1]), xytext=(4, 0), textcoords="offset points", color=colour, va="center"
+                f"$T^{{{power}}}$",
+                (x[-1], bound[-1]),
+                xytext=(4, 0),
+                textcoords="offset points",
+                color=style.colour,
+                va="center",
             )
     axis.set_xscale("log")
     axis.set_yscale("log")

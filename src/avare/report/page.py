@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.datasets.dataset import require
+from avare.experiments.checking import Row, tally
+from avare.experiments.reproduction import BOUNDS
+from avare.experiments.runs import numbers
 from avare.report import tables
-from avare.report.checking import check, of_group
-from avare.report.figures import AXES, BOUNDS, SMALLEST, guide
+from avare.report.figures import AXES, SMALLEST, guide
 from avare.report.results import MEASURES, Group, Growth, Results, title
-from avare.report.styles import BLUE, GREEN, PLOTLY_MARKERS, VERMILION, Style
+from avare.report.styles import PLOTLY_MARKERS, Style, of_method
 
 _MOST_POINTS = 400  # a line: a screen shows no more
 _TITLE = "Adaptive importance sampling: results"
@@ -99,11 +101,10 @@ def _group_panel(
     published = group.experiment == "reproduce"
     table = tables.last_epoch([group], paper if published else None).without("dataset")
     parts.append(f"<h2>At the last epoch</h2>\n{table.html()}")
-    checks = of_group(group, paper) if published else []
-    if checks:
-        unsaid = () if any(each.note for each in checks) else ("note",)
-        table = tables.checks(checks).without("dataset", *unsaid)
-        parts.append(f"<h2>Against the paper</h2>\n{_tally(checks)}{table.html()}")
+    if group.checks:
+        unsaid = () if any(row.note for row in group.checks) else ("note",)
+        table = tables.checks(group.checks).without("dataset", *unsaid)
+        parts.append(f"<h2>Against the paper</h2>\n{_tally(group.checks)}{table.html()}")
     return "".join(parts)
 
 
@@ -116,23 +117,23 @@ def _theory_panel(results: Results, charts: dict[str, Any]) -> str:
         "xTitle": "Steps T",
         "series": [line for growth in results.growths for line in _growth(growth)],
     }
+    proved = ", ".join(f"T<sup>{power}</sup> for {method.upper()}" for method, power in BOUNDS.items())
     return (
         '<h2>How the regret grows</h2>\n<div class="charts single">\n'
         + _chart("theory", "Cumulative dynamic regret", "Regret against steps in log-log")
         + "</div>\n"
-        + '<p class="hint">Dashed, the growth that is proved: T<sup>2/3</sup> for SGD, T<sup>5/6</sup> for SGLD. Only '
-        "its slope is meant. The fitted slope is that of the last two decades.</p>\n" + tables.growths(results).html()
+        + f'<p class="hint">Dashed, the growth that is proved: {proved}. Only its slope is meant. '
+        "The fitted slope is that of the last decade, the mean of the runs.</p>\n" + tables.growths(results).html()
     )
 
 
 def _paper_panel(results: Results, paper: Mapping[str, Any]) -> str:
-    found = check(results, paper)
-    run = {group.dataset for group in results.of("reproduce")} | {name for name, _ in results.facts}
-    absent = [title(name) for name in paper["table"] if name not in run]
+    there = {row.dataset for row in results.checks}
+    absent = [title(name) for name in paper["table"] if name not in there]
     return (
         f"<h2>Table 1</h2>\n{tables.table_one(results, paper).html()}"
         f'<p class="hint">{html.escape(paper["smoothness_note"])}</p>\n'
-        f"<h2>Every number</h2>\n{_tally(found)}{tables.checks(found).html()}"
+        + (f"<h2>Every number</h2>\n{_tally(results.checks)}{tables.checks(results.checks).html()}" if there else "")
         + (f"<p>Not in this store: {html.escape(', '.join(absent))}.</p>\n" if absent else "")
         + f'<p class="hint">Source: {html.escape(paper["source"])}.</p>\n'
     )
@@ -239,12 +240,13 @@ def _outline(marker: str) -> list[tuple[float, float]]:
     return [(radius * math.sin(angle), -radius * math.cos(angle)) for radius, angle in zip(radii, angles, strict=True)]
 
 
-def _tally(checks: Sequence[Any]) -> str:
-    judged = [each for each in checks if each.agrees is not None]
+def _tally(checks: Sequence[Row]) -> str:
+    counts = tally(checks)
+    judged = counts["agrees"] + counts["differs"]
     if not judged:
         return "<p>Nothing here can be judged; the notes say why.</p>\n"
-    agree = sum(each.agrees for each in judged)
-    return f"<p>{agree} of the {len(judged)} numbers that are judged agree.</p>\n"
+    missing = f" {counts['missing']} cannot be judged yet; the notes say why." if counts["missing"] else ""
+    return f"<p>{counts['agrees']} of the {judged} statements that are judged agree.{missing}</p>\n"
 
 
 def _pairs(pairs: Mapping[str, Any]) -> str:
@@ -272,9 +274,9 @@ def _notices(results: Results) -> str:
     if not results.skipped:
         return ""
     count = len(results.skipped)
-    files = "".join(f"<li>{html.escape(each.name)}: {html.escape(each.reason)}</li>" for each in results.skipped)
+    files = "".join(f"<li>{html.escape(str(each))}</li>" for each in results.skipped)
     return (
-        f'<div class="notice" role="note">{count} file{"s" if count > 1 else ""} of the store could not be read and '
+        f'<div class="notice" role="note">{count} file{"s" if count > 1 else ""} of the store '
         f"{'are' if count > 1 else 'is'} left out:<ul>{files}</ul></div>"
     )
 
@@ -310,22 +312,22 @@ def _points(x: NDArray[np.float64], curve: Any) -> dict[str, Any]:
 
 def _growth(growth: Growth) -> list[dict[str, Any]]:
     """The line of a method, and the growth that is proved beside it."""
-    colour, marker = {"sgd": (BLUE, "o"), "sgld": (VERMILION, "s")}.get(growth.method, (GREEN, "v"))
+    style = of_method(growth.method)
     lines: list[dict[str, Any]] = [
         {
             "label": growth.label,
-            "style": _style(Style(colour, "solid", marker)),
+            "style": _style(style),
             **_points(growth.steps, growth.curve),
         }
     ]
     keep = (growth.steps > 0) & (growth.curve.mean > 0)
     if growth.method in BOUNDS and np.any(keep):
-        x, bound = guide(growth.steps[keep], growth.curve.mean[keep], BOUNDS[growth.method][1])
+        x, bound = guide(growth.steps[keep], growth.curve.mean[keep], float(BOUNDS[growth.method]))
         lines.append(
             {
-                "label": f"T^({'2/3' if growth.method == 'sgd' else '5/6'})",
+                "label": f"T^({BOUNDS[growth.method]})",
                 "guide": True,
-                "style": _style(Style(colour, "dash", marker)),
+                "style": _style(style._replace(dash="dash")),
                 "x": _rounded(x),
                 "mean": _rounded(bound),
             }
@@ -339,7 +341,7 @@ def _style(style: Style) -> dict[str, str]:
 
 def _rounded(values: NDArray[np.float64]) -> list[float | None]:
     """Five digits are more than a screen shows; null where there is no number."""
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
+    return numbers([float(f"{value:.5g}") for value in values.tolist()])
 
 
 def _file(name: str) -> str:

@@ -1,25 +1,23 @@
-"""Records of finished runs, read from a folder; what cannot be read is passed over, and named."""
+"""The records of a store, with what the report wants of them checked; what is unfit is passed over, and named."""
 
-import json
 import math
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_FORMAT = 1
+from avare.experiments.store import Skipped, Store
+
 _RUN_COLUMNS = ("epoch", "suboptimality", "relative_error", "regret")
 _THEORY_COLUMNS = ("step", "regret")
-_FACTS = ("n", "dim", "optimum", "gain_at_optimum", "smoothness_ratio")
 
 
 class RecordError(ValueError):
-    """A file that is not the record of a finished run; the message says why."""
+    """A record that lacks what the report wants; the message says what."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,64 +30,49 @@ class Record:
         What was asked for.
     trace
         What was measured: columns of one length, nan where there is no number.
-    facts
-        What is known of a dataset, if that is what the record is of.
     where
         Versions, machine and date.
     seconds
         How long it took, by part.
+    status
+        "finished", or how else it ended.
+    stored
+        The whole of it, as the store has it.
     """
 
     spec: Mapping[str, Any]
     trace: Mapping[str, NDArray[np.float64]]
-    facts: Mapping[str, float]
     where: Mapping[str, Any]
     seconds: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A file that was passed over, and why."""
-
-    name: str
-    reason: str
+    status: str
+    stored: Mapping[str, Any]
 
 
 def read(store: str | os.PathLike[str]) -> tuple[list[Record], list[Skipped]]:
-    """All records of a folder, in the order of their names, and the files passed over."""
-    folder = Path(store)
-    if not folder.is_dir():
+    """All records of a store, in order of their keys, and the files passed over; nothing is changed."""
+    folder = Store(store)
+    if not folder.folder.is_dir():
         raise ValueError(f"store = {str(store)!r}: there is no such folder")
-    records, skipped = [], []
-    for path in sorted(folder.glob("*.json")):
+    found, skipped = folder.read()
+    records = []
+    for data in found:
         try:
-            records.append(parse(path.read_bytes()))
-        except (RecordError, OSError) as error:
-            skipped.append(Skipped(path.name, str(error)))
-    return records, skipped
+            records.append(parse(data))
+        except RecordError as error:
+            skipped.append(Skipped(f"{data['key']}.json", str(error)))
+    return records, sorted(skipped, key=lambda each: each.name)
 
 
-def parse(content: bytes) -> Record:
-    """The record in a file's content.
+def parse(data: Mapping[str, Any]) -> Record:
+    """What the report wants of a record, checked.
 
-    >>> parse(b"[]")
+    >>> parse({"spec": {"experiment": "other"}})
     Traceback (most recent call last):
-    avare.report.records.RecordError: holds a list, not a record
+    avare.report.records.RecordError: spec['experiment'] = 'other': must be one of reproduce, compare, theory, table
     """
-    try:
-        data = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise RecordError(f"holds a {type(data).__name__}, not a record")
-    if data.get("format") != _FORMAT:
-        raise RecordError(f"format = {data.get('format')!r}: this version of avare reads {_FORMAT}")
-    if data.get("status", "finished") != "finished":
-        raise RecordError(f"status = {data['status']!r}: the run has not finished")
     spec = _mapping(data, "spec")
     kind = spec.get("experiment")
     trace: dict[str, NDArray[np.float64]] = {}
-    facts: dict[str, float] = {}
     if kind in ("reproduce", "compare"):
         _texts(spec, ("dataset", "steps", "sampler"))
         _seed(spec)
@@ -100,8 +83,8 @@ def parse(content: bytes) -> Record:
         trace = _columns(_mapping(data, "trace"), _THEORY_COLUMNS)
     elif kind == "table":
         _texts(spec, ("dataset",))
-        given = _mapping(data, "facts")
-        facts = {name: _number(f"facts[{name!r}]", given.get(name)) for name in _FACTS}
+        for name, value in _mapping(data, "facts").items():
+            _number(f"facts[{name!r}]", value)
     else:
         raise RecordError(f"spec['experiment'] = {kind!r}: must be one of reproduce, compare, theory, table")
     where = data.get("where")
@@ -109,11 +92,12 @@ def parse(content: bytes) -> Record:
     return Record(
         spec,
         trace,
-        facts,
         where if isinstance(where, dict) else {},
         {part: _number(f"seconds[{part!r}]", value) for part, value in seconds.items()}
         if isinstance(seconds, dict)
         else {},
+        str(data.get("status", "finished")),
+        data,
     )
 
 

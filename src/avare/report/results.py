@@ -1,6 +1,5 @@
-"""What a folder of records says: runs that differ by their seed alone, taken together."""
+"""What a store says: runs that differ by their seed alone, taken together."""
 
-import json
 import math
 import os
 from collections import defaultdict
@@ -11,8 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from avare.experiments.checking import Row, check, facts
+from avare.experiments.reproduction import RULES, RUNS, SETTINGS, exponent
+from avare.experiments.store import Skipped, canonical
 from avare.report import styles
-from avare.report.records import Record, Skipped, read
+from avare.report.records import Record, read
 from avare.report.styles import Style
 
 MEASURES = ("suboptimality", "regret", "relative_error")
@@ -23,11 +25,9 @@ TITLES = {
     "synthetic": "Synthetic",
     "digits": "Digits",
 }
-_EXPERIMENTS = ("reproduce", "compare")
-_RULES = ("decreasing", "constant")
+EXPERIMENTS = ("reproduce", "compare")
 # Runs that differ in one of these are shown apart, each with its own title.
 _SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2")
-FIT_DECADES = 2.0  # the slope is that of the last two decades: the start is not yet the law
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,11 +98,13 @@ class Group:
     title: str
     setting: Mapping[str, Any]
     series: tuple[Series, ...]
+    checks: tuple[Row, ...]
+    """What the paper's figures show of its step rules, beside it."""
 
     @property
     def rules(self) -> list[str]:
         """The step rules there are, the paper's first."""
-        return _ranked({each.rule for each in self.series}, _RULES)
+        return _ranked({each.rule for each in self.series}, RULES)
 
     @property
     def labels(self) -> list[str]:
@@ -117,7 +119,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """How the regret of a method grows with the steps, and the slope of the last two decades in log-log."""
+    """How the regret of a method grows with the steps, and the mean of its runs' exponents."""
 
     method: str
     label: str
@@ -135,6 +137,8 @@ class Results:
     growths: tuple[Growth, ...]
     facts: tuple[tuple[str, Mapping[str, float]], ...]
     """Of each dataset, by name."""
+    checks: tuple[Row, ...]
+    """All that the paper says of the datasets there are, beside it."""
     places: tuple[tuple[Mapping[str, Any], int], ...]
     """Where it was run, and how many records come from there."""
     dates: tuple[str, ...]
@@ -147,43 +151,50 @@ class Results:
         return [group for group in self.groups if group.experiment == experiment]
 
 
-def gather(store: str | os.PathLike[str]) -> Results:
-    """What the records of a folder say.
+def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Results:
+    """What the records of a store say.
 
-    A folder without any record is a ``ValueError``.
+    A store without any record of a finished run is a ``ValueError``.
+
+    Parameters
+    ----------
+    store
+        Its folder, of which nothing is changed.
+    runs
+        As for `avare.experiments.check`.
     """
-    records, skipped = read(store)
+    everything, skipped = read(store)
+    records = [record for record in everything if record.status == "finished"]
+    skipped += [
+        Skipped(f"{record.stored['key']}.json", f"status = {record.status!r}: the run has not finished")
+        for record in everything
+        if record.status != "finished"
+    ]
     if not records:
         damaged = f"; passed over: {', '.join(f'{each.name} ({each.reason})' for each in skipped)}" if skipped else ""
         raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{damaged}")
     by_kind: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         by_kind[record.spec["experiment"]].append(record)
-    groups = _groups([record for experiment in _EXPERIMENTS for record in by_kind[experiment]])
-    facts = [(record.spec["dataset"], record.facts) for record in by_kind["table"]]
+    groups = _groups([record for experiment in EXPERIMENTS for record in by_kind[experiment]], everything, runs)
+    known = facts(record.stored for record in by_kind["table"])
+    present = {*known, *(record.spec["dataset"] for record in everything if record.spec["experiment"] == "reproduce")}
+    checked = [name for name in TITLES if name in present and name in SETTINGS]
     places: dict[str, tuple[Mapping[str, Any], int]] = {}
     for record in records:
         place = {key: value for key, value in record.where.items() if key != "date"}
-        places[_canonical(place)] = (place, places.get(_canonical(place), (place, 0))[1] + 1)
+        places[canonical(place)] = (place, places.get(canonical(place), (place, 0))[1] + 1)
     dates = sorted({str(record.where["date"])[:10] for record in records if record.where.get("date")})
     return Results(
         groups=tuple(groups),
         growths=tuple(_growths(by_kind["theory"])),
-        facts=tuple(sorted(facts, key=lambda fact: _rank(fact[0], TITLES))),
+        facts=tuple((name, known[name]) for name in _ranked(known, TITLES)),
+        checks=tuple(check([record.stored for record in everything], checked, runs)),
         places=tuple(sorted(places.values(), key=lambda place: -place[1])),
         dates=tuple(dict.fromkeys(dates[:1] + dates[-1:])),
         skipped=tuple(skipped),
         styles=styles.assign(label for group in groups for label in group.labels),
     )
-
-
-def log10(value: float) -> float:
-    """The logarithm of a positive number; nan of any other.
-
-    >>> log10(100.0), log10(0.0)
-    (2.0, nan)
-    """
-    return math.log10(value) if value > 0.0 else math.nan
 
 
 def title(dataset: str) -> str:
@@ -195,8 +206,18 @@ def title(dataset: str) -> str:
     return TITLES.get(dataset, dataset)
 
 
-def _groups(records: Sequence[Record]) -> list[Group]:
-    settings = _together(records, lambda record: {key: record.spec.get(key) for key in _SETTING})
+def short(value: Any, most: int = 24) -> str:
+    """A value of a spec in so many signs at most.
+
+    >>> short(0.123456), short("a long text", 6)
+    ('0.1235', 'a lon…')
+    """
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _groups(records: Sequence[Record], everything: Sequence[Record], runs: int) -> list[Group]:
+    settings = _together(records, _setting)
     by_name: dict[tuple[str, str], list[tuple[Mapping[str, Any], list[Record]]]] = defaultdict(list)
     for setting, members in settings:
         by_name[setting["experiment"], setting["dataset"]].append((setting, members))
@@ -206,10 +227,24 @@ def _groups(records: Sequence[Record]) -> list[Group]:
         for (setting, members), mark in zip(parts, marks, strict=True):
             again = experiment == "compare" and ("reproduce", dataset) in by_name
             name = ", ".join([title(dataset), *(["compared"] if again else []), *([mark] if mark else [])])
-            groups.append(Group(experiment, dataset, name, setting, tuple(_series(members))))
+            series = tuple(_series(members))
+            checks = _checks(setting, {each.rule for each in series}, everything, runs)
+            groups.append(Group(experiment, dataset, name, setting, series, tuple(checks)))
     return sorted(
-        groups, key=lambda group: (_EXPERIMENTS.index(group.experiment), _rank(group.dataset, TITLES), group.title)
+        groups, key=lambda group: (EXPERIMENTS.index(group.experiment), _rank(group.dataset, TITLES), group.title)
     )
+
+
+def _setting(record: Record) -> dict[str, Any]:
+    return {key: record.spec.get(key) for key in _SETTING}
+
+
+def _checks(setting: Mapping[str, Any], rules: Iterable[str], everything: Iterable[Record], runs: int) -> list[Row]:
+    """The check of one group's runs alone."""
+    if setting["experiment"] != "reproduce" or setting["dataset"] not in SETTINGS:
+        return []
+    same = [record.stored for record in everything if _setting(record) == setting]
+    return [row for row in check(same, [setting["dataset"]], runs) if row.steps in rules]
 
 
 def _series(records: Sequence[Record]) -> list[Series]:
@@ -264,26 +299,9 @@ def _growths(records: Sequence[Record]) -> list[Growth]:
         for (_, members), mark in zip(parts, _differences([_flat(spec) for spec, _ in parts]), strict=True):
             steps, curve = members[0].trace["step"], _curve(members, "regret")
             label = method.upper() + (f" ({mark})" if mark else "")
-            result.append(Growth(method, label, len(members), steps, curve, slope(steps, curve.mean)))
+            slope = float(np.mean([exponent(record.stored) for record in members]))
+            result.append(Growth(method, label, len(members), steps, curve, slope))
     return result
-
-
-def slope(steps: NDArray[np.float64], values: NDArray[np.float64]) -> float:
-    """The least-squares slope in log-log of the last two decades; nan where there are no two points.
-
-    >>> steps = np.arange(1.0, 1000.0)
-    >>> round(slope(steps, 5.0 * steps ** (2 / 3)), 6)
-    0.666667
-    """
-    valid = (steps > 0.0) & (values > 0.0)
-    if np.count_nonzero(valid) < 2:
-        return math.nan
-    x, y = np.log10(steps[valid]), np.log10(values[valid])
-    late = x >= x[-1] - FIT_DECADES
-    if np.count_nonzero(late) < 2:
-        return math.nan
-    x, y = x[late] - x[late].mean(), y[late]
-    return float(np.sum(x * y) / np.sum(x * x))
 
 
 def _together(records: Iterable[Record], key: Any) -> list[tuple[Mapping[str, Any], list[Record]]]:
@@ -291,7 +309,7 @@ def _together(records: Iterable[Record], key: Any) -> list[tuple[Mapping[str, An
     found: dict[str, tuple[Mapping[str, Any], list[Record]]] = {}
     for record in records:
         value = key(record)
-        found.setdefault(_canonical(value), (value, []))[1].append(record)
+        found.setdefault(canonical(value), (value, []))[1].append(record)
     return list(found.values())
 
 
@@ -305,7 +323,7 @@ def _curve(records: Sequence[Record], measure: str) -> Curve:
 def _differences(specs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What tells each from the others, in words; nothing where there are no others."""
     keys = sorted({key for spec in specs for key in spec})
-    varied = [key for key in keys if len({_canonical(spec.get(key)) for spec in specs}) > 1]
+    varied = [key for key in keys if len({canonical(spec.get(key)) for spec in specs}) > 1]
     return [", ".join(_words(key, spec.get(key)) for key in varied) for spec in specs]
 
 
@@ -320,8 +338,7 @@ def _words(key: str, value: Any) -> str:
         return f"{len(value)} evaluations"
     if key == "data_digest":
         return f"data {str(value)[:6]}"
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return f"{key} = {text if len(text) <= 24 else text[:23] + '…'}"
+    return f"{key} = {short(value)}"
 
 
 def _flat(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,10 +346,6 @@ def _flat(spec: Mapping[str, Any]) -> dict[str, Any]:
     options = spec.get("options")
     rest = {key: value for key, value in spec.items() if key != "options"}
     return {**rest, **(options if isinstance(options, dict) else {})}
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
 
 
 def _ranked(names: Iterable[str], known: Iterable[str]) -> list[str]:

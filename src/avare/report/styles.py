@@ -85,6 +85,16 @@ def assign(names: Iterable[str]) -> dict[str, Style]:
     return styles
 
 
+def of_method(method: str) -> Style:
+    """The look of a method whose regret is shown.
+
+    >>> of_method("sgd").marker
+    'o'
+    """
+    looks = {"sgd": Style(BLUE, "solid", "o"), "sgld": Style(VERMILION, "solid", "s")}
+    return looks.get(method, Style(GREEN, "solid", "v"))
+
+
 def _free() -> Iterator[Style]:
     """Looks that no known sampler has, and when all are used, the same again."""
     taken = {(style.colour, style.dash) for style in _FIXED.values()}

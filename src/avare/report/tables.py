@@ -8,19 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from avare.report.checking import Check
-from avare.report.results import Group, Results, log10, title
+from avare.experiments.checking import LOGARITHMS, MEASURE_NAMES, Row, log10
+from avare.experiments.reproduction import BOUNDS
+from avare.report.results import Group, Results, short, title
 
-MEASURE_NAMES = {
-    "relative_error": "relative error",
-    "suboptimality": "suboptimality",
-    "regret": "regret",
-    "gain_at_optimum": "gain at x*",
-    "smoothness_ratio": "smoothness ratio",
-}
 _NOTHING = "–"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_VERDICTS = {True: "yes", False: "no"}
+_ANSWERS = {True: "yes", False: "no"}
+_MARKED = {"agrees": "yes", "differs": "no"}
 _NUMBERS = ("integer", "number", "ratio", "power", "seconds")
 
 
@@ -28,7 +23,7 @@ class Column(NamedTuple):
     """A column: its name in CSV, its heading elsewhere, and how its values are written.
 
     The kinds are "text", "integer", "number" (two decimals), "ratio" (three), "power" (of ten), "seconds",
-    "verdict", and "detail", which is for CSV only.
+    "answer" (yes or no), and "detail", which is for CSV only.
     """
 
     name: str
@@ -129,16 +124,14 @@ def last_epoch(groups: Sequence[Group], paper: Mapping[str, Any] | None) -> Tabl
     ]
     for measure in ("relative_error", "suboptimality", "regret"):
         name = MEASURE_NAMES[measure]
-        if measure == "regret":
-            columns += [Column("regret", name, "power"), Column("regret_deviation", "", "detail")]
+        if measure in LOGARITHMS:
+            shown = Column(f"{measure}_log10", f"{name}, log₁₀", "number")
+            columns += [shown, Column(measure, "", "detail"), Column(f"{measure}_deviation", "", "detail")]
         else:
-            columns += [
-                Column(f"{measure}_log10", f"{name}, log₁₀", "number"),
-                Column(measure, "", "detail"),
-                Column(f"{measure}_deviation", "", "detail"),
-            ]
+            shown = Column(measure, name, "power")
+            columns += [shown, Column(f"{measure}_deviation", "", "detail")]
         if paper:
-            columns.append(Column(f"{columns[-2 if measure == 'regret' else -3].name}_paper", "paper", "number"))
+            columns.append(Column(f"{shown.name}_paper", "paper", "number"))
     rows = []
     for group in groups:
         for rule in group.rules:
@@ -147,14 +140,14 @@ def last_epoch(groups: Sequence[Group], paper: Mapping[str, Any] | None) -> Tabl
                 row = [group.title, rule, series.label, len(series.seeds), float(series.epochs[-1])]
                 for measure in ("relative_error", "suboptimality", "regret"):
                     mean, deviation = series.last(measure)
-                    row += [mean, deviation] if measure == "regret" else [log10(mean), mean, deviation]
+                    row += [log10(mean), mean, deviation] if measure in LOGARITHMS else [mean, deviation]
                     if paper:
                         row.append(theirs.get(measure, {}).get(series.label))
                 rows.append(tuple(row))
     return Table("At the last epoch, the mean of the runs", tuple(columns), tuple(rows))
 
 
-def checks(found: Sequence[Check]) -> Table:
+def checks(found: Sequence[Row]) -> Table:
     """Theirs, ours, and whether they agree."""
     return Table(
         "Against the paper: relative error and suboptimality as log₁₀ at the last epoch",
@@ -166,19 +159,19 @@ def checks(found: Sequence[Check]) -> Table:
             Column("theirs", "paper", "number"),
             Column("ours", "ours", "number"),
             Column("tolerance", "tolerance"),
-            Column("agrees", "agrees?", "verdict"),
+            Column("verdict", "verdict"),
             Column("note", "note"),
         ),
         tuple(
             (
-                each.dataset,
-                each.rule or None,
-                each.sampler or None,
+                title(each.dataset),
+                each.steps,
+                each.sampler,
                 MEASURE_NAMES[each.measure],
                 each.theirs,
                 each.ours,
-                each.tolerance or None,
-                each.agrees,
+                each.tolerance,
+                each.verdict,
                 each.note,
             )
             for each in found
@@ -193,7 +186,7 @@ def times(group: Group) -> Table:
         for series in group.of(rule):
             steps, evaluation = series.seconds["steps"], series.seconds["evaluation"]
             options = series.spec.get("options") or {}
-            words = ", ".join(f"{key} = {_short(value)}" for key, value in options.items())
+            words = ", ".join(f"{key} = {short(value, 40)}" for key, value in options.items())
             rows.append(
                 (rule, series.label, len(series.seeds), steps, evaluation, series.spec.get("replacement"), words)
             )
@@ -205,7 +198,7 @@ def times(group: Group) -> Table:
             Column("runs", "runs", "integer"),
             Column("seconds_steps", "steps, s", "seconds"),
             Column("seconds_evaluation", "evaluation, s", "seconds"),
-            Column("replacement", "replacement", "verdict"),
+            Column("replacement", "replacement", "answer"),
             Column("options", "options"),
         ),
         tuple(rows),
@@ -214,7 +207,6 @@ def times(group: Group) -> Table:
 
 def growths(results: Results) -> Table:
     """The slope of the regret in log-log."""
-    bounds = {"sgd": "2/3", "sgld": "5/6"}
     return Table(
         "The fitted slope of the regret, and the exponent of the bound",
         (
@@ -225,7 +217,7 @@ def growths(results: Results) -> Table:
             Column("bound", "bound"),
         ),
         tuple(
-            (each.label, each.runs, float(each.steps[-1]), each.slope, bounds.get(each.method))
+            (each.label, each.runs, float(each.steps[-1]), each.slope, str(BOUNDS.get(each.method, "")))
             for each in results.growths
         ),
     )
@@ -242,11 +234,11 @@ def power(value: float) -> str:
 
 
 def _absent(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+    return value is None or value == "" or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _plain(value: Any) -> Any:
-    return _VERDICTS[value] if isinstance(value, bool) else value
+    return _ANSWERS[value] if isinstance(value, bool) else value
 
 
 def _cell(kind: str, value: Any) -> str:
@@ -255,8 +247,8 @@ def _cell(kind: str, value: Any) -> str:
         return _NOTHING
     if isinstance(value, str):
         return value
-    if kind == "verdict":
-        return _VERDICTS[value]
+    if kind == "answer":
+        return _ANSWERS[value]
     if kind == "integer":
         return f"{value:,.0f}".replace(",", "\u202f")
     if kind == "seconds":
@@ -270,8 +262,8 @@ def _html_cell(column: Column, value: Any) -> str:
     if column.name == "note" and _absent(value):
         return "<td></td>"
     text = html.escape(_cell(column.kind, value))
-    if column.name == "agrees" and value is not None:
-        text = f'<span class="{_VERDICTS[value]}">{text}</span>'
+    if column.name == "verdict" and value in _MARKED:
+        text = f'<span class="{_MARKED[value]}">{text}</span>'
     if column.kind in _NUMBERS and isinstance(value, str):
         return f'<td class="words">{text}</td>'
     return f"<td{_class(column)}>{text}</td>"
@@ -279,8 +271,3 @@ def _html_cell(column: Column, value: Any) -> str:
 
 def _class(column: Column) -> str:
     return ' class="number"' if column.kind in _NUMBERS else ' class="note"' if column.name == "note" else ""
-
-
-def _short(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 40 else text[:39] + "…"

@@ -1,20 +1,26 @@
-"""The whole report, from a folder of records."""
+"""The whole report, from a store."""
 
 import json
-import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
+from avare import validation
+from avare.experiments.checking import published
+from avare.experiments.reproduction import RUNS
+from avare.experiments.runs import number, numbers
 from avare.report import figures, page, tables
-from avare.report.checking import check
-from avare.report.published import paper
 from avare.report.results import MEASURES, Curve, Results, gather
 
 
-def write(store: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
+def write(
+    store: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    runs: int = RUNS,
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
     """Make figures, tables, numbers and a web page from stored results; nothing is run.
 
     In ``out`` come ``figures/`` (PNG and SVG), ``tables/`` (CSV and Markdown), ``numbers.json`` and
@@ -23,16 +29,23 @@ def write(store: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
     Parameters
     ----------
     store
-        A folder of records, one JSON file each. What is damaged is passed over, and named on the page.
+        The folder of a store, of which nothing is changed. Damaged files are passed over, and named on the page and
+        in ``numbers.json``.
     out
         Where to write; made if it is not there.
+    runs
+        How many there must be of each for the check against the paper, as for `avare.experiments.check`.
+    say
+        Is told of each file that is passed over, and why.
 
     Returns
     -------
     Path
         The page.
     """
-    results = gather(store)
+    results = gather(store, validation.integer("runs", runs, at_least=1))
+    for each in results.skipped:
+        say(f"{each}; passed over")
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     figures.draw(results, folder / "figures")
@@ -43,17 +56,18 @@ def write(store: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
     text = json.dumps(_numbers(results), indent=1, ensure_ascii=False, allow_nan=False)
     (folder / "numbers.json").write_text(text + "\n", encoding="utf-8")
     index = folder / "index.html"
-    index.write_text(page.render(results, paper()), encoding="utf-8")
+    index.write_text(page.render(results, published()), encoding="utf-8")
     return index
 
 
 def _tables(results: Results) -> dict[str, tables.Table]:
     found = {}
     if results.of("reproduce") or results.facts:
-        found["table1"] = tables.table_one(results, paper())
-        found["check"] = tables.checks(check(results, paper()))
+        found["table1"] = tables.table_one(results, published())
+    if results.checks:
+        found["check"] = tables.checks(results.checks)
     if results.of("reproduce"):
-        found["reproduce"] = tables.last_epoch(results.of("reproduce"), paper())
+        found["reproduce"] = tables.last_epoch(results.of("reproduce"), published())
     if results.of("compare"):
         found["compare"] = tables.last_epoch(results.of("compare"), None)
     if results.growths:
@@ -73,8 +87,8 @@ def _numbers(results: Results) -> dict[str, Any]:
                         "label": series.label,
                         "spec": {key: value for key, value in series.spec.items() if key != "evaluations"},
                         "seeds": series.seeds,
-                        "seconds": {part: _number(value) for part, value in series.seconds.items()},
-                        "epoch": _list(series.epochs),
+                        "seconds": {part: number(value) for part, value in series.seconds.items()},
+                        "epoch": numbers(series.epochs),
                         **{measure: _curve(series.curves[measure]) for measure in MEASURES},
                     }
                     for rule in group.rules
@@ -87,41 +101,18 @@ def _numbers(results: Results) -> dict[str, Any]:
             {
                 "label": growth.label,
                 "runs": growth.runs,
-                "slope": _number(growth.slope),
-                "step": _list(growth.steps),
+                "slope": number(growth.slope),
+                "step": numbers(growth.steps),
                 "regret": _curve(growth.curve),
             }
             for growth in results.growths
         ],
-        "facts": [
-            {"dataset": name, **{key: _number(value) for key, value in facts.items()}} for name, facts in results.facts
-        ],
-        "check": [
-            {
-                "dataset": each.dataset,
-                "steps": each.rule,
-                "sampler": each.sampler,
-                "measure": each.measure,
-                "theirs": each.theirs,
-                "ours": _number(each.ours) if isinstance(each.ours, float) else each.ours,
-                "tolerance": each.tolerance,
-                "agrees": each.agrees,
-                "note": each.note,
-            }
-            for each in check(results, paper())
-        ],
+        "facts": [{"dataset": name, **facts} for name, facts in results.facts],
+        "check": [row.as_dict() for row in results.checks],
         "where": [{**place, "records": count} for place, count in results.places],
         "skipped": [{"file": each.name, "reason": each.reason} for each in results.skipped],
     }
 
 
 def _curve(curve: Curve) -> dict[str, list[float | None]]:
-    return {"mean": _list(curve.mean), "deviation": _list(curve.deviation), "lowest": _list(curve.lowest)}
-
-
-def _list(values: NDArray[Any]) -> list[float | None]:
-    return [_number(value) for value in values.tolist()]
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return {"mean": numbers(curve.mean), "deviation": numbers(curve.deviation), "lowest": numbers(curve.lowest)}
