@@ -86,6 +86,7 @@ def run(
             "batch_size": 1 if dataset == "synthetic" else 128,
             "replacement": True,
             "l2": 1.0,
+            "caution": 1.0,
             **spec,
         },
         seconds={"steps": 12.3 + seed, "evaluation": 4.5},

@@ -100,8 +100,9 @@ def descent_spec(
     batch_size: int,
     replacement: bool,
     l2: float,
+    caution: float = 1.0,
 ) -> dict[str, Any]:
-    """All that determines a run of SGD."""
+    """All that determines a run of SGD; the caution multiplies the smoothness from which step sizes are made."""
     return {
         "experiment": experiment,
         "dataset": dataset,
@@ -115,6 +116,7 @@ def descent_spec(
         "batch_size": batch_size,
         "replacement": replacement,
         "l2": l2,
+        "caution": caution,
         "revision": REVISION,
     }
 
@@ -180,8 +182,8 @@ def sampler_of(spec: Spec, problem: Linear) -> Sampler:
 
 
 def step_size_of(spec: Spec, problem: Linear) -> Schedule:
-    """The paper's step sizes: m / (2 N L + m mu t), or without the last term, with L the largest of all."""
-    largest = float(problem.smoothness.max())
+    """The paper's step sizes: m / (2 N L + m mu t), or without the last term, with L the largest, times the caution."""
+    largest = spec["caution"] * float(problem.smoothness.max())
     if spec["steps"] == "decreasing":
         return schedules.inverse_time(problem.n, largest, problem.strong_convexity, spec["batch_size"])
     return schedules.constant(spec["batch_size"] / (2.0 * problem.n * largest))
