@@ -51,6 +51,7 @@ def spec(**changes: Any) -> dict[str, Any]:
         "batch_size": 3,
         "replacement": True,
         "l2": 0.5,
+        "caution": 1.0,
         **changes,
     }
 
@@ -114,6 +115,21 @@ def test_what_goes_to_infinity_is_recorded_as_such() -> None:
     record = perform(spec(loss="least_squares", l2=0.0), X, 1e200 * (1.0 + y))
     assert record["status"] == "diverged"
     assert all(value is None or abs(value) < 1e308 for values in record["trace"].values() for value in values)
+
+
+def test_steps_do_not_overshoot_where_rows_have_much_in_common() -> None:
+    generator = np.random.default_rng(5)
+    X = 3.0 + generator.normal(size=(400, 4))
+    y = X @ [1.0, -1.0, 0.5, 0.0] + generator.normal(size=400)
+    known = spec(loss="least_squares", sampler="Uniform", steps="constant", batch_size=64)
+    problem = runs.problem_of(known, X, y)
+    caution = runs.caution_of(problem, 64)
+    curvature = np.linalg.eigvalsh(X.T @ X).max() + 0.5
+    assert caution == pytest.approx(64 * curvature / (2 * 400 * problem.smoothness.max()), rel=0.05)
+    assert runs.step_size_of({**known, "caution": caution}, problem)(1) * curvature == pytest.approx(1.0, rel=0.05)
+    reckless, careful = (perform({**known, "caution": each}, X, y)["trace"]["objective"] for each in (1.0, caution))
+    assert reckless[-1] is None or reckless[-1] > 10.0 * reckless[0]
+    assert careful[-1] < 0.5 * careful[0]
 
 
 def test_facts_of_a_dataset(data: Data) -> None:

@@ -9,7 +9,7 @@ from avare import samplers as kinds
 from avare import validation
 from avare.experiments.data import Data, Loss
 from avare.experiments.reproduction import Rule, draws_with_replacement, options_of
-from avare.experiments.runs import descent_spec, table_spec
+from avare.experiments.runs import caution_of, descent_spec, problem_of, table_spec
 from avare.experiments.store import Record, Store
 from avare.experiments.sweep import Task, Watch, sweep
 
@@ -43,7 +43,7 @@ def compare(
     samplers
         Names of samplers.
     rules
-        Step sizes, as in the paper.
+        Step sizes, as in the paper, but shorter where its would be too long for the gradient as a whole.
     epochs
         Of each run.
     runs
@@ -67,6 +67,7 @@ def compare(
     table = table_spec(dataset=data.name, data_digest=data.digest, loss=loss, l2=l2, tolerance=_TOLERANCE)
     arguments: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": watch}
     (facts,) = sweep([Task(table, data)], store, title="optimum", **arguments)
+    caution = caution_of(problem_of(table, data.X, data.y), batch_size)
     tasks = [
         Task(
             descent_spec(
@@ -82,6 +83,7 @@ def compare(
                 batch_size=batch_size,
                 replacement=draws_with_replacement(sampler, replacement),
                 l2=l2,
+                caution=caution,
             ),
             data,
             facts["facts"]["optimum"],

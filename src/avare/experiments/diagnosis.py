@@ -9,7 +9,15 @@ import numpy as np
 from avare import diagnostics, validation
 from avare.experiments.data import Data, Loss
 from avare.experiments.reproduction import options_of
-from avare.experiments.runs import descent_spec, facts_of, interrupts_at_once, problem_of, sampler_of, step_size_of
+from avare.experiments.runs import (
+    caution_of,
+    descent_spec,
+    facts_of,
+    interrupts_at_once,
+    problem_of,
+    sampler_of,
+    step_size_of,
+)
 from avare.solvers import Progress, sgd
 
 _MOST_NUMBERS = 20_000_000  # in X; rows are drawn from more, so that it takes seconds
@@ -134,6 +142,7 @@ def diagnose(
         l2=l2 * rows / n,
     )
     problem = problem_of(spec, X, y)
+    spec["caution"] = caution_of(problem, spec["batch_size"])
     seen: list[tuple[int, float, float]] = []
 
     def look(progress: Progress) -> None:

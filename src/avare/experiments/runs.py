@@ -202,6 +202,26 @@ def facts_of(problem: Linear, tolerance: float) -> dict[str, Any]:
     }
 
 
+def caution_of(problem: Linear, batch_size: int) -> float:
+    """What the largest smoothness must be multiplied by for steps that are not too long for the gradient as a whole.
+
+    Steps of m / (2 N L) are as if gradients of a batch had nothing in common. Where rows point the same way, those of
+    large batches would overshoot, whatever the sampler; this keeps them within 1 / curvature of f at 0.
+
+    >>> rows = 1.0 + 0.1 * np.random.default_rng(0).normal(size=(1000, 5))
+    >>> problem = problems.LeastSquares(rows, rows[:, 0])
+    >>> caution_of(problem, 1), caution_of(problem, 128)
+    (1.0, 48.0)
+    """
+    direction = np.random.default_rng(0).normal(size=problem.dim)
+    curvature = 0.0
+    for _ in range(8):  # power iterations
+        direction = problem.hessian_product(np.zeros(problem.dim), direction / np.linalg.norm(direction))
+        curvature = float(np.linalg.norm(direction))
+    needed = batch_size * curvature / (2.0 * problem.n * float(problem.smoothness.max()))
+    return max(1.0, float(f"{needed:.2g}"))  # rounded, for it is part of what determines a run
+
+
 def surroundings(*packages: str) -> dict[str, Any]:
     """Versions, also of more packages, machine and date, without the machine's name."""
     versions = {"python": platform.python_version()}
