@@ -15,6 +15,7 @@ from rich.console import Console
 import avare
 from avare.cli import main
 from avare.cli.display import Estimate, Lines, Live, describe, display
+from avare.datasets import DatasetError
 from avare.experiments import Store, diagnosis, reproduction
 from avare.experiments.data import obtain
 from avare.experiments.reproduction import Extent, descent_tasks, table_task, theory_tasks
@@ -62,6 +63,7 @@ def report(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, int]]:
 def test_compare(avare_command: Any, report: Any) -> None:
     code, out, err = avare_command("compare", "digits", *LITTLE, "--samplers", "uniform,Avare")
     assert code == 0
+    assert "Loss: softmax." in out and "times shorter than the paper's, which would overshoot" in out
     assert "│ digits  │ decreasing │ Uniform │" in out and "│ digits  │ decreasing │ Avare   │" in out
     assert out.endswith("Results: results/runs\nPage: results/report/index.html\n")
     assert "runs: 2 wanted, 0 stored already" in err and "[2/2] digits, decreasing steps, Avare, seed 0:" in err
@@ -101,6 +103,16 @@ def test_compare_files_of_ones_own(avare_command: Any, tmp_path: Path) -> None:
     (tmp_path / "broken.libsvm").write_text("1 1:2\n1 2:x\n")
     code, out, err = avare_command("compare", "broken.libsvm")
     assert code == 1 and err.count("\n") == 1 and "broken.libsvm, line 2" in err
+
+
+def test_a_file_is_not_taken_for_a_named_set(tmp_path: Path) -> None:
+    path = tmp_path / "mnist.csv"
+    path.write_text("a,y\n1,0\n2,1\n3,0\n")
+    assert obtain(str(path), target="y")[0].name == "mnist.csv"
+    path.write_text("a,y\n1,4\n2,4\n")
+    with pytest.raises(DatasetError, match=r"mnist\.csv has one class only, 4: classification needs two or more"):
+        obtain(str(path), target="y")
+    assert obtain(str(path), target="y", loss="least_squares")[1] == "least_squares"
 
 
 def test_reproduce(avare_command: Any, report: Any) -> None:

@@ -243,7 +243,7 @@ def test_progress_is_shown_where_rich_is_installed(
         monkeypatch.setitem(sys.modules, "rich.progress", None)
     fetch("ijcnn1", progress=True)
     printed = capsys.readouterr()
-    assert ("ijcnn1.t.bz2" in printed.out) == rich and not printed.err
+    assert ("ijcnn1.t.bz2" in printed.err) == rich and not printed.out
     assert pooch.get_logger().level == level != logging.WARNING
 
 

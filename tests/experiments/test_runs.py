@@ -123,7 +123,7 @@ def test_steps_do_not_overshoot_where_rows_have_much_in_common() -> None:
     y = X @ [1.0, -1.0, 0.5, 0.0] + generator.normal(size=400)
     known = spec(loss="least_squares", sampler="Uniform", steps="constant", batch_size=64)
     problem = runs.problem_of(known, X, y)
-    caution = runs.caution_of(problem, 64)
+    caution = runs.caution_of(problem, X, 64)
     curvature = np.linalg.eigvalsh(X.T @ X).max() + 0.5
     assert caution == pytest.approx(64 * curvature / (2 * 400 * problem.smoothness.max()), rel=0.05)
     assert runs.step_size_of({**known, "caution": caution}, problem)(1) * curvature == pytest.approx(1.0, rel=0.05)
@@ -132,10 +132,24 @@ def test_steps_do_not_overshoot_where_rows_have_much_in_common() -> None:
     assert careful[-1] < 0.5 * careful[0]
 
 
+@pytest.mark.parametrize("loss", ["smoothed_hinge", "huber", "logistic", "softmax"])
+def test_caution_needs_no_curvature_at_the_start(loss: str) -> None:
+    generator = np.random.default_rng(6)
+    X = 2.0 + generator.normal(size=(60, 3))
+    y = np.where(X[:, 0] > 2.0, 5.0, -5.0)  # beyond where Huber's loss bends
+    problem = runs.problem_of({"loss": loss, "l2": 0.0}, X, y)
+    bend = {"smoothed_hinge": 1.0, "huber": 1.0, "logistic": 0.25, "softmax": 0.5}[loss]
+    largest = bend * float(np.linalg.eigvalsh(X.T @ X).max())
+    wanted = 32 * largest / (2 * 60 * float(problem.smoothness.max()))
+    assert runs.caution_of(problem, X, 32) == pytest.approx(wanted, rel=0.05) and wanted > 1.0
+    assert runs.caution_of(problem, 0.0 * X, 32) == 1.0
+
+
 def test_facts_of_a_dataset(data: Data) -> None:
     record = perform(table_task(data).spec, data.X, data.y)
     problem = avare.problems.Logistic(data.X, data.y, l2=1.0)
     best = problem.minimize()
+    assert record["facts"].pop("gradient_at_optimum") < 1e-9
     assert record["facts"] == pytest.approx(
         {
             "n": 100,

@@ -53,6 +53,20 @@ def test_same_as_the_linear_model(block: int, with_norms: bool, monkeypatch: pyt
         assert np.allclose(found[0], expected[0], rtol=1e-12) and np.allclose(found[1], expected[1], rtol=1e-12)
 
 
+def test_minimises_by_gradients() -> None:
+    linear, plain, x = example()
+    problem = problems.Generic(17, 4, batch_gradient=plain_batch(plain), objective=plain.objective, l2=0.6)
+    found, best = problem.minimize(start=x, tolerance=1e-5), linear.minimize()
+    # f is at least l2-strongly convex: what is left of the gradient bounds the distance.
+    assert np.linalg.norm(found - best) <= 1e-5 / 0.6 * (1.0 + 1e-6)
+    assert problem.optimum == pytest.approx(linear.optimum, rel=1e-9) and problem.optimum == problem.objective(found)
+    with pytest.warns(problems.ToleranceWarning, match="ended the search before tolerance = 1e-300"):
+        problem.minimize(tolerance=1e-300)
+    without = problems.Generic(17, 4, batch_gradient=plain_batch(plain))
+    with pytest.raises(ValueError, match="objective was not given: there is nothing to minimise"):
+        without.minimize()
+
+
 def test_without_an_objective_there_is_none_to_report() -> None:
     _, plain, x = example()
     problem = problems.Generic(17, 4, batch_gradient=plain_batch(plain), l2=1.0)
@@ -93,8 +107,8 @@ def test_refuses_what_batch_gradient_gives(found: Any, error: type[Exception], m
 @pytest.mark.parametrize(
     ("found", "error", "message"),
     [
-        (np.ones(2), ValueError, r"norms\(x\) has length 2: must match n, which has 3"),
-        ([1.0, math.nan, 1.0], ValueError, r"norms\(x\)\[1\] = nan: must be finite and not negative"),
+        (np.ones(2), ValueError, r"norms\(x\) has shape \(2,\): must be \(3,\)"),
+        (3.0, ValueError, r"norms\(x\) has shape \(\): must be \(3,\)"),
         (None, TypeError, r"norms\(x\) has dtype object"),
     ],
 )
@@ -103,6 +117,13 @@ def test_refuses_what_norms_gives(found: Any, error: type[Exception], message: s
     for call in (problem.norms, problem.evaluate):
         with pytest.raises(error, match=message):
             call(np.zeros(2))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_refuses_norms_that_are_none(value: float) -> None:
+    problem = problems.Generic(3, 2, batch_gradient=lambda x, i, w: (x, w), norms=lambda x: [1.0, value, 1.0])
+    with pytest.raises(ValueError, match=rf"norms\(x\)\[1\] = {value}: must be finite and not negative"):
+        problem.norms(np.zeros(2))
 
 
 @pytest.mark.parametrize("found", [None, "1", np.ones(1), 1j, [1.0]])

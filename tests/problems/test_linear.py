@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from avare import diagnostics, problems
-from avare.problems import linear
+from avare.problems import linear, rows
 from plain_losses import CURVATURES, LOSSES, Array, Plain, make, targets
 
 every_loss = pytest.mark.parametrize("name", LOSSES)
@@ -62,6 +62,14 @@ def check_batch(
     assert gradient.shape == (problem.dim,) and norms.shape == indices.shape
     assert np.allclose(gradient, np.asarray(weights) @ plain.gradients(x)[indices], **CLOSE)
     assert np.allclose(norms, plain.norms(x)[indices], **CLOSE)
+
+
+@every_loss
+@pytest.mark.parametrize("bias", [False, True])
+def test_rows_wider_than_a_tile(name: str, bias: bool) -> None:
+    n, width = 6, rows._TILE + 9  # four rows at once, and two by themselves
+    X, y, generator = example(name, n, width, seed=3)
+    check_sums(make(name, X / 10.0, y, l2=0.3, bias=bias), Plain(name, X / 10.0, y, l2=0.3, bias=bias), generator)
 
 
 # --- numbers -------------------------------------------------------------------------------

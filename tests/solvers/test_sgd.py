@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import avare
-from avare.problems import Generic, Linear
+from avare.problems import Generic, LeastSquares, Linear, Softmax
 from avare.samplers import get, names
 from avare.samplers.registry import example
 from avare.solvers import DivergenceWarning, Progress
@@ -45,6 +44,19 @@ def test_compiled_and_plain_loops_give_the_same_iterates(
         assert np.allclose(fast.trace[column], slow.trace[column], rtol=1e-12, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", ["Softmax", "LeastSquares"])
+def test_wide_rows_go_both_ways_alike(name: str) -> None:
+    generator = np.random.default_rng(8)
+    X = generator.normal(size=(30, 521)).astype(np.float32)  # a tile of columns, and nine more
+    y = np.arange(30) % 3
+    problem = (Softmax if name == "Softmax" else LeastSquares)(X, y, l2=0.7)
+    runs = [
+        avare.sgd(each, avare.Avare(30, 6, seed=4), 1e-4, steps=20, evaluate="never")
+        for each in (problem, plainly(problem))
+    ]
+    assert np.array_equal(runs[0].x, runs[1].x) and np.any(runs[0].x != 0.0)
+
+
 @pytest.mark.parametrize("csr", [False, True])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_goes_both_ways_alike(name: str, csr: bool) -> None:
@@ -72,7 +84,8 @@ def test_converges(name: str, batch_size: int, replacement: bool) -> None:
     # what is left of the start. A thousandth of the start's is far below either, and far above rounding.
     assert 0.0 <= left[-1] < 1e-3 * left[0]
     assert np.linalg.norm(run.x - optimum) < 0.1 * np.linalg.norm(optimum)
-    assert run.trace.relative_error[-1] < 0.25 * (run.trace.relative_error[0] + 1e-3) or batch_size == 128
+    if batch_size == 1:  # with 128 there are 1050 steps, too few for norms to settle
+        assert run.trace.relative_error[-1] < 0.25 * (run.trace.relative_error[0] + 1e-3)
 
 
 @pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
@@ -220,6 +233,35 @@ def test_an_infinite_objective_is_divergence_too() -> None:
     with pytest.warns(DivergenceWarning, match="diverged at step 3, of size 1: the objective is not finite"):
         run = avare.sgd(problem, avare.Uniform(3, 1, seed=0), 1.0, steps=10, evaluate=1)
     assert run.status == "diverged" and run.steps == 3 and run.x[0] == -3.0
+
+
+def test_ctrl_c_between_evaluations_and_going_on() -> None:
+    problem, pressed = make("Logistic"), []
+
+    def sizes(step: int) -> float:
+        if step == 500 and not pressed:
+            pressed.append(step)
+            os.kill(os.getpid(), signal.SIGINT)
+        return 1.0 / (900.0 + step)
+
+    run = avare.sgd(problem, avare.Avare(N, 5, seed=2), sizes, steps=10**9, evaluate="never")
+    assert run.status == "interrupted" and 500 <= run.steps < 10**6 and len(run.trace) == 0
+    until = run.steps + 77
+    rest = avare.sgd(problem, avare.Avare(N, 5), sizes, steps=until, evaluate="never", resume=run.state_dict())
+    whole = avare.sgd(problem, avare.Avare(N, 5, seed=2), sizes, steps=until, evaluate="never")
+    assert np.array_equal(rest.x, whole.x) and rest.status == "finished"
+
+
+def test_norms_that_are_not_finite_are_a_divergence() -> None:
+    problem = Generic(
+        3,
+        1,
+        batch_gradient=lambda x, indices, weights: (np.ones(1), np.ones(len(indices))),
+        norms=lambda x: np.full(3, math.inf if x[0] < -2.0 else 1.0),
+    )
+    with pytest.warns(DivergenceWarning, match="diverged at step 3, of size 1: the sum of norms is not finite"):
+        run = avare.sgd(problem, avare.Uniform(3, 1, seed=0), 1.0, steps=10, evaluate=1)
+    assert run.status == "diverged" and run.steps == 3
 
 
 def test_ctrl_c_ends_a_run_after_the_steps_under_way() -> None:

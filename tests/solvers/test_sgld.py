@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import avare
-from avare.problems import LeastSquares
+from avare.problems import Generic, LeastSquares
 from avare.solvers import Chain, DivergenceWarning, Progress
 from avare.solvers.loop import Loop
 from linear_models import N, make, plainly, saved_and_loaded
@@ -169,6 +169,31 @@ def test_divergence_of_a_chain_is_told() -> None:
     assert chain.status == "diverged" and 0 < chain.steps < 1000
     assert chain.draws.shape[1] == chain.steps and np.isfinite(chain.draws).all()
     assert repr(chain).startswith(f"Chain(diverged after {chain.steps} steps")
+
+
+def test_chains_that_did_not_diverge_are_kept() -> None:
+    problem = Generic(
+        3, 1, batch_gradient=lambda x, indices, weights: (weights.sum() * x**3, np.full(len(indices), abs(x[0]) ** 3))
+    )
+    with pytest.warns(DivergenceWarning, match="chain 1 diverged at step"):
+        chain = avare.sgld(
+            problem,
+            avare.Uniform(3, 1, seed=0),
+            0.01,
+            steps=50,
+            burn_in=9,
+            chains=3,
+            start=[[0.0], [1e3], [0.5]],
+            seed=1,
+        )
+    assert chain.status == "diverged" and chain.sound == [0, 2] and chain.steps == 50
+    assert chain.draws.shape == (2, 41, 1) and np.isfinite(chain.draws).all() and abs(chain.mean()[0]) < 3.0
+    assert len(chain.traces) == 3
+
+
+def test_a_callback_needs_evaluations() -> None:
+    with pytest.raises(ValueError, match="callback is called after each evaluation: give evaluate="):
+        avare.sgld(make("Logistic"), avare.Avare(N, 5), SIZES, steps=10, callback=lambda now: None)
 
 
 def test_ctrl_c_ends_all_chains() -> None:

@@ -204,6 +204,13 @@ def compare(
     else:
         _print_summary(rows)
         _print_facts(facts)
+        print(f"Loss: {chosen}.")
+        caution = records[-1]["spec"]["caution"]
+        if caution > 1.0:
+            print(
+                f"Steps are {caution:g} times shorter than the paper's, which would overshoot: the rows have much in "
+                "common, and batches are large."
+            )
         for row in rows:
             if row["sampler"] != "Uniform" and row["epochs_to_uniform"] is not None:
                 print(
@@ -395,7 +402,9 @@ def _obtain(source: str, loss: str, target: str | None, folder: Path | None) -> 
         if not matching:
             raise ValueError(f"--loss {loss}: must be auto or one of {', '.join(LOSSES)}")
         wanted = matching[0]
-    return obtain(source, loss=wanted, target=target, folder=None if folder is None else str(folder))
+    return obtain(
+        source, loss=wanted, target=target, folder=None if folder is None else str(folder), progress=sys.stderr.isatty()
+    )
 
 
 def _names(text: str) -> list[str]:

@@ -133,10 +133,11 @@ def _bar(progress: bool, name: str) -> Iterator[Any]:
         yield False
         return
     try:
+        from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
     except ImportError:
         yield False
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns) as bars:
+    with Progress(*columns, console=Console(stderr=True)) as bars:
         yield _Bar(bars, name)

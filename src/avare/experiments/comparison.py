@@ -67,7 +67,7 @@ def compare(
     table = table_spec(dataset=data.name, data_digest=data.digest, loss=loss, l2=l2, tolerance=_TOLERANCE)
     arguments: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": watch}
     (facts,) = sweep([Task(table, data)], store, title="optimum", **arguments)
-    caution = caution_of(problem_of(table, data.X, data.y), batch_size)
+    caution = caution_of(problem_of(table, data.X, data.y), data.X, batch_size)
     tasks = [
         Task(
             descent_spec(

@@ -44,7 +44,12 @@ class Data:
 
 
 def obtain(
-    source: str, *, loss: Loss | None = None, target: str | None = None, folder: str | None = None
+    source: str,
+    *,
+    loss: Loss | None = None,
+    target: str | None = None,
+    folder: str | None = None,
+    progress: bool = False,
 ) -> tuple[Data, Loss]:
     """The data of a named set, or of a file, and the loss that fits it.
 
@@ -58,6 +63,8 @@ def obtain(
         The column of the targets, for a CSV or Parquet file.
     folder
         Where the files of a named set are looked for first.
+    progress
+        Whether to show how a download gets on.
 
     Examples
     --------
@@ -68,16 +75,18 @@ def obtain(
     if source in datasets.names():
         if target is not None:
             raise ValueError(f"target = {target!r}: {source} is a named set, which has its own")
-        found = datasets.load(source, folder=folder)
-        X, y = found.X, found.y
+        found = datasets.load(source, folder=folder, progress=progress)
+        name, X, y = found.name, found.X, found.y
     else:
         if not Path(source).expanduser().is_file() and not {".", os.sep} & set(source):
             raise DatasetError(f"{source}: neither a file nor one of {', '.join(datasets.names())}")
         found = datasets.read(source, target=target, task="regression")
-        X, y = found.X, found.y
+        name, X, y = found.name, found.X, found.y
+        if name in datasets.names():  # so that nobody takes it for that
+            name = Path(source).name
         if loss not in _REGRESSION and _are_classes(y):
             y = y.astype(np.int64)
-    return Data(found.name, X, y, digest(X, y)), _fitting(source, y, loss)
+    return Data(name, X, y, digest(X, y)), _fitting(source, y, loss)
 
 
 def digest(X: Any, y: NDArray[Any]) -> str:
@@ -101,6 +110,8 @@ def _are_classes(y: NDArray[np.float64]) -> bool:
 def _fitting(source: str, y: NDArray[Any], loss: Loss | None) -> Loss:
     """The loss, checked against the targets."""
     classes = len(np.unique(y)) if y.dtype.kind in "iu" else None
+    if classes == 1 and loss not in _REGRESSION:
+        raise DatasetError(f"{source} has one class only, {y[0]}: classification needs two or more")
     if loss is None:
         return "least_squares" if classes is None else "logistic" if classes == 2 else "softmax"
     if loss not in LOSSES:

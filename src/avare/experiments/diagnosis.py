@@ -142,14 +142,14 @@ def diagnose(
         l2=l2 * rows / n,
     )
     problem = problem_of(spec, X, y)
-    spec["caution"] = caution_of(problem, spec["batch_size"])
+    spec["caution"] = caution_of(problem, X, spec["batch_size"])
     seen: list[tuple[int, float, float]] = []
 
     def look(progress: Progress) -> None:
         norms = problem.norms(progress.x)
         gain = float(diagnostics.gain(norms))
         error = float(diagnostics.relative_error(norms, progress.sampler.probabilities()))
-        seen.append((round(progress.epoch), gain, gain / (1.0 + error)))
+        seen.append((len(seen), gain, gain / (1.0 + error)))  # it looks once an epoch
         say(f"epoch {seen[-1][0]} of {epochs}: a gain of {gain:.2f} there to be had")
 
     with interrupts_at_once():

@@ -132,7 +132,9 @@ def reproduce(
     names = list(SETTINGS) if "table" in parts else [name for name in SETTINGS if name in parts]
     for name in extent.samplers:
         samplers.get(name)  # refuses what there is not
-    data = {name: obtain(name, folder=folder)[0] for name in _order(names, "theory" in parts)}
+    data = {
+        name: obtain(name, folder=folder, progress=watch is not None)[0] for name in _order(names, "theory" in parts)
+    }
     arguments: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": watch}
     # The longest first, so that no worker is left with it in the end.
     tables = sweep([table_task(data[name]) for name in reversed(names)], store, title="optima", **arguments)

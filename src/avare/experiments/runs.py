@@ -197,28 +197,35 @@ def facts_of(problem: Linear, tolerance: float) -> dict[str, Any]:
         "n": problem.n,
         "dim": problem.dim,
         "optimum": problem.objective(x),
+        "gradient_at_optimum": float(np.linalg.norm(problem.gradient(x))),
         "gain_at_optimum": float(diagnostics.gain(problem.norms(x))),
         "smoothness_ratio": float(diagnostics.smoothness_ratio(problem.smoothness)),
     }
 
 
-def caution_of(problem: Linear, batch_size: int) -> float:
+def caution_of(problem: Linear, X: Any, batch_size: int) -> float:
     """What the largest smoothness must be multiplied by for steps that are not too long for the gradient as a whole.
 
     Steps of m / (2 N L) are as if gradients of a batch had nothing in common. Where rows point the same way, those of
-    large batches would overshoot, whatever the sampler; this keeps them within 1 / curvature of f at 0.
+    large batches would overshoot, whatever the sampler; this keeps them within 1 / curvature of f: that at 0 for the
+    smooth losses, the largest there is for Huber's and the smoothed hinge, which may have none at 0.
 
     >>> rows = 1.0 + 0.1 * np.random.default_rng(0).normal(size=(1000, 5))
     >>> problem = problems.LeastSquares(rows, rows[:, 0])
-    >>> caution_of(problem, 1), caution_of(problem, 128)
+    >>> caution_of(problem, rows, 1), caution_of(problem, rows, 128)
     (1.0, 48.0)
     """
-    direction = np.random.default_rng(0).normal(size=problem.dim)
-    curvature = 0.0
+    squares = problems.LeastSquares(X, np.zeros(problem.n), l2=0.0)  # whose second derivative is X^T X
+    direction = np.random.default_rng(0).normal(size=squares.dim)
+    largest = 0.0
     for _ in range(8):  # power iterations
-        direction = problem.hessian_product(np.zeros(problem.dim), direction / np.linalg.norm(direction))
-        curvature = float(np.linalg.norm(direction))
-    needed = batch_size * curvature / (2.0 * problem.n * float(problem.smoothness.max()))
+        direction = squares.hessian_product(np.zeros(squares.dim), direction)
+        largest = float(np.linalg.norm(direction))
+        if largest == 0.0:
+            return 1.0
+        direction /= largest
+    bend = 1.0 / len(problem.classes) if isinstance(problem, problems.Softmax) else problem.curvature
+    needed = batch_size * (bend * largest + problem.l2) / (2.0 * problem.n * float(problem.smoothness.max()))
     return max(1.0, float(f"{needed:.2g}"))  # rounded, for it is part of what determines a run
 
 

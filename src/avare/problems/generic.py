@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import validation
 from avare.problems.base import Problem, Vector, cost_of
+from avare.problems.minimum import minimum_by_gradients
 
 _BLOCK = 4096
 
@@ -77,6 +78,32 @@ class Generic(Problem):
             raise ValueError("smoothness was not given")
         return self._smoothness
 
+    def norms(self, x: ArrayLike) -> Vector:
+        """The norm of each example's gradient at x."""
+        return validation.nonnegative("norms(x)", super().norms(x))  # solvers take those not finite for divergence
+
+    def minimize(self, *, start: ArrayLike | None = None, tolerance: float = 1e-6, progress: bool = False) -> Vector:
+        """The minimiser, to a gradient of at most `tolerance`; sets `optimum`. Needs the objective.
+
+        By L-BFGS (SciPy's). Where it ends earlier the best x is returned, and a `ToleranceWarning` says so.
+
+        Parameters
+        ----------
+        start
+            Where to start; 0 by default.
+        tolerance
+            On the length of the gradient.
+        progress
+            Whether to say on the standard error stream how it goes.
+        """
+        if self._given_objective is None:
+            raise ValueError("objective was not given: there is nothing to minimise")
+        first = np.zeros(self.dim) if start is None else self.vector("start", start).copy()
+        tolerance = validation.number("tolerance", tolerance, above=0.0)
+        x = minimum_by_gradients(self, first, tolerance, progress=validation.boolean("progress", progress))
+        self.optimum = self.objective(x)
+        return x
+
     def _objective(self, x: Vector) -> float:
         if self._given_objective is None:
             return math.nan
@@ -94,8 +121,9 @@ class Generic(Problem):
     def _norms(self, x: Vector) -> Vector:
         if self._given_norms is None:
             return np.concatenate([self._block(x, first)[1] for first in range(0, self.n, _BLOCK)])
-        norms = validation.nonnegative("norms(x)", self._given_norms(x))
-        validation.same_length("norms(x)", len(norms), "n", self.n)
+        norms = validation.real("norms(x)", self._given_norms(x))
+        if norms.shape != (self.n,):
+            raise ValueError(f"norms(x) has shape {norms.shape}: must be ({self.n},)")
         return norms
 
     def _block(self, x: Vector, first: int) -> tuple[Vector, Vector]:

@@ -41,7 +41,7 @@ class Scratch(NamedTuple):
 class Linear(Problem):
     """f(x) = sum_i s_i loss(y_i, a_i.x) + l2/2 |x|^2, with rows a_i of X.
 
-    X is read where it stands and never copied: a float32 or float64 array in any order, or a SciPy
+    X is read where it stands and not copied: a float32 or float64 array in any order, or a SciPy
     sparse matrix in CSR format (others are converted once). All sums are made in float64.
     """
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from avare.problems.base import Vector
+from avare.problems.base import Problem, Vector
 from avare.progress import Line
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _NEAR = 1e-4  # of the first gradient: where Newton's method takes over
 _FEW = 20  # steps of L-BFGS where Newton's method has a preconditioner, which is many times faster from there on
 _WIDEST = 4096  # coefficients an output up to which the preconditioner is a factored matrix
+_MANY = 10_000  # steps of L-BFGS where there is nothing else
 _NEWTON_STEPS = 100
 _PATIENCE = 3  # Newton steps that bring nothing before rounding is taken to be the end
 _SHORTEST = 1e-10  # of a Newton step
@@ -27,33 +28,45 @@ class ToleranceWarning(UserWarning):
 
 def minimum(problem: "Linear", start: Vector, tolerance: float, *, progress: bool) -> Vector:
     """The minimiser of a linear model's objective."""
-    from scipy.optimize import minimize
-
     with Line(f"minimising {problem!r}", shown=progress) as line:
         first = float(np.linalg.norm(problem.gradient(start)))
         x = start
         if first > tolerance:
-            result = minimize(
-                lambda x: (problem.objective(x), problem.gradient(x)),
-                start,
-                jac=True,
-                method="L-BFGS-B",
-                callback=lambda intermediate_result: line.say(f"L-BFGS: objective {intermediate_result.fun:.9g}"),
-                options={
-                    "maxiter": _FEW if problem.width <= _WIDEST else 1000,
-                    "maxfun": 2000,
-                    "gtol": _NEAR * first / math.sqrt(problem.dim),
-                    "ftol": 0.0,
-                },
-            )
-            x = np.asarray(result.x, dtype=np.float64)
+            x = _descend(problem, start, _NEAR * first, _FEW if problem.width <= _WIDEST else 1000, line)
         x, left = _newton(problem, x, tolerance, line)
-    if left > tolerance:
+    return _told(x, left, tolerance)
+
+
+def minimum_by_gradients(problem: Problem, start: Vector, tolerance: float, *, progress: bool) -> Vector:
+    """The same for a problem without second derivatives: L-BFGS alone, which arrives less precisely."""
+    with Line(f"minimising {problem!r}", shown=progress) as line:
+        x = _descend(problem, start, tolerance, _MANY, line)
+    return _told(x, float(np.linalg.norm(problem.gradient(x))), tolerance)
+
+
+def _descend(problem: Problem, start: Vector, tolerance: float, most: int, line: Line) -> Vector:
+    """Where L-BFGS comes to."""
+    from scipy.optimize import minimize
+
+    result = minimize(
+        lambda x: (problem.objective(x), problem.gradient(x)),
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        callback=lambda intermediate_result: line.say(f"L-BFGS: objective {intermediate_result.fun:.9g}"),
+        options={"maxiter": most, "maxfun": 2 * most + 1000, "gtol": tolerance / math.sqrt(problem.dim), "ftol": 0.0},
+    )
+    return np.asarray(result.x, dtype=np.float64)
+
+
+def _told(x: Vector, left: float, tolerance: float) -> Vector:
+    """The best x, with a warning where it is not good enough."""
+    if not left <= tolerance:
         warnings.warn(
             f"the gradient's length is {left:.3g} at the best x: rounding, or an objective that falls for ever "
             f"or is flat there, ended the search before tolerance = {tolerance:g}",
             ToleranceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return x
 

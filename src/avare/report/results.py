@@ -27,7 +27,7 @@ TITLES = {
 }
 EXPERIMENTS = ("reproduce", "compare")
 # Runs that differ in one of these are shown apart, each with its own title.
-_SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2")
+_SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2", "caution")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

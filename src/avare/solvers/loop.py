@@ -99,6 +99,7 @@ class Loop:
             thin,
         )
         self._chunk = 1
+        self._began = (time.perf_counter(), 0)
         self._drawn = sampler.steps  # at the end
 
     @property
@@ -116,6 +117,11 @@ class Loop:
         """The average, where one is being made, or else the iterate."""
         return self.iterates.mean if self.step > self._plan.average_from else self.iterates.x
 
+    def seconds_left(self) -> float:
+        """How long the rest will take, evaluations included, if it goes on as it has since it began."""
+        began, first = self._began
+        return (time.perf_counter() - began) / max(self.step - first, 1) * (self.steps - self.step)
+
     def kept(self) -> int:
         """How many iterates have been kept."""
         return max(0, self.step - self._plan.burn_in) // self._plan.thin
@@ -124,6 +130,7 @@ class Loop:
     def run(self, interrupt: Interrupt, say: Callable[["Loop"], None]) -> None:
         """Go on until the end, or until something stops it."""
         self.sampler._follow(lambda: self.problem._norms(self.iterates.x))
+        self._began = (time.perf_counter(), self.step)
         try:
             self._advance(0)  # compiles what is to be timed
             while True:
@@ -146,11 +153,11 @@ class Loop:
     def _advance(self, count: int) -> bool:
         """Go some steps; return whether all could be gone."""
         first = self.step + 1
+        started = time.perf_counter()
         sizes = self._sizes(first, count)
         noise = np.empty((0, self.problem.dim))
         if self.noise is not None:
             noise = self.noise.standard_normal((count, self.problem.dim))
-        started = time.perf_counter()
         if self._compiled is not None:
             done = self._compiled.advance(self._plan, self.step, sizes, noise)
         else:
@@ -179,9 +186,11 @@ class Loop:
             measures = (self.problem.objective(x), *measures[1:])
         regret = self.rows[-1][8] if self.rows else 0.0
         self.rows.append(row(self.step, self.epoch, self.seconds, measures, self._optimum, regret, self.sampler.gain))
-        if math.isinf(measures[0]):
-            self._diverge(self.step, float(self._sizes(max(self.step, 1), 1)[0]), "the objective")
-            return True
+        # An objective that is not a number may not have been given; norms always are there.
+        for what, value in (("the objective", measures[0]), ("the sum of norms", measures[1])):
+            if math.isinf(value) or (math.isnan(value) and what != "the objective"):
+                self._diverge(self.step, float(self._sizes(max(self.step, 1), 1)[0]), what)
+                return True
         if self._callback is not None and self._callback(Progress(self, self._chain)):
             self._end("stopped", f"stopped by the callback after step {self.step} of {self.steps}")
             return True

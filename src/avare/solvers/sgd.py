@@ -100,7 +100,7 @@ def sgd(
         Called after each evaluation with a `Progress`; may stop the run by returning True.
     resume
         The state of an earlier run, which goes on to the same iterates as without the stop. Other
-        arguments must be as they were, but there may be more steps.
+        arguments must be as they were, but there may be more steps, unless their suffix is averaged.
 
     Returns
     -------
@@ -153,9 +153,8 @@ def sgd(
 
 def describe(loop: Loop) -> str:
     """How a loop stands, in a line."""
-    left = loop.seconds / max(loop.step, 1) * (loop.steps - loop.step)
     objective = f", objective {loop.rows[-1][3]:.6g}" if loop.rows else ""
-    return f"step {loop.step} of {loop.steps}{objective}, {left:.0f} s left"
+    return f"step {loop.step} of {loop.steps}{objective}, {loop.seconds_left():.0f} s left"
 
 
 def resume_of(solver: str, resume: Any) -> Mapping[str, Any]:

@@ -28,15 +28,18 @@ class Chain:
     """
 
     def __init__(self, loops: list[Loop], burn_in: int, thin: int) -> None:
-        kept = min(loop.kept() for loop in loops)
-        self.draws: Vector = np.stack([loop.iterates.draws[:kept] for loop in loops])
-        """Chains by draws by dim."""
+        sound = [loop for loop in loops if loop.status != "diverged"] or loops
+        kept = min(loop.kept() for loop in sound)
+        self.draws: Vector = np.stack([loop.iterates.draws[:kept] for loop in sound])
+        """Chains by draws by dim; without those that diverged, if there are others."""
+        self.sound: list[int] = [loop._chain for loop in sound]
+        """Which chains these are."""
         self.step_sizes: Vector = loops[0]._sizes(burn_in + 1, kept * thin)[thin - 1 :: thin]
         """The step size at each draw."""
         self.traces: list[Trace] = [loop.trace for loop in loops]
         """One table of evaluations a chain."""
-        self.steps: int = min(loop.step for loop in loops)
-        """How many steps each chain has made."""
+        self.steps: int = min(loop.step for loop in sound)
+        """How many steps each of them has made."""
         self.seconds: float = max(loop.seconds for loop in loops)
         """How long the longest took, evaluations not counted."""
         self._loops = loops
@@ -211,6 +214,8 @@ def sgld(
     thin = validation.integer("thin", thin, at_least=1)
     chains = validation.integer("chains", chains, at_least=1)
     progress = validation.boolean("progress", progress)
+    if callback is not None and isinstance(evaluate, str) and evaluate == "never":
+        raise ValueError('callback is called after each evaluation: give evaluate=, which is "never"')
     starts = _starts(problem, start, chains)
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     seeds = root.spawn(2 * chains)
