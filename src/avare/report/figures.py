@@ -22,7 +22,7 @@ SMALLEST = 1e-9
 """What is smaller than this part of the largest is rounding: a log axis does not go there."""
 _DOTS = 160  # an inch
 _MARKERS = 8  # a line
-_SETTINGS = {
+SETTINGS = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,
     "axes.labelsize": 8.5,
@@ -49,7 +49,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
     require("matplotlib.figure", "drawing figures")
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(SETTINGS):
         for name, figure in _figures(results):
             for path in (folder / f"{name}.png", folder / f"{name}.svg"):
                 metadata = {"Date": None} if path.suffix == ".svg" else None
