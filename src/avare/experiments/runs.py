@@ -3,6 +3,7 @@
 import math
 import platform
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -48,7 +49,7 @@ def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None) -
     Parameters
     ----------
     spec
-        What determines it: see `descent_spec`, `table_spec` and `theory_spec`.
+        What determines it: see `descent_spec`, `table_spec` and `theory_spec`, and `avare.experiments.nets`.
     X, y
         The data.
     optimum
@@ -56,7 +57,7 @@ def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None) -
     """
     from threadpoolctl import threadpool_limits
 
-    kinds = {"reproduce": _descend, "compare": _descend, "table": _tabulate, "theory": _regret}
+    kinds = {"reproduce": _descend, "compare": _descend, "table": _tabulate, "theory": _regret, "nets": _train}
     with interrupts_at_once(), threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", LimitWarning)
         warnings.simplefilter("ignore", DivergenceWarning)  # the status tells
@@ -190,7 +191,7 @@ def step_size_of(spec: Spec, problem: Linear) -> Schedule:
 def surroundings() -> dict[str, Any]:
     """Versions, machine and date, without the machine's name."""
     versions = {"python": platform.python_version()}
-    for package in ("avare", "numpy", "numba", "scipy"):
+    for package in ("avare", "numpy", "numba", "scipy", *(["torch"] if "torch" in sys.modules else [])):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
@@ -212,7 +213,7 @@ def _processor() -> str:
     return f"{models[0]}, {len(models)} cores" if models else "unknown processor"
 
 
-# --- the three kinds of runs ---------------------------------------------------------------
+# --- the kinds of runs ---------------------------------------------------------------------
 
 
 def _descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
@@ -294,6 +295,12 @@ def _regret(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
         "trace": {"step": chosen.tolist(), "regret": numbers(trace.regret[chosen - 1])},
         "status": status,
     }
+
+
+def _train(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
+    from avare.experiments.networks import train  # which imports PyTorch
+
+    return train(spec, X, y)
 
 
 def numbers(values: ArrayLike) -> list[float | int | None]:
