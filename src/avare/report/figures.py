@@ -50,7 +50,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     with matplotlib.rc_context(SETTINGS):
-        for name, figure in _figures(results):
+        for name, figure in [*_figures(results), *_of_nets(results)]:
             for path in (folder / f"{name}.png", folder / f"{name}.svg"):
                 metadata = {"Date": None} if path.suffix == ".svg" else None
                 figure.savefig(path, dpi=_DOTS, metadata=metadata, facecolor="white")
@@ -97,9 +97,16 @@ def _figures(results: Results) -> Iterator[tuple[str, Any]]:
         yield "theory", _theory(results.growths)
 
 
+def _of_nets(results: Results) -> Iterator[tuple[str, Any]]:
+    from avare.report.net_figures import net_figures  # which draws with what is here
+
+    if results.nets is not None:
+        yield from net_figures(results.nets)
+
+
 def _grid(groups: Sequence[Group], rule: str, styles: Mapping[str, Style]) -> Any:
     """One row a dataset, one column a measure."""
-    figure = _figure((9.6, 0.75 + 2.35 * len(groups)))
+    figure = blank((9.6, 0.75 + 2.35 * len(groups)))
     axes = figure.subplots(len(groups), len(MEASURES), squeeze=False)
     handles: dict[str, Any] = {}
     for number, (row, group) in enumerate(zip(axes, groups, strict=True)):
@@ -136,14 +143,14 @@ def _panel(
         if log:
             bottom = np.where(np.isnan(mean), np.nan, bottom)
         shown += [mean, top]
-        handles[each.label] = _line(axis, each.epochs, mean, style, place, len(series))
+        handles[each.label] = line(axis, each.epochs, mean, style, place, len(series))
         axis.fill_between(each.epochs, bottom, top, color=style.colour, alpha=0.15, linewidth=0)
     numbers = np.concatenate(shown)
     if not np.any(np.isfinite(numbers)):
         axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", va="center", color="#777777")
         axis.set_yticks([])
     elif log:
-        _log_axis(axis, np.concatenate(shown[::2]), numbers)
+        log_axis(axis, np.concatenate(shown[::2]), numbers)
     else:
         axis.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
         axis.set_ylim(bottom=min(0.0, float(np.nanmin(numbers))))
@@ -151,7 +158,7 @@ def _panel(
     return handles
 
 
-def _line(axis: Any, x: NDArray[np.float64], y: NDArray[np.float64], style: Style, place: int, of: int) -> Any:
+def line(axis: Any, x: NDArray[np.float64], y: NDArray[np.float64], style: Style, place: int, of: int) -> Any:
     """A line with some markers, set so that those of different lines do not meet."""
     every = max(len(x) // _MARKERS, 1)
     (line,) = axis.plot(
@@ -170,7 +177,7 @@ def _line(axis: Any, x: NDArray[np.float64], y: NDArray[np.float64], style: Styl
     return line
 
 
-def _log_axis(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64]) -> None:
+def log_axis(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64]) -> None:
     """Limits by the means below and the bands above, and ticks that can be read."""
     ticker = require("matplotlib.ticker", "drawing figures")
     low, high = np.log10(np.nanmin(means)), np.log10(np.nanmax(tops))
@@ -188,7 +195,7 @@ def _log_axis(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64]) 
 
 def _theory(growths: Sequence[Growth]) -> Any:
     """Regret against steps in log-log, with the fitted slope and the growth that is proved."""
-    figure = _figure((5.6, 4.0))
+    figure = blank((5.6, 4.0))
     axis = figure.subplots()
     colours = {"sgd": ("#0072B2", "o"), "sgld": ("#D55E00", "s")}
     for growth in growths:
@@ -201,7 +208,7 @@ def _theory(growths: Sequence[Growth]) -> Any:
         axis.fill_between(steps, bottom[keep], top[keep], color=colour, alpha=0.15, linewidth=0)
         fitted = f", slope {growth.slope:.2f}" if np.isfinite(growth.slope) else ""
         style = Style(colour, "solid", marker)
-        _line(axis, steps, mean, style, 0, 1).set_label(f"{growth.label}{fitted}")
+        line(axis, steps, mean, style, 0, 1).set_label(f"{growth.label}{fitted}")
         if growth.method in BOUNDS:
             text, exponent = BOUNDS[growth.method]
             x, bound = guide(steps, mean, exponent)
@@ -219,7 +226,8 @@ def _theory(growths: Sequence[Growth]) -> Any:
     return figure
 
 
-def _figure(size: tuple[float, float]) -> Any:
+def blank(size: tuple[float, float]) -> Any:
+    """An empty figure of a size in inches."""
     return require("matplotlib.figure", "drawing figures").Figure(figsize=size, layout="constrained")
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 _FORMAT = 1
 _RUN_COLUMNS = ("epoch", "suboptimality", "relative_error", "regret")
 _THEORY_COLUMNS = ("step", "regret")
+_NET_COLUMNS = ("epoch", "seconds", "loss", "test_error", "gain", "possible", "calibration_error")
 _FACTS = ("n", "dim", "optimum", "gain_at_optimum", "smoothness_ratio")
 
 
@@ -38,6 +39,8 @@ class Record:
         Versions, machine and date.
     seconds
         How long it took, by part.
+    status
+        "finished", or of a net, which says something then too, "diverged".
     """
 
     spec: Mapping[str, Any]
@@ -45,6 +48,7 @@ class Record:
     facts: Mapping[str, float]
     where: Mapping[str, Any]
     seconds: Mapping[str, float]
+    status: str = "finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,11 @@ def parse(content: bytes) -> Record:
         raise RecordError(f"holds a {type(data).__name__}, not a record")
     if data.get("format") != _FORMAT:
         raise RecordError(f"format = {data.get('format')!r}: this version of avare reads {_FORMAT}")
-    if data.get("status", "finished") != "finished":
-        raise RecordError(f"status = {data['status']!r}: the run has not finished")
     spec = _mapping(data, "spec")
     kind = spec.get("experiment")
+    status = data.get("status", "finished")
+    if status != "finished" and (kind, status) != ("nets", "diverged"):
+        raise RecordError(f"status = {status!r}: the run has not finished")
     trace: dict[str, NDArray[np.float64]] = {}
     facts: dict[str, float] = {}
     if kind in ("reproduce", "compare"):
@@ -102,8 +107,15 @@ def parse(content: bytes) -> Record:
         _texts(spec, ("dataset",))
         given = _mapping(data, "facts")
         facts = {name: _number(f"facts[{name!r}]", given.get(name)) for name in _FACTS}
+    elif kind == "nets":
+        _texts(spec, ("dataset", "model", "part", "sampler", "optimiser", "rule"))
+        _seed(spec)
+        for name in ("batch_size", "epochs", "examples", "step"):
+            if math.isnan(_number(f"spec[{name!r}]", spec.get(name))):
+                raise RecordError(f"spec lacks {name!r}")
+        trace = _columns(_mapping(data, "trace"), _NET_COLUMNS)
     else:
-        raise RecordError(f"spec['experiment'] = {kind!r}: must be one of reproduce, compare, theory, table")
+        raise RecordError(f"spec['experiment'] = {kind!r}: must be one of reproduce, compare, theory, table, nets")
     where = data.get("where")
     seconds = data.get("seconds")
     return Record(
@@ -114,6 +126,7 @@ def parse(content: bytes) -> Record:
         {part: _number(f"seconds[{part!r}]", value) for part, value in seconds.items()}
         if isinstance(seconds, dict)
         else {},
+        status,
     )
 
 

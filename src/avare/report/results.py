@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.report import styles
+from avare.report.nets import Nets, gather_nets
 from avare.report.records import Record, Skipped, read
 from avare.report.styles import Style
 
@@ -27,6 +28,7 @@ _EXPERIMENTS = ("reproduce", "compare")
 _RULES = ("decreasing", "constant")
 # Runs that differ in one of these are shown apart, each with its own title.
 _SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2")
+_MOST_NAMED = 5  # files in an error message
 FIT_DECADES = 2.0  # the slope is that of the last two decades: the start is not yet the law
 
 
@@ -141,6 +143,7 @@ class Results:
     """The first and the last day."""
     skipped: tuple[Skipped, ...]
     styles: Mapping[str, Style]
+    nets: Nets | None = None
 
     def of(self, experiment: str) -> list[Group]:
         """The groups of an experiment."""
@@ -154,7 +157,9 @@ def gather(store: str | os.PathLike[str]) -> Results:
     """
     records, skipped = read(store)
     if not records:
-        damaged = f"; passed over: {', '.join(f'{each.name} ({each.reason})' for each in skipped)}" if skipped else ""
+        named = ", ".join(f"{each.name} ({each.reason})" for each in skipped[:_MOST_NAMED])
+        more = f" and {len(skipped) - _MOST_NAMED} more" if len(skipped) > _MOST_NAMED else ""
+        damaged = f"; passed over: {named}{more}" if skipped else ""
         raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{damaged}")
     by_kind: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -174,6 +179,7 @@ def gather(store: str | os.PathLike[str]) -> Results:
         dates=tuple(dict.fromkeys(dates[:1] + dates[-1:])),
         skipped=tuple(skipped),
         styles=styles.assign(label for group in groups for label in group.labels),
+        nets=gather_nets(records),
     )
 
 
