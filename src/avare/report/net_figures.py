@@ -118,10 +118,14 @@ def _step_and_batch(nets: Nets, models: Sequence[str]) -> Any:
                     y = np.array([each.last("loss") for each in lines])
                     style = nets.styles[label]._replace(dash=dashes[size])
                     handle = line(axis, x, y, style, 0, 1)
-                    handles.setdefault(label, handle) if dashes[size] == "solid" else None
+                    if size == sizes[0]:
+                        handles[label] = handle
                     shown.append(y)
                     lost += [(step, style.colour) for step, value in zip(x, y, strict=True) if math.isnan(value)]
             axis.set_xscale("log")
+            steps = sorted({each.step for each in nets.of("grid", model=model, optimiser=optimiser)})
+            axis.set_xticks(steps, [f"{step:g}" for step in steps])
+            axis.minorticks_off()
             _fit_log(axis, shown)
             for place, (step, colour) in enumerate(lost):  # beside each other, at the top
                 axis.plot(
@@ -201,7 +205,7 @@ def _seconds(nets: Nets, models: Sequence[str]) -> Any:
 def _parts(nets: Nets, models: Sequence[str]) -> Any:
     """Where each variant ends, at two step sizes."""
     labels = [label for label in (UNIFORM, *PARTS) if any(each.sampler == label for each in nets.of("parts"))]
-    figure, axes = _panels("nets-parts", 2, models, height=0.32 * len(labels) + 0.6, wide=1.25)
+    figure, axes = _panels("nets-parts", 2, models, height=0.26 * len(labels) + 0.5, wide=1.25)
     for column, model in enumerate(models):
         for row, (measure, words) in enumerate((("loss", "Training loss at the end"), ("gain", "Gain realised"))):
             axis, shown = axes[row][column], []
@@ -213,7 +217,7 @@ def _parts(nets: Nets, models: Sequence[str]) -> Any:
                         if math.isnan(value):
                             axis.text(
                                 0.98,
-                                place,
+                                place + (-0.16 if filled else 0.16),
                                 "diverged",
                                 transform=axis.get_yaxis_transform(),
                                 ha="right",
@@ -282,6 +286,8 @@ def _curves(
         style = style_of(nets, each.sampler)
         lowest = factor * each.runs[measure].min(axis=0)[known]
         handles[each.sampler] = line(axis, x, mean, style, place, len(lines))
+        if each.diverged and len(x):
+            axis.plot(x[-1:], mean[-1:], marker="x", markersize=7, markeredgewidth=1.5, color=style.colour, zorder=4.0)
         bottom = np.maximum(mean - deviation, lowest)
         axis.fill_between(x, bottom, mean + deviation, color=style.colour, alpha=0.12, linewidth=0)
         shown.append(mean)
@@ -367,20 +373,22 @@ def _explain_dots(handles: dict[str, Any], words: Sequence[str]) -> None:
 def _legend(figure: Any, nets: Nets, handles: Mapping[str, Any]) -> None:
     known = [label for label in nets.styles if label in handles]
     labels = [*sorted(known, key=_place(nets)), *(label for label in handles if label not in nets.styles)]
+    most = 4 if figure.get_figwidth() < 8 else 7
     figure.legend(
         [handles[label] for label in labels],
         labels,
         loc="outside lower center",
-        ncols=min(len(labels), 4 if figure.get_figwidth() < 8 else 7),
+        ncols=len(labels) if len(labels) <= most else -(-len(labels) // 2),
         handlelength=3.0,
         columnspacing=1.6,
     )
 
 
 def _place(nets: Nets) -> Callable[[str], int]:
-    order = [each.sampler for each in nets.lines]
-    first = {label: place for place, label in reversed(list(enumerate(order)))}
-    return lambda label: first.get(label, len(order))
+    order = list(dict.fromkeys([*nets.samplers, *PARTS, *AGES, *SPENDING]))
+    order.remove(UNIFORM)
+    order.append(UNIFORM)  # the yardstick comes last
+    return lambda label: order.index(label) if label in order else len(order)
 
 
 def _models(nets: Nets, part: str) -> list[str]:

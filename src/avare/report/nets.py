@@ -22,7 +22,7 @@ TITLES = {
     "ijcnn1-mlp": "MLP on IJCNN1",
     "cifar10-cnn": "CNN on CIFAR10",
 }
-OPTIMISERS = {"sgd": "SGD", "momentum": "momentum", "adamw": "AdamW"}
+OPTIMISERS = {"sgd": "SGD", "momentum": "Momentum", "adamw": "AdamW"}
 _SAMPLERS = (DEFAULT, "Avare", "Avare, √norm", UNIFORM, "Srg", "UpperBound")
 _STYLES = {
     UNIFORM: Style(BLACK, "solid", "^"),

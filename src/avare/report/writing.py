@@ -1,5 +1,6 @@
 """The whole report, from a folder of records."""
 
+import dataclasses
 import json
 import math
 import os
@@ -8,8 +9,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from avare.report import figures, page, tables
+from avare.report import figures, net_tables, page, tables
 from avare.report.checking import check
+from avare.report.net_aims import check_aims
+from avare.report.nets import MEASURES as NET_MEASURES
+from avare.report.nets import Nets
 from avare.report.published import paper
 from avare.report.results import MEASURES, Curve, Results, gather
 
@@ -58,6 +62,8 @@ def _tables(results: Results) -> dict[str, tables.Table]:
         found["compare"] = tables.last_epoch(results.of("compare"), None)
     if results.growths:
         found["theory"] = tables.growths(results)
+    if results.nets is not None:
+        found |= net_tables.all_tables(results.nets)
     return found
 
 
@@ -93,6 +99,7 @@ def _numbers(results: Results) -> dict[str, Any]:
             }
             for growth in results.growths
         ],
+        "nets": None if results.nets is None else _net_numbers(results.nets),
         "facts": [
             {"dataset": name, **{key: _number(value) for key, value in facts.items()}} for name, facts in results.facts
         ],
@@ -112,6 +119,32 @@ def _numbers(results: Results) -> dict[str, Any]:
         ],
         "where": [{**place, "records": count} for place, count in results.places],
         "skipped": [{"file": each.name, "reason": each.reason} for each in results.skipped],
+    }
+
+
+def _net_numbers(nets: Nets) -> dict[str, Any]:
+    return {
+        "lines": [
+            {
+                "spec": dict(line.spec),
+                "seeds": line.seeds,
+                "diverged": line.diverged,
+                "epoch": _list(line.epochs),
+                **{
+                    measure: {"mean": _list(line.mean(measure)), "deviation": _list(line.deviation(measure))}
+                    for measure in NET_MEASURES
+                },
+            }
+            for line in nets.lines
+        ],
+        "aims": [
+            {
+                key: _number(value) if isinstance(value, float) else value
+                for key, value in dataclasses.asdict(aim).items()
+            }
+            for aim in check_aims(nets)
+        ],
+        "left_out": nets.left_out,
     }
 
 
