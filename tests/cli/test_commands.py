@@ -165,7 +165,8 @@ def test_reproduce_nets(avare_command: Any, report: Any, tmp_path: Path, monkeyp
     plan.write_text(PLAN.replace("STEP", "0.2"))
     arguments = ("reproduce", "nets", "--plan", str(plan), "--data", str(folder), "--jobs", "1")
     code, out, err = avare_command(*arguments)
-    assert code == 0 and "nets: grid: 4 wanted, 0 stored already" in err and "best settings: 2 wanted" in err
+    assert code == 0 and err.startswith("nets: 6 runs in all\nnets: grid: 4 wanted, 0 stored already\n")
+    assert "nets: best settings: 2 wanted" in err
     assert "mnist-mlp, Calibrated, sgd 0." in err and "constant, batches of 10, seed 1: " in err
     assert "│ mnist-mlp │ DataLoader │ sgd 0." in out and "│ mnist-mlp │ Calibrated │" in out
     assert out.endswith("Page: results/report/index.html\n") and report
@@ -173,9 +174,11 @@ def test_reproduce_nets(avare_command: Any, report: Any, tmp_path: Path, monkeyp
     found = json.loads(out)
     assert code == 0 and "nets: grid: 4 wanted, 4 stored already" in err and found["runs"] == []
     assert {row["sampler"] for row in found["nets"]} == {"DataLoader", "Calibrated"}
-    plan.write_text(PLAN.replace("0.1, STEP", "1e38"))  # all diverge
-    code, out, _ = avare_command(*arguments)
+    times = "[times.mnist-mlp]\nstep = { 10 = 5.0 }\nimportance = 0.0\npool = {}\nevaluation = 0.0\n"
+    plan.write_text(PLAN.replace("0.1, STEP", "1e38") + times)  # all diverge
+    code, out, err = avare_command(*arguments)
     assert code == 0 and "│ -             │" in out
+    assert err.startswith("nets: 4 runs in all, about 3 min if none is stored\n")
 
 
 def test_reproduce_nets_goes_wrong(avare_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

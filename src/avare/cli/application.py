@@ -156,6 +156,10 @@ def reproduce(
                 parts, store, extent=extent, folder=folder, jobs=jobs, dask=dask, watch=watch
             )
         if nets_plan is not None:
+            costs = nets.estimate(nets_plan)
+            seconds = math.fsum(cost.seconds for cost in costs) / jobs
+            about = f", about {duration(seconds)} if none is stored" if seconds > 0.0 else ""
+            print(f"nets: {sum(cost.runs for cost in costs)} runs in all{about}", file=sys.stderr)
             watch = display(console, jobs)
             trained = nets.run_nets(store, plan=nets_plan, folder=folder, jobs=jobs, dask=dask, watch=watch)
     page = _report(store.folder, out / "report", console)
