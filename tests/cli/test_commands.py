@@ -151,6 +151,62 @@ def test_reproduce_everything_on_tiny_data(avare_command: Any, tmp_path: Path, m
     assert code == 1 and err == "avare: folder = 'nowhere': there is no such folder\n"
 
 
+PLAN = """
+[networks.mnist-mlp]
+dataset = "mnist"
+kind = "mlp"
+hidden = [4]
+[samplers.DataLoader]
+kind = "DataLoader"
+[samplers.Calibrated]
+kind = "Calibrated"
+[full]
+samplers = ["DataLoader", "Calibrated"]
+optimisers = ["sgd"]
+batch_sizes = [10]
+rules = ["constant"]
+models = { mnist-mlp = { examples = 100, tested = 2, grid_epochs = 1, epochs = 1 } }
+sizes = { sgd = [0.1, STEP] }
+grid = { seeds = [0], checkpoints = 1, test_every = 1 }
+best = { seeds = [1], checkpoints = 2, test_every = 1 }
+"""
+
+
+def test_reproduce_nets(avare_command: Any, report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, _, _ = mnist(n=150)
+    enter(monkeypatch, "mnist", files)
+    folder = write(tmp_path / "data", files)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN.replace("STEP", "0.2"))
+    arguments = ("reproduce", "nets", "--plan", str(plan), "--data", str(folder), "--jobs", "1")
+    code, out, err = avare_command(*arguments)
+    assert code == 0 and err.startswith("nets: 6 runs in all\nnets: grid: 4 wanted, 0 stored already\n")
+    assert "nets: best settings: 2 wanted" in err
+    assert "mnist-mlp, Calibrated, sgd 0." in err and "constant, batches of 10, seed 1: " in err
+    assert "│ mnist-mlp │ DataLoader │ sgd 0." in out and "│ mnist-mlp │ Calibrated │" in out
+    assert out.endswith("Page: results/report/index.html\n") and report
+    code, out, err = avare_command(*arguments, "--json")
+    found = json.loads(out)
+    assert code == 0 and "nets: grid: 4 wanted, 4 stored already" in err and found["runs"] == []
+    assert {row["sampler"] for row in found["nets"]} == {"DataLoader", "Calibrated"}
+    times = "[times.mnist-mlp]\nstep = { 10 = 5.0 }\nimportance = 0.0\npool = {}\nevaluation = 0.0\n"
+    plan.write_text(PLAN.replace("0.1, STEP", "1e38") + times)  # all diverge
+    code, out, err = avare_command(*arguments)
+    assert code == 0 and "│ -             │" in out
+    assert err.startswith("nets: 4 runs in all, about 3 min if none is stored\n")
+
+
+def test_reproduce_nets_goes_wrong(avare_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = avare_command("reproduce", "mnist", "--plan", "plan.toml")
+    assert code == 1 and err == "avare: --plan: is for nets, which is not asked for\n"
+    code, _, err = avare_command("reproduce", "nets", "--plan", "plan.toml")
+    assert code == 1 and "plan.toml" in err and err.count("\n") == 1
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, _, err = avare_command("reproduce", "nets", "--quick")
+    assert code == 1 and err == "avare: training nets needs torch: pip install 'avare[torch,experiments]'\n"
+    assert "nets" not in reproduction.parts_of(["all"])
+
+
 def test_check(avare_command: Any) -> None:
     code, out, _ = avare_command("reproduce", "check")
     assert code == 2 and "0 agree, 0 differ, 74 missing" in out

@@ -15,7 +15,7 @@ import stored_runs
 from avare.cli import main
 from avare.experiments import published
 from avare.experiments.store import key_of
-from avare.report import page
+from avare.report import charts, page
 from avare.report.results import gather
 from avare.report.styles import PLOTLY_MARKERS
 from stored_runs import put, run
@@ -189,7 +189,7 @@ def test_the_page_names_no_host_outside_of_plotly(tmp_path: Path) -> None:
 
 def test_every_marker_has_an_outline() -> None:
     for marker in PLOTLY_MARKERS:
-        corners = page._outline(marker)
+        corners = charts.outline(marker)
         assert len(corners) >= 3 and max(abs(x) for x, _ in corners) <= 5.0
 
 

@@ -55,6 +55,17 @@ def test_cross_entropy(n: int, k: int, more: tuple[int, ...], smoothing: float, 
         assert (found[1::3] == 0.0).all()
 
 
+@pytest.mark.parametrize("more", [(), (3,), (2, 2)])
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.uint8])
+def test_plain_class_indices_give_the_very_same(more: tuple[int, ...], kind: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(5)
+    output = 4.0 * torch.randn(6, 5, *more, generator=generator)
+    target = torch.randint(0, 5, (6, *more), generator=generator).to(kind)
+    before = output.clone()
+    assert torch.equal(avt.output_norms(output, target), avt.output_norms(output, target, ignore_index=-7))
+    assert torch.equal(output, before)
+
+
 @given(sizes, st.sampled_from([(), (1,), (4,), (2, 3)]), st.booleans())
 def test_binary_and_squared(n: int, more: tuple[int, ...], weighted: bool) -> None:
     generator = torch.Generator().manual_seed(n)

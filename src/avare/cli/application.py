@@ -17,7 +17,7 @@ from rich.table import Table
 import avare
 from avare import datasets, samplers
 from avare.cli.display import display, duration
-from avare.experiments import checking, comparison, reproduction
+from avare.experiments import checking, comparison, nets, reproduction
 from avare.experiments.data import LOSSES, Loss, obtain
 from avare.experiments.diagnosis import diagnose
 from avare.experiments.reproduction import BOUNDS, RULES, RUNS, SETTINGS, Extent, Rule
@@ -96,7 +96,9 @@ def reproduce(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WHAT]...", help=f"Any of {', '.join(reproduction.PARTS)}; all; or check, and then any datasets."
+            metavar="[WHAT]...",
+            help=f"Any of {', '.join(reproduction.PARTS)}; all of these; nets, which is not among them and takes an "
+            "hour by itself; or check, and then any datasets.",
         ),
     ] = None,
     runs: Annotated[int | None, typer.Option("--runs", min=1, help=f"Seeds of each; {RUNS} by default.")] = None,
@@ -108,10 +110,16 @@ def reproduce(
     data: Folder = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: about two minutes.")] = False,
     dask: Dask = None,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="What nets runs: a file like avare/experiments/nets.toml.")
+    ] = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
     """Run the paper's experiments and write a report; or check what was stored against the paper.
+
+    `nets` is not of the paper: samplers side by side on small neural networks. It needs PyTorch, and its
+    runs, epochs, steps and samplers are those of its plan.
 
     Started again, it does only what is missing. `check` ends with 1 if something differs from the
     paper, and else with 2 if runs are missing.
@@ -119,7 +127,13 @@ def reproduce(
     wanted = what or ["all"]
     if wanted[0] == "check":
         return _check(wanted[1:], RUNS if runs is None else runs, out, machine)
-    parts = reproduction.parts_of(wanted)
+    with_nets = "nets" in wanted
+    if plan is not None and not with_nets:
+        raise ValueError("--plan: is for nets, which is not asked for")
+    nets_plan = nets.read_plan(plan, quick=quick) if with_nets else None
+    if with_nets:
+        nets.require_torch()
+    parts = reproduction.parts_of([part for part in wanted if part != "nets"])
     names = _names(samplers)
     extent = Extent.quick(steps.rules, names) if quick else Extent(rules=steps.rules, samplers=names)
     if runs is not None or epochs is not None:
@@ -132,23 +146,32 @@ def reproduce(
         )
     store = Store(out / "runs")
     console = _console(stderr=True)
+    folder = None if data is None else str(data)
+    records: list[Record] = []
+    trained: list[Record] = []
     with _stored(store, console):
-        records = reproduction.reproduce(
-            parts,
-            store,
-            extent=extent,
-            folder=None if data is None else str(data),
-            jobs=jobs,
-            dask=dask,
-            watch=display(console, jobs),
-        )
+        if parts:
+            watch = display(console, jobs)
+            records = reproduction.reproduce(
+                parts, store, extent=extent, folder=folder, jobs=jobs, dask=dask, watch=watch
+            )
+        if nets_plan is not None:
+            costs = nets.estimate(nets_plan)
+            seconds = math.fsum(cost.seconds for cost in costs) / jobs
+            about = f", about {duration(seconds)} if none is stored" if seconds > 0.0 else ""
+            print(f"nets: {sum(cost.runs for cost in costs)} runs in all{about}", file=sys.stderr)
+            watch = display(console, jobs)
+            trained = nets.run_nets(store, plan=nets_plan, folder=folder, jobs=jobs, dask=dask, watch=watch)
     page = _report(store.folder, out / "report", console, RUNS if runs is None else runs)
     rows, exponents, facts = comparison.summary(records), _exponents(records), checking.facts(records)
+    of_nets = nets.summary(trained)
     if machine:
-        _print_json({"runs": rows, "facts": facts, "exponents": exponents, "store": store.folder, "page": page})
+        found = {"runs": rows, "facts": facts, "exponents": exponents, "nets": of_nets}
+        _print_json({**found, "store": store.folder, "page": page})
     else:
         _print_summary(rows)
         _print_facts(facts)
+        _print_nets(of_nets)
         for method, (mean, deviation, bound) in exponents.items():
             print(f"{method}: the regret grows as t^{mean:.2f} (±{deviation:.2f}); the theorem allows t^{bound:.2f}")
         _print_places(store, page)
@@ -460,6 +483,29 @@ def _print_facts(facts: Mapping[str, Mapping[str, float]]) -> None:
         )
     if facts:
         _print_table(table)
+
+
+def _print_nets(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        return
+    table = Table("net", "sampler", "best setting", "runs", "training loss", "test error", "gain", "possible", "a run")
+    for row in rows:
+        table.add_row(
+            row["model"],
+            row["sampler"],
+            f"{row['optimiser']} {row['step']:g} {row['rule']}, batches of {row['batch_size']}",
+            f"{row['runs']}",
+            _number(row["loss"], ".3g"),
+            _number(row["test_error"], ".2%"),
+            _number(row["gain"], ".2f"),
+            _number(row["possible"], ".2f"),
+            _number(row["seconds"], ".1f", " s"),
+        )
+    _print_table(table)
+
+
+def _number(value: float | None, form: str, unit: str = "") -> str:
+    return "-" if value is None else f"{value:{form}}{unit}"
 
 
 def _print_places(store: Store, page: Path | None) -> None:

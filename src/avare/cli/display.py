@@ -179,6 +179,9 @@ def describe(spec: Spec) -> str:
         return f"optimum of {spec['dataset']}"
     if spec["experiment"] == "theory":
         return f"regret of {spec['method']}, seed {spec['seed']}"
+    if spec["experiment"] == "nets":
+        how = f"{spec['optimiser']} {spec['step']:g} {spec['rule']}, batches of {spec['batch_size']}"
+        return f"{spec['model']}, {spec['sampler']}, {how}, seed {spec['seed']}"
     return f"{spec['dataset']}, {spec['steps']} steps, {spec['sampler']}, seed {spec['seed']}"
 
 
@@ -196,5 +199,7 @@ def duration(seconds: float) -> str:
 
 def _kinds(spec: Spec) -> list[tuple[Any, ...]]:
     """What a run is like, the closest first."""
-    of = (spec["experiment"], spec["dataset"], spec.get("epochs", spec.get("length")))
+    of: tuple[Any, ...] = (spec["experiment"], spec["dataset"], spec.get("epochs", spec.get("length")))
+    if spec["experiment"] == "nets":
+        of = (*of, spec["model"], spec["batch_size"], spec["checkpoints"])
     return [(*of, spec.get("sampler", spec.get("method"))), of]

@@ -48,7 +48,7 @@ def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None) -
     Parameters
     ----------
     spec
-        What determines it: see `descent_spec`, `table_spec` and `theory_spec`.
+        What determines it: see `descent_spec`, `table_spec` and `theory_spec`, and `avare.experiments.nets`.
     X, y
         The data.
     optimum
@@ -56,13 +56,14 @@ def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None) -
     """
     from threadpoolctl import threadpool_limits
 
-    kinds = {"reproduce": _descend, "compare": _descend, "table": _tabulate, "theory": _regret}
+    kinds = {"reproduce": _descend, "compare": _descend, "table": _tabulate, "theory": _regret, "nets": _train}
     with interrupts_at_once(), threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", LimitWarning)
         warnings.simplefilter("ignore", DivergenceWarning)  # the status tells
         warnings.simplefilter("ignore", problems.ToleranceWarning)
         result = kinds[spec["experiment"]](spec, X, y, optimum)
-    return {"spec": dict(spec), "where": surroundings(), **result}
+    where = surroundings(*(["torch"] if spec["experiment"] == "nets" else []))
+    return {"spec": dict(spec), "where": where, **result}
 
 
 @contextmanager
@@ -254,7 +255,7 @@ def _processor() -> str:
     return f"{models[0]}, {len(models)} cores" if models else "unknown processor"
 
 
-# --- the three kinds of runs ---------------------------------------------------------------
+# --- the kinds of runs ---------------------------------------------------------------------
 
 
 def _descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
@@ -328,6 +329,12 @@ def _regret(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
         "trace": {"step": chosen.tolist(), "regret": numbers(trace.regret[chosen - 1])},
         "status": status,
     }
+
+
+def _train(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
+    from avare.experiments.networks import train  # which imports PyTorch
+
+    return train(spec, X, y)
 
 
 def numbers(values: ArrayLike) -> list[float | int | None]:

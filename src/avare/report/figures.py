@@ -23,7 +23,7 @@ SMALLEST = 1e-9
 _DOTS = 160  # an inch
 _MARKERS = 8  # a line
 _GUIDE_DECADES = 2.0
-_SETTINGS = {
+SETTINGS = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,
     "axes.labelsize": 8.5,
@@ -50,8 +50,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
     require("matplotlib.figure", "drawing figures")
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    with matplotlib.rc_context(_SETTINGS):
-        for name, figure in _figures(results):
+    with matplotlib.rc_context(SETTINGS):
+        for name, figure in [*_figures(results), *_of_nets(results)]:
             for path in (folder / f"{name}.png", folder / f"{name}.svg"):
                 metadata = {"Date": None} if path.suffix == ".svg" else None
                 figure.savefig(path, dpi=_DOTS, metadata=metadata, facecolor="white")
@@ -98,9 +98,16 @@ def _figures(results: Results) -> Iterator[tuple[str, Any]]:
         yield "theory", _theory(results.growths)
 
 
+def _of_nets(results: Results) -> Iterator[tuple[str, Any]]:
+    from avare.report.net_figures import net_figures  # which draws with what is here
+
+    if results.nets is not None:
+        yield from net_figures(results.nets)
+
+
 def _grid(groups: Sequence[Group], rule: str, styles: Mapping[str, Style]) -> Any:
     """One row a dataset, one column a measure."""
-    figure = _figure((9.6, 0.75 + 2.35 * len(groups)))
+    figure = blank((9.6, 0.75 + 2.35 * len(groups)))
     axes = figure.subplots(len(groups), len(MEASURES), squeeze=False)
     handles: dict[str, Any] = {}
     for number, (row, group) in enumerate(zip(axes, groups, strict=True)):
@@ -137,14 +144,14 @@ def _panel(
         if log:
             bottom = np.where(np.isnan(mean), np.nan, bottom)
         shown += [mean, top]
-        handles[each.label] = _line(axis, each.epochs, mean, style, place, len(series))
+        handles[each.label] = line(axis, each.epochs, mean, style, place, len(series))
         axis.fill_between(each.epochs, bottom, top, color=style.colour, alpha=0.15, linewidth=0)
     numbers = np.concatenate(shown)
     if not np.any(np.isfinite(numbers)):
         axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", va="center", color="#777777")
         axis.set_yticks([])
     elif log:
-        _log_axis(axis, np.concatenate(shown[::2]), numbers)
+        log_axis(axis, np.concatenate(shown[::2]), numbers)
     else:
         axis.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
         axis.set_ylim(bottom=min(0.0, float(np.nanmin(numbers))))
@@ -152,7 +159,7 @@ def _panel(
     return handles
 
 
-def _line(axis: Any, x: NDArray[np.float64], y: NDArray[np.float64], style: Style, place: int, of: int) -> Any:
+def line(axis: Any, x: NDArray[np.float64], y: NDArray[np.float64], style: Style, place: int, of: int) -> Any:
     """A line with some markers, set so that those of different lines do not meet."""
     every = max(len(x) // _MARKERS, 1)
     (line,) = axis.plot(
@@ -171,7 +178,7 @@ def _line(axis: Any, x: NDArray[np.float64], y: NDArray[np.float64], style: Styl
     return line
 
 
-def _log_axis(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64]) -> None:
+def log_axis(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64]) -> None:
     """Limits by the means below and the bands above, and ticks that can be read."""
     ticker = require("matplotlib.ticker", "drawing figures")
     low, high = np.log10(np.nanmin(means)), np.log10(np.nanmax(tops))
@@ -189,7 +196,7 @@ def _log_axis(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64]) 
 
 def _theory(growths: Sequence[Growth]) -> Any:
     """Regret against steps in log-log, with the fitted slope and the growth that is proved."""
-    figure = _figure((5.6, 4.0))
+    figure = blank((5.6, 4.0))
     axis = figure.subplots()
     for growth in growths:
         style = of_method(growth.method)
@@ -200,7 +207,7 @@ def _theory(growths: Sequence[Growth]) -> Any:
         bottom, top = growth.curve.band(log=True)
         axis.fill_between(steps, bottom[keep], top[keep], color=style.colour, alpha=0.15, linewidth=0)
         fitted = f", slope {growth.slope:.2f}" if np.isfinite(growth.slope) else ""
-        _line(axis, steps, mean, style, 0, 1).set_label(f"{growth.label}{fitted}")
+        line(axis, steps, mean, style, 0, 1).set_label(f"{growth.label}{fitted}")
         if growth.method in BOUNDS:
             power = BOUNDS[growth.method]
             x, bound = guide(steps, mean, float(power))
@@ -223,7 +230,8 @@ def _theory(growths: Sequence[Growth]) -> Any:
     return figure
 
 
-def _figure(size: tuple[float, float]) -> Any:
+def blank(size: tuple[float, float]) -> Any:
+    """An empty figure of a size in inches."""
     return require("matplotlib.figure", "drawing figures").Figure(figsize=size, layout="constrained")
 
 

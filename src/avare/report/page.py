@@ -9,20 +9,18 @@ from string import Template
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from avare.datasets.dataset import require
 from avare.experiments.checking import Row, tally
 from avare.experiments.reproduction import BOUNDS
-from avare.experiments.runs import numbers
-from avare.report import tables
+from avare.report import net_tables, tables
+from avare.report.charts import chart, controls, in_plotly, points, rounded
 from avare.report.figures import AXES, SMALLEST, guide
+from avare.report.net_page import nets_panel
 from avare.report.results import MEASURES, Group, Growth, Results, title
-from avare.report.styles import PLOTLY_MARKERS, Style, of_method
+from avare.report.styles import Style, of_method
 
-_MOST_POINTS = 400  # a line: a screen shows no more
 _TITLE = "Adaptive importance sampling: results"
-_SWITCHES = (("default", "Default"), ("log", "Log"), ("linear", "Linear"))
 
 
 def render(results: Results, paper: Mapping[str, Any]) -> str:
@@ -33,6 +31,8 @@ def render(results: Results, paper: Mapping[str, Any]) -> str:
         (group.title, _group_panel(group, f"group-{place}", results.styles, paper, charts))
         for place, group in enumerate(results.groups)
     ]
+    if results.nets is not None:
+        panels.append(("Nets", nets_panel(results.nets, charts)))
     if results.growths:
         panels.append(("Theory", _theory_panel(results, charts)))
     if results.of("reproduce") or results.facts:
@@ -72,7 +72,7 @@ def _group_panel(
     group: Group, name: str, styles: Mapping[str, Style], paper: Mapping[str, Any], charts: dict[str, Any]
 ) -> str:
     """Charts, table and check of a dataset; its charts are entered in ``charts``."""
-    parts = [_controls(group, name, styles)]
+    parts = [controls(name, group.labels, styles)]
     for number, rule in enumerate(group.rules):
         parts.append(f'<h2>{html.escape(_rule_title(rule))}</h2>\n<div class="charts">\n')
         for measure in MEASURES:
@@ -86,13 +86,13 @@ def _group_panel(
                 "series": [
                     {
                         "label": series.label,
-                        "style": _style(styles[series.label]),
-                        **_points(series.epochs, series.curves[measure]),
+                        "style": in_plotly(styles[series.label]),
+                        **points(series.epochs, series.curves[measure]),
                     }
                     for series in group.of(rule)
                 ],
             }
-            parts.append(_chart(place, heading, f"{heading} against epochs on {group.title}, {_rule_title(rule)}"))
+            parts.append(chart(place, heading, f"{heading} against epochs on {group.title}, {_rule_title(rule)}"))
         parts.append("</div>\n")
     parts.append(
         '<p class="hint">Mean of the runs; shaded, one standard deviation. '
@@ -120,7 +120,7 @@ def _theory_panel(results: Results, charts: dict[str, Any]) -> str:
     proved = ", ".join(f"T<sup>{power}</sup> for {method.upper()}" for method, power in BOUNDS.items())
     return (
         '<h2>How the regret grows</h2>\n<div class="charts single">\n'
-        + _chart("theory", "Cumulative dynamic regret", "Regret against steps in log-log")
+        + chart("theory", "Cumulative dynamic regret", "Regret against steps in log-log")
         + "</div>\n"
         + f'<p class="hint">Dashed, the growth that is proved: {proved}. Only its slope is meant. '
         "The fitted slope is that of the last decade, the mean of the runs.</p>\n" + tables.growths(results).html()
@@ -155,89 +155,16 @@ def _how_panel(results: Results) -> str:
             _pairs({**setting, "seeds": ", ".join(str(seed) for seed in seeds), "seconds in all": _total(group)})
         )
         parts.append(tables.times(group).html())
+    if results.nets is not None:
+        nets = results.nets
+        left_out = {"runs of other setups, left out": nets.left_out} if nets.left_out else {}
+        parts.append("<h2>Nets</h2>\n")
+        parts.append(_pairs({"runs": nets.records, "seconds in all": f"{nets.seconds:.0f}", **left_out}))
+        parts.append(net_tables.net_setups(nets).html())
     return "".join(parts)
 
 
 # --- parts of a tab -------------------------------------------------------------------------
-
-
-def _controls(group: Group, name: str, styles: Mapping[str, Style]) -> str:
-    boxes = "\n".join(
-        f'<label><input type="checkbox" value="{html.escape(label)}" checked autocomplete="off">'
-        f"{_swatch(styles[label])}{html.escape(label)}</label>"
-        for label in group.labels
-    )
-    radios = "\n".join(
-        f'<label><input type="radio" name="{name}-axes" value="{value}" autocomplete="off"'
-        f"{' checked' if value == 'default' else ''}>{text}</label>"
-        for value, text in _SWITCHES
-    )
-    return (
-        f'<div class="controls">\n<fieldset><legend>Samplers</legend>\n{boxes}\n'
-        '<span class="together"><button type="button" data-all="yes">All</button> '
-        '<button type="button" data-all="no">None</button></span></fieldset>\n'
-        f"<fieldset><legend>Vertical axes</legend>\n{radios}</fieldset>\n</div>\n"
-    )
-
-
-def _chart(place: str, heading: str, description: str) -> str:
-    return (
-        f"<figure><figcaption><h3>{html.escape(heading)}</h3></figcaption>"
-        f'<div class="chart" id="{place}" role="img" aria-label="{html.escape(description)}"></div></figure>\n'
-    )
-
-
-def _swatch(style: Style) -> str:
-    """A short piece of the line, so that the switches are the legend."""
-    dashes = {"solid": "", "dash": "6 3", "dashdot": "7 3 2 3", "dot": "2 2.5"}[style.dash]
-    stroke = "currentColor" if style.colour == "#000000" else style.colour
-    corners = " ".join(f"{16 + x:.1f},{6 + y:.1f}" for x, y in _outline(style.marker))
-    return (
-        '<svg width="32" height="12" viewBox="0 0 32 12" aria-hidden="true">'
-        f'<line x1="0" y1="6" x2="32" y2="6" stroke="{stroke}" stroke-width="2" stroke-dasharray="{dashes}"/>'
-        f'<polygon points="{corners}" fill="{stroke}"/></svg>'
-    )
-
-
-def _outline(marker: str) -> list[tuple[float, float]]:
-    """The corners of a marker of radius about 4 around the origin, y downwards."""
-    if marker in "PX":
-        plus = [
-            (-1, -4),
-            (1, -4),
-            (1, -1),
-            (4, -1),
-            (4, 1),
-            (1, 1),
-            (1, 4),
-            (-1, 4),
-            (-1, 1),
-            (-4, 1),
-            (-4, -1),
-            (-1, -1),
-        ]
-        turn = math.pi / 4 if marker == "X" else 0.0
-        return [(x * math.cos(turn) - y * math.sin(turn), x * math.sin(turn) + y * math.cos(turn)) for x, y in plus]
-    if marker == "d":
-        return [(0, -5), (2.5, 0), (0, 5), (-2.5, 0)]
-    # Number of corners, and the direction of the first in quarters of a circle from above.
-    corners, turn = {
-        "o": (24, 0.0),
-        "s": (4, 0.5),
-        "D": (4, 0.0),
-        "^": (3, 0.0),
-        ">": (3, 1.0),
-        "v": (3, 2.0),
-        "<": (3, 3.0),
-        "h": (6, 0.0),
-        "H": (6, 1.0),
-        "p": (5, 0.0),
-        "8": (8, 0.25),
-        "*": (10, 0.0),
-    }[marker]
-    angles = [turn * math.pi / 2 + 2 * math.pi * j / corners for j in range(corners)]
-    radii = [5.0 if marker != "*" or j % 2 == 0 else 2.2 for j in range(corners)]
-    return [(radius * math.sin(angle), -radius * math.cos(angle)) for radius, angle in zip(radii, angles, strict=True)]
 
 
 def _tally(checks: Sequence[Row]) -> str:
@@ -286,6 +213,9 @@ def _lead(results: Results) -> str:
     samplers = {series.sampler for group in results.groups for series in group.series}
     datasets = {group.dataset for group in results.groups}
     words = f"{_count(runs, 'run')} of {_count(len(samplers), 'sampler')} on {_count(len(datasets), 'dataset')}"
+    if results.nets is not None:
+        of_nets = f"{_count(results.nets.records, 'run')} on {_count(len(results.nets.models), 'net')}"
+        words = f"{words}; {of_nets}" if runs else of_nets
     return words + (f", {' to '.join(results.dates)}." if results.dates else ".")
 
 
@@ -300,24 +230,14 @@ def _rule_title(rule: str) -> str:
 # --- data -----------------------------------------------------------------------------------
 
 
-def _points(x: NDArray[np.float64], curve: Any) -> dict[str, Any]:
-    keep = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(np.intp))
-    return {
-        "x": _rounded(x[keep]),
-        "mean": _rounded(curve.mean[keep]),
-        "deviation": _rounded(curve.deviation[keep]),
-        "lowest": _rounded(curve.lowest[keep]),
-    }
-
-
 def _growth(growth: Growth) -> list[dict[str, Any]]:
     """The line of a method, and the growth that is proved beside it."""
     style = of_method(growth.method)
     lines: list[dict[str, Any]] = [
         {
             "label": growth.label,
-            "style": _style(style),
-            **_points(growth.steps, growth.curve),
+            "style": in_plotly(style),
+            **points(growth.steps, growth.curve),
         }
     ]
     keep = (growth.steps > 0) & (growth.curve.mean > 0)
@@ -327,21 +247,12 @@ def _growth(growth: Growth) -> list[dict[str, Any]]:
             {
                 "label": f"T^({BOUNDS[growth.method]})",
                 "guide": True,
-                "style": _style(style._replace(dash="dash")),
-                "x": _rounded(x),
-                "mean": _rounded(bound),
+                "style": in_plotly(style._replace(dash="dash")),
+                "x": rounded(x),
+                "mean": rounded(bound),
             }
         )
     return lines
-
-
-def _style(style: Style) -> dict[str, str]:
-    return {"colour": style.colour, "dash": style.dash, "marker": PLOTLY_MARKERS[style.marker]}
-
-
-def _rounded(values: NDArray[np.float64]) -> list[float | None]:
-    """Five digits are more than a screen shows; null where there is no number."""
-    return numbers([float(f"{value:.5g}") for value in values.tolist()])
 
 
 def _file(name: str) -> str:

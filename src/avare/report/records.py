@@ -14,6 +14,7 @@ from avare.experiments.store import Skipped, Store
 
 _RUN_COLUMNS = ("epoch", "suboptimality", "relative_error", "regret")
 _THEORY_COLUMNS = ("step", "regret")
+_NET_COLUMNS = ("epoch", "seconds", "loss", "test_error", "gain", "possible", "calibration_error")
 
 
 class RecordError(ValueError):
@@ -47,6 +48,11 @@ class Record:
     status: str
     stored: Mapping[str, Any]
 
+    @property
+    def shown(self) -> bool:
+        """Whether it has finished; or has diverged, of a net, which says something then too."""
+        return self.status == "finished" or (self.spec["experiment"], self.status) == ("nets", "diverged")
+
 
 def read(store: str | os.PathLike[str]) -> tuple[list[Record], list[Skipped]]:
     """All records of a store, in order of their keys, and the files passed over; nothing is changed."""
@@ -66,9 +72,9 @@ def read(store: str | os.PathLike[str]) -> tuple[list[Record], list[Skipped]]:
 def parse(data: Mapping[str, Any]) -> Record:
     """What the report wants of a record, checked.
 
-    >>> parse({"spec": {"experiment": "other"}})
+    >>> parse({"spec": {"experiment": "own"}})
     Traceback (most recent call last):
-    avare.report.records.RecordError: spec['experiment'] = 'other': must be one of reproduce, compare, theory, table
+    avare.report.records.RecordError: spec['experiment'] = 'own': must be one of reproduce, compare, theory, table, nets
     """
     spec = _mapping(data, "spec")
     kind = spec.get("experiment")
@@ -85,8 +91,15 @@ def parse(data: Mapping[str, Any]) -> Record:
         _texts(spec, ("dataset",))
         for name, value in _mapping(data, "facts").items():
             _number(f"facts[{name!r}]", value)
+    elif kind == "nets":
+        _texts(spec, ("dataset", "model", "part", "sampler", "optimiser", "rule"))
+        _seed(spec)
+        for name in ("batch_size", "epochs", "examples", "step"):
+            if math.isnan(_number(f"spec[{name!r}]", spec.get(name))):
+                raise RecordError(f"spec lacks {name!r}")
+        trace = _columns(_mapping(data, "trace"), _NET_COLUMNS)
     else:
-        raise RecordError(f"spec['experiment'] = {kind!r}: must be one of reproduce, compare, theory, table")
+        raise RecordError(f"spec['experiment'] = {kind!r}: must be one of reproduce, compare, theory, table, nets")
     where = data.get("where")
     seconds = data.get("seconds")
     return Record(

@@ -14,6 +14,7 @@ from avare.experiments.checking import Row, check, facts
 from avare.experiments.reproduction import RULES, RUNS, SETTINGS, exponent
 from avare.experiments.store import Skipped, canonical
 from avare.report import styles
+from avare.report.nets import Nets, gather_nets
 from avare.report.records import Record, read
 from avare.report.styles import Style
 
@@ -28,6 +29,7 @@ TITLES = {
 EXPERIMENTS = ("reproduce", "compare")
 # Runs that differ in one of these are shown apart, each with its own title.
 _SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2", "caution")
+_MOST_NAMED = 5  # files in an error message
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +147,7 @@ class Results:
     """The first and the last day."""
     skipped: tuple[Skipped, ...]
     styles: Mapping[str, Style]
+    nets: Nets | None = None
 
     def of(self, experiment: str) -> list[Group]:
         """The groups of an experiment."""
@@ -164,14 +167,16 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Results:
         As for `avare.experiments.check`.
     """
     everything, skipped = read(store)
-    records = [record for record in everything if record.status == "finished"]
+    records = [record for record in everything if record.shown]
     skipped += [
         Skipped(f"{record.stored['key']}.json", f"status = {record.status!r}: the run has not finished")
         for record in everything
-        if record.status != "finished"
+        if not record.shown
     ]
     if not records:
-        damaged = f"; passed over: {', '.join(f'{each.name} ({each.reason})' for each in skipped)}" if skipped else ""
+        named = ", ".join(f"{each.name} ({each.reason})" for each in skipped[:_MOST_NAMED])
+        more = f" and {len(skipped) - _MOST_NAMED} more" if len(skipped) > _MOST_NAMED else ""
+        damaged = f"; passed over: {named}{more}" if skipped else ""
         raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{damaged}")
     by_kind: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -194,6 +199,7 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Results:
         dates=tuple(dict.fromkeys(dates[:1] + dates[-1:])),
         skipped=tuple(skipped),
         styles=styles.assign(label for group in groups for label in group.labels),
+        nets=gather_nets(records),
     )
 
 

@@ -15,15 +15,15 @@ from avare.report.results import Group, Results, short, title
 _NOTHING = "–"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _ANSWERS = {True: "yes", False: "no"}
-_MARKED = {"agrees": "yes", "differs": "no"}
-_NUMBERS = ("integer", "number", "ratio", "power", "seconds")
+_MARKED: dict[Any, str] = {"agrees": "yes", "differs": "no", **_ANSWERS}
+_NUMBERS = ("integer", "number", "ratio", "digits", "percent", "power", "seconds")
 
 
 class Column(NamedTuple):
     """A column: its name in CSV, its heading elsewhere, and how its values are written.
 
-    The kinds are "text", "integer", "number" (two decimals), "ratio" (three), "power" (of ten), "seconds",
-    "answer" (yes or no), and "detail", which is for CSV only.
+    The kinds are "text", "integer", "number" (two decimals), "ratio" (three), "digits" (three that count), "percent",
+    "power" (of ten), "seconds", "answer" (yes or no), and "detail", which is for CSV only.
     """
 
     name: str
@@ -251,6 +251,10 @@ def _cell(kind: str, value: Any) -> str:
         return _ANSWERS[value]
     if kind == "integer":
         return f"{value:,.0f}".replace(",", "\u202f")
+    if kind == "percent":
+        return f"{100.0 * value:.2f} %"
+    if kind == "digits":
+        return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 or value == 0.0 else power(value)
     if kind == "seconds":
         return f"{value:.3g}" if value < 100 else f"{value:.0f}"
     if kind == "power" or abs(value) >= 1000.0:
@@ -262,7 +266,7 @@ def _html_cell(column: Column, value: Any) -> str:
     if column.name == "note" and _absent(value):
         return "<td></td>"
     text = html.escape(_cell(column.kind, value))
-    if column.name == "verdict" and value in _MARKED:
+    if column.name in ("verdict", "holds") and value in _MARKED:
         text = f'<span class="{_MARKED[value]}">{text}</span>'
     if column.kind in _NUMBERS and isinstance(value, str):
         return f'<td class="words">{text}</td>'

@@ -1,5 +1,6 @@
 """The whole report, from a store."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -10,7 +11,10 @@ from avare import validation
 from avare.experiments.checking import published
 from avare.experiments.reproduction import RUNS
 from avare.experiments.runs import number, numbers
-from avare.report import figures, page, tables
+from avare.report import figures, net_tables, page, tables
+from avare.report.net_aims import check_aims
+from avare.report.nets import MEASURES as NET_MEASURES
+from avare.report.nets import Nets
 from avare.report.results import MEASURES, Curve, Results, gather
 
 
@@ -72,6 +76,8 @@ def _tables(results: Results) -> dict[str, tables.Table]:
         found["compare"] = tables.last_epoch(results.of("compare"), None)
     if results.growths:
         found["theory"] = tables.growths(results)
+    if results.nets is not None:
+        found |= net_tables.all_tables(results.nets)
     return found
 
 
@@ -107,10 +113,37 @@ def _numbers(results: Results) -> dict[str, Any]:
             }
             for growth in results.growths
         ],
+        "nets": None if results.nets is None else _net_numbers(results.nets),
         "facts": [{"dataset": name, **facts} for name, facts in results.facts],
         "check": [row.as_dict() for row in results.checks],
         "where": [{**place, "records": count} for place, count in results.places],
         "skipped": [{"file": each.name, "reason": each.reason} for each in results.skipped],
+    }
+
+
+def _net_numbers(nets: Nets) -> dict[str, Any]:
+    return {
+        "lines": [
+            {
+                "spec": dict(line.spec),
+                "seeds": line.seeds,
+                "diverged": line.diverged,
+                "epoch": numbers(line.epochs),
+                **{
+                    measure: {"mean": numbers(line.mean(measure)), "deviation": numbers(line.deviation(measure))}
+                    for measure in NET_MEASURES
+                },
+            }
+            for line in nets.lines
+        ],
+        "aims": [
+            {
+                key: number(value) if isinstance(value, float) else value
+                for key, value in dataclasses.asdict(aim).items()
+            }
+            for aim in check_aims(nets)
+        ],
+        "left_out": nets.left_out,
     }
 
 

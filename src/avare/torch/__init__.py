@@ -10,3 +10,4 @@ from avare.torch.loader import ImportanceLoader as ImportanceLoader
 from avare.torch.norms import from_output_grad as from_output_grad
 from avare.torch.norms import last_layer_norms as last_layer_norms
 from avare.torch.norms import output_norms as output_norms
+from avare.torch.upper_bound import UpperBoundLoader as UpperBoundLoader

@@ -358,7 +358,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def _checked(self, index: Any, norms: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Indices within this rank's sampler, and norms, or an error."""
         offset, examples = self.ranks.offset, self.ranks.examples
-        indices = validation.indices("index", _array(index), self.ranks.n) - offset
+        indices = validation.indices("index", as_array(index), self.ranks.n) - offset
         if examples < self.ranks.n:
             outside = np.flatnonzero((indices < 0) | (indices >= examples))
             if outside.size:
@@ -366,7 +366,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                     f"index[{outside[0]}] = {indices[outside[0]] + offset}: this rank draws from "
                     f"[{offset}, {offset + examples})"
                 )
-        values = validation.nonnegative("norms", _array(norms))
+        values = validation.nonnegative("norms", as_array(norms))
         validation.same_length("norms", len(values), "index", len(indices))
         unknown = self._visits.never_drawn(indices)
         if unknown:
@@ -386,7 +386,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                 return
 
 
-def _array(values: Any) -> Any:
+def as_array(values: Any) -> Any:
     """A tensor as an array; anything else as it is."""
     if not isinstance(values, torch.Tensor):
         return values

@@ -4,6 +4,7 @@ The norm of an example's gradient in the output bounds that in the parameters, u
 that changes slowly from example to example: for a sampler most often enough, and free.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -174,14 +175,18 @@ def _cross_entropy(
     if output.ndim < 2:
         raise ValueError(f"output has shape {tuple(output.shape)}: must be (batch, classes) or (batch, classes, ...)")
     classes = output.shape[1]
+    p = torch.softmax(output, dim=1)
+    if not math.isfinite(p.sum().item()):  # here, for what is ignored is gone later
+        _refuse("output", output)
+    if class_weight is None and label_smoothing == 0.0 and ignore_index is None and _are_classes(target, output):
+        # What nearly all ask for, and each step of a small net: a third of the time.
+        indices = target.long().unsqueeze(1)
+        return p.scatter_add_(1, indices, p.new_full((), -1.0).expand_as(indices))
     weights = torch.ones(classes, dtype=output.dtype, device=output.device)
     if class_weight is not None:
         weights = torch.as_tensor(class_weight).detach().to(weights)
         if weights.shape != (classes,):
             raise ValueError(f"class_weight has shape {tuple(weights.shape)}: must be ({classes},), one for each class")
-    p = torch.softmax(output, dim=1)
-    if not torch.isfinite(p.sum()):  # here, for what is ignored is gone later
-        _refuse("output", output)
     along = (1, classes, *[1] * (output.ndim - 2))
     if target.is_floating_point():
         if ignore_index is not None:
@@ -215,6 +220,16 @@ def _cross_entropy(
     gradient = p * (own + smooth.sum()).unsqueeze(1) - smooth.view(along)
     gradient.scatter_add_(1, target.unsqueeze(1), -own.unsqueeze(1))
     return gradient.masked_fill_(ignored.unsqueeze(1), 0.0)
+
+
+def _are_classes(target: Tensor, output: Tensor) -> bool:
+    """Whether each target is the index of a class, and none is to be ignored."""
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool or not target.numel():
+        return False
+    if target.shape != (output.shape[0], *output.shape[2:]):
+        return False
+    low, high = torch.aminmax(target)
+    return bool(low.item() >= 0 and high.item() < output.shape[1])
 
 
 def _binary(output: Tensor, target: Tensor, pos_weight: Tensor | None) -> Tensor:
@@ -269,7 +284,7 @@ def _floating(name: str, values: Any) -> Tensor:
 
 def _finite(result: Tensor, sources: dict[str, Tensor]) -> Tensor:
     """The result, or an error that names what in the sources makes it nan or infinite."""
-    if not torch.isfinite(result.sum()) and not torch.isfinite(result).all():
+    if not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
         for name, values in sources.items():
             _refuse(name, values)
         place = _place(~torch.isfinite(result))

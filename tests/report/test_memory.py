@@ -1,0 +1,94 @@
+"""What the figure of a calibrated memory shows, asked of the axes themselves."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import avare
+import avare.report
+from avare.report.memory import area
+
+
+def marks(axis: Any, *, filled: bool) -> list[list[float]]:
+    """Where the marks are; the hollow ones of a group are drawn before the filled ones."""
+    groups = axis.collections[int(filled) :: 2]
+    return [place for group in groups for place in group.get_offsets().tolist()]
+
+
+def drawn(sampler: avare.Calibrated) -> Any:
+    figure = avare.report.calibration(sampler)
+    figure.draw_without_rendering()
+    return figure
+
+
+def test_shows_every_cell_where_it_is() -> None:
+    sampler = avare.Calibrated(6, 1, initial_norms=[1.0, 1.0, 4.0, 4.0, 4.0, 16.0])
+    for _ in range(12):
+        sampler.update([2], [4.0])
+        sampler.update([5], [2.0])  # from the cell of 16 to that of 2
+        sampler.update([5], [16.0])
+    members, remembered, expected, observations = sampler.calibration()
+    figure = drawn(sampler)
+    (axis,) = figure.axes
+    assert marks(axis, filled=True) == [[4.0, pytest.approx(4.0)], [16.0, pytest.approx(expected[-1])]]
+    assert marks(axis, filled=False) == [[1.0, 1.0]] and observations[0] == 0.0
+    assert axis.collections[1].get_sizes().tolist() == pytest.approx(area(members[1:], 3).tolist())
+    assert expected[-1] < 5.0 and remembered[-1] == 16.0  # below the diagonal
+    diagonal, level = axis.lines
+    assert list(diagonal.get_xdata()) == list(diagonal.get_ydata())
+    mean = np.sqrt(np.average(expected**2, weights=members))
+    assert list(level.get_ydata()) == pytest.approx([mean, mean])
+    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()][-1] == "3 examples"
+    assert not legend.get_window_extent().overlaps(axis.get_tightbbox())
+
+
+def test_what_has_no_place_on_a_log_axis_stands_apart() -> None:
+    sampler = avare.Calibrated(50, 2, seed=0)
+    sampler.update([0, 1, 2], [3.0, 0.0, 0.0])
+    sampler.update([1], [5.0])  # of those with norm 0, another turned out to have 5
+    figure = drawn(sampler)
+    left, axis = figure.axes
+    assert [label.get_text() for label in left.get_xticklabels()] == ["never\nseen", "norm\n0"]
+    _, _, expected, _ = sampler.calibration()
+    assert marks(left, filled=False) == [[0.0, expected[0]], [1.0, expected[1]]]
+    assert len(marks(axis, filled=False)) == 2
+    assert figure.get_suptitle() == "50 examples, 0 steps"
+
+
+def test_what_is_expected_to_be_zero_is_told_of() -> None:
+    sampler = avare.Calibrated(3000, 2, initial_norms=np.r_[np.ones(10), np.zeros(2990)])
+    figure = drawn(sampler)
+    assert "2\u202f990 of which norm 0 is expected are not shown" in figure.get_suptitle()
+    assert len(figure.axes) == 1
+
+
+def test_a_sampler_that_knows_nothing_can_be_drawn(tmp_path: Path) -> None:
+    figure = drawn(avare.Calibrated(7, 2))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["nothing is expected yet"]
+    figure.savefig(tmp_path / "memory.svg")
+    assert b"<svg" in (tmp_path / "memory.svg").read_bytes()
+
+
+def test_only_norms_never_seen_but_told_of() -> None:
+    sampler = avare.Calibrated(9, 2)
+    sampler.update([0, 1], [2.0, 0.0])
+    sampler.update([0], [0.0])
+    left, axis = drawn(sampler).axes
+    assert len(marks(left, filled=False)) == 1 and len(axis.lines) == 2
+
+
+def test_another_sampler_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"sampler is of type Avare: must be an avare\.Calibrated"):
+        avare.report.calibration(avare.Avare(3, 1))  # type: ignore[arg-type]
+
+
+def test_the_import_needs_no_matplotlib() -> None:
+    program = "import sys, avare.report; print('matplotlib' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
