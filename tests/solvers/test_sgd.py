@@ -237,7 +237,8 @@ def test_an_infinite_objective_is_divergence_too() -> None:
 
 
 def test_ctrl_c_between_evaluations_and_going_on() -> None:
-    problem, pressed = make("Logistic"), []
+    problem = make("Logistic")
+    pressed: list[int] = []
 
     def sizes(step: int) -> float:
         if step == 500 and not pressed:
