@@ -287,6 +287,7 @@ def test_the_page_and_the_numbers(tmp_path: Path) -> None:
     assert ">Nets</button>" in text and "runs on 2 nets, 2026-11-16." in text
     for question in net_figures.QUESTIONS.values():
         assert question in text
+    assert '<span class="no">no</span>' in text and '<span class="yes">yes</span>' in text
     assert "Cells that do not hold" in text and "runs of other setups, left out" in text
     numbers = json.loads((index.parent / "numbers.json").read_text())["nets"]
     assert numbers["left_out"] == 1 and {aim["aim"] for aim in numbers["aims"]} == set(AIMS)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from avare.experiments.store import canonical
 from avare.report import styles
 from avare.report.records import Record
-from avare.report.styles import BLACK, GREEN, PURPLE, SKY, Style
+from avare.report.styles import BLACK, GREEN, PURPLE, SKY, Style, rank, ranked
 
 UNIFORM, DEFAULT = "DataLoader", "Calibrated"
 MEASURES = ("seconds", "loss", "test_error", "gain", "possible", "calibration_error")
@@ -121,12 +121,12 @@ class Nets:
     @property
     def models(self) -> list[str]:
         """The nets there are."""
-        return _ranked({line.model for line in self.lines}, TITLES)
+        return ranked({line.model for line in self.lines}, TITLES)
 
     @property
     def samplers(self) -> list[str]:
         """The samplers that are compared, those of the parts apart."""
-        return _ranked({line.sampler for line in self.lines if line.part != "parts"}, _SAMPLERS)
+        return ranked({line.sampler for line in self.lines if line.part != "parts"}, _SAMPLERS)
 
     def of(self, part: str, **wanted: Any) -> list[Line]:
         """The lines of a part, with given values of their fields."""
@@ -229,22 +229,13 @@ def _order(line: Line) -> tuple[Any, ...]:
     names = (*_SAMPLERS, *_STYLES)
     place = names.index(line.sampler) if line.sampler in names else len(names)
     return (
-        _rank(line.model, TITLES),
+        rank(line.model, TITLES),
         line.part,
         line.level,
         place,
         line.sampler,
-        _rank(line.optimiser, OPTIMISERS),
+        rank(line.optimiser, OPTIMISERS),
         line.batch_size,
         line.rule,
         line.step,
     )
-
-
-def _ranked(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    return sorted(names, key=lambda name: _rank(name, known))
-
-
-def _rank(name: str, known: Iterable[str]) -> tuple[int, str]:
-    listed = list(known)
-    return (listed.index(name) if name in listed else len(listed), name)

@@ -16,7 +16,7 @@ from avare.experiments.store import Skipped, canonical
 from avare.report import styles
 from avare.report.nets import Nets, gather_nets
 from avare.report.records import Record, read
-from avare.report.styles import Style
+from avare.report.styles import Style, rank, ranked
 
 MEASURES = ("suboptimality", "regret", "relative_error")
 TITLES = {
@@ -106,7 +106,7 @@ class Group:
     @property
     def rules(self) -> list[str]:
         """The step rules there are, the paper's first."""
-        return _ranked({each.rule for each in self.series}, RULES)
+        return ranked({each.rule for each in self.series}, RULES)
 
     @property
     def labels(self) -> list[str]:
@@ -193,7 +193,7 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Results:
     return Results(
         groups=tuple(groups),
         growths=tuple(_growths(by_kind["theory"])),
-        facts=tuple((name, known[name]) for name in _ranked(known, TITLES)),
+        facts=tuple((name, known[name]) for name in ranked(known, TITLES)),
         checks=tuple(check([record.stored for record in everything], checked, runs)),
         places=tuple(sorted(places.values(), key=lambda place: -place[1])),
         dates=tuple(dict.fromkeys(dates[:1] + dates[-1:])),
@@ -237,7 +237,7 @@ def _groups(records: Sequence[Record], everything: Sequence[Record], runs: int) 
             checks = _checks(setting, {each.rule for each in series}, everything, runs)
             groups.append(Group(experiment, dataset, name, setting, series, tuple(checks)))
     return sorted(
-        groups, key=lambda group: (EXPERIMENTS.index(group.experiment), _rank(group.dataset, TITLES), group.title)
+        groups, key=lambda group: (EXPERIMENTS.index(group.experiment), rank(group.dataset, TITLES), group.title)
     )
 
 
@@ -352,13 +352,3 @@ def _flat(spec: Mapping[str, Any]) -> dict[str, Any]:
     options = spec.get("options")
     rest = {key: value for key, value in spec.items() if key != "options"}
     return {**rest, **(options if isinstance(options, dict) else {})}
-
-
-def _ranked(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    return sorted(names, key=lambda name: _rank(name, known))
-
-
-def _rank(name: str, known: Iterable[str]) -> tuple[int, str]:
-    """The known in their order, then the others by the alphabet."""
-    listed = list(known)
-    return (listed.index(name) if name in listed else len(listed), name)

@@ -68,8 +68,27 @@ def order(names: Iterable[str]) -> list[str]:
     >>> order(["New", "Uniform", "Avare"])
     ['Avare', 'Uniform', 'New']
     """
-    known = list(_FIXED)
-    return sorted(set(names), key=lambda name: (known.index(name) if name in _FIXED else len(known), name))
+    return ranked(set(names), _FIXED)
+
+
+def ranked(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """The known in their order, then the others by the alphabet.
+
+    >>> ranked(["b", "a", "z"], ["z", "y"])
+    ['z', 'a', 'b']
+    """
+    listed = list(known)
+    return sorted(names, key=lambda name: rank(name, listed))
+
+
+def rank(name: str, known: Iterable[str]) -> tuple[int, str]:
+    """What puts one name before another in `ranked`.
+
+    >>> rank("b", ["a", "b"]), rank("c", ["a", "b"])
+    ((1, 'b'), (2, 'c'))
+    """
+    listed = list(known)
+    return (listed.index(name) if name in listed else len(listed), name)
 
 
 def assign(names: Iterable[str]) -> dict[str, Style]:
