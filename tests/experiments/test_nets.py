@@ -64,6 +64,11 @@ def make_plan(**wanted: Any) -> Plan:
     return dataclasses.replace(ours, wanted=table)
 
 
+def without_parts(**wanted: Any) -> Plan:
+    plan = make_plan(**wanted)
+    return dataclasses.replace(plan, wanted={key: value for key, value in plan.wanted.items() if key != "parts"})
+
+
 def spec_of(sampler: str = "Calibrated", plan: Plan | None = None, **changes: Any) -> dict[str, Any]:
     plan = make_plan() if plan is None else plan
     task = nets._task(plan, {"mnist-mlp": DATA}, "best", "mnist-mlp", sampler, "sgd", 8, "constant", 0.05, 1)
@@ -168,11 +173,9 @@ def test_a_convolutional_net() -> None:
     assert record["trace"]["loss"][-1] < record["trace"]["loss"][0]
     model = networks.build({"kind": "cnn", "channels": [8, 16]}, (1, 28, 28), 10)
     assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
-    split = networks.Split(
-        {**task.spec, "network": {**task.spec["network"], "centre": 0.5, "scale": 0.25}}, DATA.X, DATA.y
-    )
+    split = networks.Split(task.spec, DATA.X, DATA.y)
     assert split.train.tensors[0].shape == (EXAMPLES, 1, 28, 28) and len(split.test) == TESTED
-    assert split.train.tensors[0][0].flatten()[5].item() == pytest.approx((DATA.X[0, 5] - 0.5) / 0.25)
+    assert split.train.tensors[0].data_ptr() == DATA.X.ctypes.data  # nothing is copied
 
 
 # --- what is measured -----------------------------------------------------------------------
@@ -245,7 +248,7 @@ def test_the_grid_is_the_product() -> None:
     assert seeds == {("DataLoader", 0), ("DataLoader", 1), ("Avare", 0), ("Calibrated", 0)}
     spec = next(task.spec for task in tasks if task.spec["sampler"] == "Avare")
     assert spec["loader"] == {"kind": "Avare", "options": {"p_min": pytest.approx(1 / (5 * EXAMPLES))}}
-    assert spec["epochs"] == 1 and spec["data_digest"] == DATA.digest and "title" not in spec["network"]
+    assert spec["epochs"] == 1 and spec["data_digest"] == DATA.digest and "dataset" not in spec["network"]
 
 
 def fabricated(plan: Plan, losses: dict[tuple[str, str, float, int], float | None]) -> list[Record]:
@@ -285,7 +288,7 @@ def test_the_second_stage_follows_from_the_first() -> None:
     assert len(parts) == 2 * 4
     nothing = [{**record, "trace": {"loss": [1.0, None]}} for record in grid]
     assert chosen(plan, nothing)["mnist-mlp", "Avare", "sgd", 8] == ("constant", 0.05)
-    assert part_tasks(make_plan(parts=None), made(plan), grid) == []
+    assert part_tasks(without_parts(), made(plan), grid) == []
 
 
 def test_our_plans_are_sound_and_their_time_is_estimated() -> None:
@@ -315,7 +318,10 @@ def test_longest_runs_come_first() -> None:
         ({"samplers": ["Best"]}, "samplers = 'Best': must be among DataLoader, Avare"),
         ({"optimisers": ["lion"]}, "optimisers = 'lion': must be among sgd, momentum, adamw"),
         ({"rules": ["cosine"]}, "rules = 'cosine'"),
-        ({"models": {"bert": {}}}, "models = 'bert': must be among mnist-mlp"),
+        ({"models": {"bert": dict.fromkeys(("examples", "tested", "grid_epochs", "epochs"), 1)}}, "models = 'bert'"),
+        ({"models": {"mnist-mlp": {"examples": 5}}}, "models.mnist-mlp: lacks tested"),
+        ({"grid": {"seeds": [0]}}, "grid: lacks checkpoints"),
+        ({"parts": {"seeds": [0], "checkpoints": 1, "test_every": 1}}, "parts: lacks models"),
         ({"sizes": {"sgd": [0.1]}}, "sizes = 'adamw': must be among sgd"),
         ({"rules": ["decreasing"]}, "rules, for parts = 'constant'"),
         ({"batch_sizes": [16]}, "parts.batch_sizes = 8: must be among 16"),
@@ -397,7 +403,7 @@ def test_from_nothing_to_all_and_nothing_twice(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.usefixtures("tiny")
 def test_side_by_side_it_is_the_same(tmp_path: Path) -> None:
-    plan = make_plan(samplers=["Calibrated"], optimisers=["sgd"], rules=["constant"], parts=None)
+    plan = without_parts(samplers=["Calibrated"], optimisers=["sgd"], rules=["constant"])
     alone, together = (run_nets(Store(tmp_path / name), plan=plan, jobs=jobs) for name, jobs in (("a", 1), ("b", 2)))
     assert [numbers(record) for record in alone] == [numbers(record) for record in together]
 
@@ -408,6 +414,9 @@ def test_data_are_cut_and_classes_counted_from_0() -> None:
     data = nets.load(plan)["mnist-mlp"]
     assert data.X.dtype == np.float32 and len(data) == 60 and set(data.y) == {0, 1, 2}
     assert np.array_equal(data.X[:50], DATA.X[:50]) and np.array_equal(data.X[50:], DATA.X[EXAMPLES : EXAMPLES + 10])
+    scaled = {"mnist-mlp": {**plan.networks["mnist-mlp"], "centre": 0.5, "scale": 0.25}}
+    moved = nets.load(dataclasses.replace(plan, networks=scaled))["mnist-mlp"]
+    assert np.allclose(moved.X, (data.X - 0.5) / 0.25) and moved.digest != data.digest
     plan.models["mnist-mlp"]["tested"] = 99  # type: ignore[index]
     with pytest.raises(ValueError, match="tested = 99 for mnist-mlp: mnist has 40"):
         nets.load(plan)

@@ -25,7 +25,12 @@ REVISION = 1  # of what a run computes; to be raised when its numbers change, so
 OPTIMISERS = ("sgd", "momentum", "adamw")
 RULES = ("constant", "decreasing")
 _KINDS = ("DataLoader", "UpperBound", "Aged")  # beside the samplers themselves
-_TABLES = ("models", "sizes", "grid", "best", "parts")
+_EXTENT = ("seeds", "checkpoints", "test_every")
+_NEEDED = {  # by each table of a plan
+    "grid": _EXTENT,
+    "best": _EXTENT,
+    "parts": (*_EXTENT, "models", "batch_sizes", "optimiser", "of", "aggressive", "samplers"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +126,30 @@ def require_torch() -> None:
 
 
 def load(plan: Plan, folder: str | None = None, *, progress: bool = False) -> dict[str, Data]:
-    """The data of each net: its training examples, then its test examples."""
+    """The data of each net: its training examples, then its test examples, centred and scaled as the plan says."""
     found: dict[str, Data] = {}
-    splits: dict[str, tuple[datasets.Dataset, datasets.Dataset]] = {}
-    for model, sizes in plan.models.items():
-        name = plan.networks[model]["dataset"]
-        if name not in splits:
-            splits[name] = (
-                datasets.load(name, folder=folder, progress=progress),
-                datasets.load(name, split="test", folder=folder, progress=progress),
-            )
-        rows, targets = [], []
-        for split, key in zip(splits[name], ("examples", "tested"), strict=True):
-            if sizes[key] > len(split):
-                raise ValueError(f"{key} = {sizes[key]} for {model}: {name} has {len(split)}")
-            rows.append(np.asarray(split.X[: sizes[key]], dtype=np.float32))
-            targets.append(split.y[: sizes[key]])
-        X, classes = np.concatenate(rows), np.unique(splits[name][0].y)
-        y = np.searchsorted(classes, np.concatenate(targets)).astype(np.int64)
-        found[model] = Data(name, X, y, digest(X, y))
+    for name in dict.fromkeys(plan.networks[model]["dataset"] for model in plan.models):
+        # One set after another: some are large, and only a part of them is kept.
+        splits = [
+            datasets.load(name, folder=folder, progress=progress),
+            datasets.load(name, split="test", folder=folder, progress=progress),
+        ]
+        classes = np.unique(splits[0].y)
+        for model, sizes in plan.models.items():
+            network = plan.networks[model]
+            if network["dataset"] != name:
+                continue
+            rows, targets = [], []
+            for split, key in zip(splits, ("examples", "tested"), strict=True):
+                if sizes[key] > len(split):
+                    raise ValueError(f"{key} = {sizes[key]} for {model}: {name} has {len(split)}")
+                rows.append(np.asarray(split.X[: sizes[key]], dtype=np.float32))
+                targets.append(split.y[: sizes[key]])
+            X = np.concatenate(rows)
+            X -= np.float32(network.get("centre", 0.0))
+            X /= np.float32(network.get("scale", 1.0))
+            y = np.searchsorted(classes, np.concatenate(targets)).astype(np.int64)
+            found[model] = Data(name, X, y, digest(X, y))
     return found
 
 
@@ -259,7 +269,7 @@ def _task(
         "model": model,
         "dataset": data[model].name,
         "data_digest": data[model].digest,
-        "network": {key: value for key, value in network.items() if key not in ("title", "dataset")},
+        "network": {key: value for key, value in network.items() if key != "dataset"},
         "examples": sizes["examples"],
         "tested": sizes["tested"],
         "sampler": sampler,
@@ -357,12 +367,15 @@ def _check(plan: Plan, name: str) -> None:
     """Refuse a plan that names what there is not, before anything is run."""
     from avare.samplers import names
 
-    for key in ("samplers", "optimisers", "batch_sizes", "rules", *_TABLES[:4]):
-        if key not in plan.wanted:
-            raise ValueError(f"{name}: lacks {key}")
-    parts = plan.wanted.get("parts", {"samplers": [], "models": [], "batch_sizes": []})
     wanted = plan.wanted
-    _among(name, "models", [*plan.models, *parts["models"]], plan.networks)
+    _has(name, wanted, ("samplers", "optimisers", "batch_sizes", "rules", "models", "sizes", "grid", "best"))
+    for table, keys in _NEEDED.items():
+        if table in wanted:
+            _has(f"{name}: {table}", wanted[table], keys)
+    for model, sizes in plan.models.items():
+        _has(f"{name}: models.{model}", sizes, ("examples", "tested", "grid_epochs", "epochs"))
+    parts = wanted.get("parts", {"samplers": [], "models": [], "batch_sizes": []})
+    _among(name, "models", list(plan.models), plan.networks)
     _among(name, "parts.models", parts["models"], plan.models)
     _among(name, "samplers", [*wanted["samplers"], *parts["samplers"]], plan.samplers)
     _among(name, "optimisers", wanted["optimisers"], OPTIMISERS)
@@ -375,6 +388,12 @@ def _check(plan: Plan, name: str) -> None:
         _among(name, "parts.of", [parts["of"]], wanted["samplers"])
         _among(name, "parts.optimiser", [parts["optimiser"]], wanted["optimisers"])
         _among(name, "rules, for parts", ["constant"], wanted["rules"])
+
+
+def _has(name: str, table: Mapping[str, Any], keys: Sequence[str]) -> None:
+    for key in keys:
+        if key not in table:
+            raise ValueError(f"{name}: lacks {key}")
 
 
 def _among(name: str, key: str, values: Sequence[Any], known: Any) -> None:

@@ -71,13 +71,11 @@ class Split:
 
     def __init__(self, spec: Spec, X: NDArray[np.float32], y: NDArray[np.int64]) -> None:
         network = spec["network"]
-        rows = torch.from_numpy(np.asarray(X)).float()
-        rows = (rows - network.get("centre", 0.0)) / network.get("scale", 1.0)
+        rows, labels, n = torch.from_numpy(X), torch.from_numpy(y), spec["examples"]  # nothing is copied
         if "shape" in network:
             rows = rows.view(-1, *network["shape"])
-        labels, n = torch.from_numpy(np.asarray(y)).long(), spec["examples"]
-        self.train = TensorDataset(rows[:n].contiguous(), labels[:n].contiguous())
-        self.test = TensorDataset(rows[n:].contiguous(), labels[n:].contiguous())
+        self.train = TensorDataset(rows[:n], labels[:n])
+        self.test = TensorDataset(rows[n:], labels[n:])
         self.classes = int(labels.max()) + 1
 
 
