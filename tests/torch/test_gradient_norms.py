@@ -346,6 +346,34 @@ def test_a_module_called_again(layer: nn.Module, norm: nn.Module, shape: tuple[i
         assert agree(Repeated(layer, norm), torch.randn(4, *shape))
 
 
+def test_a_module_under_several_parents() -> None:
+    torch.manual_seed(0)
+    layer, norm, scaled = nn.Linear(4, 4), nn.LayerNorm(4), nn.PReLU()
+    model = nn.Sequential(
+        nn.Sequential(layer, norm, nn.Tanh(), scaled), nn.Sequential(layer, scaled), nn.ModuleList([norm, layer])[1]
+    )
+    assert agree(model, torch.randn(5, 4), fallback="vmap")
+
+    class Coder(nn.Module):
+        def __init__(self, embedding: nn.Embedding, outputs: int) -> None:
+            super().__init__()
+            self.embedding, self.layer = embedding, nn.Linear(4, outputs)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.layer(self.embedding(x)))
+
+    class Translation(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            embedding = nn.Embedding(7, 4)
+            self.encoder, self.decoder = Coder(embedding, 3), Coder(embedding, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.encoder(x) * self.decoder(x.flip(1)))
+
+    assert agree(Translation(), torch.randint(0, 7, (4, 5)))
+
+
 def test_an_embedding_called_again() -> None:
     torch.manual_seed(0)
     embedding = nn.Embedding(5, 3)

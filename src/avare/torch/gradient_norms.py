@@ -86,7 +86,7 @@ class GradientNorms:
         for name, module in self._model.named_modules():
             _refuse(name, module)
         self._names = {parameter: name for name, parameter in self._model.named_parameters()}
-        self._places = list(_survey("", self._model))
+        self._places = list(_survey("", self._model, set()))
         unknown = [(name, module) for name, module, rule in self._places if rule is None]
         if unknown and fallback is None:
             raise ValueError(
@@ -393,8 +393,13 @@ class _Reach:
         self._reached.add(self._parameter)
 
 
-def _survey(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module, Rule | None]]:
-    """The modules to look at, with their rules; those without rule stand for all below them."""
+def _survey(
+    name: str, module: nn.Module, visited: set[nn.Module]
+) -> Iterator[tuple[str, nn.Module, Rule | None]]:
+    """The modules to look at, each once, with their rules; those without rule stand for all below them."""
+    if module in visited:  # under another parent: a second hook would count its gradient twice
+        return
+    visited.add(module)
     rule = rule_of(module)
     if rule is not None:
         yield name, module, rule
@@ -402,7 +407,7 @@ def _survey(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module, Rule
         yield name, module, None
     else:
         for child_name, child in module.named_children():
-            yield from _survey(f"{name}.{child_name}" if name else child_name, child)
+            yield from _survey(f"{name}.{child_name}" if name else child_name, child, visited)
 
 
 def _own(module: nn.Module) -> Iterator[nn.Parameter]:
