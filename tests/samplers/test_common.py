@@ -377,6 +377,15 @@ def test_updates_may_come_late_in_part_or_not_at_all(make: Make) -> None:
     for _ in range(100):  # drawn ahead, and never told
         sampler.sample()
     assert len(sampler._pending) == 64
+    sampler.keep(80)
+    for _ in range(100):
+        sampler.sample()
+    assert len(sampler._pending) == 80
+    sampler.keep(3)
+    sampler.sample()
+    assert len(sampler._pending) == 3
+    with pytest.raises(ValueError, match="batches = 0: must be at least 1"):
+        sampler.keep(0)
 
 
 @every_sampler

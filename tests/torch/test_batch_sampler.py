@@ -89,6 +89,18 @@ def test_what_is_never_told_is_forgotten_in_the_end() -> None:
     assert len(batches.state_dict()["ahead_indices"]) == 1024
 
 
+def test_all_are_remembered_where_receipts_are_told() -> None:
+    batches = make(seed=0, endless=True)
+    batches.expect_receipts()
+    drawn = [pairs.indices.tolist() for pairs, _ in zip(batches, range(1200), strict=False)]
+    for _ in range(3):
+        batches.receive()
+    assert batches.state_dict()["ahead_indices"].tolist() == drawn[3:]
+    batches.update(drawn[3], np.ones(8))  # does not count as receipt, but for the gain
+    assert len(batches.state_dict()["ahead_indices"]) == 1197
+    assert batches.sampler.gain > 0.0
+
+
 def test_indexed_wants_pairs() -> None:
     indexed = avt.Indexed(rows())
     assert len(indexed) == 50

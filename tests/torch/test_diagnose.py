@@ -1,6 +1,6 @@
 """The gain to expect, against its definition; and that nothing is disturbed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import avare.torch as avt
 from avare import diagnostics
@@ -136,6 +136,19 @@ def test_it_says_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "\r30 of 50 examples\r50 of 50 examples\n"
 
 
+class Stream(IterableDataset[Any]):
+    """Knows how much there is to come, but cannot be asked for it by index."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(data(4))
+
+
 def any_of(value: Any) -> Any:
     """A value that the types forbid."""
     return value
@@ -147,6 +160,7 @@ def any_of(value: Any) -> Any:
         (lambda: avt.diagnose([], nn.MSELoss(), data()), TypeError, "model is of type list"),
         (lambda: avt.diagnose(net(), any_of(3), data()), TypeError, "loss_fn is of type int: must be callable"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), iter([])), TypeError, "dataset is of type list_iterator"),
+        (lambda: avt.diagnose(net(), nn.MSELoss(), Stream()), TypeError, "an IterableDataset: examples that come in"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), []), ValueError, "dataset is empty"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), data(), norms=any_of("all")), ValueError, "norms = 'all': must be"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), data(), 0), ValueError, "batch_size = 0"),

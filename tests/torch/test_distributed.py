@@ -145,6 +145,11 @@ def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
     monkeypatch.setattr("torch.distributed.get_rank", lambda group=None: rank)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda group=None: world)
 
+    def agreed(found: list[Any], value: Any, group: Any = None) -> None:
+        found[:] = [value] * world
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", agreed)
+
 
 class Threads:
     """A process group whose ranks are threads, for what needs no processes of its own."""
@@ -233,10 +238,13 @@ def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
         loader = avt.ImportanceLoader(make_dataset(), 4, seed=0)
         _, index, _ = next(iter(loader))
         before = repr(loader.state_dict())
-        for wrong in (math.nan, -1.0, math.inf):
+        for wrong in (math.nan, -1.0, math.inf, None):
             norms = torch.ones(4)
-            norms[2] = wrong if rank == 1 else 1.0
-            with pytest.raises(ValueError, match="norms") as caught:
+            if wrong is not None:
+                norms[2] = wrong if rank == 1 else 1.0
+            elif rank == 1:
+                norms = norms.to("meta")  # which fails otherwise than by a check
+            with pytest.raises((ValueError, NotImplementedError)) as caught:
                 loader.update(index, norms)
             found.append(str(caught.value))
         with pytest.raises(ValueError, match="index has length 8: must be at most 4"):
@@ -247,8 +255,9 @@ def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     zero, one, two = Threads(monkeypatch, 3).run(refuse)
-    assert zero == two == ["rank 1 was told norms that it cannot take: nothing has changed on any rank"] * 3
-    assert [text.split(":")[0] for text in one] == ["norms[2] = nan", "norms[2] = -1.0", "norms[2] = inf"]
+    assert zero == two == ["rank 1 was told norms that it cannot take: nothing has changed on any rank"] * 4
+    assert [text.split(":")[0] for text in one[:3]] == ["norms[2] = nan", "norms[2] = -1.0", "norms[2] = inf"]
+    assert "meta" in one[3]
 
 
 def test_ranks_that_draw_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,11 +280,27 @@ def test_ranks_that_draw_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     def samplers(rank: int) -> Any:
         avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 8, p_min=rank / N))
 
+    def examples(rank: int) -> Any:
+        avt.AvareBatchSampler(N + rank, 4, seed=0, distributed="sharded")
+
+    def epochs(rank: int) -> Any:
+        avt.AvareBatchSampler(N, 4, seed=0, endless=rank == 1, distributed="sharded")
+
+    def modes(rank: int) -> Any:
+        mode: Mode = "sharded" if rank else "replicated"
+        avt.AvareBatchSampler(N, 4, seed=0, distributed=mode)
+
     for action in (differ, draw_ahead):
         zero, one = Threads(monkeypatch, 2).run(action)
         assert type(zero) is type(one) is RuntimeError
         assert "rank 1 has drawn other batches than rank 0" in str(zero)
-    for action, message in ((seeds, "seed = 1 on rank 1 and 0 on rank 0"), (samplers, "p_min=")):
+    for action, message in (
+        (seeds, "seed = 1 on rank 1 and 0 on rank 0"),
+        (samplers, "p_min="),
+        (examples, "n = 204 on rank 1 and 203 on rank 0"),
+        (epochs, "batches_per_epoch = None on rank 1 and 26 on rank 0"),
+        (modes, "distributed = 'sharded' on rank 1 and 'replicated' on rank 0"),
+    ):
         for error in Threads(monkeypatch, 2).run(action):
             assert type(error) is ValueError and message in str(error)
 
@@ -299,6 +324,9 @@ def test_what_a_shard_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         avt.AvareBatchSampler(N, 102, distributed="sharded")
     with pytest.raises(ValueError, match="1 examples cannot be shared by 2 ranks"):
         avt.AvareBatchSampler(1, 1, distributed="sharded")
+    as_rank(monkeypatch, 0, 2)  # which has one more, and must not wait for the other
+    with pytest.raises(ValueError, match="102 of 101 examples cannot be drawn without replacement"):
+        avt.AvareBatchSampler(N, 102, distributed="sharded")
 
 
 @pytest.mark.parametrize(("n", "world"), [(7, 3), (8, 3), (9, 3), (5, 5), (4, 1)])
@@ -336,6 +364,15 @@ def test_shards_of_unequal_sizes_are_unbiased_by_enumeration(
         for sample, chance in law.items():
             mean += chance * (weights[sample] @ g[list(sample)]) / size / world  # what DDP averages
     assert np.allclose(mean, g.mean(axis=0), rtol=1e-10, atol=1e-12)
+
+
+def test_refuses_a_process_outside_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_rank(monkeypatch, -1, -1)  # which is what torch says of it
+    modes: list[Mode] = ["auto", "replicated", "sharded"]
+    for mode in modes:
+        with pytest.raises(ValueError, match="process_group: this process is not a member of it"):
+            avt.AvareBatchSampler(10, 2, distributed=mode, process_group=object())
+    assert len(avt.AvareBatchSampler(10, 2, distributed=None)) == 5
 
 
 def test_refuses_what_has_no_process_group() -> None:

@@ -440,6 +440,30 @@ def test_uses_that_no_module_sees_are_told() -> None:
         norms()
 
 
+def test_uses_that_no_module_sees_are_told_when_they_come_later() -> None:
+    class Later(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.one, self.two, self.way = nn.Linear(4, 4), nn.Linear(4, 4), ""
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.two(self.one(x)) if self.way != "fewer" else self.one(x)
+            if self.way:
+                h = h + functional.linear(x, self.one.weight)
+            return torch.as_tensor(h)
+
+    for way, passes in (("fewer", 1), ("more", 32)):  # other modules than before are called; the same
+        model, x = Later(), batch(mlp)
+        norms = avt.GradientNorms(model).attach()
+        for _ in range(5):
+            losses(model(x)).mean().backward()
+            norms()
+        model.way = way
+        with pytest.raises(ValueError, match=r"one\.weight is used other than by a call"):
+            [model(x) for _ in range(passes)]
+
+
 # --- modules without a rule ------------------------------------------------------------------
 
 
@@ -949,19 +973,58 @@ def test_more_inputs_without_a_batch() -> None:
         norms()
 
 
-def test_batches_that_do_not_agree() -> None:
-    class Positions(nn.Module):
+class Positions(nn.Module):
+    """Words and where they stand, by one way or another to add what all examples have in common."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.place, self.way = nn.Embedding(7, 4), nn.Embedding(5, 4), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1])
+        if self.way == "of each":
+            return torch.as_tensor(self.token(x) + self.place(places.expand(x.shape)))
+        found = self.place(places)
+        if self.way == "put before":
+            found = found[None]
+        elif self.way == "spread":
+            found = found.expand(*x.shape, 4)
+        elif self.way == "joined":
+            return torch.cat([self.token(x), torch.stack([found] * len(x))], dim=2)
+        return torch.as_tensor(found * self.token(x) if self.way == "times" else self.token(x) + found)
+
+
+@pytest.mark.parametrize("way", ["added", "put before", "spread", "times"])
+@pytest.mark.parametrize("n", [3, 5])
+def test_positions_that_examples_have_in_common_are_refused(way: str, n: int) -> None:
+    model, x = Positions(way), torch.randint(0, 7, (n, 5))  # 5 is the number of positions too
+    with pytest.raises(ValueError, match=r"place \(Embedding\): .* spread over .* torch.arange\(T\).expand\(n, T\)"):
+        in_one_pass(model, x)
+    assert agree(Positions("of each"), x)
+
+
+def test_an_index_for_each_example_is_none_of_positions() -> None:
+    class Rated(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.token, self.place = nn.Embedding(7, 4), nn.Embedding(5, 4)
+            torch.manual_seed(0)
+            self.user, self.words = nn.Embedding(6, 4), nn.Linear(4, 3)
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.as_tensor(self.token(x) + self.place(torch.arange(5)))
+            user = self.user(x[:, 0].long())
+            return torch.as_tensor(self.words(user[:, None] * x[:, 1:, None] + user.unsqueeze(1)))
 
-    model = Positions()
+    for n in (1, 4):
+        assert agree(Rated(), torch.cat([torch.arange(n)[:, None], torch.randn(n, 4)], dim=1))
+
+
+def test_batches_that_do_not_agree() -> None:
+    model = Positions("joined")
     with avt.GradientNorms(model) as norms:
         losses(model(torch.randint(0, 7, (3, 5)))).mean().backward()
-    with pytest.raises(ValueError, match=r"has a batch of \d, .* one of \d: the first dimension must be the batch"):
+    message = r"has a batch of \d, .* one of \d: the first dimension must be the batch.*torch.arange\(T\).expand"
+    with pytest.raises(ValueError, match=message):
         norms()
 
 

@@ -3,7 +3,7 @@
 import io
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +201,31 @@ def test_an_iteration_that_was_left_cannot_go_on() -> None:
             next(second)
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+def test_an_iteration_that_was_left_takes_nothing_from_the_next(persistent: bool) -> None:
+    def make() -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=1, persistent_workers=persistent)
+
+    def go(disturb: bool) -> list[list[int]]:
+        loader = make()
+        never, first = iter(loader), iter(loader)
+        next(first)
+        second = iter(loader)
+        drawn = [next(second)[1].tolist()]
+        for stale in (never, first) if disturb else ():
+            with pytest.raises(RuntimeError, match="another iteration has begun"):
+                next(stale)
+        drawn += [index.tolist() for _, index, _ in second]
+        for _ in range(2):
+            with pytest.raises(StopIteration):
+                next(second)
+        assert loader.epoch == 2 and loader.state_dict()["drawn"] == 0
+        return drawn
+
+    assert len(go(True)) == 7
+    assert go(True) == go(False)
+
+
 def test_an_iteration_that_was_left_cannot_hand_out_what_it_has_drawn() -> None:
     loader = avt.ImportanceLoader(make_dataset(50), 8, num_workers=2)
     first = iter(loader)
@@ -302,17 +327,20 @@ def test_refuses_other_states_and_stays_as_it_was() -> None:
     run(loader, 1, 3)
     state, before = loader.state_dict(), snapshot(loader)
     sampler = {**state["sampler"], "steps": 99}
+    other = avt.ImportanceLoader(make_dataset(50), 8, seed=1).state_dict()
     wrong: list[tuple[dict[str, Any], str]] = [
         ({**state, "format": 2}, r"state\['format'\] = 2: this loader has 1"),
         (avt.ImportanceLoader(make_dataset(51), 8).state_dict(), r"state\['n'\] = 51: this loader has 50"),
         (avt.ImportanceLoader(make_dataset(50), 9).state_dict(), r"state\['whole_batch'\] = 9: this loader has 8"),
         ({**state, "batches_per_epoch": 8}, r"state\['batches_per_epoch'\] = 8: this loader has 7"),
         ({key: value for key, value in state.items() if key != "visits"}, "state lacks 'visits'"),
-        ({**state, "ahead_indices": state["ahead_indices"][:, :3]}, r"state\['ahead_indices'\] has shape \(2, 3\)"),
-        ({**state, "drawn": 1}, r"state\['ahead_indices'\] has shape \(2, 8\): it is damaged"),
-        ({**state, "drawn": -1}, r"state\['drawn'\] = -1"),
-        ({**state, "visits": state["visits"][1:]}, r"state\['visits'\] has shape \(49,\)"),
         ({**state, "sampler": sampler}, "it is damaged"),
+        (
+            {**state, "sampler": other["sampler"]},
+            r"state\['checksum'\] = \d+, but its contents give \d+: it is damaged",
+        ),
+        ({**state, "sampler": 7}, r"state\['sampler'\] is of type int: it is damaged"),
+        ({**state, "checksum": None}, r"state\['checksum'\] = None, but its contents give"),
         (avt.ImportanceLoader(make_dataset(50), 8, sampler="Uniform").state_dict(), "state lacks 'delta'"),
         ({}, "state lacks 'format'"),
     ]
@@ -322,6 +350,56 @@ def test_refuses_other_states_and_stays_as_it_was() -> None:
         assert snapshot(loader) == before
     with pytest.raises(TypeError, match="state is of type list"):
         loader.load_state_dict([1])  # type: ignore[arg-type]  # the point
+
+
+DAMAGES: list[tuple[str, Callable[[Any], Any]]] = [
+    ("epoch", lambda epoch: epoch + 1),
+    ("epoch", lambda epoch: None),
+    ("epoch", lambda epoch: 10**30),
+    ("drawn", lambda drawn: -1),
+    ("drawn", lambda drawn: "5"),
+    ("waiting", lambda waiting: waiting + 1),
+    ("fingerprint", lambda fingerprint: fingerprint ^ 1),
+    ("ahead_indices", lambda indices: indices.tolist()),
+    ("ahead_indices", lambda indices: [[1], [2, 3]]),
+    ("ahead_indices", lambda indices: indices + 50),
+    ("ahead_indices", lambda indices: indices[:, :3]),
+    ("ahead_indices", lambda indices: indices[1:]),
+    ("ahead_weights", lambda weights: weights * 2.0),
+    ("ahead_weights", lambda weights: weights.bfloat16()),
+    ("visits", lambda visits: visits[1:]),
+    ("visits", lambda visits: visits + 1),
+]
+
+
+@pytest.mark.parametrize(("field", "damage"), DAMAGES)
+def test_a_damaged_state_is_refused(field: str, damage: Callable[[Any], Any]) -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=1)
+    run(loader, 1, 3)
+    state, before = loader.state_dict(), snapshot(loader)
+    with pytest.raises(ValueError, match=r"state\['checksum'\] = \d+, but its contents give \d+: it is damaged"):
+        loader.load_state_dict({**state, field: damage(state[field])})
+    assert snapshot(loader) == before
+
+
+def test_resumes_with_thousands_of_batches_drawn_ahead() -> None:
+    def make(seed: int) -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(make_dataset(50), 2, seed=seed, endless=True, num_workers=1, prefetch_factor=1100)
+
+    loader, twin = make(0), make(1)
+    batches = iter(loader)
+    _, first, _ = next(batches)
+    state = loader.state_dict()
+    assert len(state["ahead_indices"]) == 1100
+    twin.load_state_dict(state)
+    rest = iter(twin)
+    for step in range(3):
+        (_, index, weight), (_, same_index, same_weight) = next(batches), next(rest)
+        assert index.tolist() == same_index.tolist() and weight.tolist() == same_weight.tolist()
+        if step == 0:
+            assert math.isnan(loader.gain)
+            loader.update(first, torch.ones(2))
+            assert loader.gain > 0.0  # the draw is remembered, although 1100 have followed
 
 
 # --- updates -------------------------------------------------------------------------------
@@ -483,6 +561,31 @@ def test_tensors_come_as_the_default_collate_function_makes_them() -> None:
     expected = default_collate([dataset[i] for i in index.tolist()])
     assert type(batch) is type(expected)
     assert all(torch.equal(one, other) for one, other in zip(batch, expected, strict=True))
+
+
+def pin(data: Any, device: Any = None) -> Any:
+    """What PyTorch 2.4 does to pin the memory of a batch, but that tensors are handed back as they are."""
+    if isinstance(data, torch.Tensor | str):
+        return data
+    if isinstance(data, tuple):
+        return [pin(each) for each in data]
+    if isinstance(data, Sequence):
+        try:
+            return type(data)([pin(each) for each in data])  # type: ignore[call-arg]  # as it is there
+        except TypeError:
+            return [pin(each) for each in data]
+    return data.pin_memory() if hasattr(data, "pin_memory") else data
+
+
+def test_pinned_as_older_versions_of_torch_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader, plain = (avt.ImportanceLoader(make_dataset(20), 4, seed=0) for _ in range(2))
+    batches: Any = iter(loader)
+    batches._batches._pin_memory = True  # which it is where there is an accelerator
+    monkeypatch.setattr("torch.utils.data._utils.pin_memory.pin_memory", pin)
+    for (rows, labels), index, weight in plain:
+        (same_rows, same_labels), same_index, same_weight = next(batches)
+        assert torch.equal(same_rows, rows) and torch.equal(same_labels, labels)
+        assert torch.equal(same_index, index) and torch.equal(same_weight, weight)
 
 
 def test_what_is_done_to_a_batch_does_not_touch_the_loader() -> None:

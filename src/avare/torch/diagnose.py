@@ -4,7 +4,7 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Subset
 
 from avare import diagnostics, validation
 from avare.torch.gradient_norms import GradientNorms
+from avare.torch.indexed import check_dataset
 from avare.torch.layers.recomputed import Fallback
 from avare.torch.norms import from_output_grad
 
@@ -118,8 +119,7 @@ the output is carried by 25 % of the 4 examples; the median is 2, the largest 18
         raise TypeError(f"model is of type {type(model).__name__}: must be a torch.nn.Module")
     if norms not in ("output", "exact"):
         raise ValueError(f"norms = {norms!r}: must be 'output' or 'exact'")
-    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
-        raise TypeError(f"dataset is of type {type(dataset).__name__}: must have a length and give pairs by index")
+    check_dataset(dataset)
     if len(dataset) == 0:
         raise ValueError("dataset is empty")
     batch_size = validation.integer("batch_size", batch_size, at_least=1)

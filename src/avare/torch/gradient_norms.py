@@ -12,6 +12,9 @@ from avare.torch.layers import Part, Recomputed, Rule, refusal, rule_of
 from avare.torch.layers.parts import chunks, square_rows, squares
 from avare.torch.layers.recomputed import Fallback, tensors_of
 
+_SPREADING = ("AddBackward0", "SubBackward0", "MulBackward0", "DivBackward0", "ExpandBackward0")
+_POSITIONS = "positions that all examples have in common go in once for each, as torch.arange(T).expand(n, T)"
+
 
 class GradientNorms:
     r"""The norm of each example's gradient in all trained parameters, from the same backward pass.
@@ -97,8 +100,10 @@ class GradientNorms:
         covered = {p for _, module, rule in self._places for p in module.parameters(recurse=rule is None)}
         self._frozen = [parameter for parameter in self._names if parameter not in covered]
         self._handles: list[Any] = []
-        self._looked = False  # whether a forward pass has been looked at for uses that no module sees
-        self._calls: Counter[nn.Parameter] = Counter()  # in that forward pass
+        self._called: list[nn.Module] = []  # in the forward pass at hand
+        self._looked: list[nn.Module] | None = None  # those of the pass last looked at for uses that no module sees
+        self._passes = 0
+        self._vectors: dict[Any, tuple[str, torch.Size]] = {}  # what came out of embeddings that were given a vector
         self._uses: list[_Use] = []
         self._reached: set[nn.Parameter] = set()  # by a gradient, in whatever way
         self._pass: int | None = None  # the backward pass that the uses are of
@@ -129,6 +134,7 @@ class GradientNorms:
 
     def reset(self) -> None:
         """Forget what was kept."""
+        self._called, self._vectors = [], {}
         self._uses = []
         self._reached.clear()
         self._pass = None
@@ -214,10 +220,12 @@ class GradientNorms:
         trained = any(parameter.requires_grad for parameter in own)
         if not trained or not any(each.requires_grad for each in outputs):
             return
-        if not self._looked:
-            self._calls.update(own)
+        if not _in_backward():
+            self._called.append(module)
         if rule is not None:
             use = _Use(name, module, rule, args[0] if args else kwargs["input"], output.shape)
+            if use.is_of_a_vector and not _in_backward():
+                self._vectors[output.grad_fn] = _title(name, module), output.shape
         else:
             use = _Use(name, module, None, Recomputed(module, args, kwargs, outputs, self._fallback), None)
         for j, each in enumerate(outputs):
@@ -239,16 +247,31 @@ class GradientNorms:
         use.gradients[j] = kept.clone() if kept.shape[:1] == (1,) else kept
 
     def _ended(self, _: str, __: None, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """After the first forward pass, look for uses of parameters that no module has seen."""
-        if self._looked or self._busy or not torch.is_grad_enabled():
+        """After a forward pass, look for uses of parameters that no module has seen, and for positions.
+
+        Only where other modules were called than in the pass before, and at passes 1, 2, 4, 8, ...,
+        for it takes some microseconds an operation.
+        """
+        if self._busy or not torch.is_grad_enabled():
             return
-        calls, self._calls = self._calls, Counter()
+        called, self._called = self._called, []
+        vectors, self._vectors = self._vectors, {}
+        self._passes += 1
+        if called == self._looked and self._passes & (self._passes - 1):
+            return
         known = {p for _, each, rule in self._places if rule is not None for p in each.parameters(recurse=False)}
         whole = {p for _, each, rule in self._places if rule is None for p in each.parameters()}
-        for parameter, uses in _uses_in_graph(output).items():
-            if parameter in known - whole and uses > calls[parameter]:
+        calls = Counter(parameter for each in called for parameter in each.parameters(recurse=False))
+        uses: Counter[nn.Parameter] = Counter()
+        for node, source in _edges(output):
+            if hasattr(source, "variable"):
+                uses[source.variable] += 1
+            else:
+                _check_spread(node, source, vectors)
+        for parameter, count in uses.items():
+            if parameter in known - whole and count > calls[parameter]:
                 raise ValueError(self._unseen(parameter))
-        self._looked = True
+        self._looked = called
 
     # --- from what was kept to the norms ----------------------------------------------
 
@@ -258,9 +281,10 @@ class GradientNorms:
         for use in self._uses:
             if use.count != first.count:
                 this, that = _title(use.name, use.module), _title(first.name, first.module)
+                hint = f"; {_POSITIONS}" if use.is_of_a_vector or first.is_of_a_vector else ""
                 raise ValueError(
                     f"{this} has a batch of {use.count}, {that} one of {first.count}: "
-                    "the first dimension must be the batch, all through the model"
+                    f"the first dimension must be the batch, all through the model{hint}"
                 )
         return first.count
 
@@ -314,6 +338,11 @@ class _Use:
         self.passed: int | None = None  # the backward pass that its gradients are of
         self.gradients: dict[int, Tensor] = {}
         self._versions = kept._version if rule is not None else None
+
+    @property
+    def is_of_a_vector(self) -> bool:
+        """Whether it looked up one row an example, or rows for positions that all examples have in common."""
+        return isinstance(self.module, nn.Embedding) and self.rule is not None and self.kept.ndim == 1
 
     @property
     def device(self) -> Any:
@@ -393,9 +422,7 @@ class _Reach:
         self._reached.add(self._parameter)
 
 
-def _survey(
-    name: str, module: nn.Module, visited: set[nn.Module]
-) -> Iterator[tuple[str, nn.Module, Rule | None]]:
+def _survey(name: str, module: nn.Module, visited: set[nn.Module]) -> Iterator[tuple[str, nn.Module, Rule | None]]:
     """The modules to look at, each once, with their rules; those without rule stand for all below them."""
     if module in visited:  # under another parent: a second hook would count its gradient twice
         return
@@ -442,19 +469,41 @@ def _in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() >= 0)
 
 
-def _uses_in_graph(output: Any) -> Counter[nn.Parameter]:
-    """How often each parameter goes into what came out of a model."""
-    uses: Counter[nn.Parameter] = Counter()
+def _edges(output: Any) -> Iterator[tuple[Any, Any]]:
+    """The operations that made what came out of a model, each with those, or parameters, that it took from."""
     stack = [each.grad_fn for each in tensors_of(output) if each.grad_fn is not None]
     visited = set(stack)
     while stack:
-        for node, _ in stack.pop().next_functions:
-            if hasattr(node, "variable"):
-                uses[node.variable] += 1
-            elif node is not None and node not in visited:
-                visited.add(node)
-                stack.append(node)
-    return uses
+        node = stack.pop()
+        for source, _ in node.next_functions:
+            if source is None:
+                continue
+            yield node, source
+            if source not in visited and not hasattr(source, "variable"):
+                visited.add(source)
+                stack.append(source)
+
+
+def _check_spread(node: Any, source: Any, vectors: dict[Any, tuple[str, torch.Size]]) -> None:
+    """Raise an error if an operation spreads what came out of an embedding over a dimension before its first."""
+    if not vectors or node.name() not in _SPREADING:
+        return
+    before = source.name() == "UnsqueezeBackward0"  # as in embedding(positions)[None]
+    origin = source.next_functions[0][0] if before else source
+    if origin not in vectors:
+        return
+    title, shape = vectors[origin]
+    result, taken = _shape_of(node), _shape_of(source)
+    if len(result) > len(shape) and result[0] > 1 and shape[0] > 1 and not (before and taken[:1] == shape[:1]):
+        raise ValueError(
+            f"{title}: what came out of it is spread over the examples, none of which has it alone; {_POSITIONS}"
+        )
+
+
+def _shape_of(node: Any) -> tuple[int, ...]:
+    """Of what an operation gave; empty where PyTorch does not say."""
+    metadata = getattr(node, "_input_metadata", ())
+    return tuple(metadata[0].shape) if metadata else ()
 
 
 def _factors(weight: ArrayLike | Tensor | None, count: int) -> Tensor | None:

@@ -105,8 +105,10 @@ class ImportanceLoader(DataLoader[Any]):
         super().__init__(
             Indexed(dataset), batch_sampler=batches, collate_fn=IndexedCollate(collate_fn).apart, **options
         )
+        batches.expect_receipts()
         self._batches = batches
         self._received_any = False  # by the iteration at hand
+        self._latest = 0  # the number of the last iteration that was asked for
 
     @property
     def importance_sampler(self) -> Sampler:
@@ -135,6 +137,7 @@ class ImportanceLoader(DataLoader[Any]):
                 return iter(())
             self._batches.go_on()  # nothing was taken since it was last asked for: the same batches again
         self._received_any = False
+        self._latest += 1
         return _Handover(self, super().__iter__())
 
     def update(self, index: ArrayLike | torch.Tensor, norms: ArrayLike | torch.Tensor) -> None:
@@ -181,6 +184,7 @@ class ImportanceLoader(DataLoader[Any]):
         """
         self._batches.load_state_dict(state)
         self._received_any = False
+        self._latest += 1
 
 
 class _Handover:
@@ -190,24 +194,27 @@ class _Handover:
         self._loader = loader
         self._sampler = loader.batch_sampler
         self._batches = batches
-        self._iteration: int | None = None
+        self._number = loader._latest
+        self._iteration: int | None = None  # of the sampler, once it has begun
+        self._is_over = False
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
+        if self._is_over:
+            raise StopIteration
+        # Before anything is taken: persistent workers hand out the batches of the last iteration to all.
+        if self._number != self._loader._latest or self._iteration not in (None, self._sampler.iteration):
+            raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot go on")
         try:
             batch, pairs = next(self._batches)
         except StopIteration:
-            if self._iteration == self._sampler.iteration:
-                self._iteration = None
-                self._loader._received_any = False
-                self._sampler.finish()
+            self._is_over = True
+            self._loader._received_any = False
+            self._sampler.finish()
             raise
-        if self._iteration is None:
-            self._iteration = self._sampler.iteration
-        elif self._iteration != self._sampler.iteration:
-            raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot go on")
+        self._iteration = self._sampler.iteration
         self._sampler.receive()
         self._loader._received_any = True
         return batch, *pairs.tensors()
