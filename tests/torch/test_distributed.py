@@ -252,6 +252,11 @@ def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
         assert repr(loader.state_dict()) == before
         loader.update(index[: 1 + rank], torch.ones(1 + rank))  # in part, and of different lengths
         assert loader.waiting == 12 - 6
+        norms = torch.ones(4)
+        if rank == 1:
+            norms[2:] = math.nan
+        loader.update(index, norms, not_finite="skip")
+        assert loader.waiting == 2  # on every rank
         return found
 
     zero, one, two = Threads(monkeypatch, 3).run(refuse)

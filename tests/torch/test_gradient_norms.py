@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 import pickle
 import tempfile
 import warnings
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset
 
 import avare.torch as avt
 from avare.torch.layers import parts
@@ -1055,3 +1057,37 @@ def test_gradients_that_are_not_finite() -> None:
         (losses(model(x)) * torch.tensor([1.0, 1.0, np.nan, 1.0, 1.0, 1.0])).mean().backward()
     with pytest.raises(ValueError, match=r"norms\[2\] = nan: the gradient is not finite"):
         norms()
+    with pytest.raises(ValueError, match="not_finite = 'skip': must be 'raise' or 'keep'"):
+        norms(not_finite="skip")  # type: ignore[arg-type]  # the point
+    found, wanted = norms(not_finite="keep"), one_by_one(model, x)
+    others = torch.tensor([0, 1, 3, 4, 5])
+    assert torch.isnan(found[2])
+    assert torch.allclose(found[others].double(), wanted[others], rtol=1e-5)
+
+
+def test_a_step_that_overflows_is_passed_over() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(40, 4) * torch.logspace(-1.0, 3.0, 40)[:, None]
+    model, twin = nn.Linear(4, 3), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
+    loader = avt.ImportanceLoader(TensorDataset(x), 8, seed=0, endless=True, distributed=None)
+    norms = avt.GradientNorms(model).attach()
+    overflowed = []
+    for (rows,), index, weight in itertools.islice(loader, 40):
+        twin.load_state_dict(model.state_dict())
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            output = model(rows)
+        scaler.scale((weight * losses(output.float())).mean()).backward()
+        found = norms(weight * scaler.get_scale(), not_finite="keep")
+        scaler.step(optimizer)
+        scaler.update()
+        finite = torch.isfinite(found)
+        wanted = one_by_one(twin, rows[finite])
+        assert torch.allclose(found[finite].double(), wanted, rtol=0.02)  # float16 has 11 bits
+        waiting = loader.waiting
+        loader.update(index, found, not_finite="skip")
+        assert loader.waiting == waiting - int(finite.sum())
+        overflowed.append(not bool(finite.all()))
+    assert overflowed[0] and not overflowed[-1]  # the scale has come down

@@ -455,6 +455,28 @@ def test_refuses_bad_updates_and_stays_as_it_was(index: Any, norms: Any, error: 
     assert snapshot(loader) == before
 
 
+def test_norms_that_are_not_finite_may_be_passed_over() -> None:
+    loader = avt.ImportanceLoader(make_dataset(20), 6, seed=0)
+    sampler = loader.importance_sampler
+    assert isinstance(sampler, avare.Avare)
+    _, index, _ = next(iter(loader))
+    told = torch.tensor([1.0, math.nan, 2.0, math.inf, -math.inf, 3.0])
+    loader.update(index, told, not_finite="skip")
+    assert sampler.norms()[index.numpy()].tolist() == [1.0, 0.0, 2.0, 0.0, 0.0, 3.0]
+    assert loader.waiting == 3 and math.isnan(loader.gain)
+    before = snapshot(loader)
+    loader.update(index, torch.full((6,), math.nan), not_finite="skip")
+    with pytest.raises(ValueError, match=r"norms\[2\] = -1.0"):
+        loader.update(index, [math.nan, 1.0, -1.0, 1.0, 1.0, 1.0], not_finite="skip")
+    with pytest.raises(ValueError, match="norms has length 2: must match index, which has 6"):
+        loader.update(index, [math.nan, 1.0], not_finite="skip")
+    with pytest.raises(ValueError, match=r"norms has shape \(1, 6\)"):
+        loader.update(index, told[None], not_finite="skip")
+    with pytest.raises(ValueError, match="not_finite = 'keep': must be 'raise' or 'skip'"):
+        loader.update(index, torch.ones(6), not_finite="keep")  # type: ignore[arg-type]  # the point
+    assert snapshot(loader) == before
+
+
 def test_refuses_what_was_never_drawn_and_names_it() -> None:
     loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
     _, index, _ = next(iter(loader))

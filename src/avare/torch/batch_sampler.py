@@ -3,7 +3,7 @@
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -174,7 +174,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                 raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot go on")
             yield self._pairs(*self._draw())
 
-    def update(self, index: ArrayLike | torch.Tensor, norms: ArrayLike | torch.Tensor) -> None:
+    def update(
+        self,
+        index: ArrayLike | torch.Tensor,
+        norms: ArrayLike | torch.Tensor,
+        *,
+        not_finite: Literal["raise", "skip"] = "raise",
+    ) -> None:
         """Tell the gradient norms of examples that have been drawn.
 
         Where replicated, all ranks must call it, each with its own part of the batch: their
@@ -188,9 +194,12 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         norms
             As many finite numbers, none negative; otherwise nothing has changed. No gradient
             is followed through them.
+        not_finite
+            What to do with norms that are nan or infinite: "raise" an error, on all ranks where
+            replicated, or "skip" these examples, whose norms then stay as they were.
         """
         try:
-            indices, values = self._checked(index, norms)
+            indices, values = self._checked(index, norms, not_finite)
         except Exception:  # whatever it is, the other ranks must not wait
             self.ranks.refuse()
             raise
@@ -366,8 +375,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         own = self.ranks.own
         return Pairs(indices[own] + self.ranks.offset, weights[own].astype(np.float32))
 
-    def _checked(self, index: Any, norms: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Indices within this rank's sampler, and norms, or an error."""
+        if not_finite not in ("raise", "skip"):
+            raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
         offset, examples = self.ranks.offset, self.ranks.examples
         indices = validation.indices("index", _array(index), self.ranks.n) - offset
         if examples < self.ranks.n:
@@ -377,7 +388,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                     f"index[{outside[0]}] = {indices[outside[0]] + offset}: this rank draws from "
                     f"[{offset}, {offset + examples})"
                 )
-        values = validation.nonnegative("norms", _array(norms))
+        told = validation.real("norms", _array(norms))
+        left = np.isfinite(told) if not_finite == "skip" else np.ones(told.shape, dtype=bool)
+        values = validation.nonnegative("norms", np.where(left, told, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
         unknown = self._visits.never_drawn(indices)
         if unknown:
@@ -386,7 +399,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             raise ValueError(f"{named}{more}: never drawn")
         if self.ranks.mode == "replicated" and len(indices) > self.ranks.batch_size:
             raise ValueError(f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch's")
-        return indices, values
+        return indices[left], values[left]
 
     def _receive_until(self, indices: NDArray[np.int64]) -> None:
         """Count a batch that was told, and those before it, as received."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from avare.torch.layers import Part, Recomputed, Rule, refusal, rule_of
 from avare.torch.layers.parts import chunks, square_rows, squares
 from avare.torch.layers.recomputed import Fallback, tensors_of
+from avare.torch.norms import NotFinite, check_not_finite
 
 _SPREADING = ("AddBackward0", "SubBackward0", "MulBackward0", "DivBackward0", "ExpandBackward0")
 _POSITIONS = "positions that all examples have in common go in once for each, as torch.arange(T).expand(n, T)"
@@ -141,7 +142,11 @@ class GradientNorms:
         self._several = False
 
     def __call__(
-        self, weight: ArrayLike | Tensor | None = None, *, reduction: Literal["mean", "sum"] = "mean"
+        self,
+        weight: ArrayLike | Tensor | None = None,
+        *,
+        reduction: Literal["mean", "sum"] = "mean",
+        not_finite: NotFinite = "raise",
     ) -> Tensor:
         """The norms of the last backward pass, and forget it.
 
@@ -155,6 +160,10 @@ class GradientNorms:
             ``GradScaler`` has, may be put in as well.
         reduction
             Whether the loss was the "mean" over the batch, or the "sum".
+        not_finite
+            "raise" an error where a gradient is not finite, or "keep" a norm that is not finite
+            either: gradients in float16 overflow in the first steps with a ``GradScaler``, which
+            then leaves the step out. ``loader.update(index, norms, not_finite="skip")`` takes it.
 
         Returns
         -------
@@ -163,6 +172,7 @@ class GradientNorms:
         """
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction = {reduction!r}: must be 'mean' or 'sum'")
+        check_not_finite(not_finite)
         if not self._uses:
             raise RuntimeError("no backward pass to give the norms of: attach, call the model, then loss.backward()")
         if self._several:
@@ -184,7 +194,7 @@ class GradientNorms:
             norms *= count
         if factors is not None:
             norms /= factors.to(norms)
-        wrong = (~torch.isfinite(norms)).nonzero()
+        wrong = (~torch.isfinite(norms)).nonzero() if not_finite == "raise" else ()
         if len(wrong):
             raise ValueError(f"norms[{wrong[0].item()}] = {norms[wrong[0]].item()}: the gradient is not finite")
         self.reset()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from numpy.typing import ArrayLike
@@ -140,9 +140,15 @@ class ImportanceLoader(DataLoader[Any]):
         self._latest += 1
         return _Handover(self, super().__iter__())
 
-    def update(self, index: ArrayLike | torch.Tensor, norms: ArrayLike | torch.Tensor) -> None:
+    def update(
+        self,
+        index: ArrayLike | torch.Tensor,
+        norms: ArrayLike | torch.Tensor,
+        *,
+        not_finite: Literal["raise", "skip"] = "raise",
+    ) -> None:
         """Tell the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
-        self._batches.update(index, norms)
+        self._batches.update(index, norms, not_finite=not_finite)
 
     def set_epoch(self, epoch: int) -> None:
         """Does nothing: draws do not depend on the epoch. For those who call it on every loader."""
