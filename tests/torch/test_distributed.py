@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -74,17 +75,30 @@ def alone() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What was saved by two processes, of which one died some steps later."""
-    folder = tmp_path_factory.mktemp("death") / "run"
-    (code, complaint), (died, _) = finish(start(folder, 2, steps=STEPS, save=SAVED, die_at=DEATH, timeout=15))
-    assert died == 3
-    assert code not in (0, 3) and ("Error" in complaint)  # it ended, with an error, and did not wait for ever
+    folder, timeout = tmp_path_factory.mktemp("death") / "run", 15
+    survivor, victim = start(folder, 2, steps=STEPS, save=SAVED, die_at=DEATH, timeout=timeout)
+    try:
+        assert victim.wait(timeout=150) == 3
+        # It ends by itself, with the process group's error; the rest is for Python to come to its end.
+        _, complaint = survivor.communicate(timeout=timeout + 30)
+    finally:
+        for process in (survivor, victim):
+            process.kill()
+            process.communicate()
+    assert survivor.returncode not in (0, 3)
+    assert re.search(
+        r"^(RuntimeError|torch\.distributed\.Dist\w+Error): .*([Gg]loo|peer|[Tt]imed? ?out)", complaint, re.M
+    )
     assert not (folder / "rank0.pt").exists()
     return folder / "checkpoint.pt"
 
 
 def check_as_alone(found: list[dict[str, Any]], alone: dict[str, Any], first: int = 0) -> None:
     assert joined(found) == alone["drawn"][first:]
+    message = "all_gather", 16 * WHOLE_BATCH // len(found)  # bytes, of this rank's part of the batch
     for each in found:
+        if "sent" in each:
+            assert each["sent"] == [message] * (STEPS - first)  # one a step
         assert each["gain"] == pytest.approx(alone["gain"], rel=1e-9)
         for name, value in alone["model"].items():
             # Sums in another order: errors of 1e-16 a step, in 200 steps.
@@ -112,11 +126,13 @@ def test_two_processes(checkpoint: Path, alone: dict[str, Any], tmp_path: Path) 
         assert "has drawn other batches" in each["apart"]
         assert "index has length 8: must be at most 4" in each["too many"]
         assert each["object"] == (4, -(-N // 8))
-        assert each["gathered by shards"] == 0
+        assert each["sent by shards"] == each["sent by shards at first"] == [("all_gather_object", 0)]
+        assert "n = 204 on rank 1 and 203 on rank 0" in each["other n"]
         assert "this rank draws from" in each["elsewhere"]
         assert "cannot be drawn without replacement" in each["too large"]
         assert "1 examples cannot be shared by 2 ranks" in each["too few"]
     assert zero["unseeded"] == one["unseeded"]
+    assert zero["outside"] == "no error" and "this process is not a member of it" in one["outside"]
     assert zero["refused"].startswith("ValueError: rank 1 was told norms")
     assert one["refused"].startswith("ValueError: norms[2] = nan")
     assert (zero["shard size"], one["shard size"]) == (102, 101)
@@ -369,6 +385,37 @@ def test_shards_of_unequal_sizes_are_unbiased_by_enumeration(
         for sample, chance in law.items():
             mean += chance * (weights[sample] @ g[list(sample)]) / size / world  # what DDP averages
     assert np.allclose(mean, g.mean(axis=0), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_shard_resumes_to_the_very_same_batches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rank: int, workers: int
+) -> None:
+    as_rank(monkeypatch, rank, 3)
+
+    def make(seed: int) -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(
+            make_dataset(), 6, seed=seed, distributed="sharded", endless=True, num_workers=workers
+        )
+
+    def go(loader: avt.ImportanceLoader, first: int, last: int) -> list[Any]:
+        drawn = []
+        for step, (_, index, weight) in enumerate(itertools.islice(loader, last - first), start=first):
+            drawn.append((index.tolist(), weight.tolist()))
+            loader.update(index, np.exp(2.0 * np.sin(1.7 * index.numpy() + step)))
+        return drawn
+
+    whole, loader, twin = make(4), make(4), make(5)
+    expected = go(whole, 0, 30)
+    assert go(loader, 0, 11) == expected[:11]
+    torch.save(loader.state_dict(), tmp_path / "state.pt")
+    twin.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert go(twin, 11, 30) == expected[11:]
+    as_rank(monkeypatch, 1, 3)
+    with pytest.raises(ValueError, match=rf"state\['layout'\] = 'part {rank} of 3': this loader has 'part 1 of 3'"):
+        make(4).load_state_dict(loader.state_dict())
 
 
 def test_refuses_a_process_outside_the_group(monkeypatch: pytest.MonkeyPatch) -> None:

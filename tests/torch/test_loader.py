@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -130,6 +131,22 @@ def test_every_sampler_by_name(name: str) -> None:
 
 def _options(name: str) -> dict[str, Any]:
     return {key: value for key, value in example(name, 20).items() if key != "replacement"}
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="too many for interpreted code")
+def test_more_examples_than_float32_can_count() -> None:
+    n = 2**25 + 1
+    loader = avt.ImportanceLoader(range(n), 64, seed=0, endless=True, distributed=None)
+    beyond = set()
+    for item, index, weight in itertools.islice(loader, 20):
+        assert torch.equal(item, index) and index.dtype == torch.int64
+        assert torch.allclose(weight, torch.ones(64), rtol=1e-3)  # nothing is known yet
+        beyond |= {i for i in index.tolist() if i > 2**24 and i % 2}  # which are no float32
+        loader.update(index, 1.0 + index % 7)
+    assert len(beyond) > 100  # a quarter of 1280 is expected; fewer by 14 standard deviations
+    assert max(beyond) < n and loader.waiting == 0 and loader.gain > 0.0
+    with pytest.raises(ValueError, match=rf"index\[0\] = {n}: must be in \[0, {n}\)"):
+        loader.update([n], [1.0])
 
 
 def test_a_sampler_given_as_an_object() -> None:
@@ -521,6 +538,17 @@ def test_logs_what_there_is_to_watch() -> None:
     assert "uniform/floor" not in writer.seen
 
 
+def test_age_is_that_of_norms_and_not_of_draws() -> None:
+    loader = avt.ImportanceLoader(make_dataset(6), 6, seed=0, batches_per_epoch=20)  # all are drawn at each step
+    writer = Writer()
+    for step, (_, index, _) in enumerate(loader, start=1):
+        if step in (1, 2, 5):
+            loader.update(index, torch.ones(6))
+        loader.log(writer, step)
+    # Told of draws 1, 2 and 5, hence known of draws 2, 3 and 6; otherwise the last draw has told nothing of the norm.
+    assert writer.seen["avare/age"] == [(1.0, 2), (1.0, 3), (1.0, 6)]
+
+
 def test_lag_is_the_number_of_batches_drawn_ahead() -> None:
     loader = avt.ImportanceLoader(make_dataset(5000), 2, seed=0, num_workers=2)
     writer = Writer()
@@ -533,13 +561,23 @@ def test_lag_is_the_number_of_batches_drawn_ahead() -> None:
 
 def test_writes_to_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter
 
     loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
-    run(loader, 1, 3)
+    run(loader, 1, 8)
+    wanted = Writer()
     with SummaryWriter(str(tmp_path)) as writer:
-        loader.log(writer, 3)
-    assert any(tmp_path.iterdir())
+        loader.log(writer, 8)
+        loader.log(wanted, 8)
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    names = ("gain", "floor", "effective_sample_size", "age", "lag", "waiting")
+    assert set(found.Tags()["scalars"]) == {f"avare/{name}" for name in names} == set(wanted.seen)
+    for tag, ((value, _),) in wanted.seen.items():
+        (event,) = found.Scalars(tag)
+        assert event.step == 8
+        assert event.value == pytest.approx(value, rel=1e-6)  # float32
 
 
 # --- datasets and collate functions --------------------------------------------------------

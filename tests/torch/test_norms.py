@@ -100,9 +100,14 @@ def test_last_layer_with_one_output() -> None:
 
 
 def test_any_loss() -> None:
-    output = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    (gradient,) = torch.autograd.grad(functional.huber_loss(output, torch.zeros_like(output), reduction="sum"), output)
-    assert close(avt.from_output_grad(gradient), gradient.flatten(1).norm(dim=1))
+    generator = torch.Generator().manual_seed(0)
+    losses: list[Callable[..., Tensor]] = [functional.huber_loss, functional.l1_loss, functional.mse_loss]
+    for shape in ((4, 3, 2), (4, 3), (4,), (1, 5), (0, 2)):
+        output = (3.0 * torch.randn(shape, generator=generator)).requires_grad_()
+        target = torch.randn(shape, generator=generator)
+        for loss in losses:
+            (gradient,) = torch.autograd.grad(loss(output, target, reduction="sum"), output)
+            assert close(avt.from_output_grad(gradient), by_autograd(loss, output, target))
     assert torch.equal(avt.from_output_grad(torch.tensor([-2.0, 0.5])), torch.tensor([2.0, 0.5]))
 
 

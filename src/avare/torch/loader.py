@@ -158,9 +158,10 @@ class ImportanceLoader(DataLoader[Any]):
 
         ``gain``; ``floor``, the smallest probability, where the sampler has one;
         ``effective_sample_size`` of the weights of the last batch received, at most its size;
-        ``age``, the mean steps since the draw before, over the last batch drawn; ``lag``, the mean
-        steps between draw and update, over the last batch told; ``waiting``, how many examples
-        have been drawn and not told since. What is not known yet is left out.
+        ``age`` of the norms, the mean steps since the draw that they are of, over the examples of
+        the last batch drawn whose last draw was told; ``lag``, the mean steps between draw and
+        update, over the last batch told; ``waiting``, how many examples have been drawn and not
+        told since. What is not known is left out.
 
         Parameters
         ----------
@@ -247,5 +248,5 @@ def _check_options(sampler: Any, options: dict[str, Any]) -> None:
             f"in_order = {options['in_order']!r}: batches must come as they were drawn, or a state could not say which "
             "are still to come"
         )
-    for name in ("batch_sampler", "shuffle", "drop_last"):
+    for name in ("batch_sampler", "shuffle", "drop_last", "in_order"):  # older versions do not know the last
         options.pop(name, None)
