@@ -414,7 +414,9 @@ def test_a_shard_resumes_to_the_very_same_batches(
     twin.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert go(twin, 11, 30) == expected[11:]
     as_rank(monkeypatch, 1, 3)
-    with pytest.raises(ValueError, match=rf"state\['layout'\] = 'part {rank} of 3': this loader has 'part 1 of 3'"):
+    with pytest.raises(
+        ValueError, match=rf"state\['layout'\] = 'part {rank} of 3': this loader has 'part 1 of 3'; each"
+    ):
         make(4).load_state_dict(loader.state_dict())
 
 

@@ -283,7 +283,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                 raise ValueError(f"state lacks {key!r}: it is damaged, or not a loader's state")
         for key, own in expected.items():
             if state[key] != own:
-                raise ValueError(f"state[{key!r}] = {state[key]!r}: this loader has {own!r}")
+                hint = "; each sharded rank must save its own state, and load that" if key == "layout" else ""
+                raise ValueError(f"state[{key!r}] = {state[key]!r}: this loader has {own!r}{hint}")
         if not isinstance(state["sampler"], Mapping):
             raise ValueError(f"state['sampler'] is of type {type(state['sampler']).__name__}: it is damaged")
         stated, found = state["checksum"], _checksum({key: state[key] for key in (*expected, *_FIELDS)})

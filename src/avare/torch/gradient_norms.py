@@ -1,7 +1,7 @@
 """The gradient norm of each example over all parameters, exactly, from the backward pass that trains."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Self
 
 import torch
@@ -14,7 +14,10 @@ from avare.torch.layers.recomputed import Fallback, tensors_of
 from avare.torch.norms import NotFinite, check_not_finite
 
 _SPREADING = ("AddBackward0", "SubBackward0", "MulBackward0", "DivBackward0", "ExpandBackward0")
-_POSITIONS = "positions that all examples have in common go in once for each, as torch.arange(T).expand(n, T)"
+_POSITIONS = (
+    "positions that all examples have in common go in once for each, as torch.arange(T).expand(n, T), or exclude= leaves "
+    "them out"
+)
 
 
 class GradientNorms:
@@ -63,6 +66,13 @@ class GradientNorms:
         its gradients example by example; "loop" for the same where ``vmap`` does not know an
         operation, one example after another. Such a module must not draw random numbers; this
         is checked.
+    exclude
+        Parameters, and modules with all below them, that do not count, as if they were frozen; what
+        they are used for is not looked at. They are trained all the same.
+    recompute
+        Modules to be run a second time, with all below them, as ``fallback`` says ("vmap" if None),
+        although there are rules for what they are made of: say one in which the first dimension
+        is not the batch in places.
 
     Examples
     --------
@@ -77,7 +87,14 @@ class GradientNorms:
     tensor([70.,  2.])
     """
 
-    def __init__(self, model: nn.Module, *, fallback: Fallback | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        fallback: Fallback | None = None,
+        exclude: Iterable[nn.Module | nn.Parameter] = (),
+        recompute: Iterable[nn.Module] = (),
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model is of type {type(model).__name__}: must be a torch.nn.Module")
         if fallback not in (None, "vmap", "loop"):
@@ -90,16 +107,18 @@ class GradientNorms:
         for name, module in self._model.named_modules():
             _refuse(name, module)
         self._names = {parameter: name for name, parameter in self._model.named_parameters()}
-        self._places = list(_survey("", self._model, set()))
-        unknown = [(name, module) for name, module, rule in self._places if rule is None]
+        self._excluded = _members("exclude", exclude, self._model)
+        chosen = _members("recompute", recompute, self._model, modules=True)
+        self._places = list(_survey("", self._model, self._excluded, chosen, set()))
+        unknown = [(name, module) for name, module, rule in self._places if rule is None and module not in chosen]
         if unknown and fallback is None:
             raise ValueError(
                 f"no rule is known for the parameters of {', '.join(_owner(*each) for each in unknown)}: "
-                "fallback='vmap' runs such modules a second time, example by example"
+                "fallback='vmap' runs such modules a second time, example by example, exclude= leaves them out"
             )
         self._fallback: Fallback = fallback or "vmap"
         covered = {p for _, module, rule in self._places for p in module.parameters(recurse=rule is None)}
-        self._frozen = [parameter for parameter in self._names if parameter not in covered]
+        self._frozen = [parameter for parameter in self._names if parameter not in covered | self._excluded]
         self._handles: list[Any] = []
         self._called: list[nn.Module] = []  # in the forward pass at hand
         self._looked: list[nn.Module] | None = None  # those of the pass last looked at for uses that no module sees
@@ -123,7 +142,7 @@ class GradientNorms:
                     self._handles.append(module.register_forward_pre_hook(_Hook(self._entered), prepend=True))
             self._handles.append(self._model.register_forward_hook(_Hook(self._ended), with_kwargs=True))
             for parameter in self._names:
-                if parameter.requires_grad:
+                if parameter.requires_grad and parameter not in self._excluded:
                     self._handles.append(parameter.register_hook(_Reach(self._reached, parameter)))
         return self
 
@@ -225,7 +244,7 @@ class GradientNorms:
         _refuse(name, module)
         if (self._uses or self._reached) and not _in_backward():  # where parts of the model may be run again
             self.reset()
-        own = list(module.parameters(recurse=rule is None))
+        own = [p for p in module.parameters(recurse=rule is None) if p not in self._excluded]
         outputs = [_base(output)] if rule is not None else tensors_of(output)
         trained = any(parameter.requires_grad for parameter in own)
         if not trained or not any(each.requires_grad for each in outputs):
@@ -237,7 +256,8 @@ class GradientNorms:
             if use.is_of_a_vector and not _in_backward():
                 self._vectors[output.grad_fn] = _title(name, module), output.shape
         else:
-            use = _Use(name, module, None, Recomputed(module, args, kwargs, outputs, self._fallback), None)
+            kept = Recomputed(module, args, kwargs, outputs, self._fallback, self._excluded)
+            use = _Use(name, module, None, kept, None)
         for j, each in enumerate(outputs):
             if each.requires_grad:
                 each.register_hook(lambda gradient, j=j: self._arrived(use, j, gradient))
@@ -279,7 +299,7 @@ class GradientNorms:
             else:
                 _check_spread(node, source, vectors)
         for parameter, count in uses.items():
-            if parameter in known - whole and count > calls[parameter]:
+            if parameter in known - whole - self._excluded and count > calls[parameter]:
                 raise ValueError(self._unseen(parameter))
         self._looked = called
 
@@ -323,6 +343,8 @@ class GradientNorms:
         summed: dict[nn.Parameter, list[Part]] = {}
         for use in self._uses:
             for parameter, part in use.parts():
+                if parameter in self._excluded:
+                    continue
                 (written if parameter in written else summed).setdefault(parameter, []).append(part)
         total = torch.zeros(count, device=self._uses[0].device)
         for parameter, parts in summed.items():
@@ -432,19 +454,35 @@ class _Reach:
         self._reached.add(self._parameter)
 
 
-def _survey(name: str, module: nn.Module, visited: set[nn.Module]) -> Iterator[tuple[str, nn.Module, Rule | None]]:
+def _survey(
+    name: str, module: nn.Module, excluded: set[Any], chosen: set[Any], visited: set[nn.Module]
+) -> Iterator[tuple[str, nn.Module, Rule | None]]:
     """The modules to look at, each once, with their rules; those without rule stand for all below them."""
     if module in visited:  # under another parent: a second hook would count its gradient twice
         return
     visited.add(module)
-    rule = rule_of(module)
+    rule = rule_of(module) if module not in chosen else None
     if rule is not None:
         yield name, module, rule
-    elif any(parameter.requires_grad for parameter in _own(module)):
+    elif module in chosen or any(p.requires_grad and p not in excluded for p in _own(module)):
         yield name, module, None
     else:
         for child_name, child in module.named_children():
-            yield from _survey(f"{name}.{child_name}" if name else child_name, child, visited)
+            yield from _survey(f"{name}.{child_name}" if name else child_name, child, excluded, chosen, visited)
+
+
+def _members(argument: str, members: Iterable[Any], model: nn.Module, *, modules: bool = False) -> set[Any]:
+    """The parameters that were named by themselves or by modules, or the modules; checked to be the model's own."""
+    known = {*model.modules(), *(() if modules else model.parameters())}
+    found: set[Any] = set()
+    for place, member in enumerate(members):
+        if not isinstance(member, nn.Module if modules else nn.Module | nn.Parameter):
+            kind = "a module" if modules else "a module or a parameter"
+            raise TypeError(f"{argument}[{place}] is of type {type(member).__name__}: must be {kind} of the model")
+        if member not in known:
+            raise ValueError(f"{argument}[{place}] ({type(member).__name__}) is not part of the model")
+        found.update([member] if modules or isinstance(member, nn.Parameter) else member.parameters())
+    return found
 
 
 def _own(module: nn.Module) -> Iterator[nn.Parameter]:
