@@ -15,8 +15,8 @@ from avare.torch.norms import NotFinite, check_not_finite
 
 _SPREADING = ("AddBackward0", "SubBackward0", "MulBackward0", "DivBackward0", "ExpandBackward0")
 _POSITIONS = (
-    "positions that all examples have in common go in once for each, as torch.arange(T).expand(n, T), or exclude= leaves "
-    "them out"
+    "positions that all examples have in common go in once for each, as torch.arange(T).expand(n, T), or exclude= "
+    "leaves them out"
 )
 
 
@@ -291,6 +291,7 @@ class GradientNorms:
             return
         known = {p for _, each, rule in self._places if rule is not None for p in each.parameters(recurse=False)}
         whole = {p for _, each, rule in self._places if rule is None for p in each.parameters()}
+        watched = known - whole - self._excluded
         calls = Counter(parameter for each in called for parameter in each.parameters(recurse=False))
         uses: Counter[nn.Parameter] = Counter()
         for node, source in _edges(output):
@@ -299,7 +300,7 @@ class GradientNorms:
             else:
                 _check_spread(node, source, vectors)
         for parameter, count in uses.items():
-            if parameter in known - whole - self._excluded and count > calls[parameter]:
+            if parameter in watched and count > calls[parameter]:
                 raise ValueError(self._unseen(parameter))
         self._looked = called
 
