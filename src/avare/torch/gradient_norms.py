@@ -213,8 +213,8 @@ class GradientNorms:
             norms *= count
         if factors is not None:
             norms /= factors.to(norms)
-        wrong = (~torch.isfinite(norms)).nonzero() if not_finite == "raise" else ()
-        if len(wrong):
+        wrong = (~torch.isfinite(norms)).nonzero()
+        if len(wrong) and not_finite == "raise":
             raise ValueError(f"norms[{wrong[0].item()}] = {norms[wrong[0]].item()}: the gradient is not finite")
         self.reset()
         return norms
