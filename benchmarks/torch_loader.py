@@ -28,7 +28,7 @@ SHAPES = {"MLP": (784,), "CNN": (1, 28, 28)}
 LIMITS = {("MLP", "output_norms"): 1.05, ("MLP", "GradientNorms"): 1.25, ("CNN", "GradientNorms"): 1.8}
 MEANING = (
     f"Median time of a training step on shuffled batches of {BATCH_SIZE}, and over it, that of one on drawn batches, "
-    "with norms and update."
+    "with norms and update. MLP: 784-512-256-10; CNN: 2 convolutions and 2 linear layers on 28 × 28."
 )
 Step = Callable[[], object]
 
