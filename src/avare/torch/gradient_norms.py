@@ -40,7 +40,8 @@ class GradientNorms:
 
     - The batch is the first dimension of what goes into each layer and comes out of it, and
       no example's loss depends on another example: BatchNorm is refused, but in evaluation
-      mode, where it is a factor and an offset.
+      mode, where it is a factor and an offset. Positions that all examples have in common go into
+      an embedding as ``torch.arange(T).expand(n, T)``; without, they are refused where that is seen.
     - The loss is the mean, or the sum, over the batch of weight times the example's own loss.
 
     A parameter used several times, by one module or by many, counts once, with the sum of
