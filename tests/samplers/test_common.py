@@ -296,6 +296,9 @@ def test_refuses_other_states_and_stays_as_it_was(make: Make) -> None:
         (make(40, 7, seed=9).state_dict(), r"state\['batch_size'\] = 7: this sampler has 6"),
         (altered(state, moments=moments), "it is damaged"),
         (altered(state, steps=11), "it is damaged"),
+        (altered(state, steps=None), "it is damaged"),
+        (altered(state, steps=10**30), "it is damaged"),
+        (altered(state, moments=[1.0, [2.0]]), "it is damaged"),
         (altered(state, generator=json.dumps(generator)), "it is damaged"),
         (altered(state, checksum=1), "it is damaged"),
         (without(state, "checksum"), "state lacks 'checksum'"),
@@ -377,6 +380,15 @@ def test_updates_may_come_late_in_part_or_not_at_all(make: Make) -> None:
     for _ in range(100):  # drawn ahead, and never told
         sampler.sample()
     assert len(sampler._pending) == 64
+    sampler.keep(80)
+    for _ in range(100):
+        sampler.sample()
+    assert len(sampler._pending) == 80
+    sampler.keep(3)
+    sampler.sample()
+    assert len(sampler._pending) == 3
+    with pytest.raises(ValueError, match="batches = 0: must be at least 1"):
+        sampler.keep(0)
 
 
 @every_sampler

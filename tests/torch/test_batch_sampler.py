@@ -1,5 +1,6 @@
 """The parts, in a DataLoader of one's own."""
 
+import itertools
 import pickle
 from typing import Any
 
@@ -89,6 +90,18 @@ def test_what_is_never_told_is_forgotten_in_the_end() -> None:
     assert len(batches.state_dict()["ahead_indices"]) == 1024
 
 
+def test_all_are_remembered_where_receipts_are_told() -> None:
+    batches = make(seed=0, endless=True)
+    batches.expect_receipts()
+    drawn = [pairs.indices.tolist() for pairs in itertools.islice(batches, 1200)]
+    for _ in range(3):
+        batches.receive()
+    assert batches.state_dict()["ahead_indices"].tolist() == drawn[3:]
+    batches.update(drawn[3], np.ones(8))  # does not count as receipt, but for the gain
+    assert len(batches.state_dict()["ahead_indices"]) == 1197
+    assert batches.sampler.gain > 0.0
+
+
 def test_indexed_wants_pairs() -> None:
     indexed = avt.Indexed(rows())
     assert len(indexed) == 50
@@ -114,7 +127,7 @@ def test_visits_against_a_plain_count() -> None:
     waiting: set[int] = set()
     for step in range(1, 200):
         drawn = generator.integers(9, size=4)
-        ages = [step - last[int(i)] for i in dict.fromkeys(drawn.tolist()) if i in last]
+        ages = [step - last[int(i)] for i in dict.fromkeys(drawn.tolist()) if i in last and i not in waiting]
         visits.draw(drawn, step)
         assert visits.age == pytest.approx(np.mean(ages) if ages else np.nan, nan_ok=True)
         last.update(dict.fromkeys(drawn.tolist(), step))

@@ -1,6 +1,6 @@
 """The gain to expect, against its definition; and that nothing is disturbed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import avare.torch as avt
 from avare import diagnostics
@@ -114,6 +114,46 @@ def test_losses_of_ones_own_and_modules_without_a_rule() -> None:
     assert sizes.gain == pytest.approx(1.0)  # a model without parameters has an output all the same
 
 
+class Items(Dataset[Any]):
+    """What no default makes batches of."""
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> str:
+        return str(index)
+
+
+def pairs_of(items: list[str]) -> Any:
+    """Inputs by name, and targets."""
+    x, y = data()[[int(item) for item in items]]
+    return {"low": x[:, :2], "high": x[:, 2:], "factor": 1.0}, y
+
+
+class Parts(nn.Module):
+    """Takes several arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, low: Tensor, high: Tensor, factor: float = 1.0) -> Tensor:
+        return torch.as_tensor(self.net(torch.cat([low, high], dim=1)) * factor)
+
+
+@pytest.mark.parametrize("norms", ["output", "exact"])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_items_of_any_kind_and_inputs_of_several_tensors(norms: Any, workers: int) -> None:
+    loss = nn.CrossEntropyLoss()
+    wanted = avt.diagnose(net(), loss, data(), 7, norms=norms)
+    named = avt.diagnose(Parts(), loss, Items(), 7, norms=norms, collate_fn=pairs_of, num_workers=workers)
+    x, y = data().tensors
+    in_turn = avt.diagnose(Parts(), loss, [((a[:2], a[2:]), b) for a, b in zip(x, y, strict=True)], 7, norms=norms)
+    assert named.gain == pytest.approx(wanted.gain, rel=1e-5) == in_turn.gain
+    assert named.quantiles == pytest.approx(wanted.quantiles, rel=1e-4)
+
+
 def test_it_says_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
     def of(values: list[float]) -> str:
         rows = TensorDataset(torch.tensor(values)[:, None], torch.zeros(len(values), 1))
@@ -136,6 +176,19 @@ def test_it_says_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "\r30 of 50 examples\r50 of 50 examples\n"
 
 
+class Stream(IterableDataset[Any]):
+    """Knows how much there is to come, but cannot be asked for it by index."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(data(4))
+
+
 def any_of(value: Any) -> Any:
     """A value that the types forbid."""
     return value
@@ -147,6 +200,7 @@ def any_of(value: Any) -> Any:
         (lambda: avt.diagnose([], nn.MSELoss(), data()), TypeError, "model is of type list"),
         (lambda: avt.diagnose(net(), any_of(3), data()), TypeError, "loss_fn is of type int: must be callable"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), iter([])), TypeError, "dataset is of type list_iterator"),
+        (lambda: avt.diagnose(net(), nn.MSELoss(), Stream()), TypeError, "an IterableDataset: examples that come in"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), []), ValueError, "dataset is empty"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), data(), norms=any_of("all")), ValueError, "norms = 'all': must be"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), data(), 0), ValueError, "batch_size = 0"),
@@ -154,6 +208,8 @@ def any_of(value: Any) -> Any:
         (lambda: avt.diagnose(net(), nn.MSELoss(), data(), progress=any_of(1)), TypeError, "progress = 1"),
         (lambda: avt.diagnose(net(), lambda z, y: z.sum(), data()), ValueError, r"loss_fn gives shape \(\) for 50"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), [torch.zeros(4)]), ValueError, r"does not give pairs"),
+        (lambda: avt.diagnose(net(), nn.MSELoss(), [("a", 1)]), ValueError, "gives inputs of type tuple: must be tens"),
+        (lambda: avt.diagnose(net(), nn.MSELoss(), data(), num_workers=-1), ValueError, "num_workers = -1"),
         (lambda: avt.diagnose(nn.ReLU(), nn.MSELoss(), data(), norms="exact"), ValueError, "no parameters"),
         (
             lambda: avt.diagnose(nn.PReLU(), nn.MSELoss(), data(), norms="exact"),

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -74,17 +75,29 @@ def alone() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What was saved by two processes, of which one died some steps later."""
-    folder = tmp_path_factory.mktemp("death") / "run"
-    (code, complaint), (died, _) = finish(start(folder, 2, steps=STEPS, save=SAVED, die_at=DEATH, timeout=15))
-    assert died == 3
-    assert code not in (0, 3) and ("Error" in complaint)  # it ended, with an error, and did not wait for ever
+    folder, timeout = tmp_path_factory.mktemp("death") / "run", 15
+    survivor, victim = start(folder, 2, steps=STEPS, save=SAVED, die_at=DEATH, timeout=timeout)
+    try:
+        assert victim.wait(timeout=150) == 3
+        # It ends by itself, with the process group's error; the rest is for Python to come to its end.
+        _, complaint = survivor.communicate(timeout=timeout + 30)
+    finally:
+        for process in (survivor, victim):
+            process.kill()
+            process.communicate()
+    assert survivor.returncode not in (0, 3)
+    errors = r"^(\[rank0\]: )?(RuntimeError|torch\.distributed\.Dist\w+Error): .*(gloo|peer|timed? ?out)"
+    assert re.search(errors, complaint, re.IGNORECASE | re.MULTILINE), complaint
     assert not (folder / "rank0.pt").exists()
     return folder / "checkpoint.pt"
 
 
 def check_as_alone(found: list[dict[str, Any]], alone: dict[str, Any], first: int = 0) -> None:
     assert joined(found) == alone["drawn"][first:]
+    message = "all_gather", 16 * WHOLE_BATCH // len(found)  # bytes, of this rank's part of the batch
     for each in found:
+        if "sent" in each:
+            assert each["sent"] == [message] * (STEPS - first)  # one a step
         assert each["gain"] == pytest.approx(alone["gain"], rel=1e-9)
         for name, value in alone["model"].items():
             # Sums in another order: errors of 1e-16 a step, in 200 steps.
@@ -112,11 +125,13 @@ def test_two_processes(checkpoint: Path, alone: dict[str, Any], tmp_path: Path) 
         assert "has drawn other batches" in each["apart"]
         assert "index has length 8: must be at most 4" in each["too many"]
         assert each["object"] == (4, -(-N // 8))
-        assert each["gathered by shards"] == 0
+        assert each["sent by shards"] == each["sent by shards at first"] == [("all_gather_object", 0)]
+        assert "n = 204 on rank 1 and 203 on rank 0" in each["other n"]
         assert "this rank draws from" in each["elsewhere"]
         assert "cannot be drawn without replacement" in each["too large"]
         assert "1 examples cannot be shared by 2 ranks" in each["too few"]
     assert zero["unseeded"] == one["unseeded"]
+    assert zero["outside"] == "no error" and "this process is not a member of it" in one["outside"]
     assert zero["refused"].startswith("ValueError: rank 1 was told norms")
     assert one["refused"].startswith("ValueError: norms[2] = nan")
     assert (zero["shard size"], one["shard size"]) == (102, 101)
@@ -144,6 +159,11 @@ def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_rank", lambda group=None: rank)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda group=None: world)
+
+    def agreed(found: list[Any], value: Any, group: Any = None) -> None:
+        found[:] = [value] * world
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", agreed)
 
 
 class Threads:
@@ -233,10 +253,13 @@ def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
         loader = avt.ImportanceLoader(make_dataset(), 4, seed=0)
         _, index, _ = next(iter(loader))
         before = repr(loader.state_dict())
-        for wrong in (math.nan, -1.0, math.inf):
+        for wrong in (math.nan, -1.0, math.inf, None):
             norms = torch.ones(4)
-            norms[2] = wrong if rank == 1 else 1.0
-            with pytest.raises(ValueError, match="norms") as caught:
+            if wrong is not None:
+                norms[2] = wrong if rank == 1 else 1.0
+            elif rank == 1:
+                norms = norms.to("meta")  # which fails otherwise than by a check
+            with pytest.raises((ValueError, NotImplementedError)) as caught:
                 loader.update(index, norms)
             found.append(str(caught.value))
         with pytest.raises(ValueError, match="index has length 8: must be at most 4"):
@@ -244,11 +267,17 @@ def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
         assert repr(loader.state_dict()) == before
         loader.update(index[: 1 + rank], torch.ones(1 + rank))  # in part, and of different lengths
         assert loader.waiting == 12 - 6
+        norms = torch.ones(4)
+        if rank == 1:
+            norms[2:] = math.nan
+        loader.update(index, norms, not_finite="skip")
+        assert loader.waiting == 2  # on every rank
         return found
 
     zero, one, two = Threads(monkeypatch, 3).run(refuse)
-    assert zero == two == ["rank 1 was told norms that it cannot take: nothing has changed on any rank"] * 3
-    assert [text.split(":")[0] for text in one] == ["norms[2] = nan", "norms[2] = -1.0", "norms[2] = inf"]
+    assert zero == two == ["rank 1 was told norms that it cannot take: nothing has changed on any rank"] * 4
+    assert [text.split(":")[0] for text in one[:3]] == ["norms[2] = nan", "norms[2] = -1.0", "norms[2] = inf"]
+    assert "meta" in one[3]
 
 
 def test_ranks_that_draw_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,11 +300,27 @@ def test_ranks_that_draw_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     def samplers(rank: int) -> Any:
         avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 8, p_min=rank / N))
 
+    def examples(rank: int) -> Any:
+        avt.AvareBatchSampler(N + rank, 4, seed=0, distributed="sharded")
+
+    def epochs(rank: int) -> Any:
+        avt.AvareBatchSampler(N, 4, seed=0, endless=rank == 1, distributed="sharded")
+
+    def modes(rank: int) -> Any:
+        mode: Mode = "sharded" if rank else "replicated"
+        avt.AvareBatchSampler(N, 4, seed=0, distributed=mode)
+
     for action in (differ, draw_ahead):
         zero, one = Threads(monkeypatch, 2).run(action)
         assert type(zero) is type(one) is RuntimeError
         assert "rank 1 has drawn other batches than rank 0" in str(zero)
-    for action, message in ((seeds, "seed = 1 on rank 1 and 0 on rank 0"), (samplers, "p_min=")):
+    for action, message in (
+        (seeds, "seed = 1 on rank 1 and 0 on rank 0"),
+        (samplers, "p_min="),
+        (examples, "n = 204 on rank 1 and 203 on rank 0"),
+        (epochs, "batches_per_epoch = None on rank 1 and 26 on rank 0"),
+        (modes, "distributed = 'sharded' on rank 1 and 'replicated' on rank 0"),
+    ):
         for error in Threads(monkeypatch, 2).run(action):
             assert type(error) is ValueError and message in str(error)
 
@@ -299,6 +344,9 @@ def test_what_a_shard_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         avt.AvareBatchSampler(N, 102, distributed="sharded")
     with pytest.raises(ValueError, match="1 examples cannot be shared by 2 ranks"):
         avt.AvareBatchSampler(1, 1, distributed="sharded")
+    as_rank(monkeypatch, 0, 2)  # which has one more, and must not wait for the other
+    with pytest.raises(ValueError, match="102 of 101 examples cannot be drawn without replacement"):
+        avt.AvareBatchSampler(N, 102, distributed="sharded")
 
 
 @pytest.mark.parametrize(("n", "world"), [(7, 3), (8, 3), (9, 3), (5, 5), (4, 1)])
@@ -336,6 +384,48 @@ def test_shards_of_unequal_sizes_are_unbiased_by_enumeration(
         for sample, chance in law.items():
             mean += chance * (weights[sample] @ g[list(sample)]) / size / world  # what DDP averages
     assert np.allclose(mean, g.mean(axis=0), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_shard_resumes_to_the_very_same_batches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rank: int, workers: int
+) -> None:
+    as_rank(monkeypatch, rank, 3)
+
+    def make(seed: int) -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(
+            make_dataset(), 6, seed=seed, distributed="sharded", endless=True, num_workers=workers
+        )
+
+    def go(loader: avt.ImportanceLoader, first: int, last: int) -> list[Any]:
+        drawn = []
+        for step, (_, index, weight) in enumerate(itertools.islice(loader, last - first), start=first):
+            drawn.append((index.tolist(), weight.tolist()))
+            loader.update(index, np.exp(2.0 * np.sin(1.7 * index.numpy() + step)))
+        return drawn
+
+    whole, loader, twin = make(4), make(4), make(5)
+    expected = go(whole, 0, 30)
+    assert go(loader, 0, 11) == expected[:11]
+    torch.save(loader.state_dict(), tmp_path / "state.pt")
+    twin.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert go(twin, 11, 30) == expected[11:]
+    as_rank(monkeypatch, 1, 3)
+    with pytest.raises(
+        ValueError, match=rf"state\['layout'\] = 'part {rank} of 3': this loader has 'part 1 of 3'; each"
+    ):
+        make(4).load_state_dict(loader.state_dict())
+
+
+def test_refuses_a_process_outside_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_rank(monkeypatch, -1, -1)  # which is what torch says of it
+    modes: list[Mode] = ["auto", "replicated", "sharded"]
+    for mode in modes:
+        with pytest.raises(ValueError, match="process_group: this process is not a member of it"):
+            avt.AvareBatchSampler(10, 2, distributed=mode, process_group=object())
+    assert len(avt.AvareBatchSampler(10, 2, distributed=None)) == 5
 
 
 def test_refuses_what_has_no_process_group() -> None:

@@ -50,13 +50,23 @@ def test_the_plain_example_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     assert "".join(parts) == whole
 
 
+TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
 @pytest.mark.slow
-def test_the_examples_on_two_processes() -> None:
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    assert gain_in(run("examples/torch_plain.py", launcher=launcher)) > 1.3
+def test_the_plain_example_on_two_processes() -> None:
+    assert gain_in(run("examples/torch_plain.py", launcher=TWO)) > 1.3
+
+
+@pytest.mark.slow
+def test_accelerate_on_two_processes() -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     alone = run("examples/torch_accelerate.py", "--epochs", "2")
-    assert gain_in(run("examples/torch_accelerate.py", "--epochs", "2", launcher=launcher)) == gain_in(alone)
+    assert gain_in(run("examples/torch_accelerate.py", "--epochs", "2", launcher=TWO)) == gain_in(alone)
+
+
+@pytest.mark.slow
+def test_lightning_on_two_processes() -> None:
     pytest.importorskip("lightning", reason="lightning is not installed")
     one, two = (run("examples/torch_lightning.py", "--epochs", "2", "--devices", devices) for devices in ("1", "2"))
     assert gain_in(one) == gain_in(two) > 1.0

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 import pickle
 import tempfile
 import warnings
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset
 
 import avare.torch as avt
 from avare.torch.layers import parts
@@ -34,13 +36,17 @@ def losses(output: Any) -> Tensor:
     return (flat.square() + factors * flat).sum(dim=1)
 
 
-def one_by_one(model: nn.Module, x: Tensor) -> Tensor:
+def one_by_one(model: nn.Module, x: Tensor, autocast: torch.dtype | None = None) -> Tensor:
     """The norm of the gradient of each example, from a pass of its own, in float64."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     result = []
     for j in range(len(x)):
-        gradients = torch.autograd.grad(losses(model(x[j : j + 1])).sum(), trained, allow_unused=True)
-        result.append(torch.sqrt(sum(g.double().square().sum() for g in gradients if g is not None)))
+        with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+            output = model(x[j : j + 1])
+        output = output if autocast is None else output.float()
+        gradients = torch.autograd.grad(losses(output).sum(), trained, allow_unused=True)
+        found = [g.to_dense() if g.is_sparse else g for g in gradients if g is not None]
+        result.append(torch.sqrt(sum(g.double().square().sum() for g in found)))
     return torch.stack(result) if result else torch.zeros(0)
 
 
@@ -128,13 +134,22 @@ def test_convolutions(data: st.DataObject) -> None:
         assert agree(model, torch.randn(data.draw(st.integers(1, 3)), 2 * groups, *size))
 
 
-@given(st.integers(1, 4), st.lists(st.integers(1, 6), max_size=2), st.sampled_from([None, 0, 2]))
-def test_embedding(n: int, positions: list[int], padding: int | None) -> None:
+@given(
+    st.integers(1, 4),
+    st.lists(st.integers(1, 6), max_size=2),
+    st.sampled_from([None, 0, 2]),
+    st.sampled_from([None, 0.7]),
+    st.booleans(),
+    st.sampled_from([torch.int32, torch.int64]),
+)
+def test_embedding(
+    n: int, positions: list[int], padding: int | None, max_norm: float | None, sparse: bool, kind: torch.dtype
+) -> None:
     torch.manual_seed(n)
-    model = nn.Embedding(4, 3, padding_idx=padding)
+    model = nn.Embedding(4, 3, padding_idx=padding, max_norm=max_norm, sparse=sparse)
     nn.init.normal_(model.weight)  # also of the padding, whose gradient is none whatever it is
     with limited(20):
-        assert agree(model, torch.randint(0, 4, (n, *positions)))
+        assert agree(model, torch.randint(0, 4, (n, *positions), dtype=kind))
 
 
 NORMALIZATIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
@@ -154,17 +169,51 @@ NORMALIZATIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
 TRAINED = {"all": ("weight", "bias"), "weight": ("weight",), "bias": ("bias",)}
 
 
+def draw_parameters(model: nn.Module, trained: str) -> None:
+    """At random, running statistics included."""
+    for key, parameter in model.named_parameters():
+        nn.init.normal_(parameter).requires_grad_(key in TRAINED[trained])
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            buffer.uniform_(0.5, 2.0)
+
+
+@given(st.data())
+def test_normalizations_of_any_shape(data: st.DataObject) -> None:
+    sizes = st.integers(1, 4)
+    n, channels, groups = data.draw(sizes), data.draw(sizes), data.draw(st.integers(1, 3))
+    places = data.draw(st.lists(sizes, min_size=1, max_size=3))
+    last = data.draw(st.lists(sizes, min_size=1, max_size=2))
+    affine, dimensions = data.draw(st.booleans()), len(places)
+    kind = data.draw(st.sampled_from(["layer", "root mean square", "group", "instance", "batch"]))
+    model: nn.Module
+    if kind in ("layer", "root mean square"):
+        assume(kind != "layer" or np.prod(last) > 1)  # of a single number, all that is left is rounding
+        model = nn.LayerNorm(last, bias=affine) if kind == "layer" else nn.RMSNorm(last)
+        shape = (n, *places[: data.draw(st.integers(0, 2))], *last)
+    elif kind == "group":
+        places = places[: data.draw(st.integers(0, 2))]
+        assume(channels * np.prod(places) > 1)
+        model, shape = nn.GroupNorm(groups, groups * channels), (n, groups * channels, *places)
+    elif kind == "instance":
+        assume(np.prod(places) > 1)
+        kinds = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+        model, shape = kinds[dimensions - 1](channels, affine=True), (n, channels, *places)
+    else:
+        model = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dimensions - 1](channels).eval()
+        shape = (n, channels, *places)
+    torch.manual_seed(n)
+    draw_parameters(model, data.draw(st.sampled_from(["all", "weight"])))
+    assert agree(model, torch.randn(shape))
+
+
 @pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("name", NORMALIZATIONS)
 def test_normalizations(name: str, trained: str) -> None:
     torch.manual_seed(0)
     make, shape = NORMALIZATIONS[name]
     model = make()
-    for key, parameter in model.named_parameters():
-        nn.init.normal_(parameter).requires_grad_(key in TRAINED[trained])
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            buffer.uniform_(0.5, 2.0)
+    draw_parameters(model, trained)
     if any(parameter.requires_grad for parameter in model.parameters()):
         assert agree(model, torch.randn(4, *shape))
 
@@ -346,6 +395,34 @@ def test_a_module_called_again(layer: nn.Module, norm: nn.Module, shape: tuple[i
         assert agree(Repeated(layer, norm), torch.randn(4, *shape))
 
 
+def test_a_module_under_several_parents() -> None:
+    torch.manual_seed(0)
+    layer, norm, scaled = nn.Linear(4, 4), nn.LayerNorm(4), nn.PReLU()
+    model = nn.Sequential(
+        nn.Sequential(layer, norm, nn.Tanh(), scaled), nn.Sequential(layer, scaled), nn.ModuleList([norm, layer])[1]
+    )
+    assert agree(model, torch.randn(5, 4), fallback="vmap")
+
+    class Coder(nn.Module):
+        def __init__(self, embedding: nn.Embedding, outputs: int) -> None:
+            super().__init__()
+            self.embedding, self.layer = embedding, nn.Linear(4, outputs)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.layer(self.embedding(x)))
+
+    class Translation(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            embedding = nn.Embedding(7, 4)
+            self.encoder, self.decoder = Coder(embedding, 3), Coder(embedding, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.encoder(x) * self.decoder(x.flip(1)))
+
+    assert agree(Translation(), torch.randint(0, 7, (4, 5)))
+
+
 def test_an_embedding_called_again() -> None:
     torch.manual_seed(0)
     embedding = nn.Embedding(5, 3)
@@ -410,6 +487,30 @@ def test_uses_that_no_module_sees_are_told() -> None:
     losses(model[2](hidden)).mean().backward()
     with pytest.raises(ValueError, match=r"0\.weight is used other than by a call"):
         norms()
+
+
+def test_uses_that_no_module_sees_are_told_when_they_come_later() -> None:
+    class Later(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.one, self.two, self.way = nn.Linear(4, 4), nn.Linear(4, 4), ""
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.two(self.one(x)) if self.way != "fewer" else self.one(x)
+            if self.way:
+                h = h + functional.linear(x, self.one.weight)
+            return torch.as_tensor(h)
+
+    for way, passes in (("fewer", 1), ("more", 32)):  # other modules than before are called; the same
+        model, x = Later(), batch(mlp)
+        norms = avt.GradientNorms(model).attach()
+        for _ in range(5):
+            losses(model(x)).mean().backward()
+            norms()
+        model.way = way
+        with pytest.raises(ValueError, match=r"one\.weight is used other than by a call"):
+            [model(x) for _ in range(passes)]
 
 
 # --- modules without a rule ------------------------------------------------------------------
@@ -580,6 +681,98 @@ def test_fallback_asked_after_the_step() -> None:
         norms()
 
 
+# --- by choice -------------------------------------------------------------------------------
+
+
+def without(model: nn.Module, x: Tensor, *excluded: nn.Parameter) -> Tensor:
+    """The norms, if some parameters were frozen."""
+    for parameter in excluded:
+        parameter.requires_grad_(False)
+    wanted = one_by_one(model, x)
+    for parameter in excluded:
+        parameter.requires_grad_(True)
+    return wanted
+
+
+@pytest.mark.parametrize("names", [["0"], ["0.weight"], ["2.bias", "2.weight"], ["2"], ["0.bias", "2"]])
+def test_what_is_excluded_does_not_count_and_is_trained(names: list[str]) -> None:
+    model, plain, x = mlp(), mlp(), batch(mlp)
+    modules = dict(model.named_modules())
+    chosen = [modules[name] if name in modules else model.get_parameter(name) for name in names]
+    excluded = [p for each in chosen for p in ([each] if isinstance(each, nn.Parameter) else each.parameters())]
+    norms = avt.GradientNorms(model, exclude=chosen).attach()
+    losses(model(x)).mean().backward()
+    assert torch.allclose(norms().double(), without(model, x, *excluded), rtol=1e-5)
+    losses(plain(x)).mean().backward()
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
+
+
+def test_what_is_excluded_needs_no_rule() -> None:
+    for name in ("scaled", "prelu"):
+        model, x = Around(inner(name)), batch(Around)
+        own = [parameter for key, parameter in model.inner.named_parameters() if "." not in key]
+        norms = avt.GradientNorms(model, exclude=iter(own)).attach()
+        losses(model(x)).mean().backward()
+        assert torch.allclose(norms().double(), without(model, x, *own), rtol=1e-4)
+    scaled = Around(inner("scaled"))
+    weight = scaled.inner.layer.weight  # of a layer within what is run a second time
+    norms = avt.GradientNorms(scaled, exclude=[weight], fallback="vmap").attach()
+    losses(scaled(batch(Around))).mean().backward()
+    assert torch.allclose(norms().double(), without(scaled, batch(Around), weight), rtol=1e-4)
+
+    class Twice(Functional):  # a weight whose second use no module sees, beside another layer
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(7, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.layer(super().forward(x)))
+
+    model, words = Twice(), torch.randint(0, 7, (4, 5))
+    norms = avt.GradientNorms(model, exclude=[model.embedding]).attach()
+    losses(model(words)).mean().backward()
+    assert torch.allclose(norms().double(), without(model, words, model.embedding.weight), rtol=1e-4)
+
+
+def test_positions_in_common_may_be_excluded_or_run_again() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.output = Positions("added"), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.output(self.words(x)))
+
+    for n in (3, 5):
+        model, x = Reader(), torch.randint(0, 7, (n, 5))
+        norms = avt.GradientNorms(model, exclude=[model.words.place]).attach()
+        losses(model(x)).mean().backward()
+        assert torch.allclose(norms().double(), without(model, x, model.words.place.weight), rtol=1e-4)
+        norms.detach()
+        assert agree(model, x, recompute=[model.words])
+        assert agree(model, x, recompute=[model.words], fallback="loop")
+
+
+@pytest.mark.parametrize("make", [mlp, cnn])
+def test_what_has_a_rule_may_be_run_again(make: Make) -> None:
+    model = make()
+    assert agree(model, batch(make), recompute=[model[0]])
+    assert agree(model, batch(make), recompute=[model])
+
+
+def test_refuses_choices_that_are_not_of_the_model() -> None:
+    model = mlp()
+    with pytest.raises(ValueError, match=r"exclude\[1\] \(Linear\) is not part of the model"):
+        avt.GradientNorms(model, exclude=[model[0], nn.Linear(4, 3)])
+    with pytest.raises(ValueError, match=r"recompute\[0\] \(Linear\) is not part of the model"):
+        avt.GradientNorms(model, recompute=[nn.Linear(4, 3)])
+    with pytest.raises(TypeError, match=r"exclude\[0\] is of type str: must be a module or a parameter of the model"):
+        avt.GradientNorms(model, exclude=["0.weight"])
+    with pytest.raises(TypeError, match=r"recompute\[0\] is of type Parameter: must be a module of the model"):
+        avt.GradientNorms(model, recompute=[model[0].weight])
+
+
 # --- precision -------------------------------------------------------------------------------
 
 
@@ -599,16 +792,18 @@ def test_bfloat16_is_widened() -> None:
     assert torch.allclose(found.double(), one_by_one(wide, x.float()), rtol=0.1)
 
 
-@pytest.mark.parametrize("name", ["mlp", "text", "scaled"])
-def test_autocast(name: str) -> None:
-    make: Any = {"mlp": mlp, "text": text, "scaled": lambda: Around(Scaled())}[name]
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.02), (torch.float16, 0.003)])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "text", "scaled"])
+def test_autocast(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    make: Any = {"mlp": mlp, "cnn": cnn, "text": text, "scaled": lambda: Around(Scaled())}[name]
     model, x = make(), batch(make)
-    wanted = one_by_one(model, x)
-    with avt.GradientNorms(model, fallback="vmap") as norms, torch.autocast("cpu", dtype=torch.bfloat16):
-        losses(model(x).float()).mean().backward()
-        found = norms()  # also within
+    # The same roundings to 8 or 11 bits, but for sums in another order: some units in the last place.
+    wanted = one_by_one(model, x, dtype)
+    with avt.GradientNorms(model, fallback="vmap") as norms, torch.autocast("cpu", dtype=dtype):
+        losses(model(x).float()).sum().backward()
+        found = norms(reduction="sum")  # also within
     assert found.dtype == torch.float32
-    assert torch.allclose(found.double(), wanted, rtol=0.1)  # as above
+    assert torch.allclose(found.double(), wanted, rtol=tolerance)
 
 
 def test_layers_of_several_precisions() -> None:
@@ -921,19 +1116,58 @@ def test_more_inputs_without_a_batch() -> None:
         norms()
 
 
-def test_batches_that_do_not_agree() -> None:
-    class Positions(nn.Module):
+class Positions(nn.Module):
+    """Words and where they stand, by one way or another to add what all examples have in common."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.place, self.way = nn.Embedding(7, 4), nn.Embedding(5, 4), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1])
+        if self.way == "of each":
+            return torch.as_tensor(self.token(x) + self.place(places.expand(x.shape)))
+        found = self.place(places)
+        if self.way == "put before":
+            found = found[None]
+        elif self.way == "spread":
+            found = found.expand(*x.shape, 4)
+        elif self.way == "joined":
+            return torch.cat([self.token(x), torch.stack([found] * len(x))], dim=2)
+        return torch.as_tensor(found * self.token(x) if self.way == "times" else self.token(x) + found)
+
+
+@pytest.mark.parametrize("way", ["added", "put before", "spread", "times"])
+@pytest.mark.parametrize("n", [3, 5])
+def test_positions_that_examples_have_in_common_are_refused(way: str, n: int) -> None:
+    model, x = Positions(way), torch.randint(0, 7, (n, 5))  # 5 is the number of positions too
+    with pytest.raises(ValueError, match=r"place \(Embedding\): .* spread over .* torch.arange\(T\).expand\(n, T\)"):
+        in_one_pass(model, x)
+    assert agree(Positions("of each"), x)
+
+
+def test_an_index_for_each_example_is_none_of_positions() -> None:
+    class Rated(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.token, self.place = nn.Embedding(7, 4), nn.Embedding(5, 4)
+            torch.manual_seed(0)
+            self.user, self.words = nn.Embedding(6, 4), nn.Linear(4, 3)
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.as_tensor(self.token(x) + self.place(torch.arange(5)))
+            user = self.user(x[:, 0].long())
+            return torch.as_tensor(self.words(user[:, None] * x[:, 1:, None] + user.unsqueeze(1)))
 
-    model = Positions()
+    for n in (1, 4):
+        assert agree(Rated(), torch.cat([torch.arange(n)[:, None], torch.randn(n, 4)], dim=1))
+
+
+def test_batches_that_do_not_agree() -> None:
+    model = Positions("joined")
     with avt.GradientNorms(model) as norms:
         losses(model(torch.randint(0, 7, (3, 5)))).mean().backward()
-    with pytest.raises(ValueError, match=r"has a batch of \d, .* one of \d: the first dimension must be the batch"):
+    message = r"has a batch of \d, .* one of \d: the first dimension must be the batch.*torch.arange\(T\).expand"
+    with pytest.raises(ValueError, match=message):
         norms()
 
 
@@ -964,3 +1198,37 @@ def test_gradients_that_are_not_finite() -> None:
         (losses(model(x)) * torch.tensor([1.0, 1.0, np.nan, 1.0, 1.0, 1.0])).mean().backward()
     with pytest.raises(ValueError, match=r"norms\[2\] = nan: the gradient is not finite"):
         norms()
+    with pytest.raises(ValueError, match="not_finite = 'skip': must be 'raise' or 'keep'"):
+        norms(not_finite="skip")  # type: ignore[arg-type]  # the point
+    found, wanted = norms(not_finite="keep"), one_by_one(model, x)
+    others = torch.tensor([0, 1, 3, 4, 5])
+    assert torch.isnan(found[2])
+    assert torch.allclose(found[others].double(), wanted[others], rtol=1e-5)
+
+
+def test_a_step_that_overflows_is_passed_over() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(40, 4) * torch.logspace(-1.0, 3.0, 40)[:, None]
+    model, twin = nn.Linear(4, 3), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
+    loader = avt.ImportanceLoader(TensorDataset(x), 8, seed=0, endless=True, distributed=None)
+    norms = avt.GradientNorms(model).attach()
+    overflowed = []
+    for (rows,), index, weight in itertools.islice(loader, 40):
+        twin.load_state_dict(model.state_dict())
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            output = model(rows)
+        scaler.scale((weight * losses(output.float())).mean()).backward()
+        found = norms(weight * scaler.get_scale(), not_finite="keep")
+        scaler.step(optimizer)
+        scaler.update()
+        finite = torch.isfinite(found)
+        wanted = one_by_one(twin, rows[finite])
+        assert torch.allclose(found[finite].double(), wanted, rtol=0.02)  # float16 has 11 bits
+        waiting = loader.waiting
+        loader.update(index, found, not_finite="skip")
+        assert loader.waiting == waiting - int(finite.sum())
+        overflowed.append(not bool(finite.all()))
+    assert overflowed[0] and not overflowed[-1]  # the scale has come down

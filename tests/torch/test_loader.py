@@ -3,10 +3,11 @@
 import io
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -132,6 +133,22 @@ def _options(name: str) -> dict[str, Any]:
     return {key: value for key, value in example(name, 20).items() if key != "replacement"}
 
 
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="too many for interpreted code")
+def test_more_examples_than_float32_can_count() -> None:
+    n = 2**25 + 1
+    loader = avt.ImportanceLoader(range(n), 64, seed=0, endless=True, distributed=None)
+    beyond = set()
+    for item, index, weight in itertools.islice(loader, 20):
+        assert torch.equal(item, index) and index.dtype == torch.int64
+        assert torch.allclose(weight, torch.ones(64), rtol=1e-3)  # nothing is known yet
+        beyond |= {i for i in index.tolist() if i > 2**24 and i % 2}  # which are no float32
+        loader.update(index, 1.0 + index % 7)
+    assert len(beyond) > 100  # a quarter of 1280 is expected; fewer by 14 standard deviations
+    assert max(beyond) < n and loader.waiting == 0 and loader.gain > 0.0
+    with pytest.raises(ValueError, match=rf"index\[0\] = {n}: must be in \[0, {n}\)"):
+        loader.update([n], [1.0])
+
+
 def test_a_sampler_given_as_an_object() -> None:
     sampler = avare.Srg(20, 4, theta=0.3, seed=3)
     loader = avt.ImportanceLoader(make_dataset(20), 4, sampler=sampler)
@@ -199,6 +216,31 @@ def test_an_iteration_that_was_left_cannot_go_on() -> None:
         loader.load_state_dict(loader.state_dict())
         with pytest.raises(RuntimeError, match="a state was loaded"):
             next(second)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_an_iteration_that_was_left_takes_nothing_from_the_next(persistent: bool) -> None:
+    def make() -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=1, persistent_workers=persistent)
+
+    def go(disturb: bool) -> list[list[int]]:
+        loader = make()
+        never, first = iter(loader), iter(loader)
+        next(first)
+        second = iter(loader)
+        drawn = [next(second)[1].tolist()]
+        for stale in (never, first) if disturb else ():
+            with pytest.raises(RuntimeError, match="another iteration has begun"):
+                next(stale)
+        drawn += [index.tolist() for _, index, _ in second]
+        for _ in range(2):
+            with pytest.raises(StopIteration):
+                next(second)
+        assert loader.epoch == 2 and loader.state_dict()["drawn"] == 0
+        return drawn
+
+    assert len(go(True)) == 7
+    assert go(True) == go(False)
 
 
 def test_an_iteration_that_was_left_cannot_hand_out_what_it_has_drawn() -> None:
@@ -302,17 +344,20 @@ def test_refuses_other_states_and_stays_as_it_was() -> None:
     run(loader, 1, 3)
     state, before = loader.state_dict(), snapshot(loader)
     sampler = {**state["sampler"], "steps": 99}
+    other = avt.ImportanceLoader(make_dataset(50), 8, seed=1).state_dict()
     wrong: list[tuple[dict[str, Any], str]] = [
         ({**state, "format": 2}, r"state\['format'\] = 2: this loader has 1"),
         (avt.ImportanceLoader(make_dataset(51), 8).state_dict(), r"state\['n'\] = 51: this loader has 50"),
         (avt.ImportanceLoader(make_dataset(50), 9).state_dict(), r"state\['whole_batch'\] = 9: this loader has 8"),
         ({**state, "batches_per_epoch": 8}, r"state\['batches_per_epoch'\] = 8: this loader has 7"),
         ({key: value for key, value in state.items() if key != "visits"}, "state lacks 'visits'"),
-        ({**state, "ahead_indices": state["ahead_indices"][:, :3]}, r"state\['ahead_indices'\] has shape \(2, 3\)"),
-        ({**state, "drawn": 1}, r"state\['ahead_indices'\] has shape \(2, 8\): it is damaged"),
-        ({**state, "drawn": -1}, r"state\['drawn'\] = -1"),
-        ({**state, "visits": state["visits"][1:]}, r"state\['visits'\] has shape \(49,\)"),
         ({**state, "sampler": sampler}, "it is damaged"),
+        (
+            {**state, "sampler": other["sampler"]},
+            r"state\['checksum'\] = \d+, but its contents give \d+: it is damaged",
+        ),
+        ({**state, "sampler": 7}, r"state\['sampler'\] is of type int: it is damaged"),
+        ({**state, "checksum": None}, r"state\['checksum'\] = None, but its contents give"),
         (avt.ImportanceLoader(make_dataset(50), 8, sampler="Uniform").state_dict(), "state lacks 'delta'"),
         ({}, "state lacks 'format'"),
     ]
@@ -322,6 +367,56 @@ def test_refuses_other_states_and_stays_as_it_was() -> None:
         assert snapshot(loader) == before
     with pytest.raises(TypeError, match="state is of type list"):
         loader.load_state_dict([1])  # type: ignore[arg-type]  # the point
+
+
+DAMAGES: list[tuple[str, Callable[[Any], Any]]] = [
+    ("epoch", lambda epoch: epoch + 1),
+    ("epoch", lambda epoch: None),
+    ("epoch", lambda epoch: 10**30),
+    ("drawn", lambda drawn: -1),
+    ("drawn", lambda drawn: "5"),
+    ("waiting", lambda waiting: waiting + 1),
+    ("fingerprint", lambda fingerprint: fingerprint ^ 1),
+    ("ahead_indices", lambda indices: indices.tolist()),
+    ("ahead_indices", lambda indices: [[1], [2, 3]]),
+    ("ahead_indices", lambda indices: indices + 50),
+    ("ahead_indices", lambda indices: indices[:, :3]),
+    ("ahead_indices", lambda indices: indices[1:]),
+    ("ahead_weights", lambda weights: weights * 2.0),
+    ("ahead_weights", lambda weights: weights.bfloat16()),
+    ("visits", lambda visits: visits[1:]),
+    ("visits", lambda visits: visits + 1),
+]
+
+
+@pytest.mark.parametrize(("field", "damage"), DAMAGES)
+def test_a_damaged_state_is_refused(field: str, damage: Callable[[Any], Any]) -> None:
+    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=1)
+    run(loader, 1, 3)
+    state, before = loader.state_dict(), snapshot(loader)
+    with pytest.raises(ValueError, match=r"state\['checksum'\] = \d+, but its contents give \d+: it is damaged"):
+        loader.load_state_dict({**state, field: damage(state[field])})
+    assert snapshot(loader) == before
+
+
+def test_resumes_with_thousands_of_batches_drawn_ahead() -> None:
+    def make(seed: int) -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(make_dataset(50), 2, seed=seed, endless=True, num_workers=1, prefetch_factor=1100)
+
+    loader, twin = make(0), make(1)
+    batches = iter(loader)
+    _, first, _ = next(batches)
+    state = loader.state_dict()
+    assert len(state["ahead_indices"]) == 1100
+    twin.load_state_dict(state)
+    rest = iter(twin)
+    for step in range(3):
+        (_, index, weight), (_, same_index, same_weight) = next(batches), next(rest)
+        assert index.tolist() == same_index.tolist() and weight.tolist() == same_weight.tolist()
+        if step == 0:
+            assert math.isnan(loader.gain)
+            loader.update(first, torch.ones(2))
+            assert loader.gain > 0.0  # the draw is remembered, although 1100 have followed
 
 
 # --- updates -------------------------------------------------------------------------------
@@ -377,6 +472,28 @@ def test_refuses_bad_updates_and_stays_as_it_was(index: Any, norms: Any, error: 
     assert snapshot(loader) == before
 
 
+def test_norms_that_are_not_finite_may_be_passed_over() -> None:
+    loader = avt.ImportanceLoader(make_dataset(20), 6, seed=0)
+    sampler = loader.importance_sampler
+    assert isinstance(sampler, avare.Avare)
+    _, index, _ = next(iter(loader))
+    told = torch.tensor([1.0, math.nan, 2.0, math.inf, -math.inf, 3.0])
+    loader.update(index, told, not_finite="skip")
+    assert sampler.norms()[index.numpy()].tolist() == [1.0, 0.0, 2.0, 0.0, 0.0, 3.0]
+    assert loader.waiting == 3 and math.isnan(loader.gain)
+    before = snapshot(loader)
+    loader.update(index, torch.full((6,), math.nan), not_finite="skip")
+    with pytest.raises(ValueError, match=r"norms\[2\] = -1.0"):
+        loader.update(index, [math.nan, 1.0, -1.0, 1.0, 1.0, 1.0], not_finite="skip")
+    with pytest.raises(ValueError, match="norms has length 2: must match index, which has 6"):
+        loader.update(index, [math.nan, 1.0], not_finite="skip")
+    with pytest.raises(ValueError, match=r"norms has shape \(1, 6\)"):
+        loader.update(index, told[None], not_finite="skip")
+    with pytest.raises(ValueError, match="not_finite = 'keep': must be 'raise' or 'skip'"):
+        loader.update(index, torch.ones(6), not_finite="keep")  # type: ignore[arg-type]  # the point
+    assert snapshot(loader) == before
+
+
 def test_refuses_what_was_never_drawn_and_names_it() -> None:
     loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
     _, index, _ = next(iter(loader))
@@ -421,6 +538,17 @@ def test_logs_what_there_is_to_watch() -> None:
     assert "uniform/floor" not in writer.seen
 
 
+def test_age_is_that_of_norms_and_not_of_draws() -> None:
+    loader = avt.ImportanceLoader(make_dataset(6), 6, seed=0, batches_per_epoch=20)  # all are drawn at each step
+    writer = Writer()
+    for step, (_, index, _) in enumerate(loader, start=1):
+        if step in (1, 2, 5):
+            loader.update(index, torch.ones(6))
+        loader.log(writer, step)
+    # Told of draws 1, 2 and 5, hence known of draws 2, 3 and 6; otherwise the last draw has told nothing of the norm.
+    assert writer.seen["avare/age"] == [(1.0, 2), (1.0, 3), (1.0, 6)]
+
+
 def test_lag_is_the_number_of_batches_drawn_ahead() -> None:
     loader = avt.ImportanceLoader(make_dataset(5000), 2, seed=0, num_workers=2)
     writer = Writer()
@@ -433,13 +561,23 @@ def test_lag_is_the_number_of_batches_drawn_ahead() -> None:
 
 def test_writes_to_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter
 
     loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
-    run(loader, 1, 3)
+    run(loader, 1, 8)
+    wanted = Writer()
     with SummaryWriter(str(tmp_path)) as writer:
-        loader.log(writer, 3)
-    assert any(tmp_path.iterdir())
+        loader.log(writer, 8)
+        loader.log(wanted, 8)
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    names = ("gain", "floor", "effective_sample_size", "age", "lag", "waiting")
+    assert set(found.Tags()["scalars"]) == {f"avare/{name}" for name in names} == set(wanted.seen)
+    for tag, ((value, _),) in wanted.seen.items():
+        (event,) = found.Scalars(tag)
+        assert event.step == 8
+        assert event.value == pytest.approx(value, rel=1e-6)  # float32
 
 
 # --- datasets and collate functions --------------------------------------------------------
@@ -483,6 +621,31 @@ def test_tensors_come_as_the_default_collate_function_makes_them() -> None:
     expected = default_collate([dataset[i] for i in index.tolist()])
     assert type(batch) is type(expected)
     assert all(torch.equal(one, other) for one, other in zip(batch, expected, strict=True))
+
+
+def pin(data: Any, device: Any = None) -> Any:
+    """What PyTorch 2.4 does to pin the memory of a batch, but that tensors are handed back as they are."""
+    if isinstance(data, torch.Tensor | str):
+        return data
+    if isinstance(data, tuple):
+        return [pin(each) for each in data]
+    if isinstance(data, Sequence):
+        try:
+            return type(data)([pin(each) for each in data])  # type: ignore[call-arg]  # as it is there
+        except TypeError:
+            return [pin(each) for each in data]
+    return data.pin_memory() if hasattr(data, "pin_memory") else data
+
+
+def test_pinned_as_older_versions_of_torch_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader, plain = (avt.ImportanceLoader(make_dataset(20), 4, seed=0) for _ in range(2))
+    batches: Any = iter(loader)
+    batches._batches._pin_memory = True  # which it is where there is an accelerator
+    monkeypatch.setattr("torch.utils.data._utils.pin_memory.pin_memory", pin)
+    for (rows, labels), index, weight in plain:
+        (same_rows, same_labels), same_index, same_weight = next(batches)
+        assert torch.equal(same_rows, rows) and torch.equal(same_labels, labels)
+        assert torch.equal(same_index, index) and torch.equal(same_weight, weight)
 
 
 def test_what_is_done_to_a_batch_does_not_touch_the_loader() -> None:

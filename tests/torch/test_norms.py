@@ -111,9 +111,14 @@ def test_last_layer_with_one_output() -> None:
 
 
 def test_any_loss() -> None:
-    output = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    (gradient,) = torch.autograd.grad(functional.huber_loss(output, torch.zeros_like(output), reduction="sum"), output)
-    assert close(avt.from_output_grad(gradient), gradient.flatten(1).norm(dim=1))
+    generator = torch.Generator().manual_seed(0)
+    losses: list[Callable[..., Tensor]] = [functional.huber_loss, functional.l1_loss, functional.mse_loss]
+    for shape in ((4, 3, 2), (4, 3), (4,), (1, 5), (0, 2)):
+        output = (3.0 * torch.randn(shape, generator=generator)).requires_grad_()
+        target = torch.randn(shape, generator=generator)
+        for loss in losses:
+            (gradient,) = torch.autograd.grad(loss(output, target, reduction="sum"), output)
+            assert close(avt.from_output_grad(gradient), by_autograd(loss, output, target))
     assert torch.equal(avt.from_output_grad(torch.tensor([-2.0, 0.5])), torch.tensor([2.0, 0.5]))
 
 
@@ -131,6 +136,24 @@ def test_masked_logits() -> None:
     found = avt.output_norms(output, torch.tensor([0, 1]))
     p = 1.0 / (1.0 + math.exp(-1.0))
     assert close(found, torch.tensor([p * math.sqrt(2.0), 0.5 * math.sqrt(2.0)]))
+
+
+def test_what_is_not_finite_may_be_kept() -> None:
+    output = torch.tensor([[0.0, 1.0], [nan, 1.0], [inf, 0.0], [2.0, 1.0]])
+    for target in (torch.tensor([0, 0, 1, 1]), torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])):
+        found = avt.output_norms(output, target, not_finite="keep")
+        good = torch.tensor([0, 3])
+        assert torch.isfinite(found).tolist() == [True, False, False, True]
+        assert torch.equal(found[good], avt.output_norms(output[good], target[good]))
+    last = avt.last_layer_norms(
+        torch.tensor([[1.0], [1.0], [1.0], [inf]]), output, labels[[0, 0, 1, 1]], not_finite="keep"
+    )
+    assert torch.isfinite(last).tolist() == [True, False, False, False]
+    losses: tuple[Any, ...] = ("binary", "squared")
+    for loss in losses:
+        found = avt.output_norms(torch.tensor([1.0, nan]), torch.tensor([0.0, 1.0]), loss, not_finite="keep")
+        assert torch.isfinite(found).tolist() == [True, False]
+    assert avt.from_output_grad(torch.tensor([[3.0, 4.0], [inf, 0.0]]), not_finite="keep").tolist() == [5.0, inf]
 
 
 two, labels = torch.zeros(2, 3), torch.tensor([0, 1])
@@ -182,6 +205,11 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         (lambda: avt.last_layer_norms(wrong((1, 0), nan), two, labels), r"features\[1, 0\] = nan"),
         (lambda: avt.from_output_grad(wrong((0, 1), nan)), r"grad\[0, 1\] = nan"),
         (lambda: avt.from_output_grad(torch.tensor(1.0)), r"grad has shape \(\)"),
+        (
+            lambda: avt.from_output_grad(two, not_finite=any_of("skip")),
+            "not_finite = 'skip': must be 'raise' or 'keep'",
+        ),
+        (lambda: avt.output_norms(two, labels, not_finite=any_of(None)), "not_finite = None"),
     ],
 )
 def test_refuses_bad_values(call: Callable[[], Any], message: str) -> None:

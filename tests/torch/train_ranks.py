@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -76,6 +76,36 @@ def train(
     return drawn
 
 
+class Sent:
+    """What a process sends while this is entered, by the functions of ``torch.distributed``: name and bytes of each."""
+
+    _NAMES = ("all_gather", "all_gather_object", "all_gather_into_tensor", "all_reduce", "broadcast", "gather", "send")
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, int]] = []
+        self._originals: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._originals = {name: getattr(dist, name) for name in self._NAMES}
+        for name in self._NAMES:
+            setattr(dist, name, self._noted(name))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, original in self._originals.items():
+            setattr(dist, name, original)
+
+    def _noted(self, name: str) -> Any:
+        original = self._originals[name]
+
+        def send(*arguments: Any, **options: Any) -> Any:
+            tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+            self.messages.append((name, sum(tensor.nbytes for tensor in tensors)))
+            return original(*arguments, **options)
+
+        return send
+
+
 def _bare(model: torch.nn.Module) -> torch.nn.Module:
     inner: torch.nn.Module = getattr(model, "module", model)
     return inner
@@ -113,23 +143,19 @@ def _of_ranks(rank: int, world: int) -> dict[str, Any]:
     whole = avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 4 * world, seed=8), distributed="replicated")
     found["object"] = len(next(iter(whole))), len(whole)
 
-    counted = {"gathered": 0}
-    original = dist.all_gather
-
-    def count(*arguments: Any, **options: Any) -> Any:
-        counted["gathered"] += 1
-        return original(*arguments, **options)
-
-    dist.all_gather = count
-    sharded = avt.ImportanceLoader(dataset, 4, seed=5, distributed="sharded")
-    found["shard"] = train(sharded, make_model(), 60)
-    found["shard state"] = sharded.state_dict()
-    found["shard size"] = sharded.importance_sampler.n
-    found["elsewhere"] = _error(lambda: sharded.update([N - 1 if rank == 0 else 0], [1.0]))
-    found["gathered by shards"] = counted["gathered"]
+    with Sent() as sent:
+        sharded = avt.ImportanceLoader(dataset, 4, seed=5, distributed="sharded")
+        found["sent by shards at first"] = list(sent.messages)
+        found["shard"] = train(sharded, make_model(), 60)
+        found["shard state"] = sharded.state_dict()
+        found["shard size"] = sharded.importance_sampler.n
+        found["elsewhere"] = _error(lambda: sharded.update([N - 1 if rank == 0 else 0], [1.0]))
+        found["sent by shards"] = sent.messages
     found["too large"] = _error(lambda: avt.ImportanceLoader(dataset, 103, distributed="sharded"))
     found["too few"] = _error(lambda: avt.AvareBatchSampler(1, 1, distributed="sharded"))
-    dist.all_gather = original
+    found["other n"] = _error(lambda: avt.AvareBatchSampler(N + rank, 1, distributed="sharded"))
+    inner = dist.new_group([0])
+    found["outside"] = _error(lambda: len(avt.AvareBatchSampler(N, 4, process_group=inner)))
     return found
 
 
@@ -158,7 +184,9 @@ def main() -> None:
     parallel = DistributedDataParallel(model)
     save = (settings["save"], folder / "checkpoint.pt") if settings.get("save") and rank == 0 else None
     die_at = settings.get("die_at") if rank == 1 else None
-    result["drawn"] = train(loader, parallel, settings["steps"], first=first, save=save, die_at=die_at)
+    with Sent() as sent:
+        result["drawn"] = train(loader, parallel, settings["steps"], first=first, save=save, die_at=die_at)
+    result["sent"] = sent.messages
     result["model"] = model.state_dict()
     result["gain"] = loader.gain
     if settings.get("more"):

@@ -28,7 +28,7 @@ State = dict[str, Any]
 _FORMAT = 1  # of the state; to be raised when its meaning changes
 _PENDING = ("pending_indices", "pending_weights", "pending_probabilities")
 _SHARED_FIELDS = ("fields", "steps", "generator", "moments", *_PENDING)
-_MOST_PENDING = 64  # batches that wait for their norms; older ones are forgotten
+_MOST_PENDING = 64  # batches that wait for their norms, unless told otherwise; older ones are forgotten
 _GAIN_DECAY = 0.99  # a batch: the running gain looks back about a hundred batches
 
 
@@ -68,6 +68,7 @@ class Sampler(ABC):
     """Whether its draws are distinct by construction."""
     follows_path: ClassVar[bool] = False
     """Whether it wants to be told by ``move(distance)`` how far each step goes."""
+    _most_pending: int = _MOST_PENDING
 
     def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:
         self._n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
@@ -97,7 +98,7 @@ class Sampler(ABC):
             self._pending[batch.indices.tobytes()] = Batch(
                 batch.indices, batch.weights.copy(), batch.probabilities.copy()
             )
-            if len(self._pending) > _MOST_PENDING:
+            while len(self._pending) > self._most_pending:
                 del self._pending[next(iter(self._pending))]
             return batch
 
@@ -137,6 +138,14 @@ class Sampler(ABC):
         """
         uniform, own = self._moments
         return float(uniform / own) if own > 0.0 else math.nan
+
+    def keep(self, batches: int) -> None:
+        """Remember so many batches that wait for their norms, for `gain`: 64 unless told.
+
+        For those who draw far ahead. Older batches are forgotten at the next draw; their norms
+        are learned all the same, but the gain takes no notice of them.
+        """
+        self._most_pending = validation.integer("batches", batches, at_least=1)
 
     @property
     def n(self) -> int:
@@ -179,7 +188,7 @@ class Sampler(ABC):
                 **self._state(),
             }
         state["fields"] = " ".join(sorted(state))
-        return {**state, "checksum": _checksum(state)}
+        return {**state, "checksum": checksum(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, of a sampler with the same arguments.
@@ -200,10 +209,9 @@ class Sampler(ABC):
         for key, own in {"sampler": type(self).__name__, **expected}.items():
             if fields[key] != own:
                 raise ValueError(f"state[{key!r}] = {fields[key]!r}: this sampler has {own!r}")
-        checksum = fields.pop("checksum")
-        found = _checksum(fields)
-        if checksum != found:
-            raise ValueError(f"state['checksum'] = {checksum!r}, but its contents give {found}: it is damaged")
+        stated, found = fields.pop("checksum"), checksum(fields)
+        if stated != found:
+            raise ValueError(f"state['checksum'] = {stated!r}, but its contents give {found}: it is damaged")
         generator = generator_from_text(fields["generator"])
         batches = [Batch(*arrays) for arrays in zip(*(fields[key].copy() for key in _PENDING), strict=True)]
         with self._lock:
@@ -283,14 +291,23 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
-def _checksum(fields: Mapping[str, Any]) -> int:
+def checksum(fields: Mapping[str, Any]) -> int:
     """A number that changes with any bit of any field."""
-    checksum = 0
+    result = 0
     for key in sorted(fields):
-        value = np.ascontiguousarray(fields[key])
-        checksum = zlib.crc32(f"{key} {value.dtype.str} {value.shape}".encode(), checksum)
-        checksum = zlib.crc32(value.view(np.uint8).data, checksum)
-    return checksum
+        value = np.ascontiguousarray(_as_array(fields[key]))
+        result = zlib.crc32(f"{key} {value.dtype.str} {value.shape}".encode(), result)
+        result = zlib.crc32(value.view(np.uint8).data, result)
+    return result
+
+
+def _as_array(value: Any) -> NDArray[Any]:
+    """A field as an array; what no state holds, as its text, for a damaged state may hold anything."""
+    if isinstance(value, np.ndarray | np.generic | str | int | float):
+        array = np.asarray(value)
+        if not array.dtype.hasobject:
+            return array
+    return np.asarray(repr(value))
 
 
 def generator_to_text(generator: np.random.Generator) -> str:

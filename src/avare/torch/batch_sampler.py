@@ -3,7 +3,7 @@
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,14 +13,15 @@ from torch.utils.data import Sampler as TorchSampler
 from avare import samplers, validation
 from avare.randomness import Seed
 from avare.samplers import Sampler
-from avare.samplers.base import State
+from avare.samplers.base import State, checksum
 from avare.torch.distributed import Mode, Ranks
 from avare.torch.indexed import Pairs
-from avare.torch.states import with_arrays, with_tensors
+from avare.torch.states import to_array, with_arrays, with_tensors
 from avare.torch.visits import Visits
 
 _FORMAT = 1  # of the state; to be raised when its meaning changes
 _MOST_AHEAD = 1024  # batches remembered where nobody says what has been received
+_LATE = 64  # batches received, and not yet told, that the gain may still count
 _MOST_NAMED = 5  # indices in an error message
 _FIELDS = ("epoch", "drawn", "ahead_indices", "ahead_weights", "visits", "waiting", "fingerprint", "sampler")
 
@@ -103,6 +104,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         elif self.endless:
             raise ValueError(f"batches_per_epoch = {batches_per_epoch}: an endless epoch has no number of batches")
         self._length = validation.integer("batches_per_epoch", batches_per_epoch, at_least=1)
+        if not isinstance(sampler, str | Sampler):
+            raise TypeError(
+                f"sampler is of type {type(sampler).__name__}: must be the name of an avare sampler, or one of them; "
+                "a sampler of torch's has no probabilities to weigh by"
+            )
+        common = self.ranks.agree(self._settings(sampler, seed))  # first, for an error below may be one rank's own
+        if seed is None and isinstance(sampler, str) and self.ranks.mode == "replicated":
+            seed = common["_entropy"]
         self._sampler = self._make(sampler, dict(sampler_options or {}), replacement, seed)
         self._scale = self.ranks.whole_batch / self.ranks.n
         self._visits = Visits(self.ranks.examples)
@@ -165,7 +174,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                 raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot go on")
             yield self._pairs(*self._draw())
 
-    def update(self, index: ArrayLike | torch.Tensor, norms: ArrayLike | torch.Tensor) -> None:
+    def update(
+        self,
+        index: ArrayLike | torch.Tensor,
+        norms: ArrayLike | torch.Tensor,
+        *,
+        not_finite: Literal["raise", "skip"] = "raise",
+    ) -> None:
         """Tell the gradient norms of examples that have been drawn.
 
         Where replicated, all ranks must call it, each with its own part of the batch: their
@@ -179,10 +194,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         norms
             As many finite numbers, none negative; otherwise nothing has changed. No gradient
             is followed through them.
+        not_finite
+            What to do with norms that are nan or infinite: "raise" an error, on all ranks where
+            replicated, or "skip" these examples, whose norms then stay as they were.
         """
         try:
-            indices, values = self._checked(index, norms)
-        except (TypeError, ValueError):
+            indices, values = self._checked(index, norms, not_finite)
+        except Exception:  # whatever it is, the other ranks must not wait
             self.ranks.refuse()
             raise
         indices, values = self.ranks.gather(indices, values, self._fingerprint)
@@ -191,12 +209,16 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if not self._told_of_receipts:
             self._receive_until(indices)
 
+    def expect_receipts(self) -> None:
+        """From now on, batches count as received by `receive` only, and all that were not are remembered."""
+        self._told_of_receipts = True
+
     def receive(self) -> None:
         """Note that the consumer has received the oldest batch that was drawn ahead.
 
         From the first call on, nothing else counts as receipt.
         """
-        self._told_of_receipts = True
+        self.expect_receipts()
         self._received = self._ahead.popleft()[1]
 
     def finish(self) -> None:
@@ -234,7 +256,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         shape = (len(self._ahead), self.ranks.draws)
         indices = np.array([indices for indices, _ in self._ahead], dtype=np.int64).reshape(shape)
         weights = np.array([weights for _, weights in self._ahead], dtype=np.float64).reshape(shape)
-        return {
+        state = {
             "format": _FORMAT,
             **self._arguments(),
             "epoch": self._epoch,
@@ -246,6 +268,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "fingerprint": self._fingerprint,
             "sampler": with_tensors(self._sampler.state_dict()),
         }
+        return {**state, "checksum": _checksum(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state: the next iteration continues its epoch, batches drawn ahead first.
@@ -255,26 +278,26 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if not isinstance(state, Mapping):
             raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() gives")
         expected = {"format": _FORMAT, **self._arguments()}
-        for key in (*expected, *_FIELDS):
+        for key in (*expected, *_FIELDS, "checksum"):
             if key not in state:
                 raise ValueError(f"state lacks {key!r}: it is damaged, or not a loader's state")
         for key, own in expected.items():
             if state[key] != own:
-                raise ValueError(f"state[{key!r}] = {state[key]!r}: this loader has {own!r}")
-        arrays = with_arrays({key: state[key] for key in _FIELDS})
-        drawn = validation.integer("state['drawn']", arrays["drawn"], at_least=0)
-        indices, weights, last = arrays["ahead_indices"], arrays["ahead_weights"], arrays["visits"]
-        if indices.shape != weights.shape or indices.shape[1:] != (self.ranks.draws,) or len(indices) > drawn:
-            raise ValueError(f"state['ahead_indices'] has shape {indices.shape}: it is damaged")
-        if last.shape != (self.ranks.examples,):
-            raise ValueError(f"state['visits'] has shape {last.shape}: it is damaged")
+                hint = "; each sharded rank must save its own state, and load that" if key == "layout" else ""
+                raise ValueError(f"state[{key!r}] = {state[key]!r}: this loader has {own!r}{hint}")
+        if not isinstance(state["sampler"], Mapping):
+            raise ValueError(f"state['sampler'] is of type {type(state['sampler']).__name__}: it is damaged")
+        stated, found = state["checksum"], _checksum({key: state[key] for key in (*expected, *_FIELDS)})
+        if stated != found:
+            raise ValueError(f"state['checksum'] = {stated!r}, but its contents give {found}: it is damaged")
+        fields = with_arrays({key: state[key] for key in _FIELDS})
         self._sampler.load_state_dict(with_arrays(state["sampler"]))
         self._visits = Visits(self.ranks.examples)
-        self._visits.last[:] = last
-        self._visits.waiting = arrays["waiting"]
-        self._fingerprint = arrays["fingerprint"]
-        self._epoch, self._drawn = arrays["epoch"], drawn
-        self._ahead = deque(zip(indices.copy(), weights.copy(), strict=True))
+        self._visits.last[:] = fields["visits"]
+        self._visits.waiting = fields["waiting"]
+        self._fingerprint = fields["fingerprint"]
+        self._epoch, self._drawn = fields["epoch"], fields["drawn"]
+        self._ahead = deque(zip(fields["ahead_indices"].copy(), fields["ahead_weights"].copy(), strict=True))
         self._received = None
         self._goes_on = True
         self._iteration += 1
@@ -288,38 +311,35 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             for name, found, wanted in (("n", sampler.n, examples), ("batch_size", sampler.batch_size, draws)):
                 if found != wanted:
                     raise ValueError(f"sampler has {name} = {found}: must have {wanted}, what this process draws")
-            self.ranks.agree({"sampler": repr(sampler), "batches_per_epoch": self._length})
             return sampler
-        if not isinstance(sampler, str):
-            raise TypeError(
-                f"sampler is of type {type(sampler).__name__}: must be the name of an avare sampler, or one of them; "
-                "a sampler of torch's has no probabilities to weigh by"
-            )
         kind = samplers.get(sampler)
         if replacement is None:
             replacement = kind.with_replacement_only
-        if not replacement and draws > examples:
+        if not replacement and draws > self.ranks.fewest:
             raise ValueError(
-                f"batch_size = {self.ranks.batch_size}: {draws} of {examples} examples cannot be drawn without "
-                "replacement; give a smaller one, or replacement=True"
+                f"batch_size = {self.ranks.batch_size}: {draws} of {self.ranks.fewest} examples cannot be drawn "
+                "without replacement; give a smaller one, or replacement=True"
             )
-        return kind(examples, draws, replacement=replacement, seed=self._seed(sampler, seed), **options)
-
-    def _seed(self, name: str, seed: Seed) -> Seed:
-        """The seed of this rank."""
         if self.ranks.mode == "sharded" and isinstance(seed, int | np.integer):
-            return np.random.SeedSequence(int(seed), spawn_key=(self.ranks.rank,))
-        common = self.ranks.agree(
-            {
-                "n": self.ranks.n,
-                "batch_size": self.ranks.batch_size,
-                "batches_per_epoch": self._length,
-                "sampler": name,
-                "seed": seed if isinstance(seed, int) else type(seed).__name__,
-                "_entropy": np.random.SeedSequence().entropy,
-            }
-        )
-        return common["_entropy"] if seed is None and self.ranks.mode == "replicated" else seed
+            seed = np.random.SeedSequence(int(seed), spawn_key=(self.ranks.rank,))
+        return kind(examples, draws, replacement=replacement, seed=seed, **options)
+
+    def _settings(self, sampler: str | Sampler, seed: Seed) -> dict[str, Any]:
+        """What ranks must have in common; of what begins with an underscore, rank 0's is for all."""
+        settings: dict[str, Any] = {
+            "distributed": self.ranks.mode,
+            "n": self.ranks.n,
+            "batches_per_epoch": None if self.endless else self._length,
+        }
+        if self.ranks.mode == "sharded":  # where each rank draws by itself, in batches and by a rule of its own
+            return settings
+        return {
+            **settings,
+            "batch_size": self.ranks.batch_size,
+            "sampler": sampler if isinstance(sampler, str) else repr(sampler),
+            "seed": seed if isinstance(seed, int) else type(seed).__name__,
+            "_entropy": np.random.SeedSequence().entropy,
+        }
 
     def _arguments(self) -> State:
         """What must be the same for a state to be loaded."""
@@ -340,13 +360,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return self._iteration
 
     def _draw(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        self._sampler.keep(len(self._ahead) + _LATE)
         batch = self._sampler.sample()
         self._drawn += 1
         self._visits.draw(batch.indices, self._sampler.steps)
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
         drawn = batch.indices, batch.weights * self._scale
         self._ahead.append(drawn)
-        if len(self._ahead) > _MOST_AHEAD:
+        if not self._told_of_receipts and len(self._ahead) > _MOST_AHEAD:
             self._ahead.popleft()
         return drawn
 
@@ -355,8 +376,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         own = self.ranks.own
         return Pairs(indices[own] + self.ranks.offset, weights[own].astype(np.float32))
 
-    def _checked(self, index: Any, norms: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Indices within this rank's sampler, and norms, or an error."""
+        if not_finite not in ("raise", "skip"):
+            raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
         offset, examples = self.ranks.offset, self.ranks.examples
         indices = validation.indices("index", as_array(index), self.ranks.n) - offset
         if examples < self.ranks.n:
@@ -366,7 +389,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                     f"index[{outside[0]}] = {indices[outside[0]] + offset}: this rank draws from "
                     f"[{offset}, {offset + examples})"
                 )
-        values = validation.nonnegative("norms", as_array(norms))
+        told = validation.real("norms", as_array(norms))
+        left = np.isfinite(told) if not_finite == "skip" else np.ones(told.shape, dtype=bool)
+        values = validation.nonnegative("norms", np.where(left, told, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
         unknown = self._visits.never_drawn(indices)
         if unknown:
@@ -375,7 +400,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             raise ValueError(f"{named}{more}: never drawn")
         if self.ranks.mode == "replicated" and len(indices) > self.ranks.batch_size:
             raise ValueError(f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch's")
-        return indices, values
+        return indices[left], values[left]
 
     def _receive_until(self, indices: NDArray[np.int64]) -> None:
         """Count a batch that was told, and those before it, as received."""
@@ -386,9 +411,11 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                 return
 
 
+def _checksum(state: Mapping[str, Any]) -> int:
+    """Of all fields; that of the sampler's part stands for it."""
+    return checksum(with_arrays({**state, "sampler": state["sampler"].get("checksum")}))
+
+
 def as_array(values: Any) -> Any:
     """A tensor as an array; anything else as it is."""
-    if not isinstance(values, torch.Tensor):
-        return values
-    tensor = values.detach().cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return to_array(values) if isinstance(values, torch.Tensor) else values

@@ -4,7 +4,7 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,14 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Subset
 
 from avare import diagnostics, validation
 from avare.torch.gradient_norms import GradientNorms
+from avare.torch.indexed import check_dataset
 from avare.torch.layers.recomputed import Fallback
 from avare.torch.norms import from_output_grad
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
+LossFunction = Callable[[Tensor, Any], Tensor]
+Compute = Callable[[Any, Any], Tensor]
 _LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _WORTH, _PERHAPS = 2.0, 1.2  # gains
 
@@ -69,6 +72,8 @@ def diagnose(
     norms: Literal["output", "exact"] = "output",
     max_examples: int | None = None,
     fallback: Fallback | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    num_workers: int = 0,
     progress: bool = False,
     seed: int = 0,
 ) -> Diagnosis:
@@ -83,13 +88,14 @@ def diagnose(
     Parameters
     ----------
     model
-        Takes a batch of inputs, and gives outputs with the batch first.
+        Takes a batch of inputs, and gives outputs, one tensor, with the batch first.
     loss_fn
         Takes outputs and targets. If it has an option ``reduction``, as the losses of
         ``torch.nn`` and ``torch.nn.functional`` have, it is set to "none"; otherwise it must
         give a loss for each example.
     dataset
-        Pairs (input, target), by index.
+        Pairs (input, target), by index. An input of several tensors, all with the batch first, goes
+        to the model as its arguments: a tuple by place, a dict by name.
     batch_size
         Examples at a time: for speed only.
     norms
@@ -99,6 +105,10 @@ def diagnose(
         Look at so many, drawn at random, if there are more.
     fallback
         See `GradientNorms`.
+    collate_fn
+        Makes a pair (inputs, targets) of a list of items, whatever they are, as for a ``DataLoader``.
+    num_workers
+        Processes that fetch examples.
     progress
         Whether to count on the standard error.
     seed
@@ -118,19 +128,20 @@ the output is carried by 25 % of the 4 examples; the median is 2, the largest 18
         raise TypeError(f"model is of type {type(model).__name__}: must be a torch.nn.Module")
     if norms not in ("output", "exact"):
         raise ValueError(f"norms = {norms!r}: must be 'output' or 'exact'")
-    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
-        raise TypeError(f"dataset is of type {type(dataset).__name__}: must have a length and give pairs by index")
+    check_dataset(dataset)
     if len(dataset) == 0:
         raise ValueError("dataset is empty")
     batch_size = validation.integer("batch_size", batch_size, at_least=1)
     progress = validation.boolean("progress", progress)
+    num_workers = validation.integer("num_workers", num_workers, at_least=0)
     count = len(dataset)
     if max_examples is not None:
         count = min(count, validation.integer("max_examples", max_examples, at_least=1))
     generator = np.random.default_rng(validation.integer("seed", seed, at_least=0))
     chosen = np.sort(generator.choice(len(dataset), size=count, replace=False)).tolist()
     # A generator of its own, for a loader draws a seed from the common one.
-    loader = DataLoader(Subset(dataset, chosen), batch_size=batch_size, generator=torch.Generator())
+    options = {"collate_fn": collate_fn, "num_workers": num_workers, "generator": torch.Generator()}
+    loader = DataLoader(Subset(dataset, chosen), batch_size=batch_size, **options)
     loss = _each(loss_fn)
     found: list[NDArray[np.float64]] = []
     with _undisturbed(model):
@@ -151,31 +162,43 @@ def _diagnosis(values: NDArray[np.float64], norms: str) -> Diagnosis:
     return Diagnosis(float(diagnostics.gain(values)), len(values), norms, quantiles, half / len(values))
 
 
-def _at_output(model: nn.Module, loss: LossFunction) -> LossFunction:
-    def compute(x: Tensor, y: Tensor) -> Tensor:
+def _at_output(model: nn.Module, loss: LossFunction) -> Compute:
+    def compute(x: Any, y: Any) -> Tensor:
         with torch.no_grad():
-            output = model(x)
+            output = _run(model, x)
         output = output.detach().requires_grad_()
         with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(_total(loss(output, y), len(x)), output)
+            (gradient,) = torch.autograd.grad(_total(loss(output, y), _count(x)), output)
         return from_output_grad(gradient)
 
     return compute
 
 
-def _exact(model: nn.Module, loss: LossFunction, fallback: Fallback | None) -> LossFunction:
+def _exact(model: nn.Module, loss: LossFunction, fallback: Fallback | None) -> Compute:
     norms = GradientNorms(model, fallback=fallback)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise ValueError("model has no parameters that are trained: there are no gradients to look at")
 
-    def compute(x: Tensor, y: Tensor) -> Tensor:
+    def compute(x: Any, y: Any) -> Tensor:
         with norms, torch.enable_grad():
-            total = _total(loss(model(x), y), len(x))
+            total = _total(loss(_run(model, x), y), _count(x))
             torch.autograd.grad(total, parameters, allow_unused=True)
         return norms(reduction="sum")
 
     return compute
+
+
+def _run(model: nn.Module, x: Any) -> Any:
+    """What the model gives for an input of one tensor or several."""
+    if isinstance(x, Mapping):
+        return model(**x)
+    return model(*x) if isinstance(x, list | tuple) else model(x)
+
+
+def _count(x: Any) -> int:
+    """Examples in an input."""
+    return next(len(leaf) for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor))
 
 
 def _total(losses: Tensor, count: int) -> Tensor:
@@ -204,12 +227,14 @@ def _each(loss_fn: Any) -> LossFunction:
     return functools.partial(loss_fn, reduction="none") if "reduction" in options else result
 
 
-def _pair(batch: Any, model: nn.Module) -> tuple[Tensor, Tensor]:
+def _pair(batch: Any, model: nn.Module) -> tuple[Any, Any]:
     """Input and target, where the model is."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
-        raise ValueError("dataset does not give pairs (input, target)")
+        raise ValueError("dataset does not give pairs (input, target); collate_fn= can make them")
+    if not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(batch[0])):
+        raise ValueError(f"dataset gives inputs of type {type(batch[0]).__name__}: must be tensors; see collate_fn=")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    x, y = (each.to(device) for each in batch)
+    x, y = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, list(batch))
     return x, y
 
 

@@ -3,10 +3,11 @@
 *Replicated*: every rank holds the whole sampler, draws the whole batch and takes its slice of it.
 The draws are those of one process with that whole batch, and each update is one ``all_gather``.
 
-*Sharded*: every rank holds a sampler over its own contiguous part of the examples, and nothing is
-ever sent. With W ranks, batches of m on each and N examples in all, the weight is W m w / N, with w
-what the rank's sampler gives: the sum of w g over its batch estimates the sum of g over its part,
-so that the mean over ranks of the mean over the batch of weight times g estimates
+*Sharded*: every rank holds a sampler over its own contiguous part of the examples, and once they have
+found that they agree on the whole, nothing is sent. With W ranks, batches of m on each and N examples
+in all, the weight is W m w / N, with w what the rank's sampler gives: the sum of w g over its batch
+estimates the sum of g over its part, so that the mean over ranks of the mean over the batch of weight
+times g estimates
 
     1/W sum_r 1/m sum_j (W m w_j / N) g_j  =  1/N sum_r sum_{i in part r} g_i,
 
@@ -62,6 +63,11 @@ class Ranks:
         self.mode = "alone" if alone else "replicated" if distributed == "auto" else distributed
         self.rank: int = 0 if alone else dist.get_rank(group)
         self.world: int = 1 if alone else dist.get_world_size(group)
+        if self.rank < 0:
+            raise ValueError(
+                "process_group: this process is not a member of it; make the loader on its members only, or give "
+                "distributed=None"
+            )
         if self.mode == "sharded" and self.world > self.n:
             raise ValueError(f"distributed = 'sharded': {self.n} examples cannot be shared by {self.world} ranks")
         is_sharded, is_replicated = self.mode == "sharded", self.mode == "replicated"
@@ -70,6 +76,8 @@ class Ranks:
         """The first example of this rank's own."""
         self.examples = size + (self.rank < larger) if is_sharded else self.n
         """How many examples this rank's sampler draws from."""
+        self.fewest = size if is_sharded else self.n
+        """How many the sampler of any rank draws from, at least."""
         self.draws = self.batch_size * (self.world if is_replicated else 1)
         """How many this rank's sampler draws a step."""
         self.whole_batch = self.batch_size * self.world
@@ -92,18 +100,18 @@ class Ranks:
             )
 
     def agree(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """The settings of rank 0, once those of all replicated ranks have been found equal."""
-        if self.mode != "replicated":
+        """The settings of rank 0, once those of all ranks have been found equal."""
+        if self.mode == "alone":
             return settings
         found: list[Any] = [None] * self.world
         dist.all_gather_object(found, settings, group=self.group)
-        compared = {key for key in settings if not key.startswith("_")}
+        compared = [key for key in found[0] if not key.startswith("_")]
         for rank, other in enumerate(found):
-            for key in sorted(compared):
-                if other[key] != found[0][key]:
+            for key in compared:
+                if other.get(key) != found[0][key]:
                     raise ValueError(
-                        f"{key} = {other[key]!r} on rank {rank} and {found[0][key]!r} on rank 0: replicated ranks must "
-                        "be given the same"
+                        f"{key} = {other.get(key)!r} on rank {rank} and {found[0][key]!r} on rank 0: all ranks must be "
+                        "given the same"
                     )
         return cast(dict[str, Any], found[0])
 

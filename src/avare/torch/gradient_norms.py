@@ -1,7 +1,7 @@
 """The gradient norm of each example over all parameters, exactly, from the backward pass that trains."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Self
 
 import torch
@@ -11,6 +11,13 @@ from torch import Tensor, nn
 from avare.torch.layers import Part, Recomputed, Rule, refusal, rule_of
 from avare.torch.layers.parts import chunks, square_rows, squares
 from avare.torch.layers.recomputed import Fallback, tensors_of
+from avare.torch.norms import NotFinite, check_not_finite
+
+_SPREADING = ("AddBackward0", "SubBackward0", "MulBackward0", "DivBackward0", "ExpandBackward0")
+_POSITIONS = (
+    "positions that all examples have in common go in once for each, as torch.arange(T).expand(n, T), or exclude= "
+    "leaves them out"
+)
 
 
 class GradientNorms:
@@ -33,7 +40,8 @@ class GradientNorms:
 
     - The batch is the first dimension of what goes into each layer and comes out of it, and
       no example's loss depends on another example: BatchNorm is refused, but in evaluation
-      mode, where it is a factor and an offset.
+      mode, where it is a factor and an offset. Positions that all examples have in common go into
+      an embedding as ``torch.arange(T).expand(n, T)``; without, they are refused where that is seen.
     - The loss is the mean, or the sum, over the batch of weight times the example's own loss.
 
     A parameter used several times, by one module or by many, counts once, with the sum of
@@ -59,6 +67,13 @@ class GradientNorms:
         its gradients example by example; "loop" for the same where ``vmap`` does not know an
         operation, one example after another. Such a module must not draw random numbers; this
         is checked.
+    exclude
+        Parameters, and modules with all below them, that do not count, as if they were frozen; what
+        they are used for is not looked at. They are trained all the same.
+    recompute
+        Modules to be run a second time, with all below them, as ``fallback`` says ("vmap" if None),
+        although there are rules for what they are made of: say one in which the first dimension
+        is not the batch in places.
 
     Examples
     --------
@@ -73,7 +88,14 @@ class GradientNorms:
     tensor([70.,  2.])
     """
 
-    def __init__(self, model: nn.Module, *, fallback: Fallback | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        fallback: Fallback | None = None,
+        exclude: Iterable[nn.Module | nn.Parameter] = (),
+        recompute: Iterable[nn.Module] = (),
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model is of type {type(model).__name__}: must be a torch.nn.Module")
         if fallback not in (None, "vmap", "loop"):
@@ -86,19 +108,23 @@ class GradientNorms:
         for name, module in self._model.named_modules():
             _refuse(name, module)
         self._names = {parameter: name for name, parameter in self._model.named_parameters()}
-        self._places = list(_survey("", self._model))
-        unknown = [(name, module) for name, module, rule in self._places if rule is None]
+        self._excluded = _members("exclude", exclude, self._model)
+        chosen = _members("recompute", recompute, self._model, modules=True)
+        self._places = list(_survey("", self._model, self._excluded, chosen, set()))
+        unknown = [(name, module) for name, module, rule in self._places if rule is None and module not in chosen]
         if unknown and fallback is None:
             raise ValueError(
                 f"no rule is known for the parameters of {', '.join(_owner(*each) for each in unknown)}: "
-                "fallback='vmap' runs such modules a second time, example by example"
+                "fallback='vmap' runs such modules a second time, example by example, exclude= leaves them out"
             )
         self._fallback: Fallback = fallback or "vmap"
         covered = {p for _, module, rule in self._places for p in module.parameters(recurse=rule is None)}
-        self._frozen = [parameter for parameter in self._names if parameter not in covered]
+        self._frozen = [parameter for parameter in self._names if parameter not in covered | self._excluded]
         self._handles: list[Any] = []
-        self._looked = False  # whether a forward pass has been looked at for uses that no module sees
-        self._calls: Counter[nn.Parameter] = Counter()  # in that forward pass
+        self._called: list[nn.Module] = []  # in the forward pass at hand
+        self._looked: list[nn.Module] | None = None  # those of the pass last looked at for uses that no module sees
+        self._passes = 0
+        self._vectors: dict[Any, tuple[str, torch.Size]] = {}  # what came out of embeddings that were given a vector
         self._uses: list[_Use] = []
         self._reached: set[nn.Parameter] = set()  # by a gradient, in whatever way
         self._pass: int | None = None  # the backward pass that the uses are of
@@ -117,7 +143,7 @@ class GradientNorms:
                     self._handles.append(module.register_forward_pre_hook(_Hook(self._entered), prepend=True))
             self._handles.append(self._model.register_forward_hook(_Hook(self._ended), with_kwargs=True))
             for parameter in self._names:
-                if parameter.requires_grad:
+                if parameter.requires_grad and parameter not in self._excluded:
                     self._handles.append(parameter.register_hook(_Reach(self._reached, parameter)))
         return self
 
@@ -129,13 +155,18 @@ class GradientNorms:
 
     def reset(self) -> None:
         """Forget what was kept."""
+        self._called, self._vectors = [], {}
         self._uses = []
         self._reached.clear()
         self._pass = None
         self._several = False
 
     def __call__(
-        self, weight: ArrayLike | Tensor | None = None, *, reduction: Literal["mean", "sum"] = "mean"
+        self,
+        weight: ArrayLike | Tensor | None = None,
+        *,
+        reduction: Literal["mean", "sum"] = "mean",
+        not_finite: NotFinite = "raise",
     ) -> Tensor:
         """The norms of the last backward pass, and forget it.
 
@@ -149,6 +180,10 @@ class GradientNorms:
             ``GradScaler`` has, may be put in as well.
         reduction
             Whether the loss was the "mean" over the batch, or the "sum".
+        not_finite
+            "raise" an error where a gradient is not finite, or "keep" a norm that is not finite
+            either: gradients in float16 overflow in the first steps with a ``GradScaler``, which
+            then leaves the step out. ``loader.update(index, norms, not_finite="skip")`` takes it.
 
         Returns
         -------
@@ -157,6 +192,7 @@ class GradientNorms:
         """
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction = {reduction!r}: must be 'mean' or 'sum'")
+        check_not_finite(not_finite)
         if not self._uses:
             raise RuntimeError("no backward pass to give the norms of: attach, call the model, then loss.backward()")
         if self._several:
@@ -179,7 +215,7 @@ class GradientNorms:
         if factors is not None:
             norms /= factors.to(norms)
         wrong = (~torch.isfinite(norms)).nonzero()
-        if len(wrong):
+        if len(wrong) and not_finite == "raise":
             raise ValueError(f"norms[{wrong[0].item()}] = {norms[wrong[0]].item()}: the gradient is not finite")
         self.reset()
         return norms
@@ -209,17 +245,20 @@ class GradientNorms:
         _refuse(name, module)
         if (self._uses or self._reached) and not _in_backward():  # where parts of the model may be run again
             self.reset()
-        own = list(module.parameters(recurse=rule is None))
+        own = [p for p in module.parameters(recurse=rule is None) if p not in self._excluded]
         outputs = [_base(output)] if rule is not None else tensors_of(output)
         trained = any(parameter.requires_grad for parameter in own)
         if not trained or not any(each.requires_grad for each in outputs):
             return
-        if not self._looked:
-            self._calls.update(own)
+        if not _in_backward():
+            self._called.append(module)
         if rule is not None:
             use = _Use(name, module, rule, args[0] if args else kwargs["input"], output.shape)
+            if use.is_of_a_vector and not _in_backward():
+                self._vectors[output.grad_fn] = _title(name, module), output.shape
         else:
-            use = _Use(name, module, None, Recomputed(module, args, kwargs, outputs, self._fallback), None)
+            kept = Recomputed(module, args, kwargs, outputs, self._fallback, self._excluded)
+            use = _Use(name, module, None, kept, None)
         for j, each in enumerate(outputs):
             if each.requires_grad:
                 each.register_hook(lambda gradient, j=j: self._arrived(use, j, gradient))
@@ -239,16 +278,32 @@ class GradientNorms:
         use.gradients[j] = kept.clone() if kept.shape[:1] == (1,) else kept
 
     def _ended(self, _: str, __: None, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """After the first forward pass, look for uses of parameters that no module has seen."""
-        if self._looked or self._busy or not torch.is_grad_enabled():
+        """After a forward pass, look for uses of parameters that no module has seen, and for positions.
+
+        Only where other modules were called than in the pass before, and at passes 1, 2, 4, 8, ...,
+        for it takes some microseconds an operation.
+        """
+        if self._busy or not torch.is_grad_enabled():
             return
-        calls, self._calls = self._calls, Counter()
+        called, self._called = self._called, []
+        vectors, self._vectors = self._vectors, {}
+        self._passes += 1
+        if called == self._looked and self._passes & (self._passes - 1):
+            return
         known = {p for _, each, rule in self._places if rule is not None for p in each.parameters(recurse=False)}
         whole = {p for _, each, rule in self._places if rule is None for p in each.parameters()}
-        for parameter, uses in _uses_in_graph(output).items():
-            if parameter in known - whole and uses > calls[parameter]:
+        watched = known - whole - self._excluded
+        calls = Counter(parameter for each in called for parameter in each.parameters(recurse=False))
+        uses: Counter[nn.Parameter] = Counter()
+        for node, source in _edges(output):
+            if hasattr(source, "variable"):
+                uses[source.variable] += 1
+            else:
+                _check_spread(node, source, vectors)
+        for parameter, count in uses.items():
+            if parameter in watched and count > calls[parameter]:
                 raise ValueError(self._unseen(parameter))
-        self._looked = True
+        self._looked = called
 
     # --- from what was kept to the norms ----------------------------------------------
 
@@ -258,9 +313,10 @@ class GradientNorms:
         for use in self._uses:
             if use.count != first.count:
                 this, that = _title(use.name, use.module), _title(first.name, first.module)
+                hint = f"; {_POSITIONS}" if use.is_of_a_vector or first.is_of_a_vector else ""
                 raise ValueError(
                     f"{this} has a batch of {use.count}, {that} one of {first.count}: "
-                    "the first dimension must be the batch, all through the model"
+                    f"the first dimension must be the batch, all through the model{hint}"
                 )
         return first.count
 
@@ -289,6 +345,8 @@ class GradientNorms:
         summed: dict[nn.Parameter, list[Part]] = {}
         for use in self._uses:
             for parameter, part in use.parts():
+                if parameter in self._excluded:
+                    continue
                 (written if parameter in written else summed).setdefault(parameter, []).append(part)
         total = torch.zeros(count, device=self._uses[0].device)
         for parameter, parts in summed.items():
@@ -314,6 +372,11 @@ class _Use:
         self.passed: int | None = None  # the backward pass that its gradients are of
         self.gradients: dict[int, Tensor] = {}
         self._versions = kept._version if rule is not None else None
+
+    @property
+    def is_of_a_vector(self) -> bool:
+        """Whether it looked up one row an example, or rows for positions that all examples have in common."""
+        return isinstance(self.module, nn.Embedding) and self.rule is not None and self.kept.ndim == 1
 
     @property
     def device(self) -> Any:
@@ -393,16 +456,35 @@ class _Reach:
         self._reached.add(self._parameter)
 
 
-def _survey(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module, Rule | None]]:
-    """The modules to look at, with their rules; those without rule stand for all below them."""
-    rule = rule_of(module)
+def _survey(
+    name: str, module: nn.Module, excluded: set[Any], chosen: set[Any], visited: set[nn.Module]
+) -> Iterator[tuple[str, nn.Module, Rule | None]]:
+    """The modules to look at, each once, with their rules; those without rule stand for all below them."""
+    if module in visited:  # under another parent: a second hook would count its gradient twice
+        return
+    visited.add(module)
+    rule = rule_of(module) if module not in chosen else None
     if rule is not None:
         yield name, module, rule
-    elif any(parameter.requires_grad for parameter in _own(module)):
+    elif module in chosen or any(p.requires_grad and p not in excluded for p in _own(module)):
         yield name, module, None
     else:
         for child_name, child in module.named_children():
-            yield from _survey(f"{name}.{child_name}" if name else child_name, child)
+            yield from _survey(f"{name}.{child_name}" if name else child_name, child, excluded, chosen, visited)
+
+
+def _members(argument: str, members: Iterable[Any], model: nn.Module, *, modules: bool = False) -> set[Any]:
+    """The parameters that were named by themselves or by modules, or the modules; checked to be the model's own."""
+    known = {*model.modules(), *(() if modules else model.parameters())}
+    found: set[Any] = set()
+    for place, member in enumerate(members):
+        if not isinstance(member, nn.Module if modules else nn.Module | nn.Parameter):
+            kind = "a module" if modules else "a module or a parameter"
+            raise TypeError(f"{argument}[{place}] is of type {type(member).__name__}: must be {kind} of the model")
+        if member not in known:
+            raise ValueError(f"{argument}[{place}] ({type(member).__name__}) is not part of the model")
+        found.update([member] if modules or isinstance(member, nn.Parameter) else member.parameters())
+    return found
 
 
 def _own(module: nn.Module) -> Iterator[nn.Parameter]:
@@ -437,19 +519,41 @@ def _in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() >= 0)
 
 
-def _uses_in_graph(output: Any) -> Counter[nn.Parameter]:
-    """How often each parameter goes into what came out of a model."""
-    uses: Counter[nn.Parameter] = Counter()
+def _edges(output: Any) -> Iterator[tuple[Any, Any]]:
+    """The operations that made what came out of a model, each with those, or parameters, that it took from."""
     stack = [each.grad_fn for each in tensors_of(output) if each.grad_fn is not None]
     visited = set(stack)
     while stack:
-        for node, _ in stack.pop().next_functions:
-            if hasattr(node, "variable"):
-                uses[node.variable] += 1
-            elif node is not None and node not in visited:
-                visited.add(node)
-                stack.append(node)
-    return uses
+        node = stack.pop()
+        for source, _ in node.next_functions:
+            if source is None:
+                continue
+            yield node, source
+            if source not in visited and not hasattr(source, "variable"):
+                visited.add(source)
+                stack.append(source)
+
+
+def _check_spread(node: Any, source: Any, vectors: dict[Any, tuple[str, torch.Size]]) -> None:
+    """Raise an error if an operation spreads what came out of an embedding over a dimension before its first."""
+    if not vectors or node.name() not in _SPREADING:
+        return
+    before = source.name() == "UnsqueezeBackward0"  # as in embedding(positions)[None]
+    origin = source.next_functions[0][0] if before else source
+    if origin not in vectors:
+        return
+    title, shape = vectors[origin]
+    result, taken = _shape_of(node), _shape_of(source)
+    if len(result) > len(shape) and result[0] > 1 and shape[0] > 1 and not (before and taken[:1] == shape[:1]):
+        raise ValueError(
+            f"{title}: what came out of it is spread over the examples, none of which has it alone; {_POSITIONS}"
+        )
+
+
+def _shape_of(node: Any) -> tuple[int, ...]:
+    """Of what an operation gave; empty where PyTorch does not say."""
+    metadata = getattr(node, "_input_metadata", ())
+    return tuple(metadata[0].shape) if metadata else ()
 
 
 def _factors(weight: ArrayLike | Tensor | None, count: int) -> Tensor | None:

@@ -42,7 +42,7 @@ class Indexed(Dataset[Any]):
         index, weight = pair
         return self.dataset[index], index, weight
 
-    def __getitems__(self, pairs: Sequence[tuple[int, float]]) -> Sequence[tuple[Any, int, float]]:
+    def __getitems__(self, pairs: "Pairs | Sequence[tuple[int, float]]") -> Sequence[tuple[Any, int, float]]:
         """The items of a whole batch."""
         if not isinstance(pairs, Pairs):
             return [self[pair] for pair in pairs]
@@ -80,8 +80,12 @@ class IndexedCollate:
         return collate(list(rows)), Pairs(np.array(indices, dtype=np.int64), np.array(weights, dtype=np.float32))
 
 
-class Pairs(Sequence[tuple[int, float]]):
-    """The draws of a batch: pairs of an index and its weight, kept as two arrays."""
+class Pairs:
+    """The draws of a batch: pairs of an index and its weight, kept as two arrays.
+
+    Not a ``collections.abc.Sequence``, although it has a length and items: older versions of
+    PyTorch pin the memory of a sequence item by item, and make a list of it.
+    """
 
     __slots__ = ("indices", "weights")
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from numpy.typing import ArrayLike
@@ -105,8 +105,10 @@ class ImportanceLoader(DataLoader[Any]):
         super().__init__(
             Indexed(dataset), batch_sampler=batches, collate_fn=IndexedCollate(collate_fn).apart, **options
         )
+        batches.expect_receipts()
         self._batches = batches
         self._received_any = False  # by the iteration at hand
+        self._latest = 0  # the number of the last iteration that was asked for
 
     @property
     def importance_sampler(self) -> Sampler:
@@ -135,11 +137,18 @@ class ImportanceLoader(DataLoader[Any]):
                 return iter(())
             self._batches.go_on()  # nothing was taken since it was last asked for: the same batches again
         self._received_any = False
+        self._latest += 1
         return _Handover(self, super().__iter__())
 
-    def update(self, index: ArrayLike | torch.Tensor, norms: ArrayLike | torch.Tensor) -> None:
+    def update(
+        self,
+        index: ArrayLike | torch.Tensor,
+        norms: ArrayLike | torch.Tensor,
+        *,
+        not_finite: Literal["raise", "skip"] = "raise",
+    ) -> None:
         """Tell the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
-        self._batches.update(index, norms)
+        self._batches.update(index, norms, not_finite=not_finite)
 
     def set_epoch(self, epoch: int) -> None:
         """Does nothing: draws do not depend on the epoch. For those who call it on every loader."""
@@ -149,9 +158,10 @@ class ImportanceLoader(DataLoader[Any]):
 
         ``gain``; ``floor``, the smallest probability, where the sampler has one;
         ``effective_sample_size`` of the weights of the last batch received, at most its size;
-        ``age``, the mean steps since the draw before, over the last batch drawn; ``lag``, the mean
-        steps between draw and update, over the last batch told; ``waiting``, how many examples
-        have been drawn and not told since. What is not known yet is left out.
+        ``age`` of the norms, the mean steps since the draw that they are of, over the examples of
+        the last batch drawn whose last draw was told; ``lag``, the mean steps between draw and
+        update, over the last batch told; ``waiting``, how many examples have been drawn and not
+        told since. What is not known is left out.
 
         Parameters
         ----------
@@ -181,6 +191,7 @@ class ImportanceLoader(DataLoader[Any]):
         """
         self._batches.load_state_dict(state)
         self._received_any = False
+        self._latest += 1
 
 
 class _Handover:
@@ -190,24 +201,27 @@ class _Handover:
         self._loader = loader
         self._sampler = loader.batch_sampler
         self._batches = batches
-        self._iteration: int | None = None
+        self._number = loader._latest
+        self._iteration: int | None = None  # of the sampler, once it has begun
+        self._is_over = False
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
+        if self._is_over:
+            raise StopIteration
+        # Before anything is taken: persistent workers hand out the batches of the last iteration to all.
+        if self._number != self._loader._latest or self._iteration not in (None, self._sampler.iteration):
+            raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot go on")
         try:
             batch, pairs = next(self._batches)
         except StopIteration:
-            if self._iteration == self._sampler.iteration:
-                self._iteration = None
-                self._loader._received_any = False
-                self._sampler.finish()
+            self._is_over = True
+            self._loader._received_any = False
+            self._sampler.finish()
             raise
-        if self._iteration is None:
-            self._iteration = self._sampler.iteration
-        elif self._iteration != self._sampler.iteration:
-            raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot go on")
+        self._iteration = self._sampler.iteration
         self._sampler.receive()
         self._loader._received_any = True
         return batch, *pairs.tensors()
@@ -234,5 +248,5 @@ def _check_options(sampler: Any, options: dict[str, Any]) -> None:
             f"in_order = {options['in_order']!r}: batches must come as they were drawn, or a state could not say which "
             "are still to come"
         )
-    for name in ("batch_sampler", "shuffle", "drop_last"):
+    for name in ("batch_sampler", "shuffle", "drop_last", "in_order"):  # older versions do not know the last
         options.pop(name, None)

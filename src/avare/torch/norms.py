@@ -14,6 +14,7 @@ from torch import Tensor
 from avare import validation
 
 Loss = Literal["cross_entropy", "binary", "squared"]
+NotFinite = Literal["raise", "keep"]
 
 
 def output_norms(
@@ -25,6 +26,7 @@ def output_norms(
     pos_weight: Tensor | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
+    not_finite: NotFinite = "raise",
 ) -> Tensor:
     r"""The norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
 
@@ -50,6 +52,9 @@ def output_norms(
         For "cross_entropy": in [0, 1].
     ignore_index
         For class indices: the target of what does not count, by default -100. Its norm is 0.
+    not_finite
+        "raise" an error where the output, or the target, is not finite, or "keep" a norm that is
+        not finite either, for ``loader.update(index, norms, not_finite="skip")``.
 
     Returns
     -------
@@ -63,8 +68,8 @@ def output_norms(
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss="squared")
     tensor([4., 0.])
     """
-    gradient = _gradient(output, target, loss, class_weight, pos_weight, label_smoothing, ignore_index)
-    return from_output_grad(gradient)
+    options = (class_weight, pos_weight, label_smoothing, ignore_index, not_finite)
+    return from_output_grad(_gradient(output, target, loss, *options), not_finite=not_finite)
 
 
 def last_layer_norms(
@@ -78,6 +83,7 @@ def last_layer_norms(
     pos_weight: Tensor | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
+    not_finite: NotFinite = "raise",
 ) -> Tensor:
     r"""The norm of each example's gradient in a last, linear layer: exact. O(features + output).
 
@@ -91,7 +97,7 @@ def last_layer_norms(
         z, what comes out, of shape (batch,) or (batch, outputs).
     bias
         Whether the layer has a bias that is trained.
-    target, loss, class_weight, pos_weight, label_smoothing, ignore_index
+    target, loss, class_weight, pos_weight, label_smoothing, ignore_index, not_finite
         As in `output_norms`.
 
     Examples
@@ -102,7 +108,8 @@ def last_layer_norms(
     """
     features = _floating("features", features)
     bias = validation.boolean("bias", bias)
-    gradient = _gradient(output, target, loss, class_weight, pos_weight, label_smoothing, ignore_index)
+    options = (class_weight, pos_weight, label_smoothing, ignore_index, not_finite)
+    gradient = _gradient(output, target, loss, *options)
     if features.ndim != 2:
         raise ValueError(f"features has shape {tuple(features.shape)}: must be (batch, features)")
     if gradient.ndim > 2:
@@ -114,10 +121,11 @@ def last_layer_norms(
     sizes = torch.linalg.vector_norm(features, dim=1)
     if bias:
         sizes = torch.hypot(sizes, torch.ones_like(sizes))
-    return _finite(from_output_grad(gradient) * sizes, {"features": features})
+    norms = from_output_grad(gradient, not_finite=not_finite) * sizes
+    return _finite(norms, {"features": features}, not_finite)
 
 
-def from_output_grad(grad: Tensor) -> Tensor:
+def from_output_grad(grad: Tensor, *, not_finite: NotFinite = "raise") -> Tensor:
     """The norm of each row of gradients, for any loss. O(grad).
 
     Parameters
@@ -125,6 +133,8 @@ def from_output_grad(grad: Tensor) -> Tensor:
     grad
         The gradient of each example's own loss in its output, the batch first: for example
         ``torch.autograd.grad(losses.sum(), output)[0]``.
+    not_finite
+        "raise" an error, or "keep" norms that are not finite, as in `output_norms`.
 
     Examples
     --------
@@ -132,10 +142,17 @@ def from_output_grad(grad: Tensor) -> Tensor:
     tensor([5., 1.])
     """
     grad = _floating("grad", grad)
+    check_not_finite(not_finite)
     if grad.ndim == 0:
         raise ValueError("grad has shape (): must have the batch as its first dimension")
     norms = grad.abs() if grad.ndim == 1 else torch.linalg.vector_norm(grad.flatten(1), dim=1)
-    return _finite(norms, {"grad": grad})
+    return _finite(norms, {"grad": grad}, not_finite)
+
+
+def check_not_finite(not_finite: str) -> None:
+    """Refuse any other way to deal with what is not finite."""
+    if not_finite not in ("raise", "keep"):
+        raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'keep'")
 
 
 def _gradient(
@@ -146,8 +163,10 @@ def _gradient(
     pos_weight: Tensor | None,
     label_smoothing: float,
     ignore_index: int | None,
+    not_finite: NotFinite,
 ) -> Tensor:
-    """The gradient of each example's loss in its output, checked to be finite."""
+    """The gradient of each example's loss in its output, checked to be finite if it must be."""
+    check_not_finite(not_finite)
     if loss not in tuple(_GRADIENTS):
         raise ValueError(f"loss = {loss!r}: must be one of {', '.join(map(repr, _GRADIENTS))}")
     gradient, known = _GRADIENTS[loss]
@@ -165,18 +184,23 @@ def _gradient(
         raise ValueError("output has shape (): must have the batch as its first dimension")
     if not isinstance(target, Tensor):
         raise TypeError(f"target is of type {type(target).__name__}: must be a tensor")
-    return gradient(output, target.detach(), **{name: given[name] for name in known})
+    return gradient(output, target.detach(), not_finite, **{name: given[name] for name in known})
 
 
 def _cross_entropy(
-    output: Tensor, target: Tensor, class_weight: Tensor | None, label_smoothing: float, ignore_index: int | None
+    output: Tensor,
+    target: Tensor,
+    not_finite: NotFinite,
+    class_weight: Tensor | None,
+    label_smoothing: float,
+    ignore_index: int | None,
 ) -> Tensor:
     """The gradient p sum(q) - q, where q is the target, smoothed and weighted."""
     if output.ndim < 2:
         raise ValueError(f"output has shape {tuple(output.shape)}: must be (batch, classes) or (batch, classes, ...)")
     classes = output.shape[1]
     p = torch.softmax(output, dim=1)
-    if not math.isfinite(p.sum().item()):  # here, for what is ignored is gone later
+    if not_finite == "raise" and not math.isfinite(p.sum().item()):  # here, for what is ignored is gone later
         _refuse("output", output)
     if class_weight is None and label_smoothing == 0.0 and ignore_index is None and _are_classes(target, output):
         # What nearly all ask for, and each step of a small net: a third of the time.
@@ -197,7 +221,7 @@ def _cross_entropy(
                 f"which has {tuple(output.shape)}"
             )
         q = (target.to(p) * (1.0 - label_smoothing) + label_smoothing / classes) * weights.view(along)
-        return _finite(p * q.sum(dim=1, keepdim=True) - q, {"target": target})
+        return _finite(p * q.sum(dim=1, keepdim=True) - q, {"target": target}, not_finite)
     if target.dtype == torch.bool or target.is_complex():
         raise TypeError(f"target has dtype {target.dtype}: must hold class indices or class probabilities")
     wanted = (output.shape[0], *output.shape[2:])
@@ -232,7 +256,7 @@ def _are_classes(target: Tensor, output: Tensor) -> bool:
     return bool(low.item() >= 0 and high.item() < output.shape[1])
 
 
-def _binary(output: Tensor, target: Tensor, pos_weight: Tensor | None) -> Tensor:
+def _binary(output: Tensor, target: Tensor, not_finite: NotFinite, pos_weight: Tensor | None) -> Tensor:
     """The gradient sigmoid(z) (w y + 1 - y) - w y, with w the weight of the positive part."""
     target = _matching(output, target)
     wrong = ~((target >= 0.0) & (target <= 1.0))
@@ -249,13 +273,13 @@ def _binary(output: Tensor, target: Tensor, pos_weight: Tensor | None) -> Tensor
                 f"pos_weight has shape {tuple(weights.shape)}: must fit the labels of output, "
                 f"which has {tuple(output.shape)}"
             ) from None
-    return _finite(torch.sigmoid(output) * (positive + 1.0 - target) - positive, {"output": output})
+    return _finite(torch.sigmoid(output) * (positive + 1.0 - target) - positive, {"output": output}, not_finite)
 
 
-def _squared(output: Tensor, target: Tensor) -> Tensor:
+def _squared(output: Tensor, target: Tensor, not_finite: NotFinite) -> Tensor:
     """The gradient 2 (z - y)."""
     target = _matching(output, target)
-    return _finite(2.0 * (output - target), {"output": output, "target": target})
+    return _finite(2.0 * (output - target), {"output": output, "target": target}, not_finite)
 
 
 def _matching(output: Tensor, target: Tensor) -> Tensor:
@@ -282,9 +306,9 @@ def _floating(name: str, values: Any) -> Tensor:
     return values.detach().to(torch.promote_types(values.dtype, torch.float32))
 
 
-def _finite(result: Tensor, sources: dict[str, Tensor]) -> Tensor:
+def _finite(result: Tensor, sources: dict[str, Tensor], not_finite: NotFinite) -> Tensor:
     """The result, or an error that names what in the sources makes it nan or infinite."""
-    if not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
+    if not_finite == "raise" and not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
         for name, values in sources.items():
             _refuse(name, values)
         place = _place(~torch.isfinite(result))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from avare.samplers.base import State
 
@@ -21,9 +22,14 @@ def with_tensors(state: Mapping[str, Any]) -> State:
 
 def with_arrays(state: Mapping[str, Any]) -> State:
     """A state with arrays for its tensors, on whatever device they are."""
-    return {
-        key: value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value for key, value in state.items()
-    }
+    return {key: to_array(value) if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+
+
+def to_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """A tensor's values, without its gradient; in float32 where NumPy has not its kind of number."""
+    values = tensor.detach().cpu()
+    array: NDArray[Any] = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    return array
 
 
 def _to_torch(value: Any) -> Any:

@@ -29,7 +29,7 @@ class Visits:
         self.waiting = 0
         """How many examples have been drawn, and their norms not told since."""
         self.age = float("nan")
-        """Mean steps since the draw before, over the examples of the last batch that had one."""
+        """Mean steps since the draw that the norm is of, over the last batch's examples whose last draw was told."""
         self.lag = float("nan")
         """Mean steps between draw and telling, over the batch told last."""
 
@@ -60,8 +60,8 @@ def _draw(last, indices, step):
     for index in indices:
         previous = last[index]
         added += previous <= 0
-        if previous != 0 and abs(previous) != step:  # not an index that came before in this batch
-            ages += step - abs(previous)
+        if previous < 0:  # its norm is of that draw; of one that still waits, it is older, or there is none
+            ages += step + previous
             known += 1
         last[index] = step
     return added, ages / known if known else np.nan

@@ -1,6 +1,6 @@
 """Modules without a rule: their gradients from a second pass through the module alone, example by example."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import torch
@@ -28,9 +28,19 @@ class Recomputed:
         What came out: a tensor, or a nest of tensors.
     fallback
         "vmap", all examples of a chunk at once, or "loop", one after another.
+    excluded
+        Parameters whose gradients are not wanted.
     """
 
-    def __init__(self, module: nn.Module, args: Any, kwargs: Any, output: Any, fallback: Fallback) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        fallback: Fallback,
+        excluded: Collection[nn.Parameter],
+    ) -> None:
         leaves, self._arguments = pytree.tree_flatten((args, kwargs))
         self._leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         # Copied, for what follows may change it in place; to be compared with what comes out again.
@@ -38,7 +48,7 @@ class Recomputed:
         self._module = module
         self._loop = fallback == "loop"
         self._autocast = _autocast_of(self._outputs[0].device.type)
-        self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad and p not in excluded}
         self._versions = [leaf._version for leaf in self._changeable()]
 
     @property
