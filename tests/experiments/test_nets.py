@@ -368,7 +368,7 @@ def test_files_that_are_no_plans(tmp_path: Path) -> None:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data under the name of a large set."""
 
-    def load(name: str, *, split: str = "train", folder: str | None = None) -> Dataset:
+    def load(name: str, *, split: str = "train", folder: str | None = None, progress: bool = False) -> Dataset:
         rows: slice = slice(0, EXAMPLES) if split == "train" else slice(EXAMPLES, None)
         labels: NDArray[np.int64] = 2 * DATA.y[rows] - 1  # classes need not be 0, 1, ...
         return Dataset(name, DATA.X[rows], labels, "", "")
