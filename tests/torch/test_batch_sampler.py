@@ -90,6 +90,15 @@ def test_what_is_never_told_is_forgotten_in_the_end() -> None:
     assert len(batches.state_dict()["ahead_indices"]) == 1024
 
 
+def test_an_iteration_that_was_left_cannot_go_on() -> None:
+    batches = make(seed=0)
+    first = iter(batches)
+    next(first)
+    next(iter(batches))
+    with pytest.raises(RuntimeError, match="another iteration has begun, or a state was loaded"):
+        next(first)
+
+
 def test_all_are_remembered_where_receipts_are_told() -> None:
     batches = make(seed=0, endless=True)
     batches.expect_receipts()
