@@ -147,12 +147,15 @@ def _how_panel(results: Results) -> str:
         if isinstance(versions, dict):
             pairs["versions"] = ", ".join(f"{package} {number}" for package, number in versions.items())
         parts.append(_pairs({"records": count, **pairs}))
+    if len(results.groups) > 1:
+        parts.append("<h2>All runs together</h2>\n")
+        parts.append(_pairs({"seconds in all": _total(results.groups)}))
     for group in results.groups:
         setting = {key: value for key, value in group.setting.items() if value is not None}
         seeds = sorted({seed for series in group.series for seed in series.seeds})
         parts.append(f"<h2>{html.escape(group.title)}</h2>\n")
         parts.append(
-            _pairs({**setting, "seeds": ", ".join(str(seed) for seed in seeds), "seconds in all": _total(group)})
+            _pairs({**setting, "seeds": ", ".join(str(seed) for seed in seeds), "seconds in all": _total([group])})
         )
         parts.append(tables.times(group).html())
     if results.nets is not None:
@@ -187,14 +190,15 @@ def _pairs(pairs: Mapping[str, Any]) -> str:
     )
 
 
-def _total(group: Group) -> str:
-    spent = {
-        part: sum(len(series.seeds) * series.seconds[part] for series in group.series)
+def _total(groups: Sequence[Group]) -> str:
+    steps, evaluation = (
+        sum(len(series.seeds) * series.seconds[part] for group in groups for series in group.series)
         for part in ("steps", "evaluation")
-    }
-    if not all(math.isfinite(seconds) for seconds in spent.values()):
+    )
+    if not math.isfinite(steps + evaluation):
         return "not known"
-    return f"{spent['steps']:.0f} in steps, {spent['evaluation']:.0f} in evaluation"
+    share = f" ({100.0 * evaluation / (steps + evaluation):.0f} %)" if steps + evaluation > 0.0 else ""
+    return f"{steps:.0f} in steps, {evaluation:.0f} in evaluation{share}"
 
 
 def _notices(results: Results) -> str:
