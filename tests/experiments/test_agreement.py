@@ -262,3 +262,12 @@ def test_the_papers_numbers_are_whole() -> None:
                 assert measure in ("relative_error", "suboptimality", "regret")
                 assert {"Uniform", "Avare"} <= set(by_sampler)
                 assert all(math.isfinite(value) for value in by_sampler.values())
+
+
+def test_what_differs_is_said_to_be_doubtful_where_it_is() -> None:
+    records = list(as_published())
+    for record in records:
+        if record["spec"]["experiment"] == "reproduce" and record["spec"]["sampler"] == "Avare":
+            record["trace"]["relative_error"][-1] = 0.25
+    notes = {row.steps: row.note for row in check(records, ["mnist"], 2) if row.verdict == "differs"}
+    assert notes == {"decreasing": "", "constant": published()["doubts"]["mnist constant Avare"]}

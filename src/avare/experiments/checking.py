@@ -4,7 +4,7 @@ import math
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from itertools import pairwise
 from typing import Any
@@ -44,7 +44,7 @@ class Row:
         "agrees", "differs", "reported" where nothing is asked, or "missing" where runs are: too few of them, or
         of other settings than the paper's, which ours is then of.
     note
-        What is missing, or why nothing is asked.
+        What is missing, why nothing is asked, or why it might differ.
     """
 
     dataset: str
@@ -98,7 +98,7 @@ def check(records: Iterable[Stored], datasets: Sequence[str] = tuple(SETTINGS), 
             if figures is not None:
                 rows += _of_figures(dataset, steps, figures, cells, paper)
         rows += _of_table(dataset, known.get(dataset), paper)
-    return rows
+    return [_doubted(row, paper["doubts"]) if row.verdict == "differs" else row for row in rows]
 
 
 def exit_code(rows: Iterable[Row]) -> int:
@@ -182,6 +182,12 @@ def _of_table(dataset: str, known: Mapping[str, float] | None, paper: Mapping[st
         judged = _judge(measure, theirs, value, limit, lack, paper["notes"][reason])
         rows.append(Row(dataset, "", "", measure, theirs, *judged))
     return rows
+
+
+def _doubted(row: Row, doubts: Mapping[str, str]) -> Row:
+    """A row that differs, with why it might, where that is known."""
+    about = " ".join(part for part in (row.dataset, row.steps, row.sampler or row.measure) if part)
+    return replace(row, note=doubts.get(about, row.note))
 
 
 def _limit(paper: Mapping[str, Any], measure: str, dataset: str, sampler: str) -> float | None:
