@@ -67,6 +67,8 @@ def check_batch(
 @every_loss
 @pytest.mark.parametrize("bias", [False, True])
 def test_rows_wider_than_a_tile(name: str, bias: bool) -> None:
+    if numba.config.DISABLE_JIT:
+        pytest.skip("minutes without compiled code; the compiled run tests it")
     n, width = 6, rows._TILE + 9  # four rows at once, and two by themselves
     X, y, generator = example(name, n, width, seed=3)
     check_sums(make(name, X / 10.0, y, l2=0.3, bias=bias), Plain(name, X / 10.0, y, l2=0.3, bias=bias), generator)

@@ -47,6 +47,8 @@ def test_compiled_and_plain_loops_give_the_same_iterates(
 
 @pytest.mark.parametrize("name", ["Softmax", "LeastSquares"])
 def test_wide_rows_go_both_ways_alike(name: str) -> None:
+    if numba.config.DISABLE_JIT:
+        pytest.skip("minutes without compiled code; the compiled run tests it")
     generator = np.random.default_rng(8)
     X = generator.normal(size=(30, 521)).astype(np.float32)  # a tile of columns, and nine more
     y = np.arange(30) % 3
