@@ -1,5 +1,6 @@
-"""Hypothesis draws the same examples at each run; with NUMBA_DISABLE_JIT=1, fewer of them."""
+"""Hypothesis draws the same examples at each run; with NUMBA_DISABLE_JIT=1, fewer of them. Ctrl-C works."""
 
+import signal
 from pathlib import Path
 
 import numba
@@ -14,6 +15,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("avare")
+# A shell starts what runs in the background with Ctrl-C ignored; the tests of it, and those of processes, must not be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
