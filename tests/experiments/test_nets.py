@@ -417,7 +417,7 @@ def test_data_are_cut_and_classes_counted_from_0() -> None:
     scaled = {"mnist-mlp": {**plan.networks["mnist-mlp"], "centre": 0.5, "scale": 0.25}}
     moved = nets.load(dataclasses.replace(plan, networks=scaled))["mnist-mlp"]
     assert np.allclose(moved.X, (data.X - 0.5) / 0.25) and moved.digest != data.digest
-    plan.models["mnist-mlp"]["tested"] = 99  # type: ignore[index]
+    plan.models["mnist-mlp"]["tested"] = 99  # type: ignore[index]  # read-only to others
     with pytest.raises(ValueError, match="tested = 99 for mnist-mlp: mnist has 40"):
         nets.load(plan)
 

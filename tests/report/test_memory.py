@@ -85,7 +85,7 @@ def test_only_norms_never_seen_but_told_of() -> None:
 
 def test_another_sampler_is_refused() -> None:
     with pytest.raises(TypeError, match=r"sampler is of type Avare: must be an avare\.Calibrated"):
-        avare.report.calibration(avare.Avare(3, 1))  # type: ignore[arg-type]
+        avare.report.calibration(avare.Avare(3, 1))  # type: ignore[arg-type]  # the point
 
 
 def test_the_import_needs_no_matplotlib() -> None:

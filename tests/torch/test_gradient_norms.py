@@ -1054,7 +1054,7 @@ def test_refuses_arguments() -> None:
     with pytest.raises(TypeError, match="model is of type list"):
         avt.GradientNorms([])
     with pytest.raises(ValueError, match="fallback = 'no': must be None, 'vmap' or 'loop'"):
-        avt.GradientNorms(mlp(), fallback="no")  # type: ignore[arg-type]
+        avt.GradientNorms(mlp(), fallback="no")  # type: ignore[arg-type]  # the point
     with pytest.raises(ValueError, match="model is a DataParallel"):
         avt.GradientNorms(nn.DataParallel(mlp()))
     with pytest.raises(ValueError, match="model is compiled"):
@@ -1078,7 +1078,7 @@ def test_refuses_weights_and_may_be_asked_again(weight: Any, message: str) -> No
     with pytest.raises((ValueError, TypeError), match=message):
         norms(weight)
     with pytest.raises(ValueError, match="reduction = 'none': must be 'mean' or 'sum'"):
-        norms(reduction="none")  # type: ignore[arg-type]
+        norms(reduction="none")  # type: ignore[arg-type]  # the point
     assert torch.allclose(norms().double(), one_by_one(model, x), rtol=1e-5)
 
 
