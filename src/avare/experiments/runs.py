@@ -298,7 +298,7 @@ def _regret(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
     problem = problem_of(spec, X, y)
     largest, mu, steps = float(problem.smoothness.max()), problem.strong_convexity, spec["length"]
     delta = {"sgd": 1.0, "sgld": 0.5}[spec["method"]]
-    sampler = get("Avare")(problem.n, 1, replacement=True, seed=spec["seed"], delta=delta)  # type: ignore[call-arg]
+    sampler = get("Avare")(problem.n, 1, replacement=True, seed=spec["seed"], delta=delta)  # type: ignore[call-arg]  # its own
     started = time.perf_counter()
     trace: Trace
     if spec["method"] == "sgd":

@@ -1,7 +1,7 @@
 """What all problems are: finite sums, f(x) = sum_i f_i(x) + l2/2 |x|^2."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,7 @@ class Problem(ABC):
     dim: int
     """Length of x."""
     l2: float
+    _precision: ClassVar[float] = 1e-10
 
     def __init__(self, n: int, dim: int, l2: float) -> None:
         self.n = validation.integer("n", n, at_least=1)
@@ -81,6 +82,30 @@ class Problem(ABC):
         loss, total, cost = self._evaluate(point, chances)
         return loss + self._penalty(point), total, cost
 
+    def minimize(
+        self, *, start: ArrayLike | None = None, tolerance: float | None = None, progress: bool = False
+    ) -> Vector:
+        """The minimiser, to a gradient of at most `tolerance`; sets `optimum`.
+
+        By L-BFGS (SciPy's), then, for linear models, Newton's method with conjugate gradients. Where
+        it ends earlier, by rounding on large data say, the best x is returned, and a
+        `ToleranceWarning` says so.
+
+        Parameters
+        ----------
+        start
+            Where to start; 0 by default.
+        tolerance
+            On the length of the gradient: by default 1e-10, and 1e-6 where there are no second derivatives.
+        progress
+            Whether to say on the standard error stream how it goes.
+        """
+        first = np.zeros(self.dim) if start is None else self.vector("start", start).copy()
+        tolerance = self._precision if tolerance is None else validation.number("tolerance", tolerance, above=0.0)
+        x = self._minimum(first, tolerance, validation.boolean("progress", progress))
+        self.optimum = self.objective(x)
+        return x
+
     def vector(self, name: str, values: ArrayLike) -> Vector:
         """Values as a vector of dim finite numbers."""
         point = validation.real(name, values)
@@ -92,6 +117,9 @@ class Problem(ABC):
         return 0.5 * self.l2 * float(x @ x) if self.l2 > 0.0 else 0.0  # and not 0 times infinity
 
     # --- what a problem fills in: without the l2 term, of arguments that have been checked ----
+
+    @abstractmethod
+    def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector: ...
 
     @abstractmethod
     def _objective(self, x: Vector) -> float: ...

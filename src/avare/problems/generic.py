@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,6 +47,8 @@ class Generic(Problem):
     array([-3.])
     """
 
+    _precision: ClassVar[float] = 1e-6
+
     def __init__(
         self,
         n: int,
@@ -82,27 +84,10 @@ class Generic(Problem):
         """The norm of each example's gradient at x."""
         return validation.nonnegative("norms(x)", super().norms(x))  # solvers take those not finite for divergence
 
-    def minimize(self, *, start: ArrayLike | None = None, tolerance: float = 1e-6, progress: bool = False) -> Vector:
-        """The minimiser, to a gradient of at most `tolerance`; sets `optimum`. Needs the objective.
-
-        By L-BFGS (SciPy's). Where it ends earlier the best x is returned, and a `ToleranceWarning` says so.
-
-        Parameters
-        ----------
-        start
-            Where to start; 0 by default.
-        tolerance
-            On the length of the gradient.
-        progress
-            Whether to say on the standard error stream how it goes.
-        """
+    def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
         if self._given_objective is None:
             raise ValueError("objective was not given: there is nothing to minimise")
-        first = np.zeros(self.dim) if start is None else self.vector("start", start).copy()
-        tolerance = validation.number("tolerance", tolerance, above=0.0)
-        x = minimum_by_gradients(self, first, tolerance, progress=validation.boolean("progress", progress))
-        self.optimum = self.objective(x)
-        return x
+        return minimum_by_gradients(self, start, tolerance, progress=progress)
 
     def _objective(self, x: Vector) -> float:
         if self._given_objective is None:

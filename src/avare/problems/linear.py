@@ -81,27 +81,6 @@ class Linear(Problem):
         """The vector x as a table: a row for each output, a column for each of X, and for the bias the last."""
         return self.vector("x", x).reshape(self.outputs, self.width)
 
-    def minimize(self, *, start: ArrayLike | None = None, tolerance: float = 1e-10, progress: bool = False) -> Vector:
-        """The minimiser, to a gradient of at most `tolerance`; sets `optimum`.
-
-        By L-BFGS (SciPy's), then Newton's method with conjugate gradients. Where rounding ends it
-        earlier, on large data say, the best x is returned, and a `ToleranceWarning` says so.
-
-        Parameters
-        ----------
-        start
-            Where to start; 0 by default.
-        tolerance
-            On the length of the gradient.
-        progress
-            Whether to say on the standard error stream how it goes.
-        """
-        first = np.zeros(self.dim) if start is None else self.vector("start", start).copy()
-        tolerance = validation.number("tolerance", tolerance, above=0.0)
-        x = minimum(self, first, tolerance, progress=validation.boolean("progress", progress))
-        self.optimum = self.objective(x)
-        return x
-
     # --- sums over the examples -----------------------------------------------------------
 
     def scratch(self, outputs: int | None = None) -> Scratch:
@@ -112,6 +91,9 @@ class Linear(Problem):
 
     def _chunks(self) -> Iterator[NDArray[np.int64]]:
         return (np.arange(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK))
+
+    def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
+        return minimum(self, start, tolerance, progress=progress)
 
     def _objective(self, x: Vector) -> float:
         return self._evaluate(x, None)[0]

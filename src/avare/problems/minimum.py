@@ -66,7 +66,7 @@ def _told(x: Vector, left: float, tolerance: float) -> Vector:
             f"the gradient's length is {left:.3g} at the best x: rounding, or an objective that falls for ever "
             f"or is flat there, ended the search before tolerance = {tolerance:g}",
             ToleranceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return x
 
