@@ -117,12 +117,7 @@ class Sampler(ABC):
         checked = validation.indices("indices", indices, self.n)
         values = validation.nonnegative("norms", norms)
         validation.same_length("norms", len(values), "indices", len(checked))
-        with self._lock:
-            self._learn(checked, values)
-            batch = self._pending.pop(checked.tobytes(), None)
-            if batch is not None:
-                smooth(self._moments, self.n, batch.weights, batch.probabilities, values)
-        self._notify()
+        self._take_in(checked, values)
 
     def probabilities(self) -> NDArray[np.float64]:
         """The probability of each example at the next draw. O(N)."""
@@ -228,6 +223,15 @@ class Sampler(ABC):
         with self._lock:
             self._generator = generator
             self._source = uniform_source(generator)
+
+    def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        """`update` with what has been checked."""
+        with self._lock:
+            self._learn(indices, norms)
+            batch = self._pending.pop(indices.tobytes(), None)
+            if batch is not None:
+                smooth(self._moments, self.n, batch.weights, batch.probabilities, norms)
+        self._notify()
 
     # --- what a sampler fills in ------------------------------------------------------
 

@@ -204,7 +204,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             self.ranks.refuse()
             raise
         indices, values = self.ranks.gather(indices, values, self._fingerprint)
-        self._sampler.update(indices, values)
+        self._sampler._take_in(indices, values)
         self._visits.tell(indices, self._sampler.steps)
         if not self._told_of_receipts:
             self._receive_until(indices)
@@ -380,8 +380,11 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """Indices within this rank's sampler, and norms, or an error."""
         if not_finite not in ("raise", "skip"):
             raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
+        index, norms = as_array(index), as_array(norms)
+        if self.ranks.mode == "alone" and _are_plain(index, norms) and self._visits.are_sound(index, norms):
+            return index, norms.astype(np.float64)  # as nearly always: in one go
         offset, examples = self.ranks.offset, self.ranks.examples
-        indices = validation.indices("index", as_array(index), self.ranks.n) - offset
+        indices = validation.indices("index", index, self.ranks.n) - offset
         if examples < self.ranks.n:
             outside = np.flatnonzero((indices < 0) | (indices >= examples))
             if outside.size:
@@ -389,7 +392,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                     f"index[{outside[0]}] = {indices[outside[0]] + offset}: this rank draws from "
                     f"[{offset}, {offset + examples})"
                 )
-        told = validation.real("norms", as_array(norms))
+        told = validation.real("norms", norms)
         left = np.isfinite(told) if not_finite == "skip" else np.ones(told.shape, dtype=bool)
         values = validation.nonnegative("norms", np.where(left, told, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
@@ -414,6 +417,20 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 def _checksum(state: Mapping[str, Any]) -> int:
     """Of all fields; that of the sampler's part stands for it."""
     return checksum(with_arrays({**state, "sampler": state["sampler"].get("checksum")}))
+
+
+def _are_plain(index: Any, norms: Any) -> bool:
+    """Whether these are arrays as they come of a batch on the processor, one number for each."""
+    return (
+        isinstance(index, np.ndarray)
+        and isinstance(norms, np.ndarray)
+        and index.dtype == np.int64
+        and norms.dtype in (np.float32, np.float64)
+        and index.ndim == 1
+        and index.shape == norms.shape
+        and index.flags.c_contiguous
+        and norms.flags.c_contiguous
+    )
 
 
 def as_array(values: Any) -> Any:

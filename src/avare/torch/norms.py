@@ -8,13 +8,16 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from avare import validation
+from avare.compilation import lean
 
 Loss = Literal["cross_entropy", "binary", "squared"]
 NotFinite = Literal["raise", "keep"]
+_SMALL = 2**16  # logits; of more, torch makes better use of the machine
 
 
 def output_norms(
@@ -69,6 +72,10 @@ def output_norms(
     tensor([4., 0.])
     """
     options = (class_weight, pos_weight, label_smoothing, ignore_index, not_finite)
+    if options == (None, None, 0.0, None, "raise") and loss == "cross_entropy":
+        norms = _small(output, target)
+        if norms is not None:
+            return norms
     return from_output_grad(_gradient(output, target, loss, *options), not_finite=not_finite)
 
 
@@ -155,6 +162,24 @@ def check_not_finite(not_finite: str) -> None:
         raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'keep'")
 
 
+def _small(output: Tensor, target: Tensor) -> Tensor | None:
+    """What nearly all ask for, each step: logits of a batch in memory and their classes. None if it is anything else.
+
+    One kernel in place of a dozen operations, which would take longer to start than to run.
+    """
+    if not (type(output) is type(target) is Tensor and output.device.type == target.device.type == "cpu"):
+        return None
+    if not (output.dtype in (torch.float32, torch.float64) and target.dtype == torch.int64):
+        return None
+    if not (output.ndim == 2 and target.shape == output.shape[:1] and output.numel() <= _SMALL):
+        return None
+    if not (output.is_contiguous() and target.is_contiguous()) or torch.compiler.is_compiling():
+        return None
+    logits = output.detach().numpy()
+    norms = np.empty(len(logits), dtype=logits.dtype)
+    return torch.from_numpy(norms) if _softmax_norms(logits, target.detach().numpy(), norms) else None
+
+
 def _gradient(
     output: Tensor,
     target: Tensor,
@@ -203,7 +228,7 @@ def _cross_entropy(
     if not_finite == "raise" and not math.isfinite(p.sum().item()):  # here, for what is ignored is gone later
         _refuse("output", output)
     if class_weight is None and label_smoothing == 0.0 and ignore_index is None and _are_classes(target, output):
-        # What nearly all ask for, and each step of a small net: a third of the time.
+        # The same as below, in a third of the time.
         indices = target.long().unsqueeze(1)
         return p.scatter_add_(1, indices, p.new_full((), -1.0).expand_as(indices))
     weights = torch.ones(classes, dtype=output.dtype, device=output.device)
@@ -331,3 +356,29 @@ def _place(wrong: Tensor) -> tuple[int, ...]:
 
 def _text(place: tuple[int, ...]) -> str:
     return ", ".join(map(str, place))
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _softmax_norms(logits, classes, norms):
+    """The norm of softmax minus the class, row by row; False where a class or a logit is not what it should be."""
+    for i in range(len(logits)):
+        own = classes[i]
+        if not 0 <= own < logits.shape[1]:
+            return False
+        highest = logits[i, own]
+        for k in range(logits.shape[1]):
+            highest = max(highest, logits[i, k])
+        others, squares = 0.0, 0.0
+        for k in range(logits.shape[1]):
+            if k != own:
+                mass = np.float64(math.exp(logits[i, k] - highest))
+                others += mass
+                squares += mass * mass
+        total = others + math.exp(logits[i, own] - highest)
+        if not total >= 1.0:  # the highest counts for 1, if all are numbers
+            return False
+        norms[i] = math.sqrt(squares + others * others) / total
+    return True

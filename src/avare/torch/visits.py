@@ -1,9 +1,11 @@
 """When each example was last drawn, and whether its norm has been told since."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.compilation import kernel
+from avare.compilation import kernel, lean
 
 _LAST_STEP = 2**31 - 1
 
@@ -45,6 +47,10 @@ class Visits:
         self.waiting -= int(removed)
         self.lag = float(lag)
 
+    def are_sound(self, indices: NDArray[np.int64], norms: NDArray[Any]) -> bool:
+        """Whether all have been drawn, and their norms are finite and not negative."""
+        return bool(_are_sound(self.last, indices, norms))
+
     def never_drawn(self, indices: NDArray[np.int64]) -> list[int]:
         """The places in ``indices`` of examples that were never drawn."""
         places: list[int] = np.flatnonzero(self.last[indices] == 0).tolist()
@@ -65,6 +71,14 @@ def _draw(last, indices, step):
             known += 1
         last[index] = step
     return added, ages / known if known else np.nan
+
+
+@lean
+def _are_sound(last, indices, norms):
+    for j in range(len(indices)):
+        if not (0 <= indices[j] < len(last) and last[indices[j]] != 0 and 0.0 <= norms[j] < np.inf):
+            return False
+    return True
 
 
 @kernel
