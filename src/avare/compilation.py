@@ -36,7 +36,8 @@ def summing(function: Callable[..., Any]) -> Any:
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
-    options = {"_nrt": True, **options}  # not said, it would be taken over from whoever calls it first
+    # The first, not said, would be taken over from whoever calls it first; the second saves compiling what none calls.
+    options = {"_nrt": True, "no_cfunc_wrapper": True, **options}
     try:
         return njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:  # no folder to keep it in can be written to

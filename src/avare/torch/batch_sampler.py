@@ -88,7 +88,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         n: int,
         batch_size: int = 128,
         *,
-        sampler: str | Sampler = "Avare",
+        sampler: str | Sampler = "Calibrated",
         sampler_options: Mapping[str, Any] | None = None,
         replacement: bool | None = None,
         seed: Seed = None,

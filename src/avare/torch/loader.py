@@ -36,7 +36,8 @@ class ImportanceLoader(DataLoader[Any]):
     batch_size
         Of each process; every batch is full.
     sampler
-        The name of a sampler (see ``avare.samplers.names()``), or one: see `AvareBatchSampler`.
+        The name of a sampler (see ``avare.samplers.names()``), or one: see `AvareBatchSampler`. By
+        default `avare.Calibrated`, which knows how far norms seen many large steps ago can be trusted.
     sampler_options
         What else the sampler's constructor is to be given, by name: say ``{"p_min": 1 / (5 * n)}``.
     replacement
@@ -77,7 +78,7 @@ class ImportanceLoader(DataLoader[Any]):
         dataset: Any,
         batch_size: int = 128,
         *,
-        sampler: str | Sampler = "Avare",
+        sampler: str | Sampler = "Calibrated",
         sampler_options: Mapping[str, Any] | None = None,
         replacement: bool | None = None,
         seed: Seed = None,
