@@ -358,7 +358,7 @@ def test_refuses_other_states_and_stays_as_it_was() -> None:
         ),
         ({**state, "sampler": 7}, r"state\['sampler'\] is of type int: it is damaged"),
         ({**state, "checksum": None}, r"state\['checksum'\] = None, but its contents give"),
-        (avt.ImportanceLoader(make_dataset(50), 8, sampler="Uniform").state_dict(), "state lacks 'delta'"),
+        (avt.ImportanceLoader(make_dataset(50), 8, sampler="Uniform").state_dict(), "state lacks 'decay'"),
         ({}, "state lacks 'format'"),
     ]
     for each, message in wrong:
