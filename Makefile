@@ -71,6 +71,7 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/solvers.py
 	@$(RUN) benchmarks/gradient_norms.py
 	@$(RUN) benchmarks/torch_loader.py
+	@$(RUN) benchmarks/calibrated.py
 	@$(RUN) benchmarks/doubts.py
 
 clean: ## remove .venv, caches and results/
