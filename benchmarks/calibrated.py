@@ -25,11 +25,12 @@ MEANING = (
 def run(problem: Softmax, name: str, steps: str, seed: int) -> float:
     """The relative error at the end of a run in the paper's settings."""
     largest = float(problem.smoothness.max())
+    sizes: schedules.Schedule = schedules.constant(BATCH_SIZE / (2.0 * problem.n * largest))
+    p_min = 1.0 / (5 * problem.n)
     if steps == "decreasing":
         sizes, p_min = schedules.inverse_time(problem.n, largest, problem.strong_convexity, BATCH_SIZE), 0.0
-    else:
-        sizes, p_min = schedules.constant(BATCH_SIZE / (2.0 * problem.n * largest)), 1.0 / (5 * problem.n)
-    sampler = avare.samplers.get(name)(problem.n, BATCH_SIZE, replacement=True, p_min=p_min, seed=seed)
+    make: Any = avare.samplers.get(name)
+    sampler = make(problem.n, BATCH_SIZE, replacement=True, p_min=p_min, seed=seed)
     trace = avare.sgd(problem, sampler, sizes, epochs=EPOCHS).trace
     return float(np.mean(trace.relative_error[-LAST:]))
 

@@ -147,7 +147,7 @@ def test_the_gain_is_spent_up_to_a_cap() -> None:
     spent = perform(spec_of("step × gain, up to 2", plan, epochs=6, step=0.1), DATA.X, DATA.y)
     sizes = spent["trace"]["step_size"]
     assert sizes[0] == 0.1 and max(sizes) > 0.1 and max(sizes) <= 0.2 * (1 + 1e-12)
-    many = {**plan.samplers, "mine": {"kind": "Calibrated", "spend": 1.0}}
+    many = {**plan.samplers, "mine": {"kind": "Calibrated", "floor": 0.2, "spend": 1.0}}
     flat = perform(spec_of("mine", dataclasses.replace(plan, samplers=many), step=0.1), DATA.X, DATA.y)
     plain = run(step=0.1)
     assert numbers(flat) == numbers(plain)  # a cap of 1 spends nothing

@@ -133,6 +133,16 @@ def _options(name: str) -> dict[str, Any]:
     return {key: value for key, value in example(name, 20).items() if key != "replacement"}
 
 
+def test_by_default_a_calibrated_memory_with_a_lasting_floor() -> None:
+    sampler = avt.ImportanceLoader(make_dataset(20), 4).importance_sampler
+    assert isinstance(sampler, avare.Calibrated)
+    same = avare.Calibrated(20, 4, p_min=1 / 100)
+    assert sampler.state_dict()["p_min"] == 1 / 100 and sampler.state_dict()["c"] == same.state_dict()["c"]
+    for options, wanted in (({"p_min": 0.0}, 0.0), ({"p_min": 0.002}, 0.002), ({"c": 20.0}, 0.0)):
+        loader = avt.ImportanceLoader(make_dataset(20), 4, sampler="Avare", sampler_options=options)
+        assert loader.importance_sampler.state_dict()["p_min"] == wanted
+
+
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="too many for interpreted code")
 def test_more_examples_than_float32_can_count() -> None:
     n = 2**25 + 1

@@ -187,6 +187,8 @@ class Batches:
             self.sampler = Aged(len(dataset), size, seed=seed, **options)
             self.loader = avt.ImportanceLoader(dataset, size, sampler=self.sampler)
         else:
+            if kind in ("Avare", "Calibrated"):
+                options.setdefault("p_min", 0.0)  # the loader would give them a lasting floor
             self.loader = avt.ImportanceLoader(
                 dataset,
                 size,

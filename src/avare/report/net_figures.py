@@ -40,6 +40,7 @@ LEVELS = {"best": "its best step", "aggressive": "an aggressive step"}
 _GREY = "#777777"
 _WIDTH = 2.4  # of a panel
 _PANEL_HEIGHT = 2.0
+_HANDLE, _LETTER = 0.65, 0.06  # about what an entry of a legend takes, and each letter of it
 
 
 def net_figures(nets: Nets) -> Iterator[tuple[str, Any]]:
@@ -152,7 +153,7 @@ def _test_error(nets: Nets, models: Sequence[str]) -> Any:
     figure, axes = _panels("nets-test-error", 2, models)
     handles: dict[str, Any] = {}
     for column, model in enumerate(models):
-        handles |= _curves(axes[0][column], nets, _at_best(nets, model), "test_error", factor=100.0)
+        handles |= _curves(axes[0][column], nets, _at_best(nets, model), "test_error", factor=100.0, first=1)
         axes[0][column].set_xlabel("Epochs")
         axis = axes[1][column]
         for label in nets.samplers:
@@ -274,13 +275,21 @@ def _panels(name: str, rows: int, models: Sequence[str], *, height: float = _PAN
 
 
 def _curves(
-    axis: Any, nets: Nets, lines: Sequence[Line], measure: str, *, along: str = "epochs", factor: float = 1.0
+    axis: Any,
+    nets: Nets,
+    lines: Sequence[Line],
+    measure: str,
+    *,
+    along: str = "epochs",
+    factor: float = 1.0,
+    first: int = 0,
 ) -> dict[str, Any]:
-    """Means with one standard deviation, on a log axis; gives the line of each label."""
+    """Means with one standard deviation from the first checkpoint on, on a log axis; gives the line of each label."""
     handles, shown = {}, []
     for place, each in enumerate(lines):
         mean, deviation = factor * each.mean(measure), factor * each.deviation(measure)
         known = np.isfinite(mean)
+        known[:first] = False
         x = (each.epochs if along == "epochs" else each.mean(along))[known]
         mean, deviation = mean[known], deviation[known]
         style = style_of(nets, each.sampler)
@@ -373,12 +382,13 @@ def _explain_dots(handles: dict[str, Any], words: Sequence[str]) -> None:
 def _legend(figure: Any, nets: Nets, handles: Mapping[str, Any]) -> None:
     known = [label for label in nets.styles if label in handles]
     labels = [*sorted(known, key=_place(nets)), *(label for label in handles if label not in nets.styles)]
-    most = 4 if figure.get_figwidth() < 8 else 7
+    width = sum(_HANDLE + _LETTER * len(label) for label in labels)
+    rows = math.ceil(width / figure.get_figwidth())
     figure.legend(
         [handles[label] for label in labels],
         labels,
         loc="outside lower center",
-        ncols=len(labels) if len(labels) <= most else -(-len(labels) // 2),
+        ncols=-(-len(labels) // rows),
         handlelength=3.0,
         columnspacing=1.6,
     )

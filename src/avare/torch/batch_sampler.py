@@ -12,7 +12,7 @@ from torch.utils.data import Sampler as TorchSampler
 
 from avare import samplers, validation
 from avare.randomness import Seed
-from avare.samplers import Sampler
+from avare.samplers import Avare, Calibrated, Sampler
 from avare.samplers.base import State, checksum
 from avare.torch.distributed import Mode, Ranks
 from avare.torch.indexed import Pairs
@@ -23,6 +23,7 @@ _FORMAT = 1  # of the state; to be raised when its meaning changes
 _MOST_AHEAD = 1024  # batches remembered where nobody says what has been received
 _LATE = 64  # batches received, and not yet told, that the gain may still count
 _MOST_NAMED = 5  # indices in an error message
+_FLOOR = 5  # times the number of examples: one over what the floor falls to
 _FIELDS = ("epoch", "drawn", "ahead_indices", "ahead_weights", "visits", "waiting", "fingerprint", "sampler")
 
 
@@ -54,7 +55,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         this process draws from and with as many draws a step as it makes: n and m with one process,
         n and m times the number of processes where replicated.
     sampler_options
-        What else the sampler's constructor is to be given, by name.
+        What else the sampler's constructor is to be given, by name. `Avare` and `Calibrated` get a
+        lasting floor, ``p_min = 1 / (5 n)``, unless it, or ``c``, is given: steps of nets stay large.
     replacement
         Whether an index may come twice in a batch; by default not, if the sampler can do without.
     seed
@@ -313,6 +315,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                     raise ValueError(f"sampler has {name} = {found}: must have {wanted}, what this process draws")
             return sampler
         kind = samplers.get(sampler)
+        if issubclass(kind, Avare | Calibrated) and not {"p_min", "c"} & options.keys():
+            options["p_min"] = 1.0 / (_FLOOR * examples)
         if replacement is None:
             replacement = kind.with_replacement_only
         if not replacement and draws > self.ranks.fewest:

@@ -39,7 +39,8 @@ class ImportanceLoader(DataLoader[Any]):
         The name of a sampler (see ``avare.samplers.names()``), or one: see `AvareBatchSampler`. By
         default `avare.Calibrated`, which knows how far norms seen many large steps ago can be trusted.
     sampler_options
-        What else the sampler's constructor is to be given, by name: say ``{"p_min": 1 / (5 * n)}``.
+        What else the sampler's constructor is to be given, by name: say ``{"decay": 0.99}``. `Avare`
+        and `Calibrated` get a lasting floor of 1 / (5n): see `AvareBatchSampler`.
     replacement
         Whether an index may come twice in a batch; by default not, if the sampler can do without.
     seed
