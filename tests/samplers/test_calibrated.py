@@ -266,6 +266,13 @@ def test_refuses_bad_arguments(arguments: dict[str, Any], error: type[Exception]
         avare.Calibrated(10, 2, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("n", "size", "wanted"), [(1000, 100, math.exp(-0.01)), (10**5, 100, 0.999), (2, 100, math.exp(-1.0))]
+)
+def test_by_default_it_looks_back_ten_epochs_or_a_thousand_steps(n: int, size: int, wanted: float) -> None:
+    assert avare.Calibrated(n, size, replacement=True).state_dict()["decay"] == wanted
+
+
 def test_a_state_of_other_hyperparameters_is_refused() -> None:
     for name, value in (("decay", 0.5), ("prior", 2.0), ("delta", 0.5), ("p_min", 0.01)):
         state = avare.Calibrated(10, 2, **{name: value}).state_dict()  # type: ignore[arg-type]  # floats only

@@ -118,6 +118,7 @@ class Sampler(ABC):
         values = validation.nonnegative("norms", norms)
         validation.same_length("norms", len(values), "indices", len(checked))
         self._take_in(checked, values)
+        self._notify()
 
     def probabilities(self) -> NDArray[np.float64]:
         """The probability of each example at the next draw. O(N)."""
@@ -225,13 +226,12 @@ class Sampler(ABC):
             self._source = uniform_source(generator)
 
     def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """`update` with what has been checked."""
+        """`update` with what has been checked; `_notify` is to follow."""
         with self._lock:
             self._learn(indices, norms)
             batch = self._pending.pop(indices.tobytes(), None)
             if batch is not None:
                 smooth(self._moments, self.n, batch.weights, batch.probabilities, norms)
-        self._notify()
 
     # --- what a sampler fills in ------------------------------------------------------
 

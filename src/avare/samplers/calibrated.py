@@ -1,5 +1,7 @@
 """Calibrated: remember the last norm of each example, and learn what to expect of such a memory."""
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -47,8 +49,9 @@ class Calibrated(Sampler):
     replacement
         Whether an index may come twice in a batch.
     decay
-        In (0, 1]: by what the weight of earlier norms falls for each batch_size norms told. 0.999
-        looks back about a thousand steps; 1 forgets nothing.
+        In (0, 1]: by what the weight of earlier norms falls for each batch_size norms told; 1
+        forgets nothing. By default exp(-m / 10n), but at most 0.999: it looks back about ten epochs,
+        or a thousand steps if these are fewer.
     prior
         kappa, above 0: how many norms the remembered one counts for.
     delta
@@ -66,7 +69,7 @@ class Calibrated(Sampler):
     Examples
     --------
     >>> norms = np.array([1.0, 2.0, 30.0, 4.0])
-    >>> sampler = Calibrated(4, batch_size=2, seed=0)
+    >>> sampler = Calibrated(4, batch_size=2, decay=0.999, seed=0)
     >>> for _ in range(200):
     ...     batch = sampler.sample()
     ...     sampler.update(batch.indices, norms[batch.indices])
@@ -91,7 +94,7 @@ class Calibrated(Sampler):
         batch_size: int = 128,
         *,
         replacement: bool = False,
-        decay: float = 0.999,
+        decay: float | None = None,
         prior: float = 1.0,
         delta: float = 1.0,
         c: float | None = None,
@@ -100,6 +103,8 @@ class Calibrated(Sampler):
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        if decay is None:
+            decay = min(math.exp(-min(self.batch_size / (_EPOCHS * self.n), 1.0)), _SLOWEST)
         self._decay = validation.number("decay", decay, above=0.0, at_most=1.0)
         self._prior = validation.number("prior", prior, at_least=_SMALLEST_PRIOR, at_most=_LARGEST_PRIOR)
         self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
@@ -157,4 +162,5 @@ class Calibrated(Sampler):
         self._memory = Expectations.from_state(state, self.n, prior=self._prior)
 
 
+_EPOCHS, _SLOWEST = 10.0, 0.999  # how far it looks back, and the decay at most, unless told otherwise
 _SMALLEST_PRIOR, _LARGEST_PRIOR = 1e-9, 1e9  # beyond these it would be lost in the sums, or they in it

@@ -207,6 +207,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             raise
         indices, values = self.ranks.gather(indices, values, self._fingerprint)
         self._sampler._take_in(indices, values)
+        self._sampler._notify()
         self._visits.tell(indices, self._sampler.steps)
         if not self._told_of_receipts:
             self._receive_until(indices)
