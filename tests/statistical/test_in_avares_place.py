@@ -16,7 +16,7 @@ MORE = 0.02  # relative error that is allowed beyond Avare's
 EPOCHS, LAST = 100, 5  # epochs in all, and those that are averaged over
 
 
-def relative_error(sampler: str, name: str, steps: str) -> float:
+def relative_error(sampler: str, name: str, steps: str, seed: int) -> float:
     """Of the distribution at the end, in the paper's settings."""
     data = datasets.load(name, folder=DATA or None)
     is_small = name == "synthetic"
@@ -28,13 +28,16 @@ def relative_error(sampler: str, name: str, steps: str) -> float:
     if steps == "decreasing":
         sizes, p_min = schedules.inverse_time(problem.n, largest, problem.strong_convexity, size), 0.0
     make: Any = avare.samplers.get(sampler)
-    run = avare.sgd(problem, make(problem.n, size, replacement=True, p_min=p_min, seed=7), sizes, epochs=EPOCHS)
+    run = avare.sgd(problem, make(problem.n, size, replacement=True, p_min=p_min, seed=seed), sizes, epochs=EPOCHS)
     return float(np.mean(run.trace.relative_error[-LAST:]))
 
 
-def compare(name: str, steps: str) -> None:
-    """Both from the same seed; seeds differ by a tenth of what is allowed (benchmarks/results/calibrated.md)."""
-    theirs, ours = (relative_error(sampler, name, steps) for sampler in ("Avare", "Calibrated"))
+def compare(name: str, steps: str, seeds: range) -> None:
+    """On average over seeds: one differs from the next by 0.014 at most (benchmarks/results/calibrated.md)."""
+    theirs, ours = (
+        float(np.mean([relative_error(sampler, name, steps, seed) for seed in seeds]))
+        for sampler in ("Avare", "Calibrated")
+    )
     assert theirs < 0.5  # the yardstick is worth something
     assert ours <= theirs + MORE
 
@@ -42,7 +45,7 @@ def compare(name: str, steps: str) -> None:
 @pytest.mark.parametrize("steps", ["decreasing", "constant"])
 @pytest.mark.parametrize("name", ["synthetic", "digits"])
 def test_as_good_as_avare(name: str, steps: str) -> None:
-    compare(name, steps)
+    compare(name, steps, range(7, 9))
 
 
 @pytest.mark.slow
@@ -51,4 +54,4 @@ def test_as_good_as_avare(name: str, steps: str) -> None:
 def test_as_good_as_avare_on_the_real_data(name: str, steps: str) -> None:
     if not DATA:
         pytest.skip("AVARE_DATA is not set")
-    compare(name, steps)
+    compare(name, steps, range(7, 10))
