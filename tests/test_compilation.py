@@ -20,7 +20,7 @@ def test_works_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> Non
         return decorate
 
     monkeypatch.setattr("avare.compilation.njit", refuse)
-    assert kernel(len) == ("compiled", len, {"nogil": True, "_nrt": True})
+    assert kernel(len) == ("compiled", len, {"nogil": True, "_nrt": True, "no_cfunc_wrapper": True})
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")

@@ -26,7 +26,7 @@ def drawn(sampler: avare.Calibrated) -> Any:
 
 
 def test_shows_every_cell_where_it_is() -> None:
-    sampler = avare.Calibrated(6, 1, initial_norms=[1.0, 1.0, 4.0, 4.0, 4.0, 16.0])
+    sampler = avare.Calibrated(6, 1, decay=0.999, initial_norms=[1.0, 1.0, 4.0, 4.0, 4.0, 16.0])
     for _ in range(12):
         sampler.update([2], [4.0])
         sampler.update([5], [2.0])  # from the cell of 16 to that of 2

@@ -383,7 +383,7 @@ def _legend(figure: Any, nets: Nets, handles: Mapping[str, Any]) -> None:
     known = [label for label in nets.styles if label in handles]
     labels = [*sorted(known, key=_place(nets)), *(label for label in handles if label not in nets.styles)]
     width = sum(_HANDLE + _LETTER * len(label) for label in labels)
-    rows = math.ceil(width / figure.get_figwidth())
+    rows = max(math.ceil(width / figure.get_figwidth()), 1)
     figure.legend(
         [handles[label] for label in labels],
         labels,
