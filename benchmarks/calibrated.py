@@ -8,31 +8,18 @@ from typing import Any
 
 import numpy as np
 
-import avare
-from avare import datasets, schedules
-from avare.problems import Softmax
+from avare.experiments.data import obtain
+from avare.experiments.reproduction import Extent, descent_tasks
+from avare.experiments.runs import perform
 from harness import save, table, where
 
-EPOCHS, BATCH_SIZE = 100, 128
+SAMPLERS = ("Avare", "Calibrated")
 LAST = 5  # epochs that are averaged over
 LIMIT = 0.02  # above Avare's relative error
 MEANING = (
     "Relative error of the distribution, [c(p) − (Σn)²] / (Σn)², in the paper's experiments (softmax, batches of 128 "
-    f"with replacement): mean over the last {LAST} of {EPOCHS} epochs, then mean and standard deviation over seeds."
+    f"with replacement): mean over the last {LAST} of 100 epochs, then mean and standard deviation over seeds."
 )
-
-
-def run(problem: Softmax, name: str, steps: str, seed: int) -> float:
-    """The relative error at the end of a run in the paper's settings."""
-    largest = float(problem.smoothness.max())
-    sizes: schedules.Schedule = schedules.constant(BATCH_SIZE / (2.0 * problem.n * largest))
-    p_min = 1.0 / (5 * problem.n)
-    if steps == "decreasing":
-        sizes, p_min = schedules.inverse_time(problem.n, largest, problem.strong_convexity, BATCH_SIZE), 0.0
-    make: Any = avare.samplers.get(name)
-    sampler = make(problem.n, BATCH_SIZE, replacement=True, p_min=p_min, seed=seed)
-    trace = avare.sgd(problem, sampler, sizes, epochs=EPOCHS).trace
-    return float(np.mean(trace.relative_error[-LAST:]))
 
 
 def main() -> None:
@@ -41,16 +28,15 @@ def main() -> None:
     parser.add_argument("--data", help="folder with the raw files")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, list[float]]] = {}
     for name in ("ijcnn1", "mnist"):
-        data = datasets.load(name, folder=arguments.data)
-        problem = Softmax(data.X, data.y, l2=1.0)
-        for steps in ("decreasing", "constant"):
-            print(f"Measuring {name}, {steps} steps ...", flush=True)
-            found[f"{name}, {steps}"] = {
-                sampler: [run(problem, sampler, steps, seed) for seed in range(arguments.seeds)]
-                for sampler in ("Avare", "Calibrated")
-            }
+        print(f"Measuring {name} ...", flush=True)
+        data, loss = obtain(name, folder=arguments.data)
+        extent = Extent(runs=arguments.seeds, samplers=SAMPLERS)
+        for task in descent_tasks("reproduce", data, loss, 0.0, extent):
+            errors = perform(task.spec, data.X, data.y)["trace"]["relative_error"]
+            cell = found.setdefault(f"{name}, {task.spec['steps']}", {sampler: [] for sampler in SAMPLERS})
+            cell[task.spec["sampler"]].append(float(np.mean(errors[-LAST:])))
     rows = []
     for place, each in found.items():
         more = float(np.mean(each["Calibrated"]) - np.mean(each["Avare"]))
@@ -60,10 +46,11 @@ def main() -> None:
         [
             "# Calibrated in the paper's experiments",
             MEANING,
-            table(["", "Avare", "Calibrated", "difference", f"≤ {LIMIT}"], rows),
+            table(["", *SAMPLERS, "difference", f"≤ {LIMIT}"], rows),
         ]
     )
-    save("calibrated", {"where": where(), "relative_errors": found}, text)
+    result: dict[str, Any] = {"where": where(), "relative_errors": found}
+    save("calibrated", result, text)
     print(text)
 
 

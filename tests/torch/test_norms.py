@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -159,6 +160,15 @@ def test_masked_logits() -> None:
     found = avt.output_norms(output, torch.tensor([0, 1]))
     p = 1.0 / (1.0 + math.exp(-1.0))
     assert close(found, torch.tensor([p * math.sqrt(2.0), 0.5 * math.sqrt(2.0)]))
+
+
+def test_class_weights_as_an_array() -> None:
+    output, target = torch.tensor([[0.0, 1.0], [2.0, 0.5]]), torch.tensor([0, 1])
+    weights: Any = np.array([0.5, 2.0])
+    assert torch.equal(
+        avt.output_norms(output, target, class_weight=weights),
+        avt.output_norms(output, target, class_weight=torch.tensor([0.5, 2.0])),
+    )
 
 
 def test_what_is_not_finite_may_be_kept() -> None:

@@ -217,7 +217,7 @@ def options_of(sampler: str, rule: str, n: int, epochs: int, bound: float | None
     >>> options_of("Avare", "constant", 100, epochs=5, bound=None)
     {'delta': 1.0, 'p_min': 0.002}
     """
-    if sampler == "Avare":
+    if sampler in ("Avare", "Calibrated"):
         return {"delta": 1.0, "p_min": 0.0 if rule == "decreasing" else 1.0 / (5 * n)}
     if sampler in ("Mabs", "Vrb") and bound is not None:
         return {"horizon": epochs * n, "bound": bound, "keep_limits": True}

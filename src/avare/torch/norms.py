@@ -72,7 +72,8 @@ def output_norms(
     tensor([4., 0.])
     """
     options = (class_weight, pos_weight, label_smoothing, ignore_index, not_finite)
-    if options == (None, None, 0.0, None, "raise") and loss == "cross_entropy":
+    is_plain = class_weight is None and pos_weight is None and ignore_index is None and label_smoothing == 0.0
+    if is_plain and loss == "cross_entropy" and not_finite == "raise":
         norms = _small(output, target)
         if norms is not None:
             return norms
