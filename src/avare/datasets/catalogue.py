@@ -231,10 +231,8 @@ def _ijcnn1(paths: Sequence[Path]) -> Arrays:
 
 def _digits(seed: int) -> Dataset:
     bunch = require("sklearn.datasets", "the digits dataset").load_digits()
-    y = bunch.target.astype(np.int64)
-    return Dataset(
-        "digits", bunch.data, y, "1,797 handwritten digits of 8×8 pixels, 0 to 16", "sklearn.datasets.load_digits"
-    )
+    X, y = np.ascontiguousarray(bunch.data), bunch.target.astype(np.int64)
+    return Dataset("digits", X, y, "1,797 handwritten digits of 8×8 pixels, 0 to 16", "sklearn.datasets.load_digits")
 
 
 def _synthetic(seed: int) -> Dataset:

@@ -178,27 +178,27 @@ class Linear(Problem):
     # --- what a model fills in ------------------------------------------------------------
 
     @abstractmethod
-    def _targets(self, y: ArrayLike) -> NDArray[Any]:
-        """The targets as kernels take them."""
+    def _targets(self, y: ArrayLike) -> NDArray[np.float64]:
+        """The targets as kernels take them: of one type for all models, so that kernels are compiled once."""
 
     @abstractmethod
     def _loss(self) -> Loss:
         """The loss as kernels know it."""
 
 
-def two_classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float32]]:
+def two_classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """The two labels in y, and for each example -1 for the smaller and +1 for the larger."""
     labels, places = _labels(y)
     if len(labels) > 2:
         some = ", ".join(repr(label) for label in labels[:3].tolist())
         raise ValueError(f"y has {len(labels)} classes, {some}{', ...' if len(labels) > 3 else ''}: must have 2")
-    return labels, np.where(places == 0, np.float32(-1.0), np.float32(1.0))
+    return labels, np.where(places == 0, -1.0, 1.0)
 
 
-def many_classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int32]]:
+def many_classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """The labels in y, and for each example which it has."""
     labels, places = _labels(y)
-    return labels, places.astype(np.int32)
+    return labels, places.astype(np.float64)
 
 
 def _labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -40,7 +40,7 @@ class Logistic(Linear):
     ) -> None:
         super().__init__(X, y, l2=l2, sample_weight=sample_weight, bias=bias)
 
-    def _targets(self, y: ArrayLike) -> NDArray[np.float32]:
+    def _targets(self, y: ArrayLike) -> NDArray[np.float64]:
         self.classes, targets = two_classes(y)
         return targets
 

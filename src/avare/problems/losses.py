@@ -68,7 +68,7 @@ def slope(loss, target, outputs):
         return math.sqrt(squares)
     z = outputs[0]
     if loss.kind == LOGISTIC:
-        result = -float(target) * _sigmoid(-target * z)  # not in float32, which interpreted it would be
+        result = -target * _sigmoid(-target * z)
     elif loss.kind == LEAST_SQUARES:
         result = z - target
     elif loss.kind == HUBER:

@@ -53,7 +53,7 @@ class SmoothedHinge(Linear):
         self.curvature = 1.0 / self.gamma
         super().__init__(X, y, l2=l2, sample_weight=sample_weight, bias=bias)
 
-    def _targets(self, y: ArrayLike) -> NDArray[np.float32]:
+    def _targets(self, y: ArrayLike) -> NDArray[np.float64]:
         self.classes, targets = two_classes(y)
         return targets
 

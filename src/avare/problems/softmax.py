@@ -50,7 +50,7 @@ class Softmax(Linear):
         """The number of classes."""
         return len(self.classes)
 
-    def _targets(self, y: ArrayLike) -> NDArray[np.int32]:
+    def _targets(self, y: ArrayLike) -> NDArray[np.float64]:
         self.classes, targets = many_classes(y)
         return targets
 

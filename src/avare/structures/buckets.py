@@ -600,7 +600,7 @@ def draw_without_replacement(arrays, floor, source, indices, probabilities):
         return False
     total = _weigh(arrays, (first - 1) >> (CELL_SHIFT - _BIN_SHIFT), threshold, part_count, part_sum)
     slots = np.empty_like(indices)
-    done, mass = 0, 0.0
+    done, mass = np.int64(0), 0.0  # of the type it will keep: a literal would be compiled for apart
     while done < size and mass <= 0.5 * total:
         _propose(arrays, solution, total, source, slots[done:], indices[done:], probabilities[done:])
         for j in range(done, size):
@@ -626,7 +626,7 @@ def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
     Each is taken out of counts and sums and swapped past the end of its cell. All is put back
     at the end, so that `arrays.slots` need not know.
     """
-    threshold, _, first, _, part_count, part_sum = solution
+    threshold, scale, first, above, part_count, part_sum = solution
     crossing = (first - 1) >> (CELL_SHIFT - _BIN_SHIFT)
     size, aside = len(indices), 0
     holes, ends = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
@@ -635,7 +635,7 @@ def _draw_setting_aside(arrays, solution, source, slots, indices, masses, done):
         if j == done:
             total = exact = _weigh(arrays, crossing, threshold, part_count, part_sum)
         if j >= done:
-            solution = (threshold, 0.0, first, 0, part_count, part_sum)
+            solution = (threshold, scale, first, above, part_count, part_sum)
             _propose(arrays, solution, total, source, slots[j : j + 1], indices[j : j + 1], masses[j : j + 1])
             arrays.members[slots[j]] |= MARK
         while arrays.members[slots[j]] < 0:  # else it stood at an end, and went with another of its cell
