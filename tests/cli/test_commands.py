@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -73,6 +74,15 @@ def test_compare(avare_command: Any, report: Any) -> None:
     assert code == 0 and "2 wanted, 2 stored already" in err
     assert found["loss"] == "softmax" and [row["sampler"] for row in found["runs"]] == ["Uniform", "Avare"]
     assert found["facts"]["digits"]["n"] == 1797 and found["page"] == "results/report/index.html"
+
+
+def test_compare_says_how_much_sooner(avare_command: Any, report: Any) -> None:
+    words = ["--runs", "2", "--jobs", "1"]
+    code, out, _ = avare_command("compare", "synthetic", "--epochs", "30", "--batch-size", "4", *words)
+    (epochs,) = re.findall(r"^Avare, decreasing steps: where Uniform ends after (\d+) of 30 epochs$", out, re.MULTILINE)
+    assert code == 0 and int(epochs) < 27 and "Hardly sooner" not in out
+    code, out, _ = avare_command("compare", "digits", "--epochs", "4", *words)
+    assert code == 0 and "where Uniform ends after 4 of 4 epochs\n  Hardly sooner: " in out
 
 
 def test_compare_files_of_ones_own(avare_command: Any, tmp_path: Path) -> None:

@@ -240,6 +240,11 @@ def compare(
                     f"{row['sampler']}, {row['steps']} steps: where Uniform ends after {row['epochs_to_uniform']} of "
                     f"{row['epochs']} epochs"
                 )
+                if row["epochs_to_uniform"] > 0.9 * row["epochs"]:
+                    print(
+                        "  Hardly sooner: a sampler saves noise, and with careful steps it may be the way still to go "
+                        "that counts. More --epochs would tell."
+                    )
         _print_places(store, page)
     return 0
 

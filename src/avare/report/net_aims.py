@@ -104,7 +104,7 @@ def _sooner(nets: Nets) -> list[Aim]:
         ):
             if limit is None:
                 continue
-            place = reached(ours, target, along)
+            place = reached(ours.mean("loss"), target, along)
             note = "" if math.isfinite(place) else "not reached"
             judged = None if math.isnan(limit) else math.isfinite(place) and place <= limit * whole
             found.append(Aim(AIMS[1], title(model), setting, words, whole, place, limit * whole, judged, note))

@@ -195,6 +195,6 @@ def _sooner(line: Line, uniform: Line | None) -> tuple[float, float]:
         return math.nan, math.nan
     target = uniform.last("loss")
     return (
-        reached(line, target, line.epochs) / float(uniform.epochs[-1]),
-        reached(line, target, line.mean("seconds")) / uniform.last("seconds"),
+        reached(line.mean("loss"), target, line.epochs) / float(uniform.epochs[-1]),
+        reached(line.mean("loss"), target, line.mean("seconds")) / uniform.last("seconds"),
     )

@@ -179,12 +179,14 @@ def gather_nets(records: Sequence[Record]) -> Nets | None:
     )
 
 
-def reached(line: Line, target: float, along: NDArray[np.float64]) -> float:
-    """Where the mean training loss first is at a target, along epochs or seconds; nan where it never is.
+def reached(loss: NDArray[np.float64], target: float, along: NDArray[np.float64]) -> float:
+    """Where a loss first is at a target, along epochs or seconds; nan where it never is.
 
     Between two checkpoints the logarithm of the loss is taken for straight.
+
+    >>> reached(np.array([8.0, 4.0, 1.0]), 2.0, np.array([0.0, 10.0, 30.0]))
+    20.0
     """
-    loss = line.mean("loss")
     below = np.flatnonzero(loss <= target)
     if not len(below):
         return math.nan

@@ -1,0 +1,157 @@
+"""Seconds of training to uniform's final loss: samplers at their best settings, side by side.
+
+The runs of ``avare reproduce nets`` are made two at a time, each beside another, in the course of an hour; here
+samplers take turns, so that what the machine does besides is the same for all. Settings are those stored by that
+experiment, seeds and extent are its own. Needs MNIST, IJCNN1 and CIFAR10: in a folder named by ``--data`` or the
+variable AVARE_DATA, or from the network.
+"""
+
+import argparse
+import csv
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from avare.experiments import nets
+from avare.experiments.networks import Run, Split
+from avare.experiments.store import Spec
+from avare.report.nets import OPTIMISERS, TITLES, reached
+from harness import RESULTS, save, table, where
+
+UNIFORM, OURS = "DataLoader", "Calibrated"
+SAMPLERS = (UNIFORM, OURS, "UpperBound")
+LIMITS = {"mnist-mlp": 0.6, "mnist-cnn": 0.6, "ijcnn1-mlp": 0.6, "cifar10-cnn": 1.05}  # for ours
+TURNS = 10  # between two checkpoints
+WARM_UP = 100  # steps of another run, before the first is timed
+MEANING = (
+    "Each sampler at the settings with which it ends with the least training loss, in turns of some tens of steps in "
+    "one process with one thread; means over three seeds. Seconds of the processor, evaluations left out; the last "
+    "columns say in what part of uniform's epochs and seconds its final loss is reached."
+)
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", help="folder with the raw files")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    plan = nets.read_plan()
+    data = nets.load(plan, arguments.data)
+    stored = _stored()
+    tasks = nets.best_tasks(plan, data, stored)
+    found: dict[str, dict[str, Any]] = {}
+    for model in plan.models:
+        print(f"Training {model} ...", flush=True)
+        best = {sampler: _best(stored, model, sampler) for sampler in SAMPLERS}
+        races = [
+            _race(
+                {s: task.spec for s in SAMPLERS for task in tasks if _is(task.spec, best[s], seed)},
+                data[model].X,
+                data[model].y,
+            )
+            for seed in plan.wanted["best"]["seeds"]
+        ]
+        found[model] = {
+            sampler: {
+                "setting": {key: best[sampler][key] for key in ("optimiser", "batch_size", "rule", "step")},
+                **{key: np.mean([race[sampler][key] for race in races], axis=0).tolist() for key in races[0][sampler]},
+            }
+            for sampler in SAMPLERS
+        }
+    text = "\n\n".join(["# Nets: seconds to uniform's final loss", MEANING, _table(found)])
+    save("nets_race", {"where": where(), "races": found}, text)
+    print(text)
+
+
+def _race(specs: dict[str, Spec], X: NDArray[np.float32], y: NDArray[np.int64]) -> dict[str, dict[str, list[float]]]:
+    """Loss and seconds of each at its checkpoints, all trained in turn."""
+    runs = {}
+    for sampler, spec in specs.items():
+        Run(spec, Split(spec, X, y)).advance(WARM_UP)
+        runs[sampler] = Run(spec, Split(spec, X, y))
+    traces: dict[str, dict[str, list[float]]] = {s: {"epoch": [], "loss": [], "seconds": []} for s in specs}
+    checkpoints = next(iter(specs.values()))["checkpoints"]
+    for turn in range(checkpoints * TURNS + 1):
+        for sampler, run in runs.items():
+            total = specs[sampler]["epochs"] * run.steps_an_epoch
+            run.advance(round(total * turn / (checkpoints * TURNS)) - run.steps)
+            if turn % TURNS == 0:
+                trace, loss = traces[sampler], run.measure(tested=False)["loss"]
+                trace["epoch"].append(run.steps / run.steps_an_epoch)
+                trace["loss"].append(float("nan") if loss is None else loss)
+                trace["seconds"].append(run.seconds)
+    return traces
+
+
+def _table(found: dict[str, dict[str, Any]]) -> str:
+    rows = []
+    for model, samplers in found.items():
+        uniform = samplers[UNIFORM]
+        for sampler, each in samplers.items():
+            loss = np.array(each["loss"])
+            epochs, seconds = (
+                reached(loss, uniform["loss"][-1], np.array(each[along])) / uniform[along][-1]
+                for along in ("epoch", "seconds")
+            )
+            setting = each["setting"]
+            limit = LIMITS[model] if sampler == OURS else None
+            rows.append(
+                [
+                    f"{TITLES[model]}, {sampler}",
+                    f"{OPTIMISERS[setting['optimiser']]} {setting['step']:g} {setting['rule']}",
+                    str(setting["batch_size"]),
+                    f"{loss[-1]:.3g}",
+                    f"{each['seconds'][-1]:.2f}",
+                    f"{epochs:.2f}",
+                    f"{seconds:.2f}",
+                    "" if limit is None else f"{limit:g}: {'yes' if seconds <= limit else '**no**'}",
+                ]
+            )
+    headings = ["", "setting", "batch", "final loss", "seconds", "of uniform's epochs", "of its seconds", "limit"]
+    return table(headings, rows)
+
+
+def _stored() -> list[dict[str, Any]]:
+    """The stored table of settings, as records of a grid: one a setting, with the loss at its end."""
+    models = {title: model for model, title in TITLES.items()}
+    optimisers = {title: optimiser for optimiser, title in OPTIMISERS.items()}
+    with (RESULTS / "nets" / "nets-settings.csv").open(newline="") as file:
+        return [
+            {
+                "spec": {
+                    "part": "grid",
+                    "model": models[row["net"]],
+                    "sampler": row["sampler"],
+                    "optimiser": optimisers[row["optimiser"]],
+                    "batch_size": int(row["batch_size"]),
+                    "rule": row["rule"],
+                    "step": float(row["step"]),
+                    "seed": nets.read_plan().wanted["grid"]["seeds"][0],
+                },
+                "trace": {"loss": [float(row["loss"]) if row["loss"] else None]},
+            }
+            for row in csv.DictReader(file)
+        ]
+
+
+def _best(stored: list[dict[str, Any]], model: str, sampler: str) -> Spec:
+    """The setting of a sampler with the least loss."""
+    ended = [each for each in stored if each["trace"]["loss"][0] is not None and _of(each["spec"], model, sampler)]
+    best: Spec = min(ended, key=lambda record: float(record["trace"]["loss"][0]))["spec"]
+    return best
+
+
+def _of(spec: Spec, model: str, sampler: str) -> bool:
+    return bool(spec["model"] == model and spec["sampler"] == sampler)
+
+
+def _is(spec: Spec, best: Spec, seed: int) -> bool:
+    keys = ("model", "sampler", "optimiser", "batch_size", "rule", "step")
+    return bool(spec["seed"] == seed and all(spec[key] == best[key] for key in keys))
+
+
+if __name__ == "__main__":
+    main()
