@@ -417,6 +417,12 @@ def test_data_are_cut_and_classes_counted_from_0() -> None:
     scaled = {"mnist-mlp": {**plan.networks["mnist-mlp"], "centre": 0.5, "scale": 0.25}}
     moved = nets.load(dataclasses.replace(plan, networks=scaled))["mnist-mlp"]
     assert np.allclose(moved.X, (data.X - 0.5) / 0.25) and moved.digest != data.digest
+    shuffled = {"mnist-mlp": {**plan.networks["mnist-mlp"], "shuffled": True}}
+    first, again = (nets.load(dataclasses.replace(plan, networks=shuffled))["mnist-mlp"] for _ in range(2))
+    whole = {row.tobytes(): label for row, label in zip(DATA.X, DATA.y, strict=True)}
+    assert first.digest == again.digest and not np.array_equal(first.X[:50], data.X[:50])
+    assert [whole[row.tobytes()] for row in first.X] == [(0, 1, 2)[label] for label in first.y]
+    assert {row.tobytes() for row in first.X[:50]} <= {row.tobytes() for row in DATA.X[:EXAMPLES]}
     plan.models["mnist-mlp"]["tested"] = 99  # type: ignore[index]  # read-only to others
     with pytest.raises(ValueError, match="tested = 99 for mnist-mlp: mnist has 40"):
         nets.load(plan)

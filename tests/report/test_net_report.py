@@ -53,9 +53,10 @@ def test_runs_that_differ_by_their_seed_are_one_line(tmp_path: Path) -> None:
 
 
 def test_the_best_of_all_settings(tmp_path: Path) -> None:
-    nets = nets_of(tmp_path, [net_run(speed=speed, step=step) for step, speed in ((0.1, 1.0), (0.2, 3.0), (0.4, 2.0))])
+    settings = ((16, 0.1, 1.0), (32, 0.2, 3.0), (64, 0.4, 2.0))
+    nets = nets_of(tmp_path, [net_run(speed=speed, batch_size=size, step=step) for size, step, speed in settings])
     best = nets.best("mnist-mlp", "Calibrated")
-    assert best is not None and best.step == 0.2
+    assert best is not None and (best.batch_size, best.step) == (32, 0.2)
 
 
 def test_of_several_setups_the_larger_is_shown(tmp_path: Path) -> None:
@@ -67,6 +68,25 @@ def test_of_several_setups_the_larger_is_shown(tmp_path: Path) -> None:
     assert line.seeds == (1, 2, 3) and nets.left_out == 3 and nets.records == 3
     equal = nets_of(tmp_path / "equal", [net_run(seed=1), net_run(seed=1, epochs=9)])
     assert equal.lines[0].spec["epochs"] == 9
+
+
+def test_of_several_plans_one_is_shown(tmp_path: Path) -> None:
+    # The same samplers by other options, or at the step that was the best of another grid, are not settings of one.
+    older, newer = ({"kind": "Calibrated", "options": {"p_min": floor}} for floor in (0.0, 0.1))
+    records = [net_run(seed=seed, loader=older, speed=9.0) for seed in (1, 2, 3)]
+    records += [net_run(seed=seed, loader=newer, step=0.2) for seed in (1, 2, 3)]
+    for record in records[3:]:
+        record["where"] = {**record["where"], "date": "2026-12-01T00:00:00+00:00"}
+    nets = nets_of(tmp_path, records)
+    (line,) = nets.lines
+    assert line.spec["loader"] == newer and line.step == 0.2 and nets.left_out == 3
+    (line,) = nets_of(tmp_path / "fewer", records[:5]).lines
+    assert line.spec["loader"] == older and line.step == 0.1
+    of_grid = [
+        net_run(part="grid", checkpoints=1, step=step, loader=loader)
+        for step, loader in ((0.1, older), (0.2, older), (0.4, older), (0.1, newer))
+    ]
+    assert [line.step for line in nets_of(tmp_path / "grid", of_grid).lines] == [0.1, 0.2, 0.4]
 
 
 def test_a_store_without_nets_has_none(tmp_path: Path) -> None:
@@ -146,6 +166,8 @@ def test_not_worse_than_uniform(tmp_path: Path) -> None:
         *grid("DataLoader", [1.0], step=0.5),
         *grid("Calibrated", [2.0], step=0.5),
         *grid("DataLoader", [1.0], step=0.6),  # and nothing to compare it with
+        *grid("DataLoader", [2.2, 2.2, 2.2], step=0.7),  # below its start, but not much better than guessing
+        *grid("Calibrated", [2.2, 2.2, 2.2], step=0.7),
     ]
     found = {(aim.setting.split()[1], aim.measure): aim for aim in check_aims(nets_of(tmp_path, records))}
     error = math.hypot(0.1, 0.05) / math.sqrt(3)
@@ -157,6 +179,7 @@ def test_not_worse_than_uniform(tmp_path: Path) -> None:
     assert found["0.4", "training loss"].holds is False and "1 of 3 runs diverged" in found["0.4", "test error"].note
     assert found["0.5", "training loss"].holds is None and found["0.5", "training loss"].note == "one seed only"
     assert ("0.6", "training loss") not in found
+    assert found["0.7", "training loss"].holds is None
     assert tally(list(found.values()), AIMS[0]) == (2, 6)
 
 
@@ -237,10 +260,18 @@ def test_lines_are_those_of_the_best_settings(whole: Nets) -> None:
     assert seconds.get_xdata().tolist() == best.mean("seconds").tolist()
 
 
-def test_what_diverged_is_marked(whole: Nets) -> None:
+def test_what_diverged_is_marked(whole: Nets, tmp_path: Path) -> None:
     figure = drawn(whole)
     crosses = [line for line in figure["nets-step-and-batch"].axes[0].lines if line.get_marker() == "x"]
     assert len(crosses) == 2 and {line.get_color() for line in crosses} == {"#0072B2"}  # Avare, both batch sizes
+    steps = [
+        each
+        for sampler in ("Calibrated", "Avare", "DataLoader")
+        for each in grid(sampler, [1.0], step=0.3, status="diverged") + grid(sampler, [1.0])
+    ]
+    (axis,) = drawn(nets_of(tmp_path, steps))["nets-step-and-batch"].axes
+    crosses = [line for line in axis.lines if line.get_marker() == "x"]
+    assert len({float(line.get_xdata()[0]) for line in crosses}) == 3  # none hides another
     larger = figure["nets-larger-step"].axes
     assert [sum(line.get_marker() == "x" for line in axis.lines) for axis in larger] == [0, 0, 0, 1, 1, 1]
 

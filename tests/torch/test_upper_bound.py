@@ -219,6 +219,18 @@ def test_what_is_told_wrongly_changes_nothing() -> None:
         with pytest.raises(ValueError, match=message):
             loader.update(wrong, norms)
         assert repr(loader.state_dict()) == before
+    for norms, message in (([1.0, math.nan], r"norms\[1\] = nan"), ([1.0, math.inf], r"norms\[1\] = inf")):
+        with pytest.raises(ValueError, match=message):
+            loader.update(index, norms)
+        loader.update(index, norms, not_finite="skip")  # as the other loader: an overflow under a GradScaler
+        assert repr(loader.state_dict()) == before
+    with pytest.raises(ValueError, match=r"norms\[0\] = -1.0"):
+        loader.update(index, [-1.0, 1.0], not_finite="skip")
+    with pytest.raises(ValueError, match="not_finite = 'keep': must be 'raise' or 'skip'"):
+        loader.update(index, [1.0, 1.0], not_finite="keep")  # type: ignore[arg-type]
+    assert repr(loader.state_dict()) == before
+    loader.update(index, [1.0, 2.0], not_finite="skip")
+    assert loader.tau > 0.0
 
 
 def test_states_that_do_not_fit() -> None:

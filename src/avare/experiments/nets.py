@@ -25,6 +25,7 @@ REVISION = 1  # of what a run computes; to be raised when its numbers change, so
 OPTIMISERS = ("sgd", "momentum", "adamw")
 RULES = ("constant", "decreasing")
 _KINDS = ("DataLoader", "UpperBound", "Aged")  # beside the samplers themselves
+_SHUFFLE = 0  # the seed by which rows are chosen, where they are
 _EXTENT = ("seeds", "checkpoints", "test_every")
 _NEEDED = {  # by each table of a plan
     "grid": _EXTENT,
@@ -126,7 +127,7 @@ def require_torch() -> None:
 
 
 def load(plan: Plan, folder: str | None = None, *, progress: bool = False) -> dict[str, Data]:
-    """The data of each net: its training examples, then its test examples, centred and scaled as the plan says."""
+    """The data of each net: its training examples, then its test examples, chosen and scaled as the plan says."""
     found: dict[str, Data] = {}
     for name in dict.fromkeys(plan.networks[model]["dataset"] for model in plan.models):
         # One set after another: some are large, and only a part of them is kept.
@@ -143,8 +144,11 @@ def load(plan: Plan, folder: str | None = None, *, progress: bool = False) -> di
             for split, key in zip(splits, ("examples", "tested"), strict=True):
                 if sizes[key] > len(split):
                     raise ValueError(f"{key} = {sizes[key]} for {model}: {name} has {len(split)}")
-                rows.append(np.asarray(split.X[: sizes[key]], dtype=np.float32))
-                targets.append(split.y[: sizes[key]])
+                which: Any = slice(sizes[key])
+                if network.get("shuffled", False):
+                    which = np.random.default_rng(_SHUFFLE).permutation(len(split))[: sizes[key]]
+                rows.append(np.asarray(split.X[which], dtype=np.float32))
+                targets.append(split.y[which])
             X = np.concatenate(rows)
             X -= np.float32(network.get("centre", 0.0))
             X /= np.float32(network.get("scale", 1.0))

@@ -17,6 +17,7 @@ QUESTIONS = {
     "nets-step-and-batch": "Does it allow a larger step, or a smaller batch?",
     "nets-test-error": "Does the test error follow?",
     "nets-seconds": "What does it cost in seconds?",
+    "nets-measures": "How do the other measures go, and how well does the memory know the norms?",
     "nets-parts": "Which part does it?",
     "nets-age": "Does the age of a memory help?",
     "nets-larger-step": "Is it safe to spend the gain as a larger step?",
@@ -53,6 +54,7 @@ def net_figures(nets: Nets) -> Iterator[tuple[str, Any]]:
     if best:
         yield "nets-test-error", _test_error(nets, best)
         yield "nets-seconds", _seconds(nets, best)
+        yield "nets-measures", _measures(nets, best)
     if parts:
         yield "nets-parts", _parts(nets, parts)
         for name, labels in (("nets-age", AGES), ("nets-larger-step", SPENDING)):
@@ -128,15 +130,17 @@ def _step_and_batch(nets: Nets, models: Sequence[str]) -> Any:
             axis.set_xticks(steps, [f"{step:g}" for step in steps])
             axis.minorticks_off()
             _fit_log(axis, shown)
-            for place, (step, colour) in enumerate(lost):  # beside each other, at the top
-                axis.plot(
-                    [step * 1.12 ** (place % 3)],
-                    [0.97],
-                    marker="x",
-                    markersize=5,
-                    color=colour,
-                    transform=axis.get_xaxis_transform(),
-                )
+            for step in {step for step, _ in lost}:  # beside each other, at the top
+                colours = [colour for lost_step, colour in lost if lost_step == step]
+                for place, colour in enumerate(colours):
+                    axis.plot(
+                        [step * 1.16 ** (place - (len(colours) - 1))],  # to the left: the largest step is at the edge
+                        [0.97],
+                        marker="x",
+                        markersize=5,
+                        color=colour,
+                        transform=axis.get_xaxis_transform(),
+                    )
             if row == len(optimisers) - 1:
                 axis.set_xlabel("Step size")
     _label_rows(axes, [f"{OPTIMISERS[name]}\ntraining loss" for name in optimisers])
@@ -199,6 +203,24 @@ def _seconds(nets: Nets, models: Sequence[str]) -> Any:
     sizes = sorted({each.batch_size for each in nets.of("best")})[:2]
     _label_rows(axes[:1], ["Training loss"])
     _explain_dots(handles, [f"batches of {size}" for size in sizes])
+    _legend(figure, nets, handles)
+    return figure
+
+
+def _measures(nets: Nets, models: Sequence[str]) -> Any:
+    """Test error and gain against seconds; the calibration error against epochs and seconds."""
+    figure, axes = _panels("nets-measures", 4, models, height=1.75)
+    handles: dict[str, Any] = {}
+    for column, model in enumerate(models):
+        lines = _at_best(nets, model)
+        handles |= _curves(axes[0][column], nets, lines, "test_error", along="seconds", factor=100.0, first=1)
+        handles |= _curves(axes[1][column], nets, lines, "gain", along="seconds")
+        known = [each for each in lines if np.isfinite(each.last("calibration_error"))]
+        _curves(axes[2][column], nets, known, "calibration_error", first=1)
+        _curves(axes[3][column], nets, known, "calibration_error", along="seconds", first=1)
+        for row in range(4):
+            axes[row][column].set_xlabel("Epochs" if row == 2 else "Seconds of training")
+    _label_rows(axes, ["Test error, %", "Gain realised", *["Calibration\nerror, octaves"] * 2])
     _legend(figure, nets, handles)
     return figure
 

@@ -26,6 +26,7 @@ def nets_panel(nets: Nets, charts: dict[str, Any]) -> str:
         _steps(nets, charts, styles),
         _curves(nets, charts, styles, "nets-test-error", "test_error", "Test error", "epochs"),
         _curves(nets, charts, styles, "nets-seconds", "loss", "Training loss", "seconds"),
+        _measures(nets, charts, styles),
         _variants(nets, charts, styles, "nets-parts", (UNIFORM, *PARTS)),
         _variants(nets, charts, styles, "nets-age", AGES),
         _variants(nets, charts, styles, "nets-larger-step", SPENDING),
@@ -66,6 +67,28 @@ def _curves(
             charts[place] = _chart_of(lines, styles, measure, along)
             found.append(chart(place, title(model), f"{words} against {along}: {title(model)}"))
     return _section(QUESTIONS[name], f"{words} against {along}, each at its best settings.", found)
+
+
+def _measures(nets: Nets, charts: dict[str, Any], styles: Mapping[str, Style]) -> str:
+    """The other measures, a chart a net and measure."""
+    found = []
+    for measure, words, along in (
+        ("test_error", "Test error", "seconds"),
+        ("gain", "Gain realised", "seconds"),
+        ("calibration_error", "Calibration error, octaves", "epochs"),
+        ("calibration_error", "Calibration error, octaves", "seconds"),
+    ):
+        for model in nets.models:
+            lines = [line for label in nets.samplers if (line := nets.best(model, label)) is not None]
+            known = [line for line in lines if np.isfinite(line.last(measure))]
+            if known:
+                place = f"nets-{measure.replace('_', '-')}-{along}-{model}"
+                charts[place] = _chart_of(known, styles, measure, along)
+                found.append(chart(place, f"{title(model)}: {words}", f"{words} against {along}: {title(model)}"))
+    words = (
+        "Test error and gain against seconds; the calibration error, of samplers with a memory of norms, against both."
+    )
+    return _section(QUESTIONS["nets-measures"], words, found)
 
 
 def _gains(nets: Nets, charts: dict[str, Any], styles: Mapping[str, Style]) -> str:

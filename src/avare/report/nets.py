@@ -23,6 +23,8 @@ TITLES = {
     "cifar10-cnn": "CNN on CIFAR10",
 }
 OPTIMISERS = {"sgd": "SGD", "momentum": "Momentum", "adamw": "AdamW"}
+CHANCE = {"mnist": math.log(10.0), "cifar10": math.log(10.0), "ijcnn1": 0.318}
+"""By dataset: the loss of a net that has learned how frequent the classes are, and nothing else."""
 _SAMPLERS = (DEFAULT, "Avare", "Avare, √norm", UNIFORM, "Srg", "UpperBound")
 _STYLES = {
     UNIFORM: Style(BLACK, "solid", "^"),
@@ -35,6 +37,10 @@ _STYLES = {
 # What of a spec must be the same for runs to be compared: on the whole, and within a part.
 _SETUP = ("data_digest", "network", "examples", "tested", "revision")
 _EXTENT = ("epochs", "checkpoints", "test_every")
+# Of a sampler, what must be the same in a part: on the grid its options, elsewhere the step size too, which is the
+# best, or a multiple of it. Without it, runs of an older plan would be shown as settings of the same sampler.
+_CHOSEN = {"grid": ("loader",), "best": ("loader", "rule", "step"), "parts": ("loader", "rule", "step")}
+_CELL = ("sampler", "optimiser", "batch_size", "level")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,8 +160,8 @@ def title(model: str) -> str:
 def gather_nets(records: Sequence[Record]) -> Nets | None:
     """What the records of nets say; None where there are none.
 
-    Where the store has runs of several setups of a net, as after a quick run and a full one, those of which
-    there are most are shown.
+    Where the store has runs of several setups of a net, as after a quick run and a full one, or of several
+    plans, those of which there are most are shown; of equally many, the largest, then the newest.
     """
     found = [record for record in records if record.spec["experiment"] == "nets"]
     if not found:
@@ -164,7 +170,13 @@ def gather_nets(records: Sequence[Record]) -> Nets | None:
     for model in {record.spec["model"] for record in found}:
         of_model = _most([record for record in found if record.spec["model"] == model], _SETUP)
         for part in {record.spec["part"] for record in of_model}:
-            kept += _most([record for record in of_model if record.spec["part"] == part], _EXTENT)
+            of_part = _most([record for record in of_model if record.spec["part"] == part], _EXTENT)
+            cells: dict[str, list[Record]] = {}
+            for record in of_part:
+                keys = ("sampler",) if part == "grid" else _CELL
+                cells.setdefault(canonical({key: record.spec.get(key) for key in keys}), []).append(record)
+            for members in cells.values():
+                kept += _most(members, _CHOSEN.get(part, ()))
     groups: dict[str, list[Record]] = {}
     for record in kept:
         groups.setdefault(canonical({**record.spec, "seed": None}), []).append(record)
@@ -219,11 +231,14 @@ def _line(members: Sequence[Record]) -> Line:
 
 
 def _most(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
-    """Those that agree with most others in some keys; of equally many, those of the longest runs."""
+    """Those that agree with most others in some keys; of equally many, the longest runs, then the newest."""
     marks = [canonical({key: record.spec.get(key) for key in keys}) for record in records]
     counts = Counter(marks)
     sizes = {mark: record.spec["examples"] * record.spec["epochs"] for mark, record in zip(marks, records, strict=True)}
-    most = max(counts, key=lambda mark: (counts[mark], sizes[mark], mark))
+    dates: dict[str, str] = {}
+    for mark, record in zip(marks, records, strict=True):
+        dates[mark] = max(dates.get(mark, ""), str(record.where.get("date", "")))
+    most = max(counts, key=lambda mark: (counts[mark], sizes[mark], dates[mark], mark))
     return [record for mark, record in zip(marks, records, strict=True) if mark == most]
 
 

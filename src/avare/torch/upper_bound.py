@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -150,7 +150,13 @@ class UpperBoundLoader:
         self._iteration += 1
         return self._batches(self._iteration)
 
-    def update(self, index: ArrayLike | torch.Tensor, norms: ArrayLike | torch.Tensor) -> None:
+    def update(
+        self,
+        index: ArrayLike | torch.Tensor,
+        norms: ArrayLike | torch.Tensor,
+        *,
+        not_finite: Literal["raise", "skip"] = "raise",
+    ) -> None:
         """Tell the gradient norms of the batch handed out last; tau learns from them if it was uniform.
 
         Told again, or of a batch that was drawn from a pool, they change nothing.
@@ -161,12 +167,19 @@ class UpperBoundLoader:
             As it came with the batch.
         norms
             As many finite numbers, none negative; otherwise nothing has changed.
+        not_finite
+            What to do with norms that are nan or infinite: "raise" an error, or "skip" a batch with one of them.
         """
+        if not_finite not in ("raise", "skip"):
+            raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
         indices = validation.indices("index", as_array(index), len(self.dataset))
-        values = validation.nonnegative("norms", as_array(norms))
-        validation.same_length("norms", len(values), "index", len(indices))
+        told = validation.real("norms", as_array(norms))
+        validation.same_length("norms", len(told), "index", len(indices))
         if not np.array_equal(indices, self._index):
             raise ValueError("index is not that of the batch handed out last")
+        if not_finite == "skip" and not np.isfinite(told).all():
+            return
+        values = validation.nonnegative("norms", told)
         if not self._told:
             self._smooth(_shares(values))
             self._told = True
