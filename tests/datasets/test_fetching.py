@@ -12,7 +12,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -243,8 +243,12 @@ def test_what_is_wrong_inside_is_fetched_again(
 ) -> None:
     enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
     server.contents = zipped(IJCNN1)
-    compress = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[ending]
-    whole = compress(50 * IJCNN1["ijcnn1"])
+    compress: dict[str, Callable[[bytes], bytes]] = {
+        ".gz": gzip.compress,
+        ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+    }
+    whole = compress[ending](50 * IJCNN1["ijcnn1"])
     changed = whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 255]) + whole[len(whole) // 2 + 1 :]
     damaged = {"cut": whole[:-9], "empty": b"", "no archive": b"<html>", "changed": changed, "other": whole}
     write(cache / "ijcnn1", {f"ijcnn1{ending}": damaged[content]})

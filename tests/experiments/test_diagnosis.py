@@ -15,7 +15,7 @@ def missed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of 1,200 that are not among the 1,000 drawn with seed 3."""
     monkeypatch.setattr(diagnosis, "_MOST_NUMBERS", 2000)
     drawn = np.random.default_rng(3).choice(1200, size=1000, replace=False)
-    return np.setdiff1d(np.arange(1200), drawn).tolist()
+    return [int(row) for row in np.setdiff1d(np.arange(1200), drawn)]
 
 
 def found(y: list[int], loss: Loss, seed: int = 3) -> diagnosis.Diagnosis:
