@@ -107,12 +107,22 @@ def test_compare_files_of_ones_own(avare_command: Any, tmp_path: Path) -> None:
     code, out, err = avare_command("compare", "many.csv", "--target", "y", "--loss", "smoothed_hinge")
     assert code == 1 and err == "avare: loss = 'smoothed_hinge': many.csv has 3 classes; take softmax\n"
     code, out, err = avare_command("compare", "real.csv", "--target", "y", "--loss", "softmax")
-    assert code == 1 and "has targets that are no classes; take least_squares or huber" in err
+    assert code == 1 and "real.csv, line 2: label = " in err and "--loss least_squares or huber" in err
     code, out, err = avare_command("compare", "real.csv", "--target", "z")
     assert code == 1 and err.count("\n") == 1 and "real.csv" in err and "z" in err
     (tmp_path / "broken.libsvm").write_text("1 1:2\n1 2:x\n")
     code, out, err = avare_command("compare", "broken.libsvm")
     assert code == 1 and err.count("\n") == 1 and "broken.libsvm, line 2" in err
+
+
+def test_the_loss_that_was_chosen_is_told(avare_command: Any, tmp_path: Path) -> None:
+    rows = "".join(f"{k % 3},{k % 5},{k}\n" for k in range(101))
+    (tmp_path / "many.csv").write_text(f"a,b,y\n{rows}")
+    for words, loss in (([], "least_squares"), (["--loss", "softmax"], "softmax")):
+        code, out, _ = avare_command("compare", "many.csv", "--target", "y", *words, *LITTLE, "--samplers", "Uniform")
+        assert code == 0 and f"\nLoss: {loss}.\n" in out
+        code, out, _ = avare_command("diagnose", "many.csv", "--target", "y", *words, "--epochs", "1")
+        assert code == 0 and out.startswith(f"many: 101 examples, {loss}, ")
 
 
 def test_a_file_is_not_taken_for_a_named_set(tmp_path: Path) -> None:
@@ -299,7 +309,12 @@ def test_datasets(avare_command: Any, cache: Path, tmp_path: Path, monkeypatch: 
     assert code == 0 and json.loads(out)["train-labels-idx1-ubyte"] == "data/train-labels-idx1-ubyte"
     assert avare_command("datasets", "fetch", "digits")[1] == "It has no files: it is built in.\n"
     code, _, err = avare_command("datasets", "fetch", "mnist")
-    assert code == 1 and err.count("\n") == 1 and "AVARE_DATA" in err  # what to do, in one line
+    assert code == 1 and err.count("\n") == 1 and "--data" in err and "AVARE_DATA" in err  # what to do, in one line
+    code, _, err = avare_command("datasets", "where", "mnist", "--data", "nowhere")
+    assert (code, err) == (1, "avare: folder (--data) = 'nowhere': there is no such folder\n")
+    write(tmp_path / "data", {"train-images-idx3-ubyte": b"other"})
+    code, _, err = avare_command("datasets", "fetch", "mnist", "--data", "data")
+    assert code == 1 and "another file; without it the official one is fetched (in Python, verify=False" in err
     code, _, err = avare_command("datasets", "where", "imagenet")
     assert code == 1 and "name = 'imagenet': must be one of cifar10" in err
 

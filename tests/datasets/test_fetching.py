@@ -2,13 +2,17 @@
 
 import bz2
 import dataclasses
+import errno
 import gzip
 import hashlib
+import io
 import logging
+import lzma
+import re
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ import numpy as np
 import pooch
 import pytest
 
-from avare.datasets import DatasetError, catalogue, fetch, load, where
+from avare.datasets import DatasetError, catalogue, fetch, files, load, where
 from tiny_datasets import IJCNN1, archive, cifar10, enter, mnist, write
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -203,7 +207,7 @@ def test_without_network_and_files_says_what_to_do(
     )
     assert f"\n  {address}mirror/train-images-idx3-ubyte.gz: " in message and "refused" in message
     assert "compressed (.gz, .bz2, .xz) or not, in a folder or in its subfolder mnist" in message
-    assert "folder=... or in the environment variable AVARE_DATA" in message
+    assert "by --data (in Python, folder=...) or in the environment variable AVARE_DATA" in message
     assert inside(cache) == ["mnist"]
 
 
@@ -230,6 +234,55 @@ def test_a_damaged_cache_is_fetched_again(server: Server, cache: Path, monkeypat
     assert len(load("ijcnn1", split="test", verify=False)) == 2  # as it is
     assert len(load("ijcnn1", split="test")) == 3
     assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("content", ["cut", "empty", "no archive", "changed", "other"])
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
+def test_what_is_wrong_inside_is_fetched_again(
+    server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch, ending: str, content: str
+) -> None:
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    server.contents = zipped(IJCNN1)
+    compress: dict[str, Callable[[bytes], bytes]] = {
+        ".gz": gzip.compress,
+        ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+    }
+    whole = compress[ending](50 * IJCNN1["ijcnn1"])
+    changed = whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 255]) + whole[len(whole) // 2 + 1 :]
+    damaged = {"cut": whole[:-9], "empty": b"", "no archive": b"<html>", "changed": changed, "other": whole}
+    write(cache / "ijcnn1", {f"ijcnn1{ending}": damaged[content]})
+    assert len(load("ijcnn1")) == 2 and server.asked == ["/ijcnn1.bz2"]
+    assert inside(cache) == ["ijcnn1", "ijcnn1/ijcnn1.bz2"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PermissionError(errno.EACCES, "Permission denied"), OSError(errno.EIO, "Input/output error"), MemoryError("full")],
+)
+@pytest.mark.parametrize("early", [True, False])
+def test_what_cannot_be_read_stays_in_the_cache(
+    server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, early: bool
+) -> None:
+    class Failing(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            raise error
+
+    def failing(*arguments: Any) -> Failing:
+        if early:
+            raise error
+        return Failing()
+
+    enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
+    server.contents = zipped(IJCNN1)
+    path = write(cache / "ijcnn1", zipped(IJCNN1)) / "ijcnn1.bz2"
+    monkeypatch.setitem(files._OPENERS, ".bz2", failing)
+    with pytest.raises(DatasetError, match=rf"^{re.escape(str(path))} cannot be read: (Permission|Input/output|full)"):
+        load("ijcnn1")
+    assert path.read_bytes() == zipped(IJCNN1)["ijcnn1.bz2"] and server.asked == []
 
 
 @pytest.mark.parametrize("rich", [True, False])

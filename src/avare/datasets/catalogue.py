@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from avare import validation
 from avare.datasets import fetching
-from avare.datasets.dataset import Dataset, DatasetError, require
+from avare.datasets.dataset import DamagedError, Dataset, DatasetError, require
 from avare.datasets.fetching import File
 from avare.datasets.files import COMPRESSIONS, verify
 from avare.datasets.images import read_cifar, read_idx
@@ -20,6 +20,7 @@ from avare.datasets.libsvm import read_libsvm
 VARIABLE = "AVARE_DATA"
 Arrays = tuple[NDArray[Any], NDArray[Any]]
 Folder = str | os.PathLike[str] | None
+_ANOTHER = "; without it the official one is fetched (in Python, verify=False reads this one all the same)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def _obtain(name: str, files: Sequence[File], folder: Folder, check: bool, progr
                 path.unlink()  # to be fetched again
                 path = None
         elif check:
-            verify(path, file.checksum, advice=" (verify=False reads it all the same)")
+            verify(path, file.checksum, advice=_ANOTHER)
         if path is None:
             missing.append(file)
         else:
@@ -172,20 +173,22 @@ def _obtain(name: str, files: Sequence[File], folder: Folder, check: bool, progr
 
 
 def _intact(path: Path, file: File) -> bool:
+    """Whether a file holds what it should; an error if it cannot be read at all."""
     try:
         verify(path, file.checksum)
-    except DatasetError:
+    except DamagedError:
         return False
     return True
 
 
 def _folders(folder: Folder) -> list[Path]:
     """The folder to look into first, if any."""
-    origin, given = ("folder", folder) if folder is not None else (VARIABLE, os.environ.get(VARIABLE) or None)
+    given = folder if folder is not None else os.environ.get(VARIABLE) or None
     if given is None:
         return []
     path = Path(given).expanduser()
     if not path.is_dir():
+        origin = VARIABLE if folder is None else "folder (--data)"
         raise DatasetError(f"{origin} = {str(given)!r}: there is no such folder")
     return [path]
 
@@ -212,8 +215,8 @@ def _advice(name: str, missing: Sequence[File], given: Sequence[Path], failures:
         f"{name}: no {files} in {looked}, and none to be fetched:\n"
         + "".join(f"  {failure}\n" for failure in failures)
         + f"To do without a network, put these files, compressed ({', '.join(COMPRESSIONS)}) or not, in a folder or in "
-        f"its subfolder {ENTRIES[name].folders[0]}, and give the folder as folder=... or in the environment variable "
-        f"{VARIABLE}. They come from {ENTRIES[name].mirrors[0]}{missing[0].remote}."
+        f"its subfolder {ENTRIES[name].folders[0]}, and name the folder by --data (in Python, folder=...) or in the "
+        f"environment variable {VARIABLE}. They come from {ENTRIES[name].mirrors[0]}{missing[0].remote}."
     )
 
 

@@ -43,6 +43,10 @@ class DatasetError(ValueError):
     """A file that is missing, damaged, or not what it should be; the message names it."""
 
 
+class DamagedError(DatasetError):
+    """A file that was read, and whose checksum or compression is wrong."""
+
+
 def require(module: str, purpose: str) -> Any:
     """A module of the extra ``experiments``, imported when it is needed."""
     try:

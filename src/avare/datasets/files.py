@@ -11,7 +11,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
-from avare.datasets.dataset import DatasetError
+from avare.datasets.dataset import DamagedError, DatasetError
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
@@ -88,7 +88,7 @@ def verify(path: Path, checksum: str, advice: str = "") -> None:
     with opened(path) as stream:
         found = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
     if found != expected:
-        raise DatasetError(
+        raise DamagedError(
             f"{path} has the {algorithm.upper()} checksum {found} (of its contents, decompressed): "
             f"expected {expected}; it is damaged, or another file{advice}"
         )
@@ -98,6 +98,8 @@ def _unreadable(path: Path, error: Exception, line: int | None = None) -> Datase
     """The error of a file that cannot be opened, or not to its end."""
     place = "" if line is None or line == 1 else f" after line {line - 1}"
     if isinstance(error, EOFError):
-        return DatasetError(f"{path} is truncated{place}: {error}")
+        return DamagedError(f"{path} is truncated{place}: {error}")
     reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-    return DatasetError(f"{path} cannot be read{place}: {reason}")
+    # What a decompressor cannot make sense of is an OSError too, but none that the system gave a number.
+    foreign = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
+    return (DatasetError if foreign else DamagedError)(f"{path} cannot be read{place}: {reason}")

@@ -116,7 +116,7 @@ def _labels(path: Path, table: Table, task: str) -> NDArray[Any]:
     if len(wrong):
         raise DatasetError(
             f"{path}, {table.place(wrong[0])}: label = {table.labels[wrong[0]]}, must be an integer for classification "
-            "(task='regression' takes any number)"
+            "(regression takes any number: --loss least_squares or huber; in Python, task='regression')"
         )
     y = table.labels.astype(np.int64)
     if (y == y[0]).all():

@@ -15,9 +15,9 @@ from avare.datasets import DatasetError
 Loss = Literal["softmax", "logistic", "least_squares", "huber", "smoothed_hinge"]
 
 LOSSES: tuple[Loss, ...] = get_args(Loss)
-_REGRESSION = ("least_squares", "huber")
+REGRESSION = ("least_squares", "huber")
 _TWO_CLASSES = ("logistic", "smoothed_hinge")
-_MOST_CLASSES = 100  # up to which whole numbers are taken for classes
+_MOST_CLASSES = 100  # up to which whole numbers are taken for classes, where nobody says what they are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,8 @@ def obtain(
     source
         One of `avare.datasets.names`, or the path of a file.
     loss
-        None: softmax for classes (logistic for two), least squares for other targets.
+        None: softmax for classes (logistic for two), least squares for other targets; whole numbers in a file are
+        classes if there are at most 100. A loss for classes wants whole numbers, however many.
     target
         The column of the targets, for a CSV or Parquet file.
     folder
@@ -72,6 +73,8 @@ def obtain(
     >>> data.name, data.X.shape, loss
     ('synthetic', (100, 10), 'logistic')
     """
+    if loss is not None and loss not in LOSSES:
+        raise ValueError(f"loss = {loss!r}: must be one of {', '.join(LOSSES)}")
     if source in datasets.names():
         if target is not None:
             raise ValueError(f"target = {target!r}: {source} is a named set, which has its own")
@@ -80,11 +83,12 @@ def obtain(
     else:
         if not Path(source).expanduser().is_file() and not {".", os.sep} & set(source):
             raise DatasetError(f"{source}: neither a file nor one of {', '.join(datasets.names())}")
-        found = datasets.read(source, target=target, task="regression")
+        certain = loss is not None and loss not in REGRESSION  # that the targets are classes
+        found = datasets.read(source, target=target, task="classification" if certain else "regression")
         name, X, y = found.name, found.X, found.y
         if name in datasets.names():  # so that nobody takes it for that
             name = Path(source).name
-        if loss not in _REGRESSION and _are_classes(y):
+        if loss is None and _are_classes(y):
             y = y.astype(np.int64)
     return Data(name, X, y, digest(X, y)), _fitting(source, y, loss)
 
@@ -110,14 +114,10 @@ def _are_classes(y: NDArray[np.float64]) -> bool:
 def _fitting(source: str, y: NDArray[Any], loss: Loss | None) -> Loss:
     """The loss, checked against the targets."""
     classes = len(np.unique(y)) if y.dtype.kind in "iu" else None
-    if classes == 1 and loss not in _REGRESSION:
+    if classes == 1 and loss not in REGRESSION:
         raise DatasetError(f"{source} has one class only, {y[0]}: classification needs two or more")
     if loss is None:
         return "least_squares" if classes is None else "logistic" if classes == 2 else "softmax"
-    if loss not in LOSSES:
-        raise ValueError(f"loss = {loss!r}: must be one of {', '.join(LOSSES)}")
-    if classes is None and loss not in _REGRESSION:
-        raise ValueError(f"loss = {loss!r}: {source} has targets that are no classes; take least_squares or huber")
     if classes is not None and classes > 2 and loss in _TWO_CLASSES:
         raise ValueError(f"loss = {loss!r}: {source} has {classes} classes; take softmax")
     return loss

@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from avare import diagnostics, validation
-from avare.experiments.data import Data, Loss
+from avare.experiments.data import REGRESSION, Data, Loss
 from avare.experiments.reproduction import options_of
 from avare.experiments.runs import (
     caution_of,
@@ -98,7 +99,8 @@ def diagnose(
     Parameters
     ----------
     data, loss
-        As `obtain` gives them. Of large data some rows are drawn, and the l2 term is scaled with them.
+        As `obtain` gives them. Of large data some rows are drawn, of each class at least two, or all it has; the l2
+        term is scaled with them.
     l2
         Of the l2 term in all, not by example.
     batch_size
@@ -126,7 +128,9 @@ def diagnose(
     if rows < n:
         say(f"drawing {rows:,} of {n:,} rows")
         chosen = np.sort(generator.choice(n, size=rows, replace=False))
-        X, y = X[chosen], y[chosen]
+        if loss not in REGRESSION:
+            chosen = _with_all_classes(chosen, y, generator)
+        X, y, rows = X[chosen], y[chosen], len(chosen)
     spec = descent_spec(
         "compare",
         dataset=data.name,
@@ -168,3 +172,13 @@ def diagnose(
         gain_at_optimum=facts["gain_at_optimum"],
         smoothness_ratio=facts["smoothness_ratio"],
     )
+
+
+def _with_all_classes(chosen: NDArray[np.int64], y: NDArray[Any], generator: np.random.Generator) -> NDArray[np.int64]:
+    """The rows, and as many more as it takes for two of each class, or all it has. In order; O(n log n)."""
+    others = np.delete(np.arange(len(y)), chosen)
+    order = np.concatenate([chosen, generator.permutation(others)])
+    first = np.unique(y[order], return_index=True)[1]  # of each class, where it first stands
+    rest = np.delete(order, first)
+    second = np.unique(y[rest], return_index=True)[1]
+    return np.unique(np.concatenate([chosen, order[first], rest[second]]))
