@@ -89,6 +89,19 @@ def test_compare_says_how_much_sooner(avare_command: Any, report: Any) -> None:
     assert code == 0 and "where Uniform ends after 4 of 4 epochs\n  Hardly sooner: " in out
 
 
+def test_an_optimum_that_was_not_found_is_told(avare_command: Any, report: Any, monkeypatch: Any) -> None:
+    for command in (["compare", "synthetic", "--batch-size", "4"], ["reproduce", "synthetic"]):
+        words = [*command, *LITTLE, "--samplers", "Uniform"]
+        code, out, _ = avare_command(*words, "--out", "sound")
+        assert code == 0 and "not found" not in out
+        with monkeypatch.context() as patch:
+            patch.setattr("avare.problems.minimum._NEWTON_STEPS", 1)
+            code, out, _ = avare_command(*words, "--out", "early")
+        assert code == 0 and out.count("The optimum of synthetic was not found to the tolerance asked for (") == 1
+        code, out, _ = avare_command(*words, "--out", "early")  # nothing is run, and it is told all the same
+        assert code == 0 and out.count("The optimum of synthetic was not found to the tolerance asked for (") == 1
+
+
 def test_compare_files_of_ones_own(avare_command: Any, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(40, 3)).round(3)
@@ -324,6 +337,22 @@ def test_report(avare_command: Any, report: Any, monkeypatch: pytest.MonkeyPatch
     assert code == 1 and "no page was made, for avare.report is not installed" in err
 
 
+def test_a_report_is_written_beside_the_store_from_anywhere(
+    avare_command: Any, report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store("results/runs/deeper").make()
+    for here, store, page in (
+        ("results/runs", ".", "../report/index.html"),
+        ("results/runs/deeper", "..", "../../report/index.html"),
+        ("results", ".", "report/index.html"),
+        ("results", "runs", "report/index.html"),
+        ("results", str(tmp_path / "results" / "runs"), f"{tmp_path}/results/report/index.html"),
+    ):
+        monkeypatch.chdir(tmp_path / here)
+        assert avare_command("report", store)[:2] == (0, f"Page: {page}\n")
+        assert report[-1][1].resolve() == tmp_path / "results" / "report"
+
+
 def test_help_and_version(avare_command: Any) -> None:
     assert avare_command("--version") == (0, f"{avare.__version__}\n", "")
     for arguments in ((), ("--help",)):
@@ -381,6 +410,14 @@ def test_interrupts_and_damage_are_told(avare_command: Any, monkeypatch: pytest.
     def interrupt(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
+    place.write_text("{")
+    with monkeypatch.context() as patch:
+        patch.setattr("avare.experiments.sweep.perform", interrupt)
+        code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
+    (aside,) = (path.name for path in Path("results/runs").glob("*.damaged-*"))
+    assert code == 130 and "avare: interrupted; 1 results are stored" in err
+    assert err.endswith(f"avare: {aside}: was damaged, is set aside, and will be run again\n")
+    avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     monkeypatch.setattr("avare.experiments.comparison.compare", interrupt)
     code, _, err = avare_command("compare", "digits")
     assert code == 130

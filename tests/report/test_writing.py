@@ -145,6 +145,21 @@ def test_damaged_records_are_mentioned_on_the_page(tmp_path: Path) -> None:
     assert "2 files of the store are left out" in rendered(store)
 
 
+def test_an_optimum_that_was_not_found_is_mentioned_on_the_page(tmp_path: Path) -> None:
+    found = stored_runs.facts("mnist", gradient_at_optimum=1e-6, gradient_allowed=1e-6)
+    older = stored_runs.facts("ijcnn1", gradient_at_optimum=9.0)  # which does not say what was asked for
+    assert "not found to the tolerance" not in rendered(put(tmp_path / "found", [found, older]))
+    early = stored_runs.facts("mnist", gradient_at_optimum=2e-3, gradient_allowed=1e-6)
+    store = put(tmp_path / "early", [early, older])
+    words = "The optimum of MNIST was not found to the tolerance asked for (its gradient is 0.002 long, not 1e-06): "
+    words += "suboptimalities are too small, by at most 2e-06, and the gain at the optimum is approximate."
+    assert rendered(store).count(f'<div class="notice" role="note">{words}</div>') == 1
+    (store / "broken.json").write_text("{")
+    assert words in rendered(store) and "1 file of the store is left out" in rendered(store)
+    numbers = json.loads((avare.report.write(store, tmp_path / "out").parent / "numbers.json").read_text())
+    assert numbers["doubts"] == [words]
+
+
 def test_files_passed_over_are_named_and_left_as_they_are(tmp_path: Path) -> None:
     diverged = {**run(seed=2, epochs=2), "status": "diverged"}
     store = put(tmp_path / "store", [run(epochs=2), run(seed=1, epochs=2), diverged])

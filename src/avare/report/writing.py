@@ -135,6 +135,7 @@ def _numbers(results: Results) -> dict[str, Any]:
         ],
         "nets": None if results.nets is None else _net_numbers(results.nets),
         "facts": [{"dataset": name, **facts} for name, facts in results.facts],
+        "doubts": list(results.doubts),
         "check": [row.as_dict() for row in results.checks],
         "where": [{**place, "records": count} for place, count in results.places],
         "skipped": [{"file": each.name, "reason": each.reason} for each in results.skipped],
