@@ -231,7 +231,8 @@ def doubt_of_optimum(spec: Spec, facts: Mapping[str, Any], name: str | None = No
     most = f", by at most {left * left / (2.0 * l2):.2g}" if isinstance(l2, int | float) and l2 > 0.0 else ""
     return (
         f"The optimum of {name or spec['dataset']} was not found to the tolerance asked for (its gradient is "
-        f"{left:.2g} long, not {allowed:.2g}): suboptimalities are too small{most}, and the gain at the optimum is approximate."
+        f"{left:.2g} long, not {allowed:.2g}): suboptimalities are too small{most}, and the gain at the optimum is "
+        "approximate."
     )
 
 

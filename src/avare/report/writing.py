@@ -67,9 +67,9 @@ def write(
     index = folder / "index.html"
     texts[index] = page.render(results, published())
     with _writing_into(folder):
-        for each in (folder, folder / "figures", folder / "tables"):
-            each.mkdir(parents=True, exist_ok=True)
-            take_away_left_overs(each)
+        for place in (folder, folder / "figures", folder / "tables"):
+            place.mkdir(parents=True, exist_ok=True)
+            take_away_left_overs(place)
         figures.draw(results, folder / "figures")
         for path, text in texts.items():
             write_whole(path, text.encode())
