@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy.sparse import csr_array
 
 import avare
 from avare.cli import main
-from avare.cli.display import Estimate, Lines, Live, describe, display
+from avare.cli.display import Estimate, Lines, Live, describe, display, duration
 from avare.datasets import DatasetError
 from avare.experiments import Store, diagnosis, reproduction
-from avare.experiments.data import obtain
+from avare.experiments.data import Data, obtain
 from avare.experiments.reproduction import Extent, descent_tasks, table_task, theory_tasks
 from avare.experiments.store import key_of
+from avare.experiments.sweep import Task
+from stored_nets import net_run
 from stored_runs import as_published
 from tiny_datasets import enter, mnist, write
 
@@ -83,6 +87,19 @@ def test_compare_says_how_much_sooner(avare_command: Any, report: Any) -> None:
     assert code == 0 and int(epochs) < 27 and "Hardly sooner" not in out
     code, out, _ = avare_command("compare", "digits", "--epochs", "4", *words)
     assert code == 0 and "where Uniform ends after 4 of 4 epochs\n  Hardly sooner: " in out
+
+
+def test_an_optimum_that_was_not_found_is_told(avare_command: Any, report: Any, monkeypatch: Any) -> None:
+    for command in (["compare", "synthetic", "--batch-size", "4"], ["reproduce", "synthetic"]):
+        words = [*command, *LITTLE, "--samplers", "Uniform"]
+        code, out, _ = avare_command(*words, "--out", "sound")
+        assert code == 0 and "not found" not in out
+        with monkeypatch.context() as patch:
+            patch.setattr("avare.problems.minimum._NEWTON_STEPS", 0)
+            code, out, _ = avare_command(*words, "--out", "early")
+        assert code == 0 and out.count("The optimum of synthetic was not found to the tolerance asked for (") == 1
+        code, out, _ = avare_command(*words, "--out", "early")  # nothing is run, and it is told all the same
+        assert code == 0 and out.count("The optimum of synthetic was not found to the tolerance asked for (") == 1
 
 
 def test_compare_files_of_ones_own(avare_command: Any, tmp_path: Path) -> None:
@@ -335,6 +352,22 @@ def test_report(avare_command: Any, report: Any, monkeypatch: pytest.MonkeyPatch
     assert code == 1 and "no page was made, for avare.report is not installed" in err
 
 
+def test_a_report_is_written_beside_the_store_from_anywhere(
+    avare_command: Any, report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store("results/runs/deeper").make()
+    for here, store, page in (
+        ("results/runs", ".", "../report/index.html"),
+        ("results/runs/deeper", "..", "../../report/index.html"),
+        ("results", ".", "report/index.html"),
+        ("results", "runs", "report/index.html"),
+        ("results", str(tmp_path / "results" / "runs"), f"{tmp_path}/results/report/index.html"),
+    ):
+        monkeypatch.chdir(tmp_path / here)
+        assert avare_command("report", store)[:2] == (0, f"Page: {page}\n")
+        assert report[-1][1].resolve() == tmp_path / "results" / "report"
+
+
 def test_help_and_version(avare_command: Any) -> None:
     assert avare_command("--version") == (0, f"{avare.__version__}\n", "")
     for arguments in ((), ("--help",)):
@@ -392,6 +425,14 @@ def test_interrupts_and_damage_are_told(avare_command: Any, monkeypatch: pytest.
     def interrupt(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
+    place.write_text("{")
+    with monkeypatch.context() as patch:
+        patch.setattr("avare.experiments.sweep.perform", interrupt)
+        code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
+    (aside,) = (path.name for path in Path("results/runs").glob("*.damaged-*"))
+    assert code == 130 and "avare: interrupted; 1 results are stored" in err
+    assert err.endswith(f"avare: {aside}: was damaged, is set aside, and will be run again\n")
+    avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     monkeypatch.setattr("avare.experiments.comparison.compare", interrupt)
     code, _, err = avare_command("compare", "digits")
     assert code == 130
@@ -437,8 +478,8 @@ def test_displays(kind: type[Lines] | type[Live]) -> None:
     if kind is Lines:
         assert text.splitlines() == [
             "runs: 4 wanted, 1 stored already",
-            "[2/4] synthetic, constant steps, Avare, seed 0: 7.0 s; about 54 s left",
-            "[3/4] synthetic, constant steps, Avare, seed 1: by another process; about 50 s left",
+            "[2/4] synthetic, constant steps, Avare, seed 0: 7.0 s; about 2 min left",  # the longest takes 101 s
+            "[3/4] synthetic, constant steps, Avare, seed 1: by another process; about 2 min left",
             "runs: waiting for 1 that another process is running",
             "[4/4] synthetic, constant steps, Uniform, seed 1: 9.0 s",
         ]
@@ -451,14 +492,88 @@ def test_estimates_come_from_the_runs_most_alike() -> None:
     first, second = descent_tasks("reproduce", data, "logistic", 1.0, Extent(1, 3, ("constant",), ("Mabs", "Avare")))
     (theory, _) = theory_tasks(data, Extent(1))
     estimate = Estimate(jobs=2)
-    assert estimate.of(first.spec) is None and estimate.left([first], []) is None
-    estimate.learn(finished(first.spec, 10.0))
-    assert estimate.of(second.spec) == 10.0
-    estimate.learn(finished(second.spec, 2.0))
-    assert (estimate.of(first.spec), estimate.of(second.spec)) == (10.0, 2.0)
-    assert estimate.left([first, second], [(first, 4.0)]) == 4.0
-    assert estimate.left([second], [(second, 99.0)]) == 0.0
-    assert estimate.of(theory.spec) is None
+    assert estimate.of(first) is None and estimate.left({"a": first}, {}) is None
+    estimate.learn(first, finished(first.spec, 10.0))
+    assert estimate.of(second) == 10.0
+    estimate.learn(second, finished(second.spec, 2.0))
+    assert (estimate.of(first), estimate.of(second)) == (10.0, 2.0)
+    assert estimate.left({"a": first, "b": second}, {"a": 4.0}) == 6.0  # no two jobs share the first
+    assert estimate.left({"a": first, "b": first, "c": second}, {"a": 4.0}) == 10.0
+    assert estimate.left({"a": first, "b": first, "c": second}, {}) == 11.0
+    assert estimate.left({"b": second}, {"b": 99.0}) == estimate.left({}, {}) == 0.0
     assert (
         describe(theory.spec) == "regret of sgd, seed 0" and describe(table_task(data).spec) == "optimum of synthetic"
     )
+
+
+def sized(name: str, n: int, width: int, classes: int = 2, *, sparse: bool = False) -> Data:
+    X = np.ones((n, width))
+    return Data(name, csr_array(np.eye(n, width)) if sparse else X, np.arange(n) % classes, name)
+
+
+def test_what_was_never_run_is_estimated_by_its_work() -> None:
+    """The datasets come one after another, and theory in the end: the time left is known after the first run."""
+    large, small = sized("cifar10", 2000, 200, 10), sized("mnist", 1000, 100, 10)
+    extent = Extent(1, 20, ("constant",), ("Uniform", "Avare"), theory_steps=4000)
+    tasks = descent_tasks("reproduce", large, "softmax", 1.0, extent)
+    tasks += descent_tasks("reproduce", small, "softmax", 1.0, extent)
+    tasks += theory_tasks(sized("synthetic", 100, 10), extent)
+    shown = display(Console(file=io.StringIO()), 1)
+    shown.begin("runs", tasks, [])
+    assert shown.time_left() == ""  # nothing is finished
+    shown.finished(tasks[0], finished(tasks[0].spec, 120.0))
+    # By examples times coefficients + 1000: 20 · 2000 · 3000 take 120 s, so that 20 · 1000 · 2000 take 40 s, and
+    # 4000 · 100 · 1010 take 404 s.
+    assert shown.time_left() == f"about {duration(120 + 2 * 40 + 2 * 404)} left"
+    estimate = Estimate(1)
+    estimate.learn(tasks[0], finished(tasks[0].spec, 120.0))
+    estimate.learn(tasks[1], finished(tasks[1].spec, 240.0))
+    assert [estimate.of(task) for task in tasks[2:]] == pytest.approx([40.0, 80.0, 606.0, 606.0])  # by sampler, if any
+    estimate.learn(tasks[-1], finished(tasks[-1].spec, 7.0))
+    assert [estimate.of(task) for task in tasks[4:]] == [7.0, 7.0]
+    thin = sized("ijcnn1", 10, 500, sparse=True)  # one number a row, and two classes
+    (task, _) = theory_tasks(thin, Extent(1, theory_steps=100))
+    assert estimate.of(task) == pytest.approx(7.0 * (100 * 10 * 1002) / (4000 * 100 * 1010))
+
+
+def test_the_time_left_of_tables_and_nets() -> None:
+    estimate, data = Estimate(1), sized("mnist", 1000, 100, 10)
+    table = table_task(data)
+    estimate.learn(table, finished(table.spec, 3.0))
+    assert estimate.of(table) == 3.0
+    one, other, longer, mlp = (
+        Task(net_run(model, sampler, epochs=epochs)["spec"], data)
+        for model, sampler, epochs in (
+            ("cnn", "Avare", 8),
+            ("cnn", "DataLoader", 8),
+            ("cnn", "DataLoader", 16),
+            ("mlp", "Avare", 4),
+        )
+    )
+    passes = 8 * (100 + 1000) / (100 * (1000 + 1000))  # of the search for an optimum, by which more is known of nothing
+    assert estimate.of(one) == pytest.approx(3.0 * passes)
+    estimate.learn(one, finished(one.spec, 5.0))
+    assert [estimate.of(task) for task in (one, other, longer, mlp)] == pytest.approx([5.0, 5.0, 10.0, 2.5])
+    estimate.learn(longer, finished(longer.spec, 40.0))
+    assert [estimate.of(task) for task in (one, other, longer, mlp)] == pytest.approx([5.0, 5.0, 40.0, 7.5])
+
+
+def test_on_a_terminal_the_time_left_goes_down_while_a_run_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = [0.0]
+    monkeypatch.setattr("avare.cli.display.time", types.SimpleNamespace(monotonic=lambda: moments[-1]))
+    data, _ = obtain("synthetic")
+    tasks = descent_tasks("reproduce", data, "logistic", 1.0, Extent(2, 3, ("constant",), ("Uniform",)))
+    stream = io.StringIO()
+    shown = display(Console(file=stream, force_terminal=True, width=150), 1)
+    shown.begin("runs", tasks, [finished(tasks[0].spec, 80.0)])
+    try:
+        shown.started(tasks[1])
+        for now, text in ((0.0, "about 80 s left"), (30.0, "about 50 s left"), (95.0, "about 0 s left")):
+            moments.append(now)
+            deadline = time.monotonic() + 60.0
+            while text not in stream.getvalue():
+                assert time.monotonic() < deadline, stream.getvalue()
+                time.sleep(0.02)
+    finally:
+        shown.end()
+    assert "left" not in stream.getvalue().splitlines()[-1]

@@ -149,7 +149,9 @@ def test_facts_of_a_dataset(data: Data) -> None:
     record = perform(table_task(data).spec, data.X, data.y)
     problem = avare.problems.Logistic(data.X, data.y, l2=1.0)
     best = problem.minimize()
-    assert record["facts"].pop("gradient_at_optimum") < 1e-9
+    allowed = record["facts"].pop("gradient_allowed")
+    assert allowed == pytest.approx(max(1e-13 * np.linalg.norm(problem.gradient(np.zeros(10))), 1e-12))
+    assert record["facts"].pop("gradient_at_optimum") <= allowed
     assert record["facts"] == pytest.approx(
         {
             "n": 100,
@@ -160,6 +162,22 @@ def test_facts_of_a_dataset(data: Data) -> None:
         },
         rel=1e-9,
     )
+
+
+def test_an_optimum_that_was_not_found_is_told(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = table_task(data).spec
+    facts = perform(spec, data.X, data.y)["facts"]
+    assert runs.doubt_of_optimum(spec, facts) == ""
+    monkeypatch.setattr("avare.problems.minimum._NEWTON_STEPS", 0)
+    early = perform(spec, data.X, data.y)["facts"]
+    left, missing = early["gradient_at_optimum"], early["optimum"] - facts["optimum"]
+    assert left > early["gradient_allowed"] == facts["gradient_allowed"] and missing > 0.0
+    text = runs.doubt_of_optimum(spec, early)
+    assert text.startswith("The optimum of synthetic was not found to the tolerance asked for (its gradient is ")
+    assert f"suboptimalities are too small, by at most {left**2 / 2:.2g}, and" in text and missing <= left**2 / 2
+    assert "are too small, and the gain" in runs.doubt_of_optimum({**spec, "l2": 0.0}, early, "Mine")
+    older = {name: value for name, value in early.items() if name != "gradient_allowed"}
+    assert runs.doubt_of_optimum(spec, older) == runs.doubt_of_optimum(spec, {}) == ""
 
 
 @pytest.mark.parametrize("method", ["sgd", "sgld"])

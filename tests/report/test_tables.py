@@ -103,6 +103,21 @@ def test_the_last_epoch(tmp_path: Path) -> None:
     assert not any(name.endswith("paper") for name in without[0])
 
 
+def test_the_papers_numbers_stand_beside_runs_like_its_own_only(tmp_path: Path) -> None:
+    records = [run(epochs=4), run(batch_size=64), run(), run("synthetic"), run("synthetic", batch_size=128)]
+    found = rows(tables.last_epoch(gather(put(tmp_path, records)).groups, published()))
+    beside = {row["dataset"]: (row["regret_paper"], row["suboptimality_log10_paper"]) for row in found}
+    assert beside == {
+        "MNIST, batches of 128, 100 epochs": ("150000000000.0", "1.9"),
+        "MNIST, batches of 64, 100 epochs": ("", ""),
+        "MNIST, batches of 128, 4 epochs": ("", ""),
+        "Synthetic, batches of 1": ("1000.0", "-2.6"),
+        "Synthetic, batches of 128": ("", ""),
+    }
+    (short,) = rows(tables.last_epoch(gather(put(tmp_path / "short", [run(epochs=4)])).groups, published()))
+    assert short["relative_error_log10"] and short["relative_error_log10_paper"] == ""
+
+
 def test_checks_and_times_and_growths(tmp_path: Path) -> None:
     records = [run(options={"c": 0.12345, "list": list(range(100))}), stored_runs.theory("sgd")]
     records += [stored_runs.facts("mnist"), run(sampler="Uniform", options=None)]

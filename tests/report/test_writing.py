@@ -1,11 +1,16 @@
 """The whole report."""
 
+import builtins
+import errno
 import html
+import io
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plotly import offline
@@ -15,7 +20,7 @@ import stored_runs
 from avare.cli import main
 from avare.experiments import published
 from avare.experiments.store import key_of
-from avare.report import charts, page
+from avare.report import ReportError, charts, page
 from avare.report.results import gather
 from avare.report.styles import PLOTLY_MARKERS
 from stored_runs import put, run
@@ -44,6 +49,46 @@ def test_writes_all_and_says_where(tmp_path: Path) -> None:
     assert numbers["facts"][0]["gain_at_optimum"] == 5.088
     assert numbers["check"][-1]["verdict"] == "agrees" and numbers["skipped"] == []
     avare.report.write(store, index.parent)  # once more, over the first
+
+
+@pytest.mark.parametrize("name", ["figures/reproduce-decreasing.png", "tables/reproduce.md", "index.html"])
+def test_a_full_disk_leaves_the_former_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    out = tmp_path / "out"
+    avare.report.write(put(tmp_path / "store", [run(epochs=2)]), out)
+    before = {path: path.read_bytes() for path in out.rglob("*.*")}
+    put(tmp_path / "store", [run(epochs=2, seed=1)])
+    opened: list[int] = []
+
+    class Full(io.FileIO):
+        """Half of what is written fits."""
+
+        def write(self, content: Any) -> int:
+            super().write(content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def open_full(path: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        if "/".join(Path(path).parts[len(out.parts) :]).replace("/.", "/").lstrip(".").startswith(name):
+            opened.append(1)
+            return Full(path, mode)
+        return builtins.open(path, mode, *arguments, **options)
+
+    monkeypatch.setattr("avare.experiments.store.open", open_full, raising=False)
+    with pytest.raises(ReportError) as raised:
+        avare.report.write(tmp_path / "store", out)
+    assert opened and str(raised.value) == f"{out}: cannot write the report: No space left on device"
+    assert {path for path in out.rglob("*") if path.is_file()} == set(before)  # nothing is left beside them
+    assert (out / name).read_bytes() == before[out / name]
+    monkeypatch.undo()
+    avare.report.write(tmp_path / "store", out)
+    assert (out / name).read_bytes() != before[out / name]
+
+
+def test_where_no_report_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path / "runs", [run(epochs=2)])
+    (tmp_path / "file").write_text("mine")
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "file")]) == 1
+    assert capsys.readouterr().err == f"avare: {tmp_path}/file: cannot write the report: File exists\n"
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_what_there_is_not_gets_no_table(tmp_path: Path) -> None:
@@ -98,6 +143,21 @@ def test_damaged_records_are_mentioned_on_the_page(tmp_path: Path) -> None:
     assert "1 file of the store is left out" in text and "broken&lt;b&gt;.json: not JSON" in text
     (store / "other.json").write_text("[]")
     assert "2 files of the store are left out" in rendered(store)
+
+
+def test_an_optimum_that_was_not_found_is_mentioned_on_the_page(tmp_path: Path) -> None:
+    found = stored_runs.facts("mnist", gradient_at_optimum=1e-6, gradient_allowed=1e-6)
+    older = stored_runs.facts("ijcnn1", gradient_at_optimum=9.0)  # which does not say what was asked for
+    assert "not found to the tolerance" not in rendered(put(tmp_path / "found", [found, older]))
+    early = stored_runs.facts("mnist", gradient_at_optimum=2e-3, gradient_allowed=1e-6)
+    store = put(tmp_path / "early", [early, older])
+    words = "The optimum of MNIST was not found to the tolerance asked for (its gradient is 0.002 long, not 1e-06): "
+    words += "suboptimalities are too small, by at most 2e-06, and the gain at the optimum is approximate."
+    assert rendered(store).count(f'<div class="notice" role="note">{words}</div>') == 1
+    (store / "broken.json").write_text("{")
+    assert words in rendered(store) and "1 file of the store is left out" in rendered(store)
+    numbers = json.loads((avare.report.write(store, tmp_path / "out").parent / "numbers.json").read_text())
+    assert numbers["doubts"] == [words]
 
 
 def test_files_passed_over_are_named_and_left_as_they_are(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from avare.experiments import checking, comparison, nets, reproduction
 from avare.experiments.data import LOSSES, Loss, obtain
 from avare.experiments.diagnosis import diagnose
 from avare.experiments.reproduction import BOUNDS, RULES, RUNS, SETTINGS, Extent, Rule
+from avare.experiments.runs import doubt_of_optimum
 from avare.experiments.store import Record, Store
 
 INTERRUPTED = 130
@@ -171,6 +173,7 @@ def reproduce(
     else:
         _print_summary(rows)
         _print_facts(facts)
+        _print_doubts(records)
         _print_nets(of_nets)
         for method, (mean, deviation, bound) in exponents.items():
             print(f"{method}: the regret grows as t^{mean:.2f} (±{deviation:.2f}); the theorem allows t^{bound:.2f}")
@@ -227,6 +230,7 @@ def compare(
     else:
         _print_summary(rows)
         _print_facts(facts)
+        _print_doubts(records)
         print(f"Loss: {chosen}.")
         caution = records[-1]["spec"]["caution"]
         if caution > 1.0:
@@ -301,7 +305,7 @@ def report(
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder")
     console = _console(stderr=True)
-    page = _report(folder, folder.parent / "report" if out is None else out, console, runs)
+    page = _report(folder, _parent(folder) / "report" if out is None else out, console, runs)
     if page is None:
         return 1
     if machine:
@@ -405,7 +409,14 @@ def _stored(store: Store, console: Console) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
     finally:
         for path in sorted(set(store.damaged()) - before):
-            print(f"avare: {path.name}: was damaged, is set aside, and was run again", file=sys.stderr)
+            run_again = (store.folder / path.name[: path.name.index(".damaged")]).exists()
+            end = "was run again" if run_again else "will be run again"
+            print(f"avare: {path.name}: was damaged, is set aside, and {end}", file=sys.stderr)
+
+
+def _parent(folder: Path) -> Path:
+    """The folder that has this one in it, from here; a path such as "." does not say which."""
+    return folder.parent if folder.name not in ("", "..") else Path(os.path.relpath(folder.resolve().parent))
 
 
 def _report(store: Path, out: Path, console: Console, runs: int = RUNS) -> Path | None:
@@ -488,6 +499,14 @@ def _print_facts(facts: Mapping[str, Mapping[str, float]]) -> None:
         )
     if facts:
         _print_table(table)
+
+
+def _print_doubts(records: Sequence[Record]) -> None:
+    """Which optima were not found to the tolerance asked for."""
+    for record in records:
+        text = doubt_of_optimum(record["spec"], record.get("facts", {}))
+        if text:
+            print(text)
 
 
 def _print_nets(rows: Sequence[Mapping[str, Any]]) -> None:

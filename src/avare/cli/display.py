@@ -3,45 +3,68 @@
 import math
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from avare.experiments.store import Record, Spec
 from avare.experiments.sweep import Task, Watch
 
+_DRAW = 1000.0  # coefficients that take as long as all else that is done for an example: measured, roughly
+_SEARCH = 100  # passes over the data that the search for an optimum takes, roughly
+_EVERY = 1.0  # seconds between two estimates of the time left
+
 
 class Estimate:
-    """How long runs take, from those that are finished."""
+    """How long runs take, from those that are finished.
+
+    A run takes as long as those that are like it; where none is finished, as much longer than others as it
+    is more work.
+    """
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
-        self._seconds: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+        self._sums: dict[tuple[Any, ...], tuple[float, float]] = {}  # seconds and work, by kind
+        self._coefficients: dict[tuple[Any, ...], float] = {}
 
-    def learn(self, record: Record) -> None:
+    def learn(self, task: Task, record: Record) -> None:
         """Take note of how long a run took."""
-        for kind in _kinds(record["spec"]):
-            self._seconds[kind].append(sum(record["seconds"].values()))
+        took, work = math.fsum(record["seconds"].values()), self._work(task)
+        for kind in (*_alike(task.spec), *_unlike(task.spec)):
+            seconds, amount = self._sums.get(kind, (0.0, 0.0))
+            self._sums[kind] = (seconds + took, amount + work)
 
-    def of(self, spec: Spec) -> float | None:
-        """Seconds for a run, from the runs most like it; None where there are none."""
-        for kind in _kinds(spec):
-            if self._seconds[kind]:
-                return math.fsum(self._seconds[kind]) / len(self._seconds[kind])
+    def of(self, task: Task) -> float | None:
+        """Seconds for a run, from the runs most like it; None where none at all is finished."""
+        work = self._work(task)
+        for kind in (*_alike(task.spec), *_unlike(task.spec)):
+            if kind in self._sums:
+                seconds, amount = self._sums[kind]
+                return seconds * work / amount
         return None
 
-    def left(self, tasks: Iterable[Task], elapsed: Sequence[tuple[Task, float]]) -> float | None:
-        """Seconds until all of these are done, some of which have been under way for a time."""
-        total = 0.0
-        for task in tasks:
-            seconds = self.of(task.spec)
+    def left(self, tasks: Mapping[str, Task], elapsed: Mapping[str, float]) -> float | None:
+        """Seconds until all of these are done, some of which have been under way for a time; both by key."""
+        parts = []
+        for key, task in tasks.items():
+            seconds = self.of(task)
             if seconds is None:
                 return None
-            total += seconds
-        return max(0.0, total - sum(min(so_far, self.of(task.spec) or 0.0) for task, so_far in elapsed)) / self._jobs
+            parts.append(max(0.0, seconds - elapsed.get(key, 0.0)))
+        return max(math.fsum(parts) / self._jobs, max(parts, default=0.0))  # no two jobs share the longest
+
+    def _work(self, task: Task) -> float:
+        """How much there is to do: examples that are looked at, by what each of them takes."""
+        spec, data = task.spec, task.data
+        what = (spec.get("data_digest"), spec.get("loss"))
+        if what not in self._coefficients:
+            self._coefficients[what] = _coefficients(task)
+        passes = spec.get("epochs", spec.get("length", _SEARCH))
+        return float(passes) * max(1, len(data)) * (self._coefficients[what] + _DRAW)
 
 
 class Display(Watch):
@@ -53,21 +76,20 @@ class Display(Watch):
         self._lock = threading.Lock()
         self._title = ""
         self._left: dict[str, Task] = {}
-        self._under_way: dict[str, tuple[Task, float]] = {}
+        self._under_way: dict[str, float] = {}  # since when
         self._total = self._done = 0
 
     def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
         """So many runs are wanted, and some of them are stored already."""
         self._title, self._total, self._done = title, len(tasks), len(stored)
+        self._left = {task.key: task for task in tasks}
         for record in stored:
-            self._estimate.learn(record)
-        keys = {record["key"] for record in stored}
-        self._left = {task.key: task for task in tasks if task.key not in keys}
+            self._estimate.learn(self._left.pop(record["key"]), record)
 
     def started(self, task: Task) -> None:
         """A run is under way."""
         with self._lock:
-            self._under_way[task.key] = (task, time.monotonic())
+            self._under_way[task.key] = time.monotonic()
             self._say_started(task)
 
     def finished(self, task: Task, record: Record, *, here: bool = True) -> None:
@@ -75,15 +97,17 @@ class Display(Watch):
         with self._lock:
             self._under_way.pop(task.key, None)
             self._left.pop(task.key, None)
-            self._estimate.learn(record)
+            self._estimate.learn(task, record)
             self._done += 1
             self._say_finished(task, record, here)
 
     def time_left(self) -> str:
-        """In words; empty where nothing is known."""
+        """In words; empty where nothing is known, or left."""
         now = time.monotonic()
-        elapsed = [(task, now - since) for task, since in self._under_way.values()]
-        seconds = self._estimate.left(self._left.values(), elapsed)
+        # Copies, for a display may ask in the midst of a change, and must not wait for its end.
+        left, under_way = dict(self._left), dict(self._under_way)
+        elapsed = {key: now - since for key, since in under_way.items()}
+        seconds = self._estimate.left(left, elapsed) if left else None
         return "" if seconds is None else f"about {duration(seconds)} left"
 
     def _say_started(self, task: Task) -> None: ...
@@ -107,7 +131,7 @@ class Lines(Display):
 
     def _say_finished(self, task: Task, record: Record, here: bool) -> None:
         took = f"{sum(record['seconds'].values()):.1f} s" if here else "by another process"
-        left = self.time_left() if self._left else ""
+        left = self.time_left()
         self._print(f"[{self._done}/{self._total}] {describe(task.spec)}: {took}{'; ' if left else ''}{left}")
 
     def _print(self, text: str) -> None:
@@ -119,23 +143,25 @@ class Live(Display):
 
     def __init__(self, console: Console, jobs: int) -> None:
         super().__init__(console, jobs)
-        self._bars: Progress | None = None
-        self._all = TaskID(0)
-        self._lines: dict[str, TaskID] = {}
+        self._bars: progress.Progress | None = None
+        self._all = progress.TaskID(0)
+        self._lines: dict[str, progress.TaskID] = {}
+        self._note, self._due = "", 0.0
 
     def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
         """So many runs are wanted, and some of them are stored already."""
         super().begin(title, tasks, stored)
-        self._bars = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+        self._bars = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            _Note(self._time_left_now),
             console=self.console,
         )
-        self._all = self._bars.add_task(title, total=self._total, completed=self._done, note=self.time_left())
+        self._due = 0.0
+        self._all = self._bars.add_task(title, total=self._total, completed=self._done, note=None)
         self._bars.start()
 
     def waiting(self, tasks: Sequence[Task]) -> None:
@@ -161,7 +187,28 @@ class Live(Display):
         if self._bars is not None:
             if task.key in self._lines:
                 self._bars.remove_task(self._lines.pop(task.key))
-            self._bars.update(self._all, completed=self._done, note=self.time_left() if self._left else "")
+            self._due = 0.0
+            self._bars.update(self._all, completed=self._done, note=None)
+
+    def _time_left_now(self) -> str:
+        """Made anew each second, and when a run has ended."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._note, self._due = self.time_left(), now + _EVERY
+        return self._note
+
+
+class _Note(progress.ProgressColumn):
+    """The note of a line; where it is None, the time left."""
+
+    def __init__(self, left: Callable[[], str]) -> None:
+        super().__init__()
+        self._left = left
+
+    def render(self, task: progress.Task) -> Text:
+        """What is shown at this moment."""
+        note: str | None = task.fields["note"]
+        return Text(self._left() if note is None else note)
 
 
 def display(console: Console, jobs: int) -> Display:
@@ -197,9 +244,26 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _kinds(spec: Spec) -> list[tuple[Any, ...]]:
-    """What a run is like, the closest first."""
-    of: tuple[Any, ...] = (spec["experiment"], spec["dataset"], spec.get("epochs", spec.get("length")))
+def _alike(spec: Spec) -> list[tuple[Any, ...]]:
+    """The runs that take as long as this one, the closest first."""
+    of: tuple[Any, ...] = (spec["experiment"], spec.get("dataset"), spec.get("epochs", spec.get("length")))
     if spec["experiment"] == "nets":
         of = (*of, spec["model"], spec["batch_size"], spec["checkpoints"])
-    return [(*of, spec.get("sampler", spec.get("method"))), of]
+    return [(*of, _method(spec)), of]
+
+
+def _unlike(spec: Spec) -> list[tuple[Any, ...]]:
+    """The runs that are as fast as this one, and at last all."""
+    of = ["as fast", spec["experiment"], *([spec["model"]] if spec["experiment"] == "nets" else []), _method(spec)]
+    return [tuple(of[:length]) for length in range(len(of), 0, -1)]
+
+
+def _method(spec: Spec) -> Any:
+    return spec.get("sampler", spec.get("method"))
+
+
+def _coefficients(task: Task) -> float:
+    """How many numbers an example meets; of a net, whose layers take more, those of a linear model."""
+    X, y = task.data.X, task.data.y
+    width = X.nnz / max(1, len(y)) if hasattr(X, "indptr") else math.prod(X.shape[1:])
+    return float(width * (len(np.unique(y)) if task.spec.get("loss") == "softmax" else 1))

@@ -128,6 +128,17 @@ def facts(records: Iterable[Stored]) -> dict[str, Mapping[str, float]]:
     }
 
 
+def other_settings(spec: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
+    """How a run differs from the paper's, so that its numbers cannot be compared."""
+    differences = []
+    epochs, batch_size = spec.get("epochs"), spec.get("batch_size")
+    if epochs != paper["epochs"]:
+        differences.append(f"run for {epochs} epochs, the paper for {paper['epochs']}")
+    if batch_size != paper["batch_size"].get(spec["dataset"]):
+        differences.append(f"batches of {batch_size}, the paper's of {paper['batch_size'].get(spec['dataset'])}")
+    return differences
+
+
 def log10(value: float) -> float:
     """The logarithm; of what rounding has made zero or less, minus infinity.
 
@@ -254,29 +265,18 @@ def _cell(versions: Sequence[Sequence[Stored]], paper: Mapping[str, Any], runs: 
     members = max(
         versions,
         key=lambda each: (
-            not _other_settings(each[0]["spec"], paper),
+            not other_settings(each[0]["spec"], paper),
             any(map(_finished, each)),
             max(map(_date, each)),
         ),
     )
     finished = sorted(filter(_finished, members), key=lambda record: int(record["spec"]["seed"]))[:runs]
-    lacks = _other_settings(members[0]["spec"], paper)
+    lacks = other_settings(members[0]["spec"], paper)
     if len(finished) < runs and not lacks:
         lacks.append(f"{len(finished)} of {runs} runs")
     if len(finished) < min(runs, len(members)):
         lacks.append(f"{len(members) - len(finished)} diverged")
     return _Cell(finished, "; ".join(lacks))
-
-
-def _other_settings(spec: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
-    """How a run differs from the paper's, so that its numbers cannot be compared."""
-    differences = []
-    epochs, batch_size = spec.get("epochs"), spec.get("batch_size")
-    if epochs != paper["epochs"]:
-        differences.append(f"run for {epochs} epochs, the paper for {paper['epochs']}")
-    if batch_size != paper["batch_size"].get(spec["dataset"]):
-        differences.append(f"batches of {batch_size}, the paper's of {paper['batch_size'].get(spec['dataset'])}")
-    return differences
 
 
 def _finished(record: Stored) -> bool:

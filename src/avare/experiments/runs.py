@@ -193,15 +193,47 @@ def step_size_of(spec: Spec, problem: Linear) -> Schedule:
 def facts_of(problem: Linear, tolerance: float) -> dict[str, Any]:
     """What there is to know of a problem; its optimum is found to a part of the gradient at 0."""
     first = float(np.linalg.norm(problem.gradient(np.zeros(problem.dim))))
-    x = problem.minimize(tolerance=max(tolerance * first, 1e-12)) if first > 0.0 else np.zeros(problem.dim)
+    allowed = max(tolerance * first, 1e-12)
+    x = problem.minimize(tolerance=allowed) if first > 0.0 else np.zeros(problem.dim)
     return {
         "n": problem.n,
         "dim": problem.dim,
         "optimum": problem.objective(x),
         "gradient_at_optimum": float(np.linalg.norm(problem.gradient(x))),
+        "gradient_allowed": allowed,
         "gain_at_optimum": float(diagnostics.gain(problem.norms(x))),
         "smoothness_ratio": float(diagnostics.smoothness_ratio(problem.smoothness)),
     }
+
+
+def doubt_of_optimum(spec: Spec, facts: Mapping[str, Any], name: str | None = None) -> str:
+    """What is to be said of an optimum that was not found to the tolerance asked for; empty where it was.
+
+    It is empty too for a record that does not say what was asked for, as those of older versions.
+
+    Parameters
+    ----------
+    spec, facts
+        Of the record of a dataset.
+    name
+        What the dataset is called, if not as in the spec.
+
+    Examples
+    --------
+    >>> doubt_of_optimum({"dataset": "mine", "l2": 1.0}, {"gradient_at_optimum": 1e-9, "gradient_allowed": 1e-8})
+    ''
+    """
+    left, allowed = facts.get("gradient_at_optimum"), facts.get("gradient_allowed")
+    if left is None or allowed is None or left <= allowed:
+        return ""
+    # A convex function with the curvature mu is at most |gradient|^2 / (2 mu) above its minimum.
+    l2 = spec.get("l2")
+    most = f", by at most {left * left / (2.0 * l2):.2g}" if isinstance(l2, int | float) and l2 > 0.0 else ""
+    return (
+        f"The optimum of {name or spec['dataset']} was not found to the tolerance asked for (its gradient is "
+        f"{left:.2g} long, not {allowed:.2g}): suboptimalities are too small{most}, and the gain at the optimum is "
+        "approximate."
+    )
 
 
 def caution_of(problem: Linear, X: Any, batch_size: int) -> float:

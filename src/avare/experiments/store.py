@@ -71,21 +71,10 @@ class Store:
         whole["checksum"] = checksum_of(whole)
         text = json.dumps(whole, sort_keys=True, indent=1, allow_nan=False)
         self.make()
-        place = self._place(whole["key"])
-        beside = self.folder / f".{whole['key']}.{uuid.uuid4().hex}.tmp"
         try:
-            with open(beside, "x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, place)
-            _to_disk(self.folder)
+            write_whole(self._place(whole["key"]), text.encode())
         except OSError as error:
-            beside.unlink(missing_ok=True)
             raise StoreError(f"{self.folder}: cannot write a result: {error.strerror or error}") from error
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
 
     def get(self, spec: Spec) -> Record | None:
         """The record of a run; None where there is none.
@@ -142,10 +131,7 @@ class Store:
 
     def tidy(self) -> None:
         """Take away what killed processes left: files that were never put in place, and claims on what is stored."""
-        for path in self.folder.glob(".*.tmp"):
-            with suppress(OSError):
-                if time.time() - path.stat().st_mtime > _LEFT_OVER:
-                    path.unlink()
+        take_away_left_overs(self.folder)
         for path in self.folder.glob("*.claim"):
             if path.with_suffix(".json").exists():
                 with suppress(OSError):
@@ -226,6 +212,30 @@ class Claim:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def write_whole(place: Path, content: bytes) -> None:
+    """Write a file whole or not at all: beside its place, brought to the disk, and only then put in its place."""
+    beside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, place)
+        _to_disk(place.parent)
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to tell
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def take_away_left_overs(folder: Path) -> None:
+    """Take away what killed processes left beside its place."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFT_OVER:
+                path.unlink()
 
 
 def canonical(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Figures laid out as the paper's: one row a dataset, one column a measure; and the growth of the regret."""
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from avare.datasets.dataset import require
 from avare.experiments.reproduction import BOUNDS
+from avare.experiments.store import write_whole
 from avare.report.results import EXPERIMENTS, MEASURES, Curve, Group, Growth, Results, Series
 from avare.report.styles import MATPLOTLIB_DASHES, Style, of_method
 
@@ -53,8 +55,10 @@ def draw(results: Results, folder: Path) -> list[Path]:
     with matplotlib.rc_context(SETTINGS):
         for name, figure in [*_figures(results), *_of_nets(results)]:
             for path in (folder / f"{name}.png", folder / f"{name}.svg"):
-                metadata = {"Date": None} if path.suffix == ".svg" else None
-                figure.savefig(path, dpi=_DOTS, metadata=metadata, facecolor="white")
+                kind, drawn = path.suffix[1:], io.BytesIO()
+                metadata = {"Date": None} if kind == "svg" else None
+                figure.savefig(drawn, format=kind, dpi=_DOTS, metadata=metadata, facecolor="white")
+                write_whole(path, drawn.getvalue())
                 figure.set_layout_engine("none")  # it stays as it is: to lay out is half the work
                 files.append(path)
     return files

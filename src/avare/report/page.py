@@ -202,14 +202,13 @@ def _total(groups: Sequence[Group]) -> str:
 
 
 def _notices(results: Results) -> str:
-    if not results.skipped:
-        return ""
+    notices = [html.escape(text) for text in results.doubts]
     count = len(results.skipped)
-    files = "".join(f"<li>{html.escape(str(each))}</li>" for each in results.skipped)
-    return (
-        f'<div class="notice" role="note">{count} file{"s" if count > 1 else ""} of the store '
-        f"{'are' if count > 1 else 'is'} left out:<ul>{files}</ul></div>"
-    )
+    if count:
+        files = "".join(f"<li>{html.escape(str(each))}</li>" for each in results.skipped)
+        left_out = "s of the store are left out" if count > 1 else " of the store is left out"
+        notices.append(f"{count} file{left_out}:<ul>{files}</ul>")
+    return "\n".join(f'<div class="notice" role="note">{text}</div>' for text in notices)
 
 
 def _lead(results: Results) -> str:

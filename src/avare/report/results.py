@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from avare.experiments.checking import Row, check, facts
 from avare.experiments.reproduction import RULES, RUNS, SETTINGS, exponent
+from avare.experiments.runs import doubt_of_optimum
 from avare.experiments.store import Skipped, canonical
 from avare.report import styles
 from avare.report.nets import Nets, gather_nets
@@ -148,6 +149,8 @@ class Results:
     skipped: tuple[Skipped, ...]
     styles: Mapping[str, Style]
     nets: Nets | None = None
+    doubts: tuple[str, ...] = ()
+    """What is to be said of optima that were not found to the tolerance asked for."""
 
     def of(self, experiment: str) -> list[Group]:
         """The groups of an experiment."""
@@ -200,6 +203,7 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Results:
         skipped=tuple(skipped),
         styles=styles.assign(label for group in groups for label in group.labels),
         nets=gather_nets(records),
+        doubts=tuple(dict.fromkeys(text for record in by_kind["table"] if (text := _doubt(record)))),
     )
 
 
@@ -239,6 +243,10 @@ def _groups(records: Sequence[Record], everything: Sequence[Record], runs: int) 
     return sorted(
         groups, key=lambda group: (EXPERIMENTS.index(group.experiment), rank(group.dataset, TITLES), group.title)
     )
+
+
+def _doubt(record: Record) -> str:
+    return doubt_of_optimum(record.spec, record.stored["facts"], title(record.spec["dataset"]))
 
 
 def _setting(record: Record) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from avare.experiments.checking import LOGARITHMS, MEASURE_NAMES, Row, log10
+from avare.experiments.checking import LOGARITHMS, MEASURE_NAMES, Row, log10, other_settings
 from avare.experiments.reproduction import BOUNDS
 from avare.report.results import Group, Results, short, title
 
@@ -114,7 +114,10 @@ def table_one(results: Results, paper: Mapping[str, Any]) -> Table:
 
 
 def last_epoch(groups: Sequence[Group], paper: Mapping[str, Any] | None) -> Table:
-    """Relative error, suboptimality and regret at the last epoch; the paper's beside them, if it is given."""
+    """Relative error, suboptimality and regret at the last epoch; the paper's beside them, if it is given.
+
+    Runs of other settings than the paper's have nothing beside them.
+    """
     columns = [
         Column("dataset", "dataset"),
         Column("steps", "steps"),
@@ -134,8 +137,9 @@ def last_epoch(groups: Sequence[Group], paper: Mapping[str, Any] | None) -> Tabl
             columns.append(Column(f"{shown.name}_paper", "paper", "number"))
     rows = []
     for group in groups:
+        figures = {} if paper is None or other_settings(group.setting, paper) else paper["last_epoch"]
         for rule in group.rules:
-            theirs = paper["last_epoch"].get(rule, {}).get(group.dataset, {}) if paper else {}
+            theirs = figures.get(rule, {}).get(group.dataset, {})
             for series in group.of(rule):
                 row = [group.title, rule, series.label, len(series.seeds), float(series.epochs[-1])]
                 for measure in ("relative_error", "suboptimality", "regret"):

@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,16 @@ from avare import validation
 from avare.experiments.checking import published
 from avare.experiments.reproduction import RUNS
 from avare.experiments.runs import number, numbers
+from avare.experiments.store import take_away_left_overs, write_whole
 from avare.report import figures, net_tables, page, tables
 from avare.report.net_aims import check_aims
 from avare.report.nets import MEASURES as NET_MEASURES
 from avare.report.nets import Nets
 from avare.report.results import MEASURES, Curve, Results, gather
+
+
+class ReportError(OSError):
+    """A folder that a report cannot be written to; the message names it."""
 
 
 def write(
@@ -28,7 +34,8 @@ def write(
     """Make figures, tables, numbers and a web page from stored results; nothing is run.
 
     In ``out`` come ``figures/`` (PNG and SVG), ``tables/`` (CSV and Markdown), ``numbers.json`` and
-    ``index.html``, one file that needs no network. Files of these names are written over; others stay.
+    ``index.html``, one file that needs no network. Files of these names are written over, each whole or not at
+    all; others stay.
 
     Parameters
     ----------
@@ -51,17 +58,30 @@ def write(
     for each in results.skipped:
         say(f"{each}; passed over")
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    figures.draw(results, folder / "figures")
-    (folder / "tables").mkdir(exist_ok=True)
+    texts = {}
     for name, table in _tables(results).items():
-        (folder / "tables" / f"{name}.csv").write_text(table.csv(), encoding="utf-8")
-        (folder / "tables" / f"{name}.md").write_text(table.markdown(), encoding="utf-8")
-    text = json.dumps(_numbers(results), indent=1, ensure_ascii=False, allow_nan=False)
-    (folder / "numbers.json").write_text(text + "\n", encoding="utf-8")
+        texts[folder / "tables" / f"{name}.csv"] = table.csv()
+        texts[folder / "tables" / f"{name}.md"] = table.markdown()
+    numbers_text = json.dumps(_numbers(results), indent=1, ensure_ascii=False, allow_nan=False)
+    texts[folder / "numbers.json"] = numbers_text + "\n"
     index = folder / "index.html"
-    index.write_text(page.render(results, published()), encoding="utf-8")
+    texts[index] = page.render(results, published())
+    with _writing_into(folder):
+        for place in (folder, folder / "figures", folder / "tables"):
+            place.mkdir(parents=True, exist_ok=True)
+            take_away_left_overs(place)
+        figures.draw(results, folder / "figures")
+        for path, text in texts.items():
+            write_whole(path, text.encode())
     return index
+
+
+@contextmanager
+def _writing_into(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ReportError(f"{folder}: cannot write the report: {error.strerror or error}") from error
 
 
 def _tables(results: Results) -> dict[str, tables.Table]:
@@ -115,6 +135,7 @@ def _numbers(results: Results) -> dict[str, Any]:
         ],
         "nets": None if results.nets is None else _net_numbers(results.nets),
         "facts": [{"dataset": name, **facts} for name, facts in results.facts],
+        "doubts": list(results.doubts),
         "check": [row.as_dict() for row in results.checks],
         "where": [{**place, "records": count} for place, count in results.places],
         "skipped": [{"file": each.name, "reason": each.reason} for each in results.skipped],
