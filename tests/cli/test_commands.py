@@ -83,10 +83,12 @@ def test_compare(avare_command: Any, report: Any) -> None:
 def test_compare_says_how_much_sooner(avare_command: Any, report: Any) -> None:
     words = ["--runs", "2", "--jobs", "1"]
     code, out, _ = avare_command("compare", "synthetic", "--epochs", "30", "--batch-size", "4", *words)
-    (epochs,) = re.findall(r"^Avare, decreasing steps: where Uniform ends after (\d+) of 30 epochs$", out, re.MULTILINE)
+    (epochs,) = re.findall(
+        r"^Avare on synthetic, decreasing steps: is where Uniform ends after (\d+) of 30 epochs\.$", out, re.MULTILINE
+    )
     assert code == 0 and int(epochs) < 27 and "Hardly sooner" not in out
     code, out, _ = avare_command("compare", "digits", "--epochs", "4", *words)
-    assert code == 0 and "where Uniform ends after 4 of 4 epochs\n  Hardly sooner: " in out
+    assert code == 0 and "is where Uniform ends after 4 of 4 epochs.\n  Hardly sooner: " in out
 
 
 def test_an_optimum_that_was_not_found_is_told(avare_command: Any, report: Any, monkeypatch: Any) -> None:

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from importlib import import_module
@@ -174,6 +174,7 @@ def reproduce(
         _print_summary(rows)
         _print_facts(facts)
         _print_doubts(records)
+        _print_sooner(row for row in rows if row["sampler"] == "Avare")
         _print_nets(of_nets)
         for method, (mean, deviation, bound) in exponents.items():
             print(f"{method}: the regret grows as t^{mean:.2f} (±{deviation:.2f}); the theorem allows t^{bound:.2f}")
@@ -238,17 +239,7 @@ def compare(
                 f"Steps are {caution:g} times shorter than the paper's, which would overshoot: the rows have much in "
                 "common, and batches are large."
             )
-        for row in rows:
-            if row["sampler"] != "Uniform" and row["epochs_to_uniform"] is not None:
-                print(
-                    f"{row['sampler']}, {row['steps']} steps: where Uniform ends after {row['epochs_to_uniform']} of "
-                    f"{row['epochs']} epochs"
-                )
-                if row["epochs_to_uniform"] > 0.9 * row["epochs"]:
-                    print(
-                        "  Hardly sooner: a sampler saves noise, and with careful steps it may be the way still to go "
-                        "that counts. More --epochs would tell."
-                    )
+        _print_sooner(row for row in rows if row["sampler"] != "Uniform")
         _print_places(store, page)
     return 0
 
@@ -484,6 +475,21 @@ def _print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
             duration(row["seconds"]) if row["seconds"] >= 10.0 else f"{row['seconds']:.1f} s",
         )
     _print_table(table)
+
+
+def _print_sooner(rows: Iterable[Mapping[str, Any]]) -> None:
+    """When samplers are where Uniform ends, in words."""
+    for row in rows:
+        if row["epochs_to_uniform"] is not None:
+            print(
+                f"{row['sampler']} on {row['dataset']}, {row['steps']} steps: is where Uniform ends after "
+                f"{row['epochs_to_uniform']} of {row['epochs']} epochs."
+            )
+            if row["epochs_to_uniform"] > 0.9 * row["epochs"]:
+                print(
+                    "  Hardly sooner: a sampler saves noise, and with careful steps it may be the way still to go "
+                    "that counts. More --epochs would tell."
+                )
 
 
 def _print_facts(facts: Mapping[str, Mapping[str, float]]) -> None:

@@ -70,7 +70,7 @@ class Diagnosis:
                 f"No: near the optimum all gradients are about equally long. The best sampler there is would make "
                 f"their second moment {gain:.2f} times smaller, and uniform minibatches do as well."
             )
-        ending = "it costs little to try." if self.verdict == "a little" else "worth it."
+        ending = "it costs little to try." if self.verdict == "a little" else "worth it in long runs."
         return (
             f"{self.verdict.capitalize()}: near the optimum the right draws make the second moment of the gradient "
             f"{gain:.2f} times smaller. Where the noise of minibatches limits the progress, as it does late in "

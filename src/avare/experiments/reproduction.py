@@ -98,7 +98,9 @@ def parts_of(what: Sequence[str]) -> list[str]:
     """
     for name in what:
         if name not in (*PARTS, "all"):
-            raise ValueError(f"what = {name!r}: must be one of {', '.join(PARTS)}, all; or, for the command, nets")
+            raise ValueError(
+                f"what = {name!r}: must be one of {', '.join(PARTS)}, all; the command also knows check and nets"
+            )
     return [part for part in PARTS if part in what or "all" in what]
 
 
