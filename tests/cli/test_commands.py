@@ -187,7 +187,7 @@ def test_reproduce_everything_on_tiny_data(avare_command: Any, tmp_path: Path, m
     code, out, _ = avare_command(*arguments)
     assert code == 0 and out.count("│ mnist ") == 2 + 1 and "│ synthetic │" in out
     code, out, err = avare_command("reproduce", "mnist", "--data", "nowhere")
-    assert code == 1 and err == "avare: folder = 'nowhere': there is no such folder\n"
+    assert code == 1 and err == "avare: folder (--data) = 'nowhere': there is no such folder\n"
 
 
 PLAN = """

@@ -204,10 +204,11 @@ def test_one_seed_draws_the_same(make: Make) -> None:
 
 @every_sampler
 def test_threads_do_not_disturb_each_other(make: Make) -> None:
-    expected = [train(make(500, 32, seed=seed), 60) for seed in range(4)]
+    steps = 60 if not numba.config.DISABLE_JIT else 8
+    expected = [train(make(500, 32, seed=seed), steps) for seed in range(4)]
     found: dict[int, object] = {}
     threads = [
-        threading.Thread(target=lambda seed=seed: found.update({seed: train(make(500, 32, seed=seed), 60)}))
+        threading.Thread(target=lambda seed=seed: found.update({seed: train(make(500, 32, seed=seed), steps)}))
         for seed in range(4)
     ]
     for thread in threads:
@@ -433,7 +434,7 @@ def test_threads_may_share_a_sampler(make: Make) -> None:
         seen.append(sampler.gain)
 
     def look() -> None:
-        for _ in range(20):
+        for _ in range(20 if not numba.config.DISABLE_JIT else 3):
             assert np.isclose(sampler.probabilities().sum(), 1.0)
             sampler.state_dict()
             twin = pickle.loads(pickle.dumps(sampler))
