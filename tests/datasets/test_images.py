@@ -5,7 +5,7 @@ import contextlib
 import gzip
 import lzma
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avare.datasets import Dataset, DatasetError, load
-from tiny_datasets import IJCNN1, cifar10, mnist, write
+from tiny_datasets import IJCNN1, cifar10, mnist, naming, write
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda content: content,
@@ -54,17 +54,6 @@ LIKE = {  # what is nearly right
 
 def idx_header(shape: tuple[int, ...]) -> bytes:
     return bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Lets pass only errors that name the file."""
-    try:
-        yield
-    except DatasetError as error:
-        if str(path) not in str(error):
-            raise AssertionError(f"does not name {path}: {error}") from error
-        raise
 
 
 def attempt(folder: Path, name: str, ending: str, content: bytes) -> bool:

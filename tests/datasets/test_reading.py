@@ -11,7 +11,7 @@ import re
 import sys
 import tracemalloc
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from avare.datasets import Dataset, DatasetError, files, read
+from tiny_datasets import naming
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda content: content,
@@ -492,17 +493,6 @@ VALID: dict[str, bytes] = {
     "a.npz": npz(X=np.eye(3), y=[0, 1, 0]),
     "b.npz": npz(compress=True, X=np.eye(3), y=[0, 1, 0]),
 }
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Lets pass only errors that name the file."""
-    try:
-        yield
-    except DatasetError as error:
-        if str(path) not in str(error):
-            raise AssertionError(f"does not name {path}: {error}") from error
-        raise
 
 
 def attempt(path: Path) -> None:

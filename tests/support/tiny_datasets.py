@@ -1,17 +1,19 @@
 """Files in the formats of the named sets, and a place in the catalogue for them, small enough to be made by a test."""
 
+import contextlib
 import dataclasses
 import hashlib
 import io
 import struct
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from avare.datasets import catalogue
+from avare.datasets import DatasetError, catalogue
 
 Bytes = NDArray[np.uint8]
 
@@ -86,3 +88,14 @@ def enter(
     }
     replaced = dataclasses.replace(entry, splits=splits, mirrors=entry.mirrors if mirrors is None else mirrors)
     monkeypatch.setitem(catalogue.ENTRIES, name, replaced)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Lets pass only errors that name the file."""
+    try:
+        yield
+    except DatasetError as error:
+        if str(path) not in str(error):
+            raise AssertionError(f"does not name {path}: {error}") from error
+        raise
