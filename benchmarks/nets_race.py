@@ -40,7 +40,7 @@ def main() -> None:
     torch.set_num_threads(1)
     plan = nets.read_plan()
     data = nets.load(plan, arguments.data)
-    stored = _stored()
+    stored = _stored(seed=plan.wanted["grid"]["seeds"][0])
     tasks = nets.best_tasks(plan, data, stored)
     found: dict[str, dict[str, Any]] = {}
     for model in plan.models:
@@ -114,7 +114,7 @@ def _table(found: dict[str, dict[str, Any]]) -> str:
     return table(headings, rows)
 
 
-def _stored() -> list[dict[str, Any]]:
+def _stored(seed: int) -> list[dict[str, Any]]:
     """The stored table of settings, as records of a grid: one a setting, with the loss at its end."""
     models = {title: model for model, title in TITLES.items()}
     optimisers = {title: optimiser for optimiser, title in OPTIMISERS.items()}
@@ -129,7 +129,7 @@ def _stored() -> list[dict[str, Any]]:
                     "batch_size": int(row["batch_size"]),
                     "rule": row["rule"],
                     "step": float(row["step"]),
-                    "seed": nets.read_plan().wanted["grid"]["seeds"][0],
+                    "seed": seed,
                 },
                 "trace": {"loss": [float(row["loss"]) if row["loss"] else None]},
             }
@@ -139,13 +139,10 @@ def _stored() -> list[dict[str, Any]]:
 
 def _best(stored: list[dict[str, Any]], model: str, sampler: str) -> Spec:
     """The setting of a sampler with the least loss."""
-    ended = [each for each in stored if each["trace"]["loss"][0] is not None and _of(each["spec"], model, sampler)]
+    own = [each for each in stored if (each["spec"]["model"], each["spec"]["sampler"]) == (model, sampler)]
+    ended = [each for each in own if each["trace"]["loss"][0] is not None]
     best: Spec = min(ended, key=lambda record: float(record["trace"]["loss"][0]))["spec"]
     return best
-
-
-def _of(spec: Spec, model: str, sampler: str) -> bool:
-    return bool(spec["model"] == model and spec["sampler"] == sampler)
 
 
 def _is(spec: Spec, best: Spec, seed: int) -> bool:

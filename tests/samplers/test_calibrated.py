@@ -150,6 +150,24 @@ def test_becomes_avare_where_norms_do_not_change(replacement: bool) -> None:
 
 
 @pytest.mark.parametrize("replacement", [True, False])
+def test_becomes_avare_when_norms_stop_changing(replacement: bool) -> None:
+    # The floor sees to it that each is drawn again, hundreds of steps after norms have stopped: the chance that one
+    # of them is not is below 1e-6. What was learned before is forgotten by then.
+    n, before, after = (500, 400, 4000) if compiled else (60, 20, 300)
+    generator = np.random.default_rng(8)
+    norms = generator.lognormal(0.0, 1.5, n)
+    ours = avare.Calibrated(n, 20, replacement=replacement, p_min=0.2 / n, seed=9)
+    for step in range(before + after):
+        batch = ours.sample()
+        changing = generator.lognormal(0.0, 1.0, 20) if step < before else 1.0
+        ours.update(batch.indices, norms[batch.indices] * changing)
+    theirs = avare.Avare(n, 20, replacement=replacement, p_min=0.2 / n, initial_norms=norms)
+    theirs._steps = ours.steps
+    ratio = ours.probabilities() / theirs.probabilities()
+    assert ratio.min() > 1 / WIDTH**2 and ratio.max() < WIDTH**2
+
+
+@pytest.mark.parametrize("replacement", [True, False])
 def test_becomes_uniform_where_nothing_can_be_remembered(replacement: bool) -> None:
     n, size, steps = 60, 10, 20_000 if compiled else 300
     values = np.array([0.0, 0.3, 1.0, 2.0, 6.0, 15.0])

@@ -183,7 +183,7 @@ def test_averages() -> None:
         callback=lambda now: iterates.append(now.x.copy()),
     )
     for averaging, expected in (("polyak", iterates[1:]), ("suffix", iterates[11:])):
-        run = avare.sgd(problem, avare.Avare(N, 3, seed=8), 1e-3, steps=21, averaging=averaging)  # type: ignore[arg-type]
+        run = avare.sgd(problem, avare.Avare(N, 3, seed=8), 1e-3, steps=21, averaging=averaging)  # type: ignore[arg-type]  # one of them
         assert np.allclose(run.x, np.mean(expected, axis=0), rtol=1e-12)
         assert np.array_equal(run.last, iterates[-1])
         assert run.trace.objective[-1] == pytest.approx(problem.objective(run.x))

@@ -538,7 +538,7 @@ def test_logs_what_there_is_to_watch() -> None:
         loader.log(writer, step, prefix="train")
         ess = float(weight.double().sum() ** 2 / (weight.double() ** 2).sum())
         assert writer.seen["train/effective_sample_size"][-1] == pytest.approx((ess, step), rel=1e-6)
-    assert writer.seen["train/floor"][-1][0] == loader.importance_sampler.floor  # type: ignore[attr-defined]
+    assert writer.seen["train/floor"][-1][0] == loader.importance_sampler.floor  # type: ignore[attr-defined]  # Avare's
     assert writer.seen["train/gain"][-1] == (loader.gain, 50)
     assert {value for value, _ in writer.seen["train/age"]} == {1.0}  # all are drawn each time
     assert {value for value, _ in writer.seen["train/lag"]} == {0.0}

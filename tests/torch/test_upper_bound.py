@@ -227,7 +227,7 @@ def test_what_is_told_wrongly_changes_nothing() -> None:
     with pytest.raises(ValueError, match=r"norms\[0\] = -1.0"):
         loader.update(index, [-1.0, 1.0], not_finite="skip")
     with pytest.raises(ValueError, match="not_finite = 'keep': must be 'raise' or 'skip'"):
-        loader.update(index, [1.0, 1.0], not_finite="keep")  # type: ignore[arg-type]
+        loader.update(index, [1.0, 1.0], not_finite="keep")  # type: ignore[arg-type]  # the point
     assert repr(loader.state_dict()) == before
     loader.update(index, [1.0, 2.0], not_finite="skip")
     assert loader.tau > 0.0
@@ -238,7 +238,7 @@ def test_states_that_do_not_fit() -> None:
     state = loader.state_dict()
     before = repr(state)
     with pytest.raises(TypeError, match="state is of type int"):
-        loader.load_state_dict(3)  # type: ignore[arg-type]
+        loader.load_state_dict(3)  # type: ignore[arg-type]  # the point
     for change, message in (
         ({"tau": None}, None),
         ({"tau": -1.0}, r"state\['tau'\] = -1.0"),

@@ -75,7 +75,7 @@ def _faster(nets: Nets, models: Sequence[str]) -> Any:
     figure, axes = _panels("nets-faster", 2, models)
     handles: dict[str, Any] = {}
     for column, model in enumerate(models):
-        lines = _at_best(nets, model)
+        lines = nets.at_best(model)
         handles |= _curves(axes[0][column], nets, lines, "loss")
         uniform = nets.best(model, UNIFORM)
         if uniform is not None:
@@ -157,7 +157,7 @@ def _test_error(nets: Nets, models: Sequence[str]) -> Any:
     figure, axes = _panels("nets-test-error", 2, models)
     handles: dict[str, Any] = {}
     for column, model in enumerate(models):
-        handles |= _curves(axes[0][column], nets, _at_best(nets, model), "test_error", factor=100.0, first=1)
+        handles |= _curves(axes[0][column], nets, nets.at_best(model), "test_error", factor=100.0, first=1)
         axes[0][column].set_xlabel("Epochs")
         axis = axes[1][column]
         for label in nets.samplers:
@@ -188,7 +188,7 @@ def _seconds(nets: Nets, models: Sequence[str]) -> Any:
     handles: dict[str, Any] = {}
     labels = nets.samplers
     for column, model in enumerate(models):
-        handles |= _curves(axes[0][column], nets, _at_best(nets, model), "loss", along="seconds")
+        handles |= _curves(axes[0][column], nets, nets.at_best(model), "loss", along="seconds")
         axes[0][column].set_xlabel("Seconds of training")
         axis = axes[1][column]
         for place, label in enumerate(labels):
@@ -212,7 +212,7 @@ def _measures(nets: Nets, models: Sequence[str]) -> Any:
     figure, axes = _panels("nets-measures", 4, models, height=1.75)
     handles: dict[str, Any] = {}
     for column, model in enumerate(models):
-        lines = _at_best(nets, model)
+        lines = nets.at_best(model)
         handles |= _curves(axes[0][column], nets, lines, "test_error", along="seconds", factor=100.0, first=1)
         handles |= _curves(axes[1][column], nets, lines, "gain", along="seconds")
         known = [each for each in lines if np.isfinite(each.last("calibration_error"))]
@@ -425,10 +425,6 @@ def _place(nets: Nets) -> Callable[[str], int]:
 
 def _models(nets: Nets, part: str) -> list[str]:
     return [model for model in nets.models if nets.of(part, model=model)]
-
-
-def _at_best(nets: Nets, model: str) -> list[Line]:
-    return [found for label in nets.samplers if (found := nets.best(model, label)) is not None]
 
 
 def _sizes(nets: Nets, model: str, part: str = "best") -> list[int]:

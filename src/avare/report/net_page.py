@@ -59,13 +59,7 @@ def _curves(
     nets: Nets, charts: dict[str, Any], styles: Mapping[str, Style], name: str, measure: str, words: str, along: str
 ) -> str:
     """A measure at the best settings, a chart a net."""
-    found = []
-    for model in nets.models:
-        lines = [line for label in nets.samplers if (line := nets.best(model, label)) is not None]
-        if lines:
-            place = f"{name}-{model}"
-            charts[place] = _chart_of(lines, styles, measure, along)
-            found.append(chart(place, title(model), f"{words} against {along}: {title(model)}"))
+    found = _at_best(nets, charts, styles, name, measure, words, along)
     return _section(QUESTIONS[name], f"{words} against {along}, each at its best settings.", found)
 
 
@@ -78,13 +72,8 @@ def _measures(nets: Nets, charts: dict[str, Any], styles: Mapping[str, Style]) -
         ("calibration_error", "Calibration error, octaves", "epochs"),
         ("calibration_error", "Calibration error, octaves", "seconds"),
     ):
-        for model in nets.models:
-            lines = [line for label in nets.samplers if (line := nets.best(model, label)) is not None]
-            known = [line for line in lines if np.isfinite(line.last(measure))]
-            if known:
-                place = f"nets-{measure.replace('_', '-')}-{along}-{model}"
-                charts[place] = _chart_of(known, styles, measure, along)
-                found.append(chart(place, f"{title(model)}: {words}", f"{words} against {along}: {title(model)}"))
+        name = f"nets-{measure.replace('_', '-')}-{along}"
+        found += _at_best(nets, charts, styles, name, measure, words, along, named=True)
     words = (
         "Test error and gain against seconds; the calibration error, of samplers with a memory of norms, against both."
     )
@@ -92,13 +81,7 @@ def _measures(nets: Nets, charts: dict[str, Any], styles: Mapping[str, Style]) -
 
 
 def _gains(nets: Nets, charts: dict[str, Any], styles: Mapping[str, Style]) -> str:
-    found = []
-    for model in nets.models:
-        lines = [line for label in nets.samplers if (line := nets.best(model, label)) is not None]
-        if lines:
-            place = f"nets-gain-{model}"
-            charts[place] = _chart_of(lines, styles, "gain", "epochs")
-            found.append(chart(place, title(model), f"Gain realised against epochs: {title(model)}"))
+    found = _at_best(nets, charts, styles, "nets-gain", "gain", "Gain realised", "epochs")
     words = "Uniform's second moment over each sampler's own, by the true norms of all examples."
     return _section("What is gained of what there is to gain?", words, found)
 
@@ -143,6 +126,29 @@ def _variants(nets: Nets, charts: dict[str, Any], styles: Mapping[str, Style], n
 
 
 # --- what they share ------------------------------------------------------------------------
+
+
+def _at_best(
+    nets: Nets,
+    charts: dict[str, Any],
+    styles: Mapping[str, Style],
+    name: str,
+    measure: str,
+    words: str,
+    along: str,
+    *,
+    named: bool = False,
+) -> list[str]:
+    """A chart a net of those that have the measure, each at its best settings; its heading may name the measure."""
+    found = []
+    for model in nets.models:
+        known = [line for line in nets.at_best(model) if np.isfinite(line.last(measure))]
+        if known:
+            place = f"{name}-{model}"
+            charts[place] = _chart_of(known, styles, measure, along)
+            heading = f"{title(model)}: {words}" if named else title(model)
+            found.append(chart(place, heading, f"{words} against {along}: {title(model)}"))
+    return found
 
 
 def _section(heading: str, words: str, found: Sequence[str]) -> str:

@@ -147,6 +147,10 @@ class Nets:
         lines = [line for line in self.of("best", model=model, sampler=sampler) if math.isfinite(line.last("loss"))]
         return min(lines, key=lambda line: line.last("loss"), default=None)
 
+    def at_best(self, model: str) -> list[Line]:
+        """All samplers, each at the best of all settings."""
+        return [line for label in self.samplers if (line := self.best(model, label)) is not None]
+
 
 def title(model: str) -> str:
     """How a net is written.
@@ -173,8 +177,7 @@ def gather_nets(records: Sequence[Record]) -> Nets | None:
             of_part = _most([record for record in of_model if record.spec["part"] == part], _EXTENT)
             cells: dict[str, list[Record]] = {}
             for record in of_part:
-                keys = ("sampler",) if part == "grid" else _CELL
-                cells.setdefault(canonical({key: record.spec.get(key) for key in keys}), []).append(record)
+                cells.setdefault(_mark(record, _CELL[:1] if part == "grid" else _CELL), []).append(record)
             for members in cells.values():
                 kept += _most(members, _CHOSEN.get(part, ()))
     groups: dict[str, list[Record]] = {}
@@ -232,7 +235,7 @@ def _line(members: Sequence[Record]) -> Line:
 
 def _most(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
     """Those that agree with most others in some keys; of equally many, the longest runs, then the newest."""
-    marks = [canonical({key: record.spec.get(key) for key in keys}) for record in records]
+    marks = [_mark(record, keys) for record in records]
     counts = Counter(marks)
     sizes = {mark: record.spec["examples"] * record.spec["epochs"] for mark, record in zip(marks, records, strict=True)}
     dates: dict[str, str] = {}
@@ -240,6 +243,11 @@ def _most(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
         dates[mark] = max(dates.get(mark, ""), str(record.where.get("date", "")))
     most = max(counts, key=lambda mark: (counts[mark], sizes[mark], dates[mark], mark))
     return [record for mark, record in zip(marks, records, strict=True) if mark == most]
+
+
+def _mark(record: Record, keys: Sequence[str]) -> str:
+    """A text that is the same for records whose specs agree in some keys."""
+    return canonical({key: record.spec.get(key) for key in keys})
 
 
 def _order(line: Line) -> tuple[Any, ...]:
