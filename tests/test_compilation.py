@@ -6,7 +6,7 @@ import numba
 import pytest
 
 import avare
-from avare.compilation import kernel
+from avare._compilation import kernel
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
@@ -19,7 +19,7 @@ def test_works_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 
         return decorate
 
-    monkeypatch.setattr("avare.compilation.njit", refuse)
+    monkeypatch.setattr("avare._compilation.njit", refuse)
     assert kernel(len) == ("compiled", len, {"nogil": True, "_nrt": True, "no_cfunc_wrapper": True})
 
 

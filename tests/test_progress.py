@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from avare import progress
-from avare.progress import Line
+from avare import _progress as progress
+from avare._progress import Line
 
 
 class Clock:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from avare.randomness import next_uniform, uniform_source
+from avare._randomness import next_uniform, uniform_source
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
-from avare.compilation import inlined, kernel
+from avare import _validation as validation
+from avare._compilation import inlined, kernel
 
 
 @dataclass(slots=True, eq=False)

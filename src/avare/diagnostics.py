@@ -6,7 +6,7 @@ Each takes norms and probabilities of shape (N,), or of shape (T, N) for T steps
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
+from avare import _validation as validation
 
 Result = np.float64 | NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import validation
+from avare import _validation as validation
 
 _LARGEST_C = 1e6
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
+from avare import _validation as validation
 
 
 def minimize_variance(a: ArrayLike, floor: float = 0.0) -> NDArray[np.float64]:

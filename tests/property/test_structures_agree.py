@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from numpy.typing import NDArray
 
 from avare import minimize_variance
-from avare.randomness import uniform_source
+from avare._randomness import uniform_source
 from avare.structures import Buckets, OrderTree
 
 SIZES = (1, 2, 3, 5, 17, 1000, 1023, 1024, 1025)

@@ -6,7 +6,8 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 import avare
-from avare import batch, validation
+from avare import _validation as validation
+from avare import batch
 from avare.samplers import base
 from avare.structures import buckets, cells, expectations, floored, groups, intervals, newton, order_tree, weights
 

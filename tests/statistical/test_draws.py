@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from avare.randomness import uniform_source
+from avare._randomness import uniform_source
 from avare.structures import Buckets, OrderTree
 from laws import FALSE_ALARM, chi_square, ordered_samples
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare.randomness import uniform_source
+from avare._randomness import uniform_source
 from avare.structures import Buckets
 from avare.structures import buckets as module
 

@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from avare.randomness import uniform_source
+from avare._randomness import uniform_source
 from avare.structures import Expectations
 from avare.structures import expectations as module
 from laws import FALSE_ALARM, chi_square, ordered_samples

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import validation
+from avare import _validation as validation
+from avare._optional import require
 from avare.datasets import fetching
-from avare.datasets.dataset import DamagedError, Dataset, DatasetError, require
+from avare.datasets.dataset import DamagedError, Dataset, DatasetError
 from avare.datasets.fetching import File
 from avare.datasets.files import COMPRESSIONS, verify
 from avare.datasets.images import read_cifar, read_idx

@@ -1,7 +1,6 @@
 """What is loaded, and the error where it cannot be."""
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from numpy.typing import NDArray
@@ -45,12 +44,3 @@ class DatasetError(ValueError):
 
 class DamagedError(DatasetError):
     """A file that was read, and whose checksum or compression is wrong."""
-
-
-def require(module: str, purpose: str) -> Any:
-    """A module of the extra ``experiments``, imported when it is needed."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        package = {"sklearn": "scikit-learn"}.get(module.split(".")[0], module.split(".")[0])
-        raise ImportError(f"{purpose} needs {package}: pip install 'avare[experiments]'") from error

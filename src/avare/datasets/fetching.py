@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from avare.datasets.dataset import DatasetError, require
+from avare._optional import require
+from avare.datasets.dataset import DatasetError
 from avare.datasets.files import verify
 
 

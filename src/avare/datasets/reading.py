@@ -7,8 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import validation
-from avare.datasets.dataset import Dataset, DatasetError, require
+from avare import _validation as validation
+from avare._optional import require
+from avare.datasets.dataset import Dataset, DatasetError
 from avare.datasets.files import compression
 from avare.datasets.libsvm import read_libsvm
 from avare.datasets.tables import Table, read_csv, read_npz, read_parquet

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.datasets.dataset import DatasetError, require
+from avare._optional import require
+from avare.datasets.dataset import DatasetError
 from avare.datasets.files import lines
 
 _ROWS = 8_192  # looked at, or read, at once

@@ -3,10 +3,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import schedules, validation
+from avare import _validation as validation
+from avare import schedules
+from avare._randomness import Seed
+from avare._state import State
 from avare.batch import Batch, weigh
-from avare.randomness import Seed
-from avare.samplers.base import Sampler, State
+from avare.samplers.base import Sampler
 
 _AN_OCTAVE = 8  # cells
 _LOWEST, _HIGHEST = -40, 16  # octaves

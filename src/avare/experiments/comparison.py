@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from avare import _validation as validation
 from avare import samplers as kinds
-from avare import validation
 from avare.experiments.data import Data, Loss
 from avare.experiments.reproduction import Rule, draws_with_replacement, options_of
 from avare.experiments.runs import caution_of, descent_spec, problem_of, table_spec

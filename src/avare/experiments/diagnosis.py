@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import diagnostics, validation
+from avare import _validation as validation
+from avare import diagnostics
 from avare.experiments.data import REGRESSION, Data, Loss
 from avare.experiments.reproduction import options_of
 from avare.experiments.runs import (

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from avare import validation
+from avare import _validation as validation
 from avare.experiments.data import Data
 from avare.experiments.runs import interrupts_at_once, perform
 from avare.experiments.store import Claim, Record, Spec, Store, key_of

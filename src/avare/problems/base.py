@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
+from avare import _validation as validation
 
 Vector = NDArray[np.float64]
 

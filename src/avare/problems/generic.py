@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
+from avare import _validation as validation
 from avare.problems.base import Problem, Vector, cost_of
 from avare.problems.minimum import minimum_by_gradients
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
+from avare import _validation as validation
 from avare.problems.linear import Linear, real_targets
 from avare.problems.losses import HUBER, Loss
 

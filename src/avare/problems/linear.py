@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
-from avare.compilation import kernel, lean
+from avare import _validation as validation
+from avare._compilation import kernel, lean
 from avare.problems.base import Problem, Vector, cost_of
 from avare.problems.losses import Loss, curve, mean_curvature, slope, value
 from avare.problems.minimum import minimum

@@ -16,7 +16,7 @@ smoothed hinge  0 / (1 - yz)^2 / 2g / 1 - yz - g / 2        0 / -y (1 - yz) / g 
 import math
 from typing import NamedTuple
 
-from avare.compilation import inlined
+from avare._compilation import inlined
 
 SOFTMAX, LOGISTIC, LEAST_SQUARES, HUBER, SMOOTHED_HINGE = range(5)
 

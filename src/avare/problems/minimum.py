@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from avare._progress import Line
 from avare.problems.base import Problem, Vector
-from avare.progress import Line
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.compilation import inlined, product
+from avare._compilation import inlined, product
 
 BLOCK = 4
 _TILE = 512  # columns at a time, so that their part of the four rows stays in the nearest cache

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.datasets.dataset import require
+from avare._optional import require
 from avare.experiments.reproduction import BOUNDS
 from avare.experiments.store import write_whole
 from avare.report.results import EXPERIMENTS, MEASURES, Curve, Group, Growth, Results, Series

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.datasets.dataset import require
+from avare._optional import require
 from avare.report.figures import SETTINGS
 from avare.report.styles import BLACK, BLUE, MATPLOTLIB_DASHES, VERMILION
 from avare.samplers import Calibrated

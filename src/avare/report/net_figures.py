@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.datasets.dataset import require
+from avare._optional import require
 from avare.report.figures import blank, line, log_axis
 from avare.report.nets import DEFAULT, OPTIMISERS, UNIFORM, Line, Nets, title
 from avare.report.styles import MATPLOTLIB_DASHES, Style

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from avare.datasets.dataset import require
+from avare._optional import require
 from avare.experiments.checking import Row, tally
 from avare.experiments.reproduction import BOUNDS
 from avare.report import net_tables, tables

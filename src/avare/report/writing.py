@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from avare import validation
+from avare import _validation as validation
 from avare.experiments.checking import published
 from avare.experiments.reproduction import RUNS
 from avare.experiments.runs import number, numbers

@@ -5,10 +5,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import schedules, validation
+from avare import _validation as validation
+from avare import schedules
+from avare._randomness import Seed
+from avare._state import State
 from avare.batch import Batch, weigh
-from avare.randomness import Seed
-from avare.samplers.base import Drawing, Sampler, State
+from avare.samplers.base import Drawing, Sampler
 from avare.samplers.registry import register
 from avare.structures import Buckets, OrderTree, Structure
 

@@ -6,10 +6,8 @@ where it has more to save, `_arguments`, `_state` and `_restore`.
 """
 
 import copy
-import json
 import math
 import threading
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
@@ -17,13 +15,12 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
+from avare import _validation as validation
+from avare._compilation import lean
+from avare._randomness import Seed, uniform_source
+from avare._state import State, checksum, generator_from_text, generator_to_text, plain
 from avare.batch import Batch
-from avare.compilation import lean
-from avare.randomness import Seed, uniform_source
 from avare.structures.cells import MAX_EXAMPLES
-
-State = dict[str, Any]
 
 _FORMAT = 1  # of the state; to be raised when its meaning changes
 _PENDING = ("pending_indices", "pending_weights", "pending_probabilities")
@@ -288,49 +285,6 @@ class Sampler(ABC):
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in self._arguments().items())
         return f"{type(self).__name__}({arguments})"
-
-
-def plain(value: Any) -> Any:
-    """A field as it was before ``numpy.savez`` made an array of it."""
-    return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
-
-
-def checksum(fields: Mapping[str, Any]) -> int:
-    """A number that changes with any bit of any field."""
-    result = 0
-    for key in sorted(fields):
-        value = np.ascontiguousarray(_as_array(fields[key]))
-        result = zlib.crc32(f"{key} {value.dtype.str} {value.shape}".encode(), result)
-        result = zlib.crc32(value.view(np.uint8).data, result)
-    return result
-
-
-def _as_array(value: Any) -> NDArray[Any]:
-    """A field as an array; what no state holds, as its text, for a damaged state may hold anything."""
-    if isinstance(value, np.ndarray | np.generic | str | int | float):
-        array = np.asarray(value)
-        if not array.dtype.hasobject:
-            return array
-    return np.asarray(repr(value))
-
-
-def generator_to_text(generator: np.random.Generator) -> str:
-    """The state of a generator as JSON."""
-    return json.dumps(generator.bit_generator.state, default=lambda value: [str(value.dtype), value.tolist()])
-
-
-def generator_from_text(text: str) -> np.random.Generator:
-    """A generator with a given state."""
-    state = json.loads(text, object_hook=_with_arrays)
-    bit_generator = getattr(np.random, state["bit_generator"])()
-    bit_generator.state = state
-    return np.random.Generator(bit_generator)
-
-
-def _with_arrays(state: State) -> State:
-    return {
-        key: np.array(value[1], dtype=value[0]) if isinstance(value, list) else value for key, value in state.items()
-    }
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import validation
+from avare import _validation as validation
 
 SMALLEST_BOUND = 1e-140
 LARGEST_NORM = 1e140  # norms above count as this, so that no square overflows

@@ -6,10 +6,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
+from avare import _validation as validation
+from avare._randomness import Seed
+from avare._state import State
 from avare.batch import Batch, weigh
-from avare.randomness import Seed
-from avare.samplers.base import Sampler, State
+from avare.samplers.base import Sampler
 from avare.samplers.registry import register
 from avare.simplex import minimize_variance
 from avare.structures.race import draw

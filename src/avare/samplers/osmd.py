@@ -5,10 +5,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import validation
+from avare import _validation as validation
+from avare._randomness import Seed
+from avare._state import State
 from avare.batch import Batch, weigh
-from avare.randomness import Seed
-from avare.samplers.base import Sampler, State
+from avare.samplers.base import Sampler
 from avare.samplers.limits import LARGEST_NORM, Limits
 from avare.samplers.registry import register
 from avare.structures.floored import Floored

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from avare._randomness import Seed
+from avare._state import State
 from avare.batch import Batch, weigh
-from avare.randomness import Seed
-from avare.samplers.base import Sampler, State
+from avare.samplers.base import Sampler
 from avare.structures.weights import Weights
 
 

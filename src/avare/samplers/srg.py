@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import validation
+from avare import _validation as validation
+from avare._randomness import Seed
+from avare._state import State
 from avare.batch import Batch
-from avare.randomness import Seed
-from avare.samplers.base import State
 from avare.samplers.limits import LARGEST_NORM
 from avare.samplers.registry import register
 from avare.samplers.smoothed import Smoothed

@@ -3,10 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import validation
+from avare import _validation as validation
+from avare._randomness import Seed
+from avare._state import State
 from avare.batch import Batch
-from avare.randomness import Seed
-from avare.samplers.base import Sampler, State
+from avare.samplers.base import Sampler
 from avare.samplers.registry import register
 from avare.simplex import minimize_variance
 from avare.structures.groups import arrange, split

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from avare._randomness import Seed
 from avare.batch import Batch
-from avare.randomness import Seed
 from avare.samplers.base import Drawing, Sampler
 from avare.samplers.registry import register
 from avare.structures.evenly import draw_evenly

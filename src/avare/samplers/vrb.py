@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.compilation import kernel
-from avare.randomness import Seed
-from avare.samplers.base import State
+from avare._compilation import kernel
+from avare._randomness import Seed
+from avare._state import State
 from avare.samplers.limits import LARGEST_NORM, Limits
 from avare.samplers.registry import register
 from avare.samplers.smoothed import Smoothed

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
+from avare import _validation as validation
+from avare._state import generator_from_text, generator_to_text, plain
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
-from avare.samplers.base import generator_from_text, generator_to_text, plain
 from avare.schedules import Schedule, constant
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.steps import NEVER, Compiled, Iterates, Plan, advance_plainly

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from avare import validation
+from avare import _validation as validation
+from avare._progress import Line
 from avare.problems import Problem
 from avare.problems.base import Vector
-from avare.progress import Line
 from avare.samplers import Sampler
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, StepSize, checked_pair

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from avare import validation
+from avare import _validation as validation
+from avare._optional import require
+from avare._progress import Line
 from avare.problems import Problem
 from avare.problems.base import Vector
-from avare.progress import Line
 from avare.samplers import Sampler
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, StepSize, checked_pair
@@ -100,10 +101,7 @@ class Chain:
             (systematically, in order), so that its plain averages are the right ones for
             decreasing steps; but draws then repeat, and it counts them as correlated.
         """
-        try:
-            import arviz
-        except ImportError:
-            raise ImportError("to_arviz needs ArviZ: pip install 'avare[experiments]'") from None
+        arviz = require("arviz", "to_arviz")
         self._weighted()  # refuses where there are none
         draws, sizes = self.draws, self.step_sizes
         if resample:

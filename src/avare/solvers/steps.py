@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from avare._compilation import inlined, lean, product
 from avare.batch import weigh_into
-from avare.compilation import inlined, lean, product
 from avare.problems.base import Problem, Vector
 from avare.problems.linear import Linear, add_gradients
 from avare.samplers.base import Sampler, smooth

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
-from avare.randomness import Source
+from avare import _validation as validation
+from avare._randomness import Source
 
 
 class Solution(NamedTuple):

@@ -42,9 +42,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
-from avare.compilation import inlined, kernel, lean
-from avare.randomness import Source, next_uniform
+from avare import _validation as validation
+from avare._compilation import inlined, kernel, lean
+from avare._randomness import Source, next_uniform
 from avare.structures.base import Solution, Structure
 from avare.structures.cells import (
     CELL_SHIFT,
@@ -123,7 +123,7 @@ class Buckets(Structure):
     Memory: 12 bytes an example (plus 0.6 for page tables), and about 8 MB.
 
     >>> import numpy as np
-    >>> from avare.randomness import uniform_source
+    >>> from avare._randomness import uniform_source
     >>> buckets = Buckets([1.0, 1.5, 6.0, 0.0])
     >>> buckets.probabilities(floor=0.1).round(3)
     array([0.106, 0.159, 0.635, 0.1  ])

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.compilation import inlined, kernel
+from avare._compilation import inlined, kernel
 
 OCTAVES = 278  # the zeros, then 2^-149 up to 2^128: every float32, subnormals included
 MANTISSA_BITS = 23

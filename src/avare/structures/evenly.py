@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from avare.compilation import inlined, kernel
-from avare.randomness import next_uniform
+from avare._compilation import inlined, kernel
+from avare._randomness import next_uniform
 
 
 @kernel

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
-from avare.compilation import inlined, kernel, lean
-from avare.randomness import Source, next_uniform
+from avare import _validation as validation
+from avare._compilation import inlined, kernel, lean
+from avare._randomness import Source, next_uniform
 from avare.structures.cells import (
     CELL_SHIFT,
     CELLS,

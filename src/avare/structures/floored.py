@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare.compilation import inlined, kernel
-from avare.randomness import next_uniform, uniform_source
+from avare._compilation import inlined, kernel
+from avare._randomness import next_uniform, uniform_source
 from avare.structures.base import Solution
 from avare.structures.weights import Weights
 

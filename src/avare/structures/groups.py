@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.compilation import kernel
+from avare._compilation import kernel
 
 
 class Groups(NamedTuple):

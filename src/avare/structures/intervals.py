@@ -28,7 +28,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.compilation import kernel, summing
+from avare._compilation import kernel, summing
 
 _NEWTON_STEPS = 20  # most often 2 to 6 are made
 _PASSES = _NEWTON_STEPS + 70

@@ -21,7 +21,7 @@ x = (0, 0.65, 0.35), and the first's slope, 0.5, is above the common 0.15.
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.compilation import inlined, kernel
+from avare._compilation import inlined, kernel
 
 _PULL = 1e-13  # of the largest slope: what counts as none
 _ROUNDS = 20  # a coordinate: more only where rounding makes a set come twice

@@ -28,9 +28,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import validation
-from avare.compilation import kernel
-from avare.randomness import Source, next_uniform
+from avare import _validation as validation
+from avare._compilation import kernel
+from avare._randomness import Source, next_uniform
 from avare.structures.base import Solution, Structure
 
 _ROOT, _STALE = 0, 1  # entries of `registers`

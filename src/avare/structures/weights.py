@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare.compilation import inlined, kernel
-from avare.randomness import Source, next_uniform, uniform_source
+from avare._compilation import inlined, kernel
+from avare._randomness import Source, next_uniform, uniform_source
 from avare.structures import buckets as proposals
 from avare.structures.buckets import Buckets
 from avare.structures.cells import CELL_SHIFT

@@ -10,10 +10,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler as TorchSampler
 
-from avare import samplers, validation
-from avare.randomness import Seed
+from avare import _validation as validation
+from avare import samplers
+from avare._randomness import Seed
+from avare._state import State, checksum
 from avare.samplers import Avare, Calibrated, Sampler
-from avare.samplers.base import State, checksum
 from avare.torch.distributed import Mode, Ranks
 from avare.torch.indexed import Pairs
 from avare.torch.states import to_array, with_arrays, with_tensors

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Subset
 
-from avare import diagnostics, validation
+from avare import _validation as validation
+from avare import diagnostics
 from avare.torch.gradient_norms import GradientNorms
 from avare.torch.indexed import check_dataset
 from avare.torch.layers.recomputed import Fallback

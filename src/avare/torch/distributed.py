@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from avare import validation
+from avare import _validation as validation
 
 Mode: TypeAlias = Literal["auto", "replicated", "sharded"] | None
 

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader
 from torch.utils.data import Sampler as TorchSampler
 
-from avare.randomness import Seed
+from avare._randomness import Seed
+from avare._state import State
 from avare.samplers import Sampler
-from avare.samplers.base import State
 from avare.torch.batch_sampler import AvareBatchSampler
 from avare.torch.distributed import Mode
 from avare.torch.indexed import Indexed, IndexedCollate, check_dataset

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avare import validation
-from avare.compilation import lean
+from avare import _validation as validation
+from avare._compilation import lean
 
 Loss = Literal["cross_entropy", "binary", "squared"]
 NotFinite = Literal["raise", "keep"]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from avare.samplers.base import State
+from avare._state import State
 
 
 def with_tensors(state: Mapping[str, Any]) -> State:

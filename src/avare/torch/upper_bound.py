@@ -9,9 +9,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import TensorDataset, default_collate
 
-from avare import validation
-from avare.randomness import Seed
-from avare.samplers.base import State, generator_from_text, generator_to_text
+from avare import _validation as validation
+from avare._randomness import Seed
+from avare._state import State, generator_from_text, generator_to_text
 from avare.torch.batch_sampler import as_array
 from avare.torch.indexed import Fetched, Pairs, check_dataset
 

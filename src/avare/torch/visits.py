@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.compilation import kernel, lean
+from avare._compilation import kernel, lean
 
 _LAST_STEP = 2**31 - 1
 

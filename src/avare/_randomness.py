@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from avare.compilation import lean
+from avare._compilation import lean
 
 Seed: TypeAlias = int | np.random.SeedSequence | np.random.BitGenerator | np.random.Generator | None
 Source: TypeAlias = tuple[int, int]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare.compilation import kernel
+from avare._compilation import kernel
 
 
 def integer(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> int:

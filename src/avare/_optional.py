@@ -1,0 +1,19 @@
+"""Packages that are not installed with avare itself, imported when they are needed."""
+
+from importlib import import_module
+from typing import Any
+
+_PACKAGES = {"sklearn": "scikit-learn", "arviz": "ArviZ"}
+
+
+def require(module: str, purpose: str, extra: str = "experiments") -> Any:
+    """Import a module of an extra, or say which extra to install.
+
+    >>> require("json", "reading")  # doctest: +ELLIPSIS
+    <module 'json' ...>
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        name = module.split(".")[0]
+        raise ImportError(f"{purpose} needs {_PACKAGES.get(name, name)}: pip install 'avare[{extra}]'") from error
