@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from avare.experiments.data import obtain
-from avare.experiments.reproduction import Extent, descent_tasks
+from avare.experiments.paper.plan import Extent, descent_tasks
 from avare.experiments.runs import perform
 from harness import save, table, where
 

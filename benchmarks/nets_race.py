@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from avare.experiments import nets
-from avare.experiments.networks import Run, Split
+from avare.experiments.nets.summary import OPTIMISERS, TITLES, reached
+from avare.experiments.nets.training import Run, Split
 from avare.experiments.store import Spec
-from avare.report.nets import OPTIMISERS, TITLES, reached
 from harness import RESULTS, save, table, where
 
 UNIFORM, OURS = "DataLoader", "Calibrated"

@@ -11,7 +11,7 @@ import pytest
 import avare
 from avare.experiments import runs
 from avare.experiments.data import Data, digest, obtain
-from avare.experiments.reproduction import (
+from avare.experiments.paper.plan import (
     SETTINGS,
     Extent,
     descent_tasks,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from avare.experiments.checking import Row, check
-from avare.experiments.reproduction import L2, RUNS, SETTINGS
+from avare.experiments.paper.checking import Row, check
+from avare.experiments.paper.plan import L2, RUNS, SETTINGS
 
 PAPER = Path(__file__).parents[2] / "benchmarks" / "results" / "paper"
 KEYS = ("dataset", "steps", "sampler", "measure")

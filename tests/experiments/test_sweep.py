@@ -10,9 +10,9 @@ import pytest
 
 from avare.experiments import Store, StoreError
 from avare.experiments import sweep as module
-from avare.experiments.comparison import compare, known, summary
+from avare.experiments.compare import compare, known, summary
 from avare.experiments.data import Data, obtain
-from avare.experiments.reproduction import Extent, exponent, reproduce
+from avare.experiments.paper.plan import Extent, exponent, reproduce
 from avare.experiments.runs import perform
 from avare.experiments.store import Claim, Record, key_of
 from avare.experiments.sweep import Task, Watch, sweep
@@ -51,7 +51,7 @@ def data() -> Data:
 
 
 def tasks_of(data: Data, seeds: int = 3) -> list[Task]:
-    from avare.experiments.reproduction import descent_tasks
+    from avare.experiments.paper.plan import descent_tasks
 
     return descent_tasks("reproduce", data, "logistic", 1.0, Extent(seeds, 2, ("decreasing",), ("Avare",)))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import stored_runs
-from avare.experiments.reproduction import exponent
+from avare.experiments.paper.plan import exponent
 from avare.report.results import Curve, gather
 from stored_runs import put, run
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from avare.experiments.data import obtain
-from avare.experiments.reproduction import options_of
+from avare.experiments.paper.plan import options_of
 from avare.experiments.runs import descent_spec, perform
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="too many steps for interpreted code")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from avare.experiments import Store, published
-from avare.experiments.reproduction import RULES, SETTINGS
+from avare.experiments.paper.plan import RULES, SETTINGS
 
 PAPER = ("Avare", "Uniform", "Mabs", "Vrb")
 WHERE = {

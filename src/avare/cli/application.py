@@ -20,8 +20,8 @@ from avare import datasets, samplers
 from avare.cli.display import display, duration
 from avare.experiments import checking, comparison, nets, reproduction
 from avare.experiments.data import LOSSES, Loss, obtain
-from avare.experiments.diagnosis import diagnose
-from avare.experiments.reproduction import BOUNDS, RULES, RUNS, SETTINGS, Extent, Rule
+from avare.experiments.diagnose import diagnose
+from avare.experiments.paper.plan import BOUNDS, RULES, RUNS, SETTINGS, Extent, Rule
 from avare.experiments.runs import doubt_of_optimum
 from avare.experiments.store import Record, Store
 
@@ -113,7 +113,7 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: about two minutes.")] = False,
     dask: Dask = None,
     plan: Annotated[
-        Path | None, typer.Option("--plan", help="What nets runs: a file like avare/experiments/nets.toml.")
+        Path | None, typer.Option("--plan", help="What nets runs: a file like avare/experiments/nets/plan.toml.")
     ] = None,
     machine: Machine = False,
     debug: Debug = False,

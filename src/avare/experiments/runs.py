@@ -48,7 +48,7 @@ def perform(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None) -
     Parameters
     ----------
     spec
-        What determines it: see `descent_spec`, `table_spec` and `theory_spec`, and `avare.experiments.nets`.
+        What determines it: see `descent_spec`, `table_spec` and `theory_spec`, and `avare.experiments.nets.plan`.
     X, y
         The data.
     optimum
@@ -364,7 +364,7 @@ def _regret(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
 
 
 def _train(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
-    from avare.experiments.networks import train  # which imports PyTorch
+    from avare.experiments.nets.training import train  # which imports PyTorch
 
     return train(spec, X, y)
 

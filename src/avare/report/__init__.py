@@ -1,5 +1,5 @@
 """Figures, tables and a web page, made from stored results only; and what a sampler has learned."""
 
-from avare.report.memory import calibration as calibration
+from avare.plotting import calibration as calibration
 from avare.report.writing import ReportError as ReportError
 from avare.report.writing import write as write

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._optional import require
-from avare.experiments.reproduction import BOUNDS
+from avare.experiments.paper.plan import BOUNDS
 from avare.experiments.store import write_whole
 from avare.report.results import EXPERIMENTS, MEASURES, Curve, Group, Growth, Results, Series
 from avare.report.styles import MATPLOTLIB_DASHES, Style, of_method
@@ -103,7 +103,7 @@ def _figures(results: Results) -> Iterator[tuple[str, Any]]:
 
 
 def _of_nets(results: Results) -> Iterator[tuple[str, Any]]:
-    from avare.report.net_figures import net_figures  # which draws with what is here
+    from avare.experiments.nets.figures import net_figures  # which draws with what is here
 
     if results.nets is not None:
         yield from net_figures(results.nets)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from avare._optional import require
-from avare.experiments.checking import Row, tally
-from avare.experiments.reproduction import BOUNDS
-from avare.report import net_tables, tables
+from avare.experiments.nets import tables as net_tables
+from avare.experiments.nets.panel import nets_panel
+from avare.experiments.paper.checking import Row, tally
+from avare.experiments.paper.plan import BOUNDS
+from avare.report import tables
 from avare.report.charts import chart, controls, in_plotly, points, rounded
 from avare.report.figures import AXES, SMALLEST, guide
-from avare.report.net_page import nets_panel
 from avare.report.results import MEASURES, Group, Growth, Results, title
 from avare.report.styles import Style, of_method
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.experiments.checking import Row, check, facts
-from avare.experiments.reproduction import RULES, RUNS, SETTINGS, exponent
+from avare.experiments.nets.summary import Nets, gather_nets
+from avare.experiments.paper.checking import Row, check, facts
+from avare.experiments.paper.plan import RULES, RUNS, SETTINGS, exponent
 from avare.experiments.runs import doubt_of_optimum
 from avare.experiments.store import Skipped, canonical
 from avare.report import styles
-from avare.report.nets import Nets, gather_nets
 from avare.report.records import Record, read
 from avare.report.styles import Style, rank, ranked
 

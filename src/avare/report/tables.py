@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from avare.experiments.checking import LOGARITHMS, MEASURE_NAMES, Row, log10, other_settings
-from avare.experiments.reproduction import BOUNDS
+from avare.experiments.paper.checking import LOGARITHMS, MEASURE_NAMES, Row, log10, other_settings
+from avare.experiments.paper.plan import BOUNDS
 from avare.report.results import Group, Results, short, title
 
 _NOTHING = "–"

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from avare import _validation as validation
-from avare.experiments.checking import published
-from avare.experiments.reproduction import RUNS
+from avare.experiments.nets import tables as net_tables
+from avare.experiments.nets.aims import check_aims
+from avare.experiments.nets.summary import MEASURES as NET_MEASURES
+from avare.experiments.nets.summary import Nets
+from avare.experiments.paper.checking import published
+from avare.experiments.paper.plan import RUNS
 from avare.experiments.runs import number, numbers
 from avare.experiments.store import take_away_left_overs, write_whole
-from avare.report import figures, net_tables, page, tables
-from avare.report.net_aims import check_aims
-from avare.report.nets import MEASURES as NET_MEASURES
-from avare.report.nets import Nets
+from avare.report import figures, page, tables
 from avare.report.results import MEASURES, Curve, Results, gather
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import avare
 import avare.report
-from avare.report.memory import area
+from avare.plotting import area
 
 
 def marks(axis: Any, *, filled: bool) -> list[list[float]]:

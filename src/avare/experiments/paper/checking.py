@@ -9,7 +9,7 @@ from importlib import resources
 from itertools import pairwise
 from typing import Any
 
-from avare.experiments.reproduction import L2, RULES, RUNS, SETTINGS
+from avare.experiments.paper.plan import L2, RULES, RUNS, SETTINGS
 from avare.experiments.runs import number
 from avare.experiments.store import canonical
 
@@ -71,7 +71,9 @@ def published() -> dict[str, Any]:
     >>> published()["table"]["mnist"]["gain_at_optimum"]
     5.08
     """
-    return tomllib.loads(resources.files("avare.experiments").joinpath("published.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        resources.files("avare.experiments.paper").joinpath("published.toml").read_text(encoding="utf-8")
+    )
 
 
 def check(records: Iterable[Stored], datasets: Sequence[str] = tuple(SETTINGS), runs: int = RUNS) -> list[Row]:

@@ -17,7 +17,7 @@ from avare import datasets
 from avare.datasets import Dataset
 from avare.experiments import nets, networks
 from avare.experiments.data import Data, digest
-from avare.experiments.nets import Plan, best_tasks, chosen, estimate, grid_tasks, part_tasks, read_plan, run_nets
+from avare.experiments.nets.plan import Plan, best_tasks, chosen, estimate, grid_tasks, part_tasks, read_plan, run_nets
 from avare.experiments.runs import perform
 from avare.experiments.store import Record, Store
 
@@ -388,7 +388,7 @@ def test_from_nothing_to_all_and_nothing_twice(tmp_path: Path, monkeypatch: pyte
     def never(*arguments: Any) -> Any:
         raise AssertionError("run again")
 
-    monkeypatch.setattr("avare.experiments.networks.train", never)
+    monkeypatch.setattr("avare.experiments.nets.training.train", never)
     again = run_nets(store, plan=plan)
     assert [record["key"] for record in again] == [
         record["key"] if "key" in record else avare.experiments.store.key_of(record["spec"]) for record in records

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._optional import require
+from avare.experiments.nets.summary import DEFAULT, OPTIMISERS, UNIFORM, Line, Nets, title
 from avare.report.figures import blank, line, log_axis
-from avare.report.nets import DEFAULT, OPTIMISERS, UNIFORM, Line, Nets, title
 from avare.report.styles import MATPLOTLIB_DASHES, Style
 
 QUESTIONS = {

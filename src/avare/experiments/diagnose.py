@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare import diagnostics
 from avare.experiments.data import REGRESSION, Data, Loss
-from avare.experiments.reproduction import options_of
+from avare.experiments.paper.plan import options_of
 from avare.experiments.runs import (
     caution_of,
     descent_spec,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from avare.report.nets import CHANCE, DEFAULT, UNIFORM, Line, Nets, reached, title
+from avare.experiments.nets.summary import CHANCE, DEFAULT, UNIFORM, Line, Nets, reached, title
 
 AIMS = (
     "not worse than uniform",

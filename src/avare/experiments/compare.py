@@ -8,7 +8,7 @@ import numpy as np
 from avare import _validation as validation
 from avare import samplers as kinds
 from avare.experiments.data import Data, Loss
-from avare.experiments.reproduction import Rule, draws_with_replacement, options_of
+from avare.experiments.paper.plan import Rule, draws_with_replacement, options_of
 from avare.experiments.runs import caution_of, descent_spec, problem_of, table_spec
 from avare.experiments.store import Record, Store
 from avare.experiments.sweep import Task, Watch, sweep

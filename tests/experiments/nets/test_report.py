@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import avare.report
+from avare.experiments.nets import figures as net_figures
+from avare.experiments.nets import tables as net_tables
+from avare.experiments.nets.aims import AIMS, check_aims, tally
+from avare.experiments.nets.summary import Nets, reached
 from avare.experiments.store import key_of
-from avare.report import figures, net_figures, net_tables
-from avare.report.net_aims import AIMS, check_aims, tally
-from avare.report.nets import Nets, reached
+from avare.report import figures
 from avare.report.records import RecordError, parse
 from avare.report.results import gather
 from stored_nets import MODELS, SAMPLERS, net_run, net_runs

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.report import net_tables
+from avare.experiments.nets import tables as net_tables
+from avare.experiments.nets.aims import check_aims
+from avare.experiments.nets.figures import AGES, LEVELS, PARTS, QUESTIONS, SPENDING, STEPS, style_of
+from avare.experiments.nets.summary import OPTIMISERS, UNIFORM, Line, Nets, title
 from avare.report.charts import chart, controls, in_plotly, points
-from avare.report.net_aims import check_aims
-from avare.report.net_figures import AGES, LEVELS, PARTS, QUESTIONS, SPENDING, STEPS, style_of
-from avare.report.nets import OPTIMISERS, UNIFORM, Line, Nets, title
 from avare.report.results import Curve
 from avare.report.styles import Style
 

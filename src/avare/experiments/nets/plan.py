@@ -69,10 +69,10 @@ def read_plan(path: str | Path | None = None, *, quick: bool = False) -> Plan:
     ['cifar10-cnn', 'ijcnn1-mlp', 'mnist-cnn', 'mnist-mlp']
     """
     if path is None:
-        text = resources.files("avare.experiments").joinpath("nets.toml").read_text(encoding="utf-8")
+        text = resources.files("avare.experiments.nets").joinpath("plan.toml").read_text(encoding="utf-8")
     else:
         text = Path(path).expanduser().read_text(encoding="utf-8")
-    name = "nets.toml" if path is None else str(path)
+    name = "plan.toml" if path is None else str(path)
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

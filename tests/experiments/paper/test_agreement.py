@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from avare.experiments.checking import Row, check, exit_code, facts, published, tally
-from avare.experiments.reproduction import SETTINGS
+from avare.experiments.paper.checking import Row, check, exit_code, facts, published, tally
+from avare.experiments.paper.plan import SETTINGS
 from stored_runs import PAPER, as_published, run
 from stored_runs import facts as table
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from avare.report.net_aims import AIMS, Aim, check_aims, tally
-from avare.report.nets import DEFAULT, OPTIMISERS, UNIFORM, Line, Nets, reached, title
+from avare.experiments.nets.aims import AIMS, Aim, check_aims, tally
+from avare.experiments.nets.summary import DEFAULT, OPTIMISERS, UNIFORM, Line, Nets, reached, title
 from avare.report.tables import Column, Table
 
 

@@ -1,0 +1,1 @@
+"""Neural networks: when does importance sampling help, and by how much?"""

@@ -1,0 +1,1 @@
+"""The paper's experiments, and how our numbers compare with its own."""
