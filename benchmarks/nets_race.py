@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from avare.experiments import nets
+from avare.experiments.nets import plan as nets
 from avare.experiments.nets.summary import OPTIMISERS, TITLES, reached
 from avare.experiments.nets.training import Run, Split
 from avare.experiments.store import Spec

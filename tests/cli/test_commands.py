@@ -19,8 +19,9 @@ import avare
 from avare.cli import main
 from avare.cli.display import Estimate, Lines, Live, describe, display, duration
 from avare.datasets import DatasetError
-from avare.experiments import Store, diagnosis, reproduction
+from avare.experiments import Store, diagnosis
 from avare.experiments.data import Data, obtain
+from avare.experiments.paper import plan as reproduction
 from avare.experiments.paper.plan import Extent, descent_tasks, table_task, theory_tasks
 from avare.experiments.store import key_of
 from avare.experiments.sweep import Task
@@ -410,7 +411,7 @@ def test_unexpected_errors_and_debug(avare_command: Any, monkeypatch: pytest.Mon
     def fail(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("avare.experiments.compare.compare", fail)
+    monkeypatch.setattr("avare.experiments.comparison.compare", fail)
     code, _, err = avare_command("compare", "digits")
     assert code == 1 and err == "avare: ZeroDivisionError: division by zero (--debug shows where)\n"
     with pytest.raises(ZeroDivisionError):
@@ -435,7 +436,7 @@ def test_interrupts_and_damage_are_told(avare_command: Any, monkeypatch: pytest.
     assert code == 130 and "avare: interrupted; 1 results are stored" in err
     assert err.endswith(f"avare: {aside}: was damaged, is set aside, and will be run again\n")
     avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
-    monkeypatch.setattr("avare.experiments.compare.compare", interrupt)
+    monkeypatch.setattr("avare.experiments.comparison.compare", interrupt)
     code, _, err = avare_command("compare", "digits")
     assert code == 130
     assert err == "avare: interrupted; 2 results are stored, and the same command goes on from there\n"

@@ -10,7 +10,7 @@ import pytest
 
 from avare.experiments import Store, StoreError
 from avare.experiments import sweep as module
-from avare.experiments.compare import compare, known, summary
+from avare.experiments.comparison import compare, known, summary
 from avare.experiments.data import Data, obtain
 from avare.experiments.paper.plan import Extent, exponent, reproduce
 from avare.experiments.runs import perform
@@ -101,7 +101,7 @@ def test_large_data_are_shared_between_processes(tmp_path: Path, monkeypatch: py
 
 
 def test_a_table_alone_and_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Data) -> None:
-    from avare.experiments import reproduction
+    from avare.experiments.paper import plan as reproduction
 
     monkeypatch.setattr(reproduction, "SETTINGS", {"synthetic": reproduction.SETTINGS["synthetic"]})
     (record,) = reproduce(["table"], Store(tmp_path))

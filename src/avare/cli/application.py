@@ -18,9 +18,12 @@ from rich.table import Table
 import avare
 from avare import datasets, samplers
 from avare.cli.display import display, duration
-from avare.experiments import checking, comparison, nets, reproduction
+from avare.experiments import comparison
 from avare.experiments.data import LOSSES, Loss, obtain
-from avare.experiments.diagnose import diagnose
+from avare.experiments.diagnosis import diagnose
+from avare.experiments.nets import plan as nets
+from avare.experiments.paper import checking
+from avare.experiments.paper import plan as reproduction
 from avare.experiments.paper.plan import BOUNDS, RULES, RUNS, SETTINGS, Extent, Rule
 from avare.experiments.runs import doubt_of_optimum
 from avare.experiments.store import Record, Store

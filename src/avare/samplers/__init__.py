@@ -8,6 +8,7 @@ from avare.samplers.mabs import Mabs as Mabs
 from avare.samplers.mixture import Mixture as Mixture
 from avare.samplers.optimal import Optimal as Optimal
 from avare.samplers.osmd import Osmd as Osmd
+from avare.samplers.registry import build as build
 from avare.samplers.registry import get as get
 from avare.samplers.registry import names as names
 from avare.samplers.registry import register as register

@@ -72,6 +72,8 @@ class Avare(Sampler):
     Sampling with Decreasing Step-Sizes. NeurIPS 2020.
     """
 
+    takes = ("p_min",)
+
     def __init__(
         self,
         n: int,

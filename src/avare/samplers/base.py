@@ -65,6 +65,10 @@ class Sampler(ABC):
     """Whether its draws are distinct by construction."""
     follows_path: ClassVar[bool] = False
     """Whether it wants to be told by ``move(distance)`` how far each step goes."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Arguments that the constructor must have and a problem can give: "smoothness", "components"."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Optional arguments that `samplers.build` and experiments set: "horizon", "bound", "keep_limits", "p_min"."""
     _most_pending: int = _MOST_PENDING
 
     def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:

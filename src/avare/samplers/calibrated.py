@@ -90,6 +90,8 @@ class Calibrated(Sampler):
     (array([1., 2.]), array([1.6, 1.6]))
     """
 
+    takes = ("p_min",)
+
     def __init__(
         self,
         n: int,

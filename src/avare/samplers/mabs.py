@@ -69,6 +69,12 @@ class Mabs(Smoothed):
     F. Salehi, L. E. Celis, P. Thiran. Stochastic Optimization with Bandit Sampling. 2017.
     """
 
+    takes = (
+        "horizon",
+        "bound",
+        "keep_limits",
+    )
+
     def __init__(
         self,
         n: int,

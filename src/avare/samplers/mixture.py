@@ -82,6 +82,7 @@ class Mixture(Sampler):
     """
 
     with_replacement_only = True
+    needs = ("components",)
 
     def __init__(
         self,

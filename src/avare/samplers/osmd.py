@@ -76,6 +76,10 @@ class Osmd(Sampler):
     """
 
     with_replacement_only = True
+    takes = (
+        "horizon",
+        "bound",
+    )
 
     def __init__(
         self,

@@ -86,6 +86,7 @@ class Safe(Sampler):
     """
 
     follows_path = True
+    needs = ("smoothness",)
 
     def __init__(
         self,

@@ -57,6 +57,8 @@ class Static(Sampler):
     Importance Sampling for Regularized Loss Minimization. ICML 2015.
     """
 
+    needs = ("smoothness",)
+
     def __init__(
         self,
         n: int,

@@ -64,6 +64,12 @@ class Vrb(Smoothed):
     COLT 2018.
     """
 
+    takes = (
+        "horizon",
+        "bound",
+        "keep_limits",
+    )
+
     def __init__(
         self,
         n: int,

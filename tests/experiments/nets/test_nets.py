@@ -15,11 +15,12 @@ import avare
 import avare.torch as avt
 from avare import datasets
 from avare.datasets import Dataset
-from avare.experiments import nets, networks
 from avare.experiments.data import Data, digest
+from avare.experiments.nets import plan as nets
+from avare.experiments.nets import training as networks
 from avare.experiments.nets.plan import Plan, best_tasks, chosen, estimate, grid_tasks, part_tasks, read_plan, run_nets
 from avare.experiments.runs import perform
-from avare.experiments.store import Record, Store
+from avare.experiments.store import Record, Store, key_of
 
 EXAMPLES, TESTED = 96, 40
 
@@ -391,7 +392,7 @@ def test_from_nothing_to_all_and_nothing_twice(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("avare.experiments.nets.training.train", never)
     again = run_nets(store, plan=plan)
     assert [record["key"] for record in again] == [
-        record["key"] if "key" in record else avare.experiments.store.key_of(record["spec"]) for record in records
+        record["key"] if "key" in record else key_of(record["spec"]) for record in records
     ]
     rows = nets.summary(records)
     assert [(row["model"], row["runs"]) for row in rows] == [("mnist-mlp", 2)] * 2

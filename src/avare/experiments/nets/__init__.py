@@ -1,1 +1,1 @@
-"""Neural networks: when does importance sampling help, and by how much?"""
+"""Neural networks: when importance sampling helps, and by how much."""

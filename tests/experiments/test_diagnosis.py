@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from avare.experiments import diagnosis
 from avare.experiments.data import Data, Loss
-from avare.experiments.diagnose import diagnose
+from avare.experiments.diagnosis import diagnose
 
 
 @pytest.fixture
