@@ -80,6 +80,9 @@ class ByType:
 
         return enter
 
+    def __contains__(self, kind: type) -> bool:
+        return kind in self._versions
+
     def _choose(self, state: Any) -> Any:
         chosen = self._versions.get(getattr(state, "instance_class", type(None)))
         return None if chosen is None else lambda state, *arguments: chosen(state, *arguments)
