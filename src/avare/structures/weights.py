@@ -70,7 +70,7 @@ class Weights:
         self._span = np.array([_EXPONENTS, 0], dtype=np.int64)
         _sum_up(self._sums, self._span, self._values)
         self._shift = np.array([_shift_for(self._values)], dtype=np.int64)
-        self._buckets = Buckets(_raised(self._values, self._shift[0]))
+        self._buckets = Buckets(_raised(self._values, int(self._shift[0])))
 
     @property
     def arrays(self) -> _Arrays:
@@ -132,7 +132,7 @@ class Weights:
         """Assert every invariant. O(N)."""
         self._buckets.check()
         assert (self._values >= 0.0).all() and np.isfinite(self._values).all(), "a weight is out of range"
-        proposed = Buckets(_raised(self._values, self._shift[0])).norms()
+        proposed = Buckets(_raised(self._values, int(self._shift[0]))).norms()
         assert np.array_equal(self._buckets.norms(), proposed), "proposals and weights differ"
         assert (proposed >= np.ldexp(self._values, self._shift[0])).all(), "a proposal is below its weight"
         exact = math.fsum(self._values.tolist())
@@ -205,20 +205,21 @@ def _shift_for(values):
 @kernel
 def _rescale(arrays):
     """Propose all weights at a scale that suits them. O(N)."""
-    arrays.shift[0] = _shift_for(arrays.values)
-    proposals.store(arrays.proposals, np.arange(len(arrays.values)), _raised(arrays.values, arrays.shift[0]))
+    shift = _shift_for(arrays.values)
+    proposals.store(arrays.proposals, np.arange(len(arrays.values)), _raised(arrays.values, shift))
+    arrays.shift[0] = shift
 
 
 @kernel
 def store(arrays, indices, news):
     """Replace some weights, one after another. O(1) each; O(N) where all must be scaled anew."""
-    raised = np.empty_like(news)
+    raised, shift = np.empty_like(news), int(arrays.shift[0])
     highest = 0.0
     for j in range(len(indices)):
         _add(arrays.sums, arrays.span, arrays.values[indices[j]], -1)
         arrays.values[indices[j]] = news[j]
         _add(arrays.sums, arrays.span, news[j], 1)
-        raised[j] = _raise(news[j], arrays.shift[0])
+        raised[j] = _raise(news[j], shift)
         highest = max(highest, raised[j])
     if highest > _LARGEST_PROPOSAL:
         _rescale(arrays)
@@ -240,7 +241,7 @@ def draw_mixed(arrays, share, source, indices, probabilities, uniform):
 @kernel
 def _try_to_draw(arrays, share, source, indices, probabilities, uniform):
     """Fill in draws from the mixture; return False if most proposals were rejected."""
-    values, shift = arrays.values, arrays.shift[0]
+    values, shift = arrays.values, int(arrays.shift[0])
     n, size, total = len(values), len(indices), _total(arrays.sums, arrays.span)
     count = 0
     for j in range(size):
