@@ -7,7 +7,7 @@ import numba
 import pytest
 
 import avare
-from avare._compilation import ByType, kernel
+from avare._compilation import ByType, kernel, lean
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
@@ -121,6 +121,24 @@ def test_types_of_other_packages_may_change_or_go(tmp_path: Path) -> None:
         assert printed(program, tmp_path) == [expected]
     (tmp_path / "solids.py").unlink()
     assert printed(_PROGRAM, tmp_path)[0] == "30.0 90.0"
+
+
+def test_types_of_the_same_name_have_their_own_versions() -> None:
+    # As when a cell of a notebook is run again.
+    size = ByType("size")
+    measure = size.function
+
+    def make(factor: float) -> type:
+        class Line(NamedTuple):
+            length: float
+
+        size.version(Line)(lean(lambda line: factor * line.length))
+        return Line
+
+    once, twice, thrice = make(1.0), make(2.0), make(3.0)
+    inside = kernel(lambda line: measure(line))
+    for _ in range(2):
+        assert (inside(once(5.0)), inside(twice(5.0)), inside(thrice(5.0))) == (5.0, 10.0, 15.0)
 
 
 def test_a_type_without_a_version_is_refused() -> None:
