@@ -63,6 +63,19 @@ def test_distinct_draws(start: list[float], how: str) -> None:
     assert chi_square(draws, dict(ordered_samples(weights.probabilities(), 3, replacement=False))) > FALSE_ALARM
 
 
+@pytest.mark.parametrize("start", [[0.3, 1 / 3, 2.0, 0.0, 1e-9], [1e300, 1e100, 1.0, 1e-100, 1e-300, 5e-324, 0.0]])
+def test_distinct_draws_leave_the_weights_as_they_were(start: list[float]) -> None:
+    # Each of the second is nearly all of the mass that is left: its order is certain, but for 1e-100.
+    weights, generator = Weights(start), np.random.default_rng(6)
+    some = np.count_nonzero(start)
+    for _ in range(20):
+        drawn = weights.draw_distinct(some, generator)
+        assert sorted(drawn.tolist()) == np.flatnonzero(start).tolist()
+        assert len(start) == 5 or drawn.tolist() == list(range(some))
+        assert weights.values.tolist() == start
+        weights.check()
+
+
 def test_too_few_to_be_distinct() -> None:
     for draw in (Weights([1.0, 0.0, 2.0]).draw_distinct, lambda size, g: race(np.array([1.0, 0.0, 2.0]), size, g)):
         with pytest.raises(ValueError, match=r"size = \d draws without replacement"):

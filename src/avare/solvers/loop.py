@@ -13,9 +13,10 @@ from avare._state import generator_from_text, generator_to_text, plain
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
+from avare.samplers.kernels import can_learn
 from avare.schedules import Schedule, constant
 from avare.solvers.interrupt import Interrupt
-from avare.solvers.steps import NEVER, Compiled, Iterates, Plan, advance_plainly
+from avare.solvers.steps import NEVER, Compiled, Iterates, Settings, advance_plainly
 from avare.solvers.trace import COLUMNS, Trace, row, table
 
 StepSize: TypeAlias = Schedule | float | Callable[[int], float]
@@ -85,19 +86,10 @@ class Loop:
         self.status = "finished"
         self.message = ""
         self.rows: list[tuple[float, ...]] = []
-        drawing = sampler._compiled()
-        self._compiled = (
-            Compiled(problem, sampler, self.iterates) if drawing is not None and isinstance(problem, Linear) else None
-        )
-        self._plan = Plan(
-            sampler.n,
-            sampler.replacement,
-            *(drawing[1:] if drawing is not None else (0.0, 0.0, 0.0)),
-            problem.l2,
-            average_from,
-            burn_in,
-            thin,
-        )
+        self._compiled = None
+        if isinstance(problem, Linear) and can_learn(sampler._compiled()) and not sampler.follows_path:
+            self._compiled = Compiled(problem, sampler, self.iterates)
+        self._settings = Settings(problem.l2, average_from, burn_in, thin)
         self._chunk = 1
         self._began = (time.perf_counter(), 0)
         self._drawn = sampler.steps  # at the end
@@ -115,7 +107,7 @@ class Loop:
     @property
     def x(self) -> Vector:
         """The average, where one is being made, or else the iterate."""
-        return self.iterates.mean if self.step > self._plan.average_from else self.iterates.x
+        return self.iterates.mean if self.step > self._settings.average_from else self.iterates.x
 
     def seconds_left(self) -> float:
         """How long the rest will take, evaluations included, if it goes on as it has since it began."""
@@ -124,7 +116,7 @@ class Loop:
 
     def kept(self) -> int:
         """How many iterates have been kept."""
-        return max(0, self.step - self._plan.burn_in) // self._plan.thin
+        return max(0, self.step - self._settings.burn_in) // self._settings.thin
 
     @np.errstate(over="ignore", invalid="ignore")  # what overflows is found, and told as divergence
     def run(self, interrupt: Interrupt, say: Callable[["Loop"], None]) -> None:
@@ -159,9 +151,9 @@ class Loop:
         if self.noise is not None:
             noise = self.noise.standard_normal((count, self.problem.dim))
         if self._compiled is not None:
-            done = self._compiled.advance(self._plan, self.step, sizes, noise)
+            done = self._compiled.advance(self._settings, self.step, sizes, noise)
         else:
-            done = advance_plainly(self.problem, self.sampler, self._plan, self.iterates, self.step, sizes, noise)
+            done = advance_plainly(self.problem, self.sampler, self._settings, self.iterates, self.step, sizes, noise)
         taken = time.perf_counter() - started
         self.step += done
         if count:
@@ -219,9 +211,9 @@ class Loop:
             "mean": mean.copy(),
             "draws": draws[: self.kept()].copy(),
             "rows": np.array(self.rows, dtype=np.float64).reshape(len(self.rows), len(COLUMNS)),
-            "burn_in": self._plan.burn_in,
-            "thin": self._plan.thin,
-            "average_from": self._plan.average_from,
+            "burn_in": self._settings.burn_in,
+            "thin": self._settings.thin,
+            "average_from": self._settings.average_from,
         }
         if self.noise is not None:
             state["noise"] = generator_to_text(self.noise)
@@ -234,9 +226,9 @@ class Loop:
             "format": _FORMAT,
             "dim": self.problem.dim,
             "n": self.problem.n,
-            "burn_in": self._plan.burn_in,
-            "thin": self._plan.thin,
-            "average_from": self._plan.average_from,
+            "burn_in": self._settings.burn_in,
+            "thin": self._settings.thin,
+            "average_from": self._settings.average_from,
         }
         needed = [*expected, "step", "seconds", "x", "mean", "draws", "rows"]
         for key in needed if self.noise is None else [*needed, "noise"]:
@@ -249,7 +241,7 @@ class Loop:
             raise ValueError(f"resume['step'] = {fields['step']}: this run has {self.steps} steps")
         noise = None if self.noise is None else generator_from_text(fields["noise"])
         x, mean = self.problem.vector("resume['x']", fields["x"]), fields["mean"]
-        kept = max(0, int(fields["step"]) - self._plan.burn_in) // self._plan.thin
+        kept = max(0, int(fields["step"]) - self._settings.burn_in) // self._settings.thin
         if mean.shape != self.iterates.mean.shape or fields["draws"].shape != (kept, self.problem.dim):
             raise ValueError("resume holds arrays of other sizes than this run's: it is damaged")
         prefix = "sampler/"

@@ -178,6 +178,11 @@ class Expectations:
         }
 
     @property
+    def arrays(self) -> "_Arrays":
+        """What `draw_with_replacement`, `draw_without_replacement` and `learn` take, inside other kernels. O(1)."""
+        return self._arrays
+
+    @property
     def nbytes(self) -> int:
         """Bytes held by all arrays, used or not. O(1)."""
         return sum(array.nbytes for array in self._arrays)

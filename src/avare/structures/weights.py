@@ -14,23 +14,32 @@ too often, and then rejected once in ten million times.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare._compilation import inlined, kernel
-from avare._randomness import Source, next_uniform, uniform_source
+from avare._randomness import next_uniform, uniform_source
 from avare.structures import buckets as proposals
 from avare.structures.buckets import Buckets
 from avare.structures.cells import CELL_SHIFT
-from avare.structures.race import race
 
 _EXPONENTS = 2048  # of float64, biased
 _HALF_BITS = 26
 _LOW_MASK = (1 << _HALF_BITS) - 1
 _TARGET = 100  # the exponent that the largest weight is proposed with: far from both ends
 _LARGEST_PROPOSAL = 2.0**127
+
+
+class _Arrays(NamedTuple):
+    """Everything the kernels read and write."""
+
+    proposals: Any  # the arrays of a `Buckets` with the scaled weights, rounded up
+    values: NDArray[np.float64]
+    sums: NDArray[np.int64]  # by exponent: sums of the upper and lower halves of the mantissas
+    span: NDArray[np.int64]  # lowest and highest exponent ever used
+    shift: NDArray[np.int64]  # one number: weights are proposed times 2^shift
 
 
 class Weights:
@@ -58,14 +67,15 @@ class Weights:
         self._values = np.array(values, dtype=np.float64)
         self.n = len(self._values)
         self._sums = np.zeros((_EXPONENTS, 2), dtype=np.int64)
-        self._span = np.array([_EXPONENTS, 0], dtype=np.int64)  # lowest and highest exponent ever used
+        self._span = np.array([_EXPONENTS, 0], dtype=np.int64)
         _sum_up(self._sums, self._span, self._values)
-        self._propose_anew()
+        self._shift = np.array([_shift_for(self._values)], dtype=np.int64)
+        self._buckets = Buckets(_raised(self._values, int(self._shift[0])))
 
-    def _propose_anew(self) -> None:
-        largest = float(self._values.max())
-        self._shift = _TARGET - math.frexp(largest)[1] if largest > 0.0 else 0
-        self._buckets = Buckets(_raised(self._values, self._shift))
+    @property
+    def arrays(self) -> _Arrays:
+        """What `draw_mixed`, `draw_without_replacement` and `store` take, inside other kernels. O(1)."""
+        return _Arrays(self._buckets.arrays, self._values, self._sums, self._span, self._shift)
 
     @property
     def values(self) -> NDArray[np.float64]:
@@ -86,52 +96,24 @@ class Weights:
         """Replace some weights; of a repeated index, the last counts. O(1) each."""
         where = np.ascontiguousarray(indices, dtype=np.int64)
         what = np.ascontiguousarray(values, dtype=np.float64)
-        if not _set(self._buckets._arrays, self._values, self._sums, self._span, self._shift, where, what):
-            self._propose_anew()
+        store(self.arrays, where, what)
 
     def draw(self, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Draw indices in proportion to the weights, with replacement. O(size)."""
-        return self.draw_smoothed(size, 0.0, uniform_source(generator))[0]
-
-    def draw_smoothed(
-        self, size: int, share: float, source: Source
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
-        """Draw from the weights mixed with a share of the uniform distribution, with replacement. O(size).
-
-        Returns the indices, the probability of each in the mixture, and which came from the
-        uniform part: all, if no weight is above zero.
-        """
-        indices = np.empty(size, dtype=np.int64)
-        probabilities = np.empty(size, dtype=np.float64)
-        uniform = np.empty(size, dtype=np.bool_)
-        arrays = (self._values, self._sums, self._span)
-        while not _draw(self._buckets._arrays, *arrays, self._shift, share, source, indices, probabilities, uniform):
-            self._propose_anew()  # the largest weights have gone, and the rest are out of scale
-        return indices, probabilities, uniform
+        return _draw(self.arrays, uniform_source(generator), size)
 
     def draw_distinct(self, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Draw distinct indices, one after another, each from what is left.
-
-        What was drawn before is dropped, in O(size), until half of the mass is drawn; the rest
-        comes from a race of exponential times over all that are left, in O(N).
-        """
-        half = 0.5 * self.total
-        drawn = np.empty(0, dtype=np.int64)
-        while len(drawn) < size and self._values[drawn].sum() <= half:
-            wanted = size - len(drawn)
-            drawn = np.concatenate([drawn, self.draw(wanted + wanted // 4 + 8, generator)])  # some to drop
-            drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])[:size]]
-        if len(drawn) < size:
-            left = self._values.copy()
-            left[drawn] = 0.0
-            drawn = np.concatenate([drawn, race(left, size - len(drawn), generator)])
-        return drawn
+        """Draw distinct indices, one after another, each from what is left. O(size)."""
+        indices = np.empty(size, dtype=np.int64)
+        if not draw_without_replacement(self.arrays, uniform_source(generator), indices, np.empty(size)):
+            raise ValueError(f"size = {size} draws without replacement, but fewer weights are above zero")
+        return indices
 
     def state(self) -> dict[str, Any]:
         """All there is to save, as numbers and arrays. O(N)."""
         return {
             "weights_values": self._values.copy(),
-            "weights_shift": self._shift,
+            "weights_shift": int(self._shift[0]),
             "weights_members": self._buckets.state(),
         }
 
@@ -142,7 +124,7 @@ class Weights:
         if values.shape != (n,) or values.dtype != np.float64:
             raise ValueError(f"weights have shape {values.shape} and dtype {values.dtype}: must be {n} float64")
         self = cls(values)
-        self._shift = shift
+        self._shift[0] = shift
         self._buckets = Buckets.from_state(members, n)
         return self
 
@@ -150,9 +132,9 @@ class Weights:
         """Assert every invariant. O(N)."""
         self._buckets.check()
         assert (self._values >= 0.0).all() and np.isfinite(self._values).all(), "a weight is out of range"
-        proposed = Buckets(_raised(self._values, self._shift)).norms()
+        proposed = Buckets(_raised(self._values, int(self._shift[0]))).norms()
         assert np.array_equal(self._buckets.norms(), proposed), "proposals and weights differ"
-        assert (proposed >= np.ldexp(self._values, self._shift)).all(), "a proposal is below its weight"
+        assert (proposed >= np.ldexp(self._values, self._shift[0])).all(), "a proposal is below its weight"
         exact = math.fsum(self._values.tolist())
         assert abs(self.total - exact) <= 1e-14 * exact, "the sum has drifted"
 
@@ -214,38 +196,65 @@ def _raised(values, shift):
 
 
 @kernel
-def _set(arrays, values, sums, span, shift, indices, news):
-    """Replace some weights; return whether they can be proposed at this scale."""
-    raised = np.empty_like(news)
-    highest = 0.0
-    for j in range(len(indices)):
-        _add(sums, span, values[indices[j]], -1)
-        values[indices[j]] = news[j]
-        _add(sums, span, news[j], 1)
-        raised[j] = _raise(news[j], shift)
-        highest = max(highest, raised[j])
-    if highest > _LARGEST_PROPOSAL:
-        return False
-    proposals.store(arrays, indices, raised)
-    return True
+def _shift_for(values):
+    """The shift that brings the largest weight far from both ends."""
+    largest = values.max()
+    return _TARGET - math.frexp(largest)[1] if largest > 0.0 else 0
 
 
 @kernel
-def _draw(arrays, values, sums, span, shift, share, source, indices, probabilities, uniform):
+def _rescale(arrays):
+    """Propose all weights at a scale that suits them. O(N)."""
+    shift = _shift_for(arrays.values)
+    proposals.store(arrays.proposals, np.arange(len(arrays.values)), _raised(arrays.values, shift))
+    arrays.shift[0] = shift
+
+
+@kernel
+def store(arrays, indices, news):
+    """Replace some weights, one after another. O(1) each; O(N) where all must be scaled anew."""
+    raised, shift = np.empty_like(news), int(arrays.shift[0])
+    highest = 0.0
+    for j in range(len(indices)):
+        _add(arrays.sums, arrays.span, arrays.values[indices[j]], -1)
+        arrays.values[indices[j]] = news[j]
+        _add(arrays.sums, arrays.span, news[j], 1)
+        raised[j] = _raise(news[j], shift)
+        highest = max(highest, raised[j])
+    if highest > _LARGEST_PROPOSAL:
+        _rescale(arrays)
+    else:
+        proposals.store(arrays.proposals, indices, raised)
+
+
+@kernel
+def draw_mixed(arrays, share, source, indices, probabilities, uniform):
+    """Draw from the weights mixed with a share of the uniform distribution, with replacement.
+
+    Sets the indices, the probability of each in the mixture, and which came from the uniform
+    part: all, if no weight is above zero.
+    """
+    while not _try_to_draw(arrays, share, source, indices, probabilities, uniform):
+        _rescale(arrays)  # the largest weights have gone, and the rest are out of scale
+
+
+@kernel
+def _try_to_draw(arrays, share, source, indices, probabilities, uniform):
     """Fill in draws from the mixture; return False if most proposals were rejected."""
-    n, size, total = len(values), len(indices), _total(sums, span)
+    values, shift = arrays.values, int(arrays.shift[0])
+    n, size, total = len(values), len(indices), _total(arrays.sums, arrays.span)
     count = 0
     for j in range(size):
         uniform[j] = total == 0.0 or (share > 0.0 and next_uniform(source) < share)
         if not uniform[j]:
             count += 1
     if count > 0:
-        solution = proposals._solve(arrays, 0.0)
+        solution = proposals._solve(arrays.proposals, 0.0)
         threshold, _, first, _, part_count, part_sum = solution
         crossing = (first - 1) >> (CELL_SHIFT - proposals._BIN_SHIFT)
-        mass = proposals._weigh(arrays, crossing, threshold, part_count, part_sum)
+        mass = proposals._weigh(arrays.proposals, crossing, threshold, part_count, part_sum)
         slots, found, masses = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.float64)
-        proposals._propose(arrays, solution, mass, source, slots, found, masses)
+        proposals._propose(arrays.proposals, solution, mass, source, slots, found, masses)
     rejected, k = 0, 0
     for j in range(size):
         if uniform[j]:
@@ -256,7 +265,7 @@ def _draw(arrays, values, sums, span, shift, share, source, indices, probabiliti
                 if rejected > 2 * size + 64:
                     return False
                 proposals._propose(
-                    arrays, solution, mass, source, slots[k : k + 1], found[k : k + 1], masses[k : k + 1]
+                    arrays.proposals, solution, mass, source, slots[k : k + 1], found[k : k + 1], masses[k : k + 1]
                 )
             indices[j] = found[k]
             k += 1
@@ -264,3 +273,50 @@ def _draw(arrays, values, sums, span, shift, share, source, indices, probabiliti
         weight = values[indices[j]] / total if total > 0.0 else 1.0 / n
         probabilities[j] = (1.0 - share) * weight + share / n
     return True
+
+
+@kernel
+def _draw(arrays, source, size):
+    """Draw indices in proportion to the weights, with replacement."""
+    indices = np.empty(size, np.int64)
+    draw_mixed(arrays, 0.0, source, indices, np.empty(size, np.float64), np.empty(size, np.bool_))
+    return indices
+
+
+@kernel
+def draw_without_replacement(arrays, source, indices, probabilities):
+    """Draw distinct indices, and set the probability of each before any draw; return whether there are enough.
+
+    Indices that were drawn before are dropped, until half of the mass is drawn. Then their weights are set to
+    zero, and the same is done with the rest. At the end all weights are as they were.
+    """
+    values, size, total = arrays.values, len(indices), _total(arrays.sums, arrays.span)
+    done, aside = 0, 0
+    while done < size:
+        left, mass = _total(arrays.sums, arrays.span), 0.0
+        if left == 0.0:
+            break
+        while done < size and mass <= 0.5 * left:
+            some = _draw(arrays, source, size - done + (size - done) // 4 + 8)  # some to drop
+            _flip(values, indices[aside:done])
+            for index in some:
+                if done < size and values[index] > 0.0:
+                    indices[done], probabilities[done] = index, values[index]
+                    mass += values[index]
+                    values[index] *= -1.0
+                    done += 1
+            _flip(values, indices[aside:done])
+        if done < size:
+            store(arrays, indices[aside:done], np.zeros(done - aside))
+            aside = done
+    store(arrays, indices[:aside], probabilities[:aside])
+    for j in range(done):
+        probabilities[j] /= total
+    return done == size
+
+
+@inlined
+def _flip(values, indices):
+    """Turn the sign of some weights: it marks them as drawn."""
+    for j in range(len(indices)):
+        values[indices[j]] *= -1.0
