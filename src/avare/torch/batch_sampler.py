@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from avare.torch.visits import Visits
 
 DEFAULT_SAMPLER = "Calibrated"
 """The sampler of `ImportanceLoader` and `AvareBatchSampler` by default. Both build samplers with a lasting floor."""
-Values = ArrayLike | torch.Tensor
+Values: TypeAlias = ArrayLike | torch.Tensor
 InUpdate = Literal["raise", "skip"]
 _FORMAT = 1  # of the state; raise it when the meaning of a field changes
 _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
@@ -66,6 +66,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     Attributes
     ----------
+    sampler
+        The avare sampler: over all examples, or over this rank's part of them.
     ranks
         Which examples and which part of each batch belong to this process.
     cursor
@@ -115,15 +117,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
         if seed is None and isinstance(sampler, str) and self.ranks.mode == "replicated":
             seed = common["_entropy"]
-        self._sampler = _make(self.ranks, sampler, dict(sampler_options or {}), replacement, seed)
+        self.sampler = _make(self.ranks, sampler, dict(sampler_options or {}), replacement, seed)
         self._scale = self.ranks.whole_batch / self.ranks.n
         self._visits = Visits(self.ranks.examples)
         self._fingerprint = 0  # of all batches drawn, in order
-
-    @property
-    def sampler(self) -> Sampler:
-        """The avare sampler: over all examples, or over this rank's part of them."""
-        return self._sampler
 
     @property
     def n(self) -> int:
@@ -178,9 +175,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             self.ranks.refuse()
             raise
         indices, values = self.ranks.gather(indices, values, self._fingerprint)
-        self._sampler._take_in(indices, values)
-        self._sampler._notify()
-        self._visits.report(indices, self._sampler.steps)
+        self.sampler._take_in(indices, values)
+        self.sampler._notify()
+        self._visits.report(indices, self.sampler.steps)
         if self.cursor.keep is not None:
             self.cursor.receive_until(lambda draw: np.array_equal(draw.indices, indices))
 
@@ -193,8 +190,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def measures(self) -> dict[str, float]:
         """Return what `ImportanceLoader.log` writes, by name. O(batch size)."""
-        found = {"gain": self._sampler.gain, "age": self._visits.age, "lag": self._visits.lag}
-        floor = getattr(self._sampler, "floor", None)
+        found = {"gain": self.sampler.gain, "age": self._visits.age, "lag": self._visits.lag}
+        floor = getattr(self.sampler, "floor", None)
         if floor is not None:
             found["floor"] = float(floor)
         if self.cursor.latest is not None:
@@ -221,7 +218,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "visits": torch.from_numpy(self._visits.last.copy()),
             "waiting": self._visits.waiting,
             "fingerprint": self._fingerprint,
-            "sampler": with_tensors(self._sampler.state_dict()),
+            "sampler": with_tensors(self.sampler.state_dict()),
         }
         return {**state, "checksum": _checksum(state)}
 
@@ -238,7 +235,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if stated != found:
             raise ValueError(f"state['checksum'] = {stated!r}, but its contents give {found}: it is damaged")
         fields = with_arrays({key: state[key] for key in _FIELDS})
-        self._sampler.load_state_dict(with_arrays(state["sampler"]))
+        self.sampler.load_state_dict(with_arrays(state["sampler"]))
         self._visits = Visits(self.ranks.examples)
         self._visits.last[:] = fields["visits"]
         self._visits.waiting = fields["waiting"]
@@ -273,14 +270,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         }
 
     def _draw(self) -> Draw:
-        self._sampler.keep(len(self.cursor.ahead) + _LATE)
-        batch = self._sampler.sample()
-        self._visits.draw(batch.indices, self._sampler.steps)
+        self.sampler.keep(len(self.cursor.ahead) + _LATE)
+        batch = self.sampler.sample()
+        self._visits.draw(batch.indices, self.sampler.steps)
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
         return Draw(batch.indices, batch.weights * self._scale)
 
     def _pairs(self, draw: Draw) -> Pairs:
-        """This rank's part of a batch, with indices into the whole dataset; a copy."""
+        """Return a copy of this rank's part of a batch, with indices into the whole dataset."""
         own = self.ranks.own
         return Pairs(draw.indices[own] + self.ranks.offset, draw.weights[own].astype(np.float32))
 
@@ -309,7 +306,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
             raise ValueError(f"{named}{more}: never drawn")
         if self.ranks.mode == "replicated" and len(indices) > self.ranks.batch_size:
-            raise ValueError(f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch size")
+            raise ValueError(
+                f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch size"
+            )
         return indices[kept], values[kept]
 
 
@@ -347,9 +346,7 @@ def _make(
         )
     if ranks.mode == "sharded" and isinstance(seed, int | np.integer):
         seed = np.random.SeedSequence(int(seed), spawn_key=(ranks.rank,))
-    return samplers.build(
-        sampler, examples, draws, replacement=replacement, lasting_floor=True, seed=seed, **options
-    )
+    return samplers.build(sampler, examples, draws, replacement=replacement, lasting_floor=True, seed=seed, **options)
 
 
 def _checksum(state: Mapping[str, Any]) -> int:
@@ -359,13 +356,8 @@ def _checksum(state: Mapping[str, Any]) -> int:
 
 def _are_plain(index: Any, norms: Any) -> bool:
     """Whether these are contiguous arrays of the same length, as they come with a batch on the CPU."""
-    return (
-        isinstance(index, np.ndarray)
-        and isinstance(norms, np.ndarray)
-        and index.dtype == np.int64
-        and norms.dtype in (np.float32, np.float64)
-        and index.ndim == 1
-        and index.shape == norms.shape
-        and index.flags.c_contiguous
-        and norms.flags.c_contiguous
-    )
+    if not (isinstance(index, np.ndarray) and isinstance(norms, np.ndarray)):
+        return False
+    if not (index.dtype == np.int64 and norms.dtype in (np.float32, np.float64)):
+        return False
+    return index.ndim == 1 and index.shape == norms.shape and index.flags.c_contiguous and norms.flags.c_contiguous

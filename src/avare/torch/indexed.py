@@ -70,7 +70,7 @@ class IndexedCollate:
 
     def __call__(self, items: Sequence[tuple[Any, int, float]]) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """Return the batch of the items, their indices and their weights."""
-        return with_tensors(self.apart(items))
+        return as_triple(self.apart(items))
 
     def apart(self, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs]":
         """Do the same with arrays, which are cheaper to send from a worker than small tensors."""
@@ -145,7 +145,7 @@ class Fetched(Sequence[tuple[Any, int, float]]):
         return (collate_fn or default_collate)(list(items) if places is None else [items[place] for place in places])
 
 
-def with_tensors(loaded: tuple[Any, Pairs]) -> tuple[Any, torch.Tensor, torch.Tensor]:
+def as_triple(loaded: tuple[Any, Pairs]) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """Return a batch with its indices and weights as tensors, which share the memory of the arrays."""
     batch, pairs = loaded
     return batch, torch.from_numpy(pairs.indices), torch.from_numpy(pairs.weights)

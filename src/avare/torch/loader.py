@@ -12,7 +12,14 @@ from avare._state import State
 from avare.samplers import Sampler
 from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Values
 from avare.torch.distributed import Mode
-from avare.torch.indexed import Collate, Indexed, IndexedCollate, check_dataset, with_tensors
+from avare.torch.indexed import Collate, Indexed, IndexedCollate, as_triple, check_dataset
+
+_NOT_OURS: dict[str, tuple[bool | None, str]] = {  # options of DataLoader, with the value that changes nothing
+    "batch_sampler": (None, "this loader has its own (yours fits a DataLoader with Indexed and IndexedCollate)"),
+    "shuffle": (False, "batches are drawn at random anyway"),
+    "drop_last": (False, "every batch is full, so there is none to drop"),
+    "in_order": (True, "batches must arrive in the order of their draws, or a state could not say which come next"),
+}
 
 
 class ImportanceLoader(DataLoader[Any]):
@@ -142,7 +149,7 @@ class ImportanceLoader(DataLoader[Any]):
         return self._batches.waiting
 
     def __iter__(self) -> Iterator[Any]:
-        return self._cursor.deliver(super().__iter__, with_tensors)
+        return self._cursor.deliver(super().__iter__, as_triple)
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
@@ -199,19 +206,7 @@ def _check_options(sampler: Any, options: dict[str, Any]) -> None:
             "avare sampler; processes share the draws by distributed=, and Lightning needs "
             "use_distributed_sampler=False"
         )
-    if options.get("batch_sampler") is not None:
-        raise ValueError(
-            "batch_sampler is given: this loader has its own; to use yours, build a DataLoader from Indexed, "
-            "AvareBatchSampler and IndexedCollate"
-        )
-    if options.get("shuffle"):
-        raise ValueError("shuffle = True: batches are drawn at random anyway; leave it out")
-    if options.get("drop_last"):
-        raise ValueError("drop_last = True: every batch is full, so there is none to drop; leave it out")
-    if options.get("in_order", True) is not True:
-        raise ValueError(
-            f"in_order = {options['in_order']!r}: batches must arrive in the order of their draws, or a state could "
-            "not say which are still to come; leave it out"
-        )
-    for name in ("batch_sampler", "shuffle", "drop_last", "in_order"):  # older versions do not know the last
-        options.pop(name, None)
+    for name, (allowed, reason) in _NOT_OURS.items():
+        value = options.pop(name, None)
+        if value is not None and value != allowed:
+            raise ValueError(f"{name} = {value!r}: {reason}; leave it out")

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from avare._state import State
 
@@ -26,15 +25,11 @@ def with_arrays(state: Mapping[str, Any]) -> State:
 
 
 def as_array(values: Any) -> Any:
-    """Return a tensor as an array; return anything else unchanged."""
-    return to_array(values) if isinstance(values, torch.Tensor) else values
-
-
-def to_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a tensor's values, without its gradient; bfloat16, which NumPy does not have, as float32."""
-    values = tensor.detach().cpu()
-    array: NDArray[Any] = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    return array
+    """Return a tensor as an array, bfloat16 as float32; return anything else unchanged."""
+    if not isinstance(values, torch.Tensor):
+        return values
+    tensor = values.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def check_arguments(state: Any, expected: State, fields: Iterable[str], hints: Mapping[str, str] | None = None) -> None:

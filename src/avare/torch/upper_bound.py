@@ -13,7 +13,7 @@ from avare._randomness import Seed
 from avare._state import State, generator_from_text, generator_to_text
 from avare.torch.batch_sampler import InUpdate, Values, check_in_update
 from avare.torch.epoch import Cursor
-from avare.torch.indexed import Collate, Fetched, Pairs, check_dataset, with_tensors
+from avare.torch.indexed import Collate, Fetched, Pairs, as_triple, check_dataset
 from avare.torch.states import as_array, check_arguments
 
 _FORMAT = 1  # of the state; raise it when the meaning of a field changes
@@ -145,7 +145,7 @@ class UpperBoundLoader:
 
     def __iter__(self) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
         """Return the batches of a new epoch or, if a state has just been loaded, the rest of its epoch."""
-        return self._cursor.deliver(lambda: self._cursor.units(self._draw), with_tensors)
+        return self._cursor.deliver(lambda: self._cursor.units(self._draw), as_triple)
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of the last batch; tau learns from them if the batch was uniform.
