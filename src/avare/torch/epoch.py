@@ -29,8 +29,8 @@ draw                               ``drawn + 1``; the unit is appended to ``ahea
 
 So a consumer that asks for an iterator twice, or loads a state, gets the rest of the epoch, and one that
 stops in the middle of an epoch gets a new one. "Over, not started" is a state saved with the last batch of
-an epoch: its rest is empty. `units` and `load` also end all earlier iterations: these raise an error from
-then on, and cannot take units from the new one.
+an epoch: its rest is empty. `units`, `finish` and `load` also end all earlier iterations: these raise an error
+from then on, and cannot take units from a new one.
 
 An example, with epochs of 3 units of which a worker loads one ahead:
 
@@ -146,6 +146,7 @@ class Cursor(Generic[Unit]):
         self.drawn = 0
         self.ahead.clear()
         self._started = False
+        self._iteration += 1
 
     def state(self) -> State:
         """What to save, so that `load` continues here."""
@@ -161,7 +162,9 @@ class Cursor(Generic[Unit]):
     def require(self, iteration: int) -> None:
         """Raise an error if an iteration is not the current one."""
         if iteration != self._iteration:
-            raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot continue")
+            raise RuntimeError(
+                "another iteration has begun, the epoch was finished, or a state was loaded: this one cannot continue"
+            )
 
     def check(self) -> None:
         """Assert all invariants."""
@@ -172,18 +175,20 @@ class Cursor(Generic[Unit]):
         assert self.drawn > 0 or not self._started, self.state()
 
     def _units(self, draw: Callable[[], Unit], iteration: int) -> Iterator[Unit]:
-        for unit in list(self.ahead):
+        again = deque(self.ahead)
+        while True:
             self.require(iteration)
-            self._started |= self.keep is not None
-            yield unit
-        while self.length is None or self.drawn < self.length:
-            self.require(iteration)
-            unit = draw()
-            self.drawn += 1
-            self.ahead.append(unit)
+            if again:
+                unit = again.popleft()
+            elif self.drawn == self.length:
+                return
+            else:
+                unit = draw()
+                self.drawn += 1
+                self.ahead.append(unit)
             if self.keep is not None:
                 self._started = True
-                if len(self.ahead) > self.keep:
+                while len(self.ahead) > self.keep:
                     self.ahead.popleft()
             yield unit
 
