@@ -12,7 +12,7 @@ from avare._state import State
 from avare.batch import Batch, weigh
 from avare.samplers.base import Sampler
 from avare.samplers.registry import register
-from avare.structures.newton import newton_step
+from avare.simplex import newton_step
 from avare.structures.weights import Weights
 
 _METRIC = 0.1  # the metric at the start, times the identity
