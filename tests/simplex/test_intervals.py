@@ -6,8 +6,7 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
-from avare.simplex import groups, intervals, newton
-from avare.simplex import safest, widened
+from avare.simplex import groups, intervals, newton, safest, widened
 
 compiled = not numba.config.DISABLE_JIT
 Vector = NDArray[np.float64]

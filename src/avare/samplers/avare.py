@@ -12,7 +12,7 @@ from avare._state import State
 from avare.batch import Batch, weigh
 from avare.samplers.base import Drawing, Sampler
 from avare.samplers.registry import register
-from avare.structures import Buckets, OrderTree, Structure
+from avare.structures import Buckets, OrderTree
 
 
 @register()
@@ -94,7 +94,7 @@ class Avare(Sampler):
         self.structure = structure
         kind = _STRUCTURES[structure]
         if initial_norms is None:
-            self._memory: Structure = kind.zeros(self.n)
+            self._memory: Buckets | OrderTree = kind.zeros(self.n)
         else:
             norms = validation.nonnegative("initial_norms", initial_norms)
             validation.same_length("initial_norms", len(norms), "n", self.n)
@@ -115,7 +115,7 @@ class Avare(Sampler):
 
     def _draw(self) -> Batch:
         indices, probabilities = self._memory.draw(
-            self.floor, self.batch_size, replacement=self.replacement, source=self._source
+            self.batch_size, replacement=self.replacement, source=self._source, floor=self.floor
         )
         return Batch(indices, weigh(probabilities, self.replacement), probabilities)
 
@@ -137,10 +137,10 @@ class Avare(Sampler):
         }
 
     def _state(self) -> State:
-        return {"memory": self._memory.state()}
+        return self._memory.state()
 
     def _restore(self, state: State) -> None:
-        self._memory = _STRUCTURES[self.structure].from_state(state["memory"], self.n)
+        self._memory = _STRUCTURES[self.structure].from_state(state, self.n)
 
 
 _STRUCTURES: dict[str, type[Buckets] | type[OrderTree]] = {"buckets": Buckets, "order_tree": OrderTree}

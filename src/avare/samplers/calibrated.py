@@ -142,12 +142,12 @@ class Calibrated(Sampler):
 
     def _draw(self) -> Batch:
         indices, probabilities = self._memory.draw(
-            self.floor, self.batch_size, replacement=self.replacement, source=self._source
+            self.batch_size, replacement=self.replacement, source=self._source, floor=self.floor
         )
         return Batch(indices, weigh(probabilities, self.replacement), probabilities)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        self._memory.learn(indices, norms, keep=self._decay ** (len(indices) / self.batch_size))
+        self._memory.replace(indices, norms, keep=self._decay ** (len(indices) / self.batch_size))
 
     def _arguments(self) -> State:
         return {

@@ -114,7 +114,7 @@ class Mabs(Smoothed):
             self._reference = float(self._log_weights[indices].max())
             self._weights.reset(np.exp(self._log_weights - self._reference))
         else:
-            self._weights.set(indices, weights)
+            self._weights.replace(indices, weights)
 
     def _notify(self) -> None:
         self._limits.notify()

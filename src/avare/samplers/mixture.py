@@ -141,7 +141,7 @@ class Mixture(Sampler):
         sums = np.cumsum(self._mixture)
         chosen = int(np.searchsorted(sums, self._generator.random() * sums[-1], side="right"))
         if chosen < len(self._components):
-            indices = self._components[chosen].draw(self.batch_size, self._generator)
+            indices, _ = self._components[chosen].draw(self.batch_size, replacement=True, source=self._source)
         else:
             indices = self._generator.integers(self.n, size=self.batch_size)
         probabilities = self._mixture @ self._by_component(indices)

@@ -85,7 +85,7 @@ class Srg(Smoothed):
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         refreshed = self._awaited[indices]
-        self._weights.set(indices[refreshed], np.minimum(norms[refreshed], LARGEST_NORM))
+        self._weights.replace(indices[refreshed], np.minimum(norms[refreshed], LARGEST_NORM))
         self._awaited[indices] = False
 
     def _arguments(self) -> State:

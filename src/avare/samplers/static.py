@@ -86,9 +86,7 @@ class Static(Sampler):
         return self._weights.probabilities()
 
     def _draw(self) -> Batch:
-        draw = self._weights.draw if self.replacement else self._weights.draw_distinct
-        indices = draw(self.batch_size, self._generator)
-        probabilities = self._weights.values[indices] / self._weights.total
+        indices, probabilities = self._weights.draw(self.batch_size, replacement=self.replacement, source=self._source)
         return Batch(indices, weigh(probabilities, self.replacement), probabilities)
 
     def _arguments(self) -> State:

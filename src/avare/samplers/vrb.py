@@ -97,7 +97,7 @@ class Vrb(Smoothed):
         if self._limits.observe(self._steps * self.batch_size, norms):
             self._tune()
         else:
-            self._weights.set(indices, weights)
+            self._weights.replace(indices, weights)
 
     def _notify(self) -> None:
         self._limits.notify()
