@@ -4,10 +4,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from avare.experiments.content import Column, Figure, Panel, Section, Table
 
 import avare
-from avare.experiments import Experiment, Fields, Record, Request, Result, Stage, Stages, Summary, Task, obtain, together
-from avare.experiments.content import Column, Figure, Panel, Section, Table
+from avare.experiments import (
+    Experiment,
+    Fields,
+    Record,
+    Request,
+    Result,
+    Stage,
+    Stages,
+    Summary,
+    Task,
+    obtain,
+    together,
+)
 from avare.plotting import Chart, Curve
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare.structures.groups import split
+from avare.simplex import split
 from avare.structures.race import race
 from avare.structures.weights import Weights
 from laws import FALSE_ALARM, chi_square, ordered_samples

@@ -13,7 +13,7 @@ from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
-from avare.structures import Buckets, OrderTree, Structure
+from avare.structures import Buckets, OrderTree
 from avare.structures.buckets import draw_with_replacement, draw_without_replacement, store
 
 
@@ -101,7 +101,7 @@ class Avare(Remembering):
             seed=seed,
         )
 
-    def _remember(self, norms: NDArray[np.float64] | None) -> Structure:
+    def _remember(self, norms: NDArray[np.float64] | None) -> Buckets | OrderTree:
         kind = _STRUCTURES[self.structure]
         return kind.zeros(self.n) if norms is None else kind(norms)
 
@@ -109,7 +109,7 @@ class Avare(Remembering):
         if self._compiled() is not None:
             return super()._draw()
         indices, probabilities = self._memory.draw(
-            self.floor, self.batch_size, replacement=self.replacement, source=self._source
+            self.batch_size, replacement=self.replacement, source=self._source, floor=self.floor
         )
         return Batch(indices, weigh(probabilities, self.replacement), probabilities)
 
@@ -125,10 +125,10 @@ class Avare(Remembering):
         return {**super()._arguments(), "structure": self.structure}
 
     def _state(self) -> State:
-        return {"memory": self._memory.state()}
+        return self._memory.state()
 
     def _restore(self, state: State) -> None:
-        self._memory = _STRUCTURES[self.structure].from_state(state["memory"], self.n)
+        self._memory = _STRUCTURES[self.structure].from_state(state, self.n)
 
 
 _STRUCTURES: dict[str, type[Buckets] | type[OrderTree]] = {"buckets": Buckets, "order_tree": OrderTree}

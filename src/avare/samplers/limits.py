@@ -55,7 +55,9 @@ class Limits:
             self.bound *= 2.0
         if self.horizon != before[0] and self._horizon_stated:
             self._horizon_stated = False
-            self._messages.append(f"horizon = {before[0]} draws is exceeded: {self._name} continues with {self.horizon}")
+            self._messages.append(
+                f"horizon = {before[0]} draws is exceeded: {self._name} continues with {self.horizon}"
+            )
         if self.bound != before[1] and self._bound_stated:
             self._bound_stated = False
             self._messages.append(

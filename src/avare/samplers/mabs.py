@@ -117,7 +117,7 @@ class Mabs(Limited, Smoothed):
             self._reference = float(self._log_weights[indices].max())
             self._weights.reset(np.exp(self._log_weights - self._reference))
         else:
-            self._weights.set(indices, weights)
+            self._weights.replace(indices, weights)
 
     def _arguments(self) -> State:
         return {**super()._arguments(), "eta": self.eta}

@@ -12,7 +12,7 @@ from avare._state import State
 from avare.batch import Batch, weigh
 from avare.samplers.base import Sampler
 from avare.samplers.registry import register
-from avare.structures.newton import newton_step
+from avare.simplex import newton_step
 from avare.structures.weights import Weights
 
 _METRIC = 0.1  # times the identity: the metric at the start
@@ -140,7 +140,7 @@ class Mixture(Sampler):
         sums = np.cumsum(self._mixture)
         chosen = int(np.searchsorted(sums, self._generator.random() * sums[-1], side="right"))
         if chosen < len(self._components):
-            indices = self._components[chosen].draw(self.batch_size, self._generator)
+            indices, _ = self._components[chosen].draw(self.batch_size, replacement=True, source=self._source)
         else:
             indices = self._generator.integers(self.n, size=self.batch_size)
         probabilities = self._mixture @ self._by_component(indices)

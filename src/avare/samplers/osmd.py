@@ -96,7 +96,7 @@ class Osmd(Limited):
         return self._distribution.probabilities()
 
     def _draw(self) -> Batch:
-        indices, probabilities = self._distribution.draw(self.batch_size, self._generator)
+        indices, probabilities = self._distribution.draw(self.batch_size, replacement=True, source=self._source)
         self._drawn_with[indices] = probabilities
         return Batch(indices, weigh(probabilities, self.replacement), probabilities)
 

@@ -12,7 +12,7 @@ from avare._state import State
 from avare.batch import Batch, weigh
 from avare.samplers.base import Sampler, one_per_example
 from avare.samplers.registry import register
-from avare.structures.intervals import safest, widened
+from avare.simplex import safest, widened
 from avare.structures.race import draw
 
 _UNIFORM = 1e-12  # the share of the uniform distribution

@@ -11,7 +11,7 @@ from avare._state import State
 from avare.batch import weigh_into
 from avare.samplers.base import Sampler
 from avare.samplers.kernels import register_kernels
-from avare.structures.weights import Weights, draw_mixed
+from avare.structures.weights import Weights, draw_smoothed_into
 
 
 class Smoothed(Sampler):
@@ -70,7 +70,7 @@ class SmoothedState(NamedTuple):
 def draw_smoothed(state, source, indices, probabilities, weights):
     """Draw a batch; return which draws came from the uniform part."""
     uniform = np.empty(len(indices), dtype=np.bool_)
-    draw_mixed(state.weights, state.share, source, indices, probabilities, uniform)
+    draw_smoothed_into(state.weights, state.share, source, indices, probabilities, uniform)
     for j in range(len(indices)):
         state.drawn_with[indices[j]] = probabilities[j]
     weigh_into(weights, probabilities, True)

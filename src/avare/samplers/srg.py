@@ -12,8 +12,8 @@ from avare._state import State
 from avare.samplers.kernels import register_kernels
 from avare.samplers.limits import LARGEST_NORM
 from avare.samplers.registry import register
-from avare.samplers.smoothed import Smoothed, SmoothedState, draw_smoothed
-from avare.structures.weights import store
+from avare.samplers.smoothed import Smoothed, draw_smoothed
+from avare.structures.weights import set_weights
 
 
 @register()
@@ -121,7 +121,7 @@ def _learn(state, indices, norms):
         if state.awaited[indices[j]]:
             refreshed[count], values[count] = indices[j], min(norms[j], LARGEST_NORM)
             count += 1
-    store(state.mixture.weights, refreshed[:count], values[:count])
+    set_weights(state.mixture.weights, refreshed[:count], values[:count])
     for j in range(len(indices)):
         state.awaited[indices[j]] = False
 

@@ -14,7 +14,7 @@ from avare.batch import weigh_into
 from avare.samplers.base import Sampler, one_per_example
 from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
-from avare.structures.weights import Weights, draw_mixed, draw_without_replacement
+from avare.structures.weights import Weights, draw_smoothed_into, draw_without_replacement
 
 
 @register(example=lambda n: {"smoothness": 1.0 + np.arange(n) % 5})
@@ -80,7 +80,9 @@ class Static(Sampler):
         share = constants / constants.max()
         p = (1.0 - self.uniform) * (share / share.sum()) + self.uniform / self.n
         if not self.replacement and np.count_nonzero(p) < self.batch_size:
-            raise ValueError(f"batch_size = {batch_size}: only {np.count_nonzero(p)} examples have a probability above 0")
+            raise ValueError(
+                f"batch_size = {batch_size}: only {np.count_nonzero(p)} examples have a probability above 0"
+            )
         self._weights = Weights(p)
 
     def _probabilities(self) -> NDArray[np.float64]:
@@ -113,7 +115,7 @@ class StaticState(NamedTuple):
 def _draw(state, step, source, indices, probabilities, weights):
     if state.replacement:
         uniform = np.empty(len(indices), dtype=np.bool_)
-        draw_mixed(state.weights, 0.0, source, indices, probabilities, uniform)
+        draw_smoothed_into(state.weights, 0.0, source, indices, probabilities, uniform)
     else:
         draw_without_replacement(state.weights, source, indices, probabilities)
     weigh_into(weights, probabilities, state.replacement)

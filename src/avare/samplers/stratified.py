@@ -9,8 +9,7 @@ from avare._state import State
 from avare.batch import Batch
 from avare.samplers.base import Sampler
 from avare.samplers.registry import register
-from avare.simplex import minimize_variance
-from avare.structures.groups import arrange, split
+from avare.simplex import arrange, minimize_variance, split
 
 
 @register()

@@ -100,7 +100,7 @@ class Vrb(Limited, Smoothed):
         if self._limits.observe(self._steps * self.batch_size, norms):
             self._tune()
         else:
-            self._weights.set(indices, weights)
+            self._weights.replace(indices, weights)
 
     def _state(self) -> State:
         return {**super()._state(), "costs": self._costs.copy(), "gamma": self._gamma}
