@@ -73,7 +73,6 @@ class ByType:
 
     def version(self, kind: type) -> Callable[[Callable[..., Any]], Any]:
         """Declare the compiled version for a type."""
-
         # Numba names what it compiles after the types' names and fields, and would link one version for both types.
         if any(other is not kind and other.__name__ == kind.__name__ for other in self._versions):
             kind.__name__ += f"_{len(self._versions)}"

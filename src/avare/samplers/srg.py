@@ -12,7 +12,7 @@ from avare._state import State
 from avare.samplers.kernels import register_kernels
 from avare.samplers.limits import LARGEST_NORM
 from avare.samplers.registry import register
-from avare.samplers.smoothed import Smoothed, SmoothedState, draw_smoothed
+from avare.samplers.smoothed import Smoothed, draw_smoothed
 from avare.structures.weights import store
 
 
@@ -101,7 +101,7 @@ class Srg(Smoothed):
 class SrgState(NamedTuple):
     """What the kernels of `Srg` read and write."""
 
-    mixture: Any  # SmoothedState
+    mixture: Any  # `SmoothedState`
     awaited: NDArray[np.bool_]
 
 
