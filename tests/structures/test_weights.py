@@ -67,7 +67,7 @@ def test_distinct_draws(start: list[float], how: str) -> None:
 def test_distinct_draws_leave_the_weights_as_they_were(start: list[float]) -> None:
     # Each of the second is nearly all of the mass that is left: its order is certain, but for 1e-100.
     weights, generator = Weights(start), np.random.default_rng(6)
-    some = np.count_nonzero(start)
+    some = int(np.count_nonzero(start))
     for _ in range(20):
         drawn = weights.draw_distinct(some, generator)
         assert sorted(drawn.tolist()) == np.flatnonzero(start).tolist()

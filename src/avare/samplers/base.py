@@ -192,7 +192,7 @@ class Sampler(ABC):
         expected = self._arguments()
         for key in ("format", "sampler", *expected, "checksum", *_SHARED_FIELDS):
             if key not in fields:
-                raise ValueError(f"state has no {key!r}: it is damaged, or not the state of a sampler")
+                raise ValueError(f"state lacks {key!r}: it is damaged, or not the state of a sampler")
         if fields["format"] != _FORMAT:
             raise ValueError(f"state['format'] = {fields['format']!r}: this version of avare reads {_FORMAT}")
         for key, own in {"sampler": type(self).__name__, **expected}.items():

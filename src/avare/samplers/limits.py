@@ -1,7 +1,7 @@
 """What the theory of some samplers needs in advance: the number of draws, and a bound on the norms."""
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,7 @@ class Limits:
         if self.horizon != before[0] and self._horizon_stated:
             self._horizon_stated = False
             self._messages.append(
-                f"horizon = {before[0]} draws is exceeded: {self._name} continues with {self.horizon}"
+                f"horizon = {before[0]} is exceeded: {self._name} continues with {self.horizon} draws"
             )
         if self.bound != before[1] and self._bound_stated:
             self._bound_stated = False
@@ -92,7 +92,7 @@ class Limits:
 class Limited(Sampler):
     """A sampler that is tuned by a horizon and a bound on the norms."""
 
-    takes = ("horizon", "bound")
+    takes: ClassVar[tuple[str, ...]] = ("horizon", "bound")
 
     def __init__(
         self,

@@ -84,13 +84,7 @@ class Mabs(Limited, Smoothed):
         seed: Seed = None,
     ) -> None:
         super().__init__(
-            n,
-            batch_size,
-            replacement=replacement,
-            horizon=horizon,
-            bound=bound,
-            keep_limits=keep_limits,
-            seed=seed,
+            n, batch_size, replacement=replacement, horizon=horizon, bound=bound, keep_limits=keep_limits, seed=seed
         )
         self.eta = validation.number("eta", eta, above=0.0, at_most=1.0)
         self._share = self.eta

@@ -101,7 +101,7 @@ class Srg(Smoothed):
 class SrgState(NamedTuple):
     """What the kernels of `Srg` read and write."""
 
-    mixture: Any  # SmoothedState
+    mixture: Any  # `SmoothedState`
     awaited: NDArray[np.bool_]
 
 

@@ -79,10 +79,9 @@ class Static(Sampler):
         self._smoothness_checksum = zlib.crc32(constants.view(np.uint8).data)
         share = constants / constants.max()
         p = (1.0 - self.uniform) * (share / share.sum()) + self.uniform / self.n
-        if not self.replacement and np.count_nonzero(p) < self.batch_size:
-            raise ValueError(
-                f"batch_size = {batch_size}: only {np.count_nonzero(p)} examples have a probability above 0"
-            )
+        possible = np.count_nonzero(p)
+        if not self.replacement and possible < self.batch_size:
+            raise ValueError(f"batch_size = {batch_size}: only {possible} examples have a probability above 0")
         self._weights = Weights(p)
 
     def _probabilities(self) -> NDArray[np.float64]:

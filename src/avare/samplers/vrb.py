@@ -78,13 +78,7 @@ class Vrb(Limited, Smoothed):
         seed: Seed = None,
     ) -> None:
         super().__init__(
-            n,
-            batch_size,
-            replacement=replacement,
-            horizon=horizon,
-            bound=bound,
-            keep_limits=keep_limits,
-            seed=seed,
+            n, batch_size, replacement=replacement, horizon=horizon, bound=bound, keep_limits=keep_limits, seed=seed
         )
         self._costs = np.zeros(self.n)
         self._tune()
