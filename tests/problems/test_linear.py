@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from avare import diagnostics, problems
-from avare.problems import linear, rows
+from avare.problems import linear, matrix
 from plain_losses import CURVATURES, LOSSES, Array, Plain, make, targets
 
 every_loss = pytest.mark.parametrize("name", LOSSES)
@@ -69,7 +69,7 @@ def check_batch(
 def test_rows_wider_than_a_tile(name: str, bias: bool) -> None:
     if numba.config.DISABLE_JIT:
         pytest.skip("minutes without compiled code; the compiled run tests it")
-    n, width = 6, rows._TILE + 9  # four rows at once, and two by themselves
+    n, width = 6, matrix._TILE + 9  # four rows at once, and two by themselves
     X, y, generator = example(name, n, width, seed=3)
     check_sums(make(name, X / 10.0, y, l2=0.3, bias=bias), Plain(name, X / 10.0, y, l2=0.3, bias=bias), generator)
 
@@ -354,7 +354,7 @@ def test_other_numbers_are_converted(dtype: type, sparse: bool) -> None:
 def test_x_is_not_copied(kind: str, dtype: type) -> None:
     X, y, _ = example("LeastSquares")
     given = IN_PLACE[kind](X.astype(dtype))
-    rows = problems.LeastSquares(given, y, bias=True)._model.rows
+    rows = problems.LeastSquares(given, y, bias=True)._model.matrix
     if kind.startswith("CSR"):
         assert rows.sparse is not None and rows.dense is None
         assert np.shares_memory(rows.sparse.values, given.data) and rows.sparse.values.dtype == dtype
