@@ -111,21 +111,21 @@ class Linear(Problem):
 
     def scratch(self) -> Scratch:
         """Allocate the arrays that kernels overwrite."""
-        block = (BLOCK, self.width if self._model.matrix.sparse is None else 0)
+        width = self.width if self._model.matrix.sparse is None else 0
         outputs = (BLOCK, self.outputs)
-        return Scratch(np.empty(block), np.empty(outputs), np.empty(outputs), np.empty(BLOCK))
+        return Scratch(np.empty((BLOCK, width)), np.empty(outputs), np.empty(outputs), np.empty(BLOCK))
 
-    def _chunks(self) -> Iterator[NDArray[np.int64]]:
-        return (np.arange(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK))
+    def _chunks(self) -> Iterator[slice]:
+        return (slice(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK))
 
     def _outputs(self, coefficients: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
         """Yield outputs and squared lengths of one chunk of examples after another, in arrays that are used again."""
         scratch, most = self.scratch().rows, min(_CHUNK, self.n)
         outputs, squares = np.empty((most, len(coefficients))), np.empty(most)
-        for indices in self._chunks():
-            size = len(indices)
+        for part in self._chunks():
+            indices = _indices(part)
             outputs_into(self._model.matrix, coefficients, indices, outputs, squares, scratch)
-            yield slice(int(indices[0]), int(indices[0]) + size), outputs[:size], squares[:size]
+            yield part, outputs[: len(indices)], squares[: len(indices)]
 
     def _evaluated(self, x: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
         """Yield losses and norms of one chunk of examples after another, in arrays that are used again."""
@@ -161,10 +161,10 @@ class Linear(Problem):
     def _gradient(self, x: Vector) -> Vector:
         coefficients, scratch = self.coefficients(x), self.scratch()
         ones, norms = np.ones(_CHUNK), np.empty(_CHUNK)
-        part, total = np.empty((self.outputs, self.width)), np.zeros(self.dim)
-        for indices in self._chunks():
-            add_gradients(self._model, coefficients, indices, ones, part, norms, scratch)
-            total += part.ravel()
+        gradient, total = np.empty((self.outputs, self.width)), np.zeros(self.dim)
+        for part in self._chunks():
+            add_gradients(self._model, coefficients, _indices(part), ones, gradient, norms, scratch)
+            total += gradient.ravel()
         return total
 
     def _batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
@@ -176,10 +176,10 @@ class Linear(Problem):
         """Return the second derivative of f at x times a direction, the l2 term included. O(size of X)."""
         coefficients, towards = self.coefficients(x), self.vector("direction", direction)
         directions, scratch = self.coefficients(towards), self.scratch()
-        part, total = np.empty((self.outputs, self.width)), self.l2 * towards
-        for indices in self._chunks():
-            _curve(self._model, coefficients, directions, indices, part, scratch)
-            total += part.ravel()
+        product, total = np.empty((self.outputs, self.width)), self.l2 * towards
+        for part in self._chunks():
+            _curve(self._model, coefficients, directions, _indices(part), product, scratch)
+            total += product.ravel()
         return total
 
     def gram(self, x: ArrayLike) -> Vector:
@@ -203,6 +203,10 @@ class Linear(Problem):
     @abstractmethod
     def _loss(self) -> Any:
         """Return the parameters of the loss: a ``NamedTuple`` whose kernels are registered."""
+
+
+def _indices(part: slice) -> NDArray[np.int64]:
+    return np.arange(part.start, part.stop)
 
 
 def _total(parts: Iterable[float]) -> float:
