@@ -242,8 +242,8 @@ def draw(axis: Any, chart: Chart, styles: Mapping[str, Style]) -> None:
         tops += [mean, np.where(shown, top, np.nan)]
     if chart.log_x:
         axis.set_xscale("log")
-    if chart.curves:
-        _fit(axis, np.concatenate(means), np.concatenate(tops), log=chart.log_y)
+    if chart.curves or chart.draw is None:
+        _fit(axis, np.concatenate([np.zeros(0), *means]), np.concatenate([np.zeros(0), *tops]), log=chart.log_y)
         axis.margins(x=0.02)
     if chart.draw is not None:
         chart.draw(axis)

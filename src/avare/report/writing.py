@@ -15,7 +15,7 @@ from avare.experiments.base import RUNS, Summary
 from avare.experiments.content import Panel, Section
 from avare.experiments.records import RecordError, Result, count, mapping_in, merged, spent
 from avare.experiments.store import Skipped, Store, canonical, remove_left_overs, write_whole
-from avare.plotting import styles_of
+from avare.plotting import Chart, styles_of
 from avare.report import page
 from avare.report.charts import render
 from avare.report.tables import as_csv, as_markdown
@@ -34,6 +34,13 @@ class Contents:
     summaries: Mapping[str, Summary]  # by the name of the experiment
     shown: tuple[Result, ...]
     skipped: tuple[Skipped, ...]
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts of figures and panels."""
+        rows = [row for each in self.summaries.values() for figure in each.figures.values() for row in figure.rows]
+        panels = [panel for each in self.summaries.values() for panel in each.panels]
+        return [chart for charts in (*rows, *(panel.charts for panel in panels)) for chart in charts]
 
 
 def write(
@@ -68,30 +75,32 @@ def write(
     contents = gather(store, validation.integer("runs", runs, at_least=1))
     for each in contents.skipped:
         say(f"{each}; skipped")
-    folder = Path(out)
+    folder, styles = Path(out), styles_of(contents.charts)
     index = folder / "index.html"
-    summaries = contents.summaries.values()
-    charts = [chart for each in summaries for figure in each.figures.values() for row in figure.rows for chart in row]
-    styles = styles_of([*charts, *(chart for each in summaries for panel in each.panels for chart in panel.charts)])
-    files: dict[Path, bytes] = {}
-    for summary in summaries:
+    texts: dict[Path, str] = {}
+    for summary in contents.summaries.values():
         for name, table in summary.tables.items():
-            files[folder / "tables" / f"{name}.csv"] = as_csv(table).encode()
-            files[folder / "tables" / f"{name}.md"] = as_markdown(table).encode()
-    text = json.dumps(_numbers(contents), indent=1, ensure_ascii=False, allow_nan=False)
-    files[folder / "numbers.json"] = f"{text}\n".encode()
-    files[index] = page.render(panels_of(contents), styles, lead=_lead(contents), notices=_notices(contents)).encode()
+            texts[folder / "tables" / f"{name}.csv"] = as_csv(table)
+            texts[folder / "tables" / f"{name}.md"] = as_markdown(table)
+    numbers = json.dumps(_numbers(contents), indent=1, ensure_ascii=False, allow_nan=False)
+    texts |= {folder / "numbers.json": f"{numbers}\n", index: page_of(contents)}
     with _writing_into(folder):
         for place in (folder, folder / "figures", folder / "tables"):
             place.mkdir(parents=True, exist_ok=True)
             remove_left_overs(place)
-        for summary in summaries:
+        for summary in contents.summaries.values():
             for name, figure in summary.figures.items():
                 for ending, content in render(figure, styles).items():
                     write_whole(folder / "figures" / f"{name}.{ending}", content)
-        for path, content in files.items():
-            write_whole(path, content)
+        for path, text in texts.items():
+            write_whole(path, text.encode())
     return index
+
+
+def page_of(contents: Contents) -> str:
+    """Return the page."""
+    styles = styles_of(contents.charts)
+    return page.render(panels_of(contents), styles, lead=_lead(contents), notices=_notices(contents))
 
 
 def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:

@@ -161,7 +161,8 @@ def theory_panel(growths: Sequence[Growth]) -> Panel:
 
 
 def _chart(growths: Sequence[Growth]) -> Chart:
-    curves = [curve for each in growths for curve in (each.curve, *guides(each))]
+    shown = [each for each in growths if np.any(each.curve.mean > 0)]  # which a log axis can show
+    curves = [curve for each in shown for curve in (each.curve, *guides(each))]
     return Chart("Cumulative dynamic regret", "Steps T", tuple(curves), log_x=True, log_y=True)
 
 
