@@ -218,7 +218,9 @@ def _upper_bound(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batche
         seed=spec["seed"],
         **spec["loader"].get("options", {}),
     )
-    return Batches(loader, _endless(loader), lambda norms: pooled_gain(norms, loader.pool_size) if loader.active else 1.0)
+    return Batches(
+        loader, _endless(loader), lambda norms: pooled_gain(norms, loader.pool_size) if loader.active else 1.0
+    )
 
 
 def _remembering(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
