@@ -1,4 +1,4 @@
-"""The experiment on nets: does importance sampling help to train small neural networks?
+"""The experiment on nets: loaders that draw by importance, on small neural networks.
 
 `plan` says what to run, `training` does one run, `results` takes runs together, and `tables` and
 `figures` show them.

@@ -61,19 +61,11 @@ _MARK = {"markersize": 5.5, "markeredgewidth": 0.9, "zorder": 3.0}
 _ALONG = {"epochs": "Epochs", "seconds": "Seconds of training"}
 
 
-class _Measure(NamedTuple):
-    """How a measure is shown: in which words, times what, and from which checkpoint on."""
-
-    words: str
-    factor: float = 1.0
-    first: int = 0
-
-
-_MEASURES = {
-    "loss": _Measure("Training loss"),
-    "gain": _Measure("Gain realised"),
-    "test_error": _Measure("Test error, %", 100.0, 1),
-    "calibration_error": _Measure("Calibration error, octaves", first=1),
+_MEASURES = {  # title, factor, and the first checkpoint that is shown
+    "loss": ("Training loss", 1.0, 0),
+    "gain": ("Gain realised", 1.0, 0),
+    "test_error": ("Test error, %", 100.0, 1),
+    "calibration_error": ("Calibration error, octaves", 1.0, 1),
 }
 
 
@@ -207,49 +199,60 @@ class NetCharts:
         """Return the final test error of all settings against their training loss."""
         charts = []
         for model, net in self._models("best").items():
-            dots = [
-                (group.last("loss"), 100.0 * group.last("test_error"), self.styles[group["sampler"]])
-                for group in self.nets.of("best", model=model)
-            ]
+            groups = self.nets.of("best", model=model)
+            dots = [(g.last("loss"), 100.0 * g.last("test_error"), self.styles[g["sampler"]]) for g in groups]
             draw = partial(_draw_scatter, dots=dots)
             charts.append(Chart(net, "Training loss at the end", y_title="Test error at the end, %", draw=draw))
         return tuple(charts)
 
     def _step_times(self) -> tuple[Chart, ...]:
-        """Return the time of a step, a line per sampler, for the two smallest batch sizes."""
+        """Return the time of a step by sampler, for the two smallest batch sizes."""
         sizes = sorted({group["batch_size"] for group in self.nets.of("best")})[:2]
-        charts = []
-        for model, net in self._models("best").items():
-            dots = []
-            for place, label in enumerate(self.nets.samplers):
-                for size, filled in zip(sizes, (True, False), strict=False):
-                    groups = self.nets.of("best", model=model, sampler=label, batch_size=size)
-                    times = [each for group in groups if math.isfinite(each := 1e3 * group.step_seconds)]
-                    if times:
-                        dots.append(_Dot(place, float(np.mean(times)), math.nan, self.styles[label], filled))
-            labels = self.nets.samplers if not charts else [""] * len(self.nets.samplers)
-            words = [f"batches of {size}" for size in sizes]
-            draw = partial(_draw_dots, labels=labels, dots=dots, words=words, log=False)
-            charts.append(Chart(net, "Milliseconds per step", draw=draw))
-        return tuple(charts)
+
+        def times(model: str, label: str, which: int) -> list[tuple[float, float]]:
+            groups = self.nets.of("best", model=model, sampler=label, batch_size=sizes[which])
+            found = [each for group in groups if math.isfinite(each := 1e3 * group.step_seconds)]
+            return [(float(np.mean(found)), math.nan)] if found else []
+
+        words = [f"batches of {size}" for size in sizes]
+        return self._dots("best", "Milliseconds per step", self.nets.samplers, words, times, log=False)
 
     def _ends(self) -> list[tuple[Chart, ...]]:
-        """Return final loss and gain of variants, a line per variant, at both step sizes."""
-        rows = []
-        for measure, title in (("loss", "Training loss at the end"), ("gain", "Gain realised at the end")):
-            charts: list[Chart] = []
-            for model, net in self._models("parts").items():
-                dots = []
-                for place, label in enumerate(self._composed):
-                    style = self.styles[_FAMILIES.get(label.split(",")[0], label)]
-                    for level, filled in zip(LEVELS, (True, False), strict=True):
-                        for group in self.nets.of("parts", model=model, sampler=label, level=level):
-                            dots.append(_Dot(place, group.last(measure), group.error(measure), style, filled))
-                labels = self._composed if not charts else [""] * len(self._composed)
-                draw = partial(_draw_dots, labels=labels, dots=dots, words=list(LEVELS.values()), log=True)
-                charts.append(Chart(net, title, draw=draw))
-            rows.append(tuple(charts))
-        return rows
+        """Return final loss and gain of variants, at both step sizes."""
+        levels = list(LEVELS)
+
+        def ends(measure: str, model: str, label: str, which: int) -> list[tuple[float, float]]:
+            groups = self.nets.of("parts", model=model, sampler=label, level=levels[which])
+            return [(group.last(measure), group.error(measure)) for group in groups]
+
+        return [
+            self._dots("parts", title, self._composed, list(LEVELS.values()), partial(ends, measure), log=True)
+            for measure, title in (("loss", "Training loss at the end"), ("gain", "Gain realised at the end"))
+        ]
+
+    def _dots(
+        self,
+        part: str,
+        title: str,
+        labels: Sequence[str],
+        words: Sequence[str],
+        values: Callable[[str, str, int], list[tuple[float, float]]],
+        *,
+        log: bool,
+    ) -> tuple[Chart, ...]:
+        """Return a chart per net with a line per label, and in it the values of each word with their errors."""
+        charts: list[Chart] = []
+        for model, net in self._models(part).items():
+            dots = [
+                _Dot(place, value, error, self.styles[_FAMILIES.get(label.split(",")[0], label)], filled=which == 0)
+                for place, label in enumerate(labels)
+                for which in range(len(words))
+                for value, error in values(model, label, which)
+            ]
+            named = [""] * len(labels) if charts else labels  # once, at the left
+            draw = partial(_draw_dots, labels=named, dots=dots, words=words, log=log)
+            charts.append(Chart(net, title, draw=draw))
+        return tuple(charts)
 
     def _models(self, part: str) -> dict[str, str]:
         return {model: net for model, net in self.nets.models.items() if self.nets.of(part, model=model)}

@@ -4,12 +4,12 @@ First a grid of step sizes; then each sampler with its best ones, which the reco
 determine; then variants of `Calibrated`, to see which of its parts matter.
 """
 
-import itertools
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, resources
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +26,19 @@ REVISION = 1  # of what a run computes; raise it when the numbers change, so tha
 OPTIMISERS = {"sgd": "SGD", "momentum": "Momentum", "adamw": "AdamW"}
 """The optimisers, and how they are written."""
 RULES = ("constant", "decreasing")
-PARTS = {"grid": "grid", "best": "best settings", "parts": "parts"}
-"""The parts of a plan, in the order in which they are run, and how they are written."""
+PARTS = ("grid", "best", "parts")
+"""The parts of a plan, in the order in which they are run."""
 ADDED_TIMES: Mapping[str, tuple[str, ...]] = {"DataLoader": (), "UpperBound": ("importance", "pool")}
 """The loaders that draw without a sampler, and which of the plan's times they add to a step."""
 _SHUFFLE = 0  # the seed of the choice of rows
+_CELL = ("model", "sampler", "optimiser", "batch_size", "rule", "step", "seed", "level")
 _EXTENT = ("seeds", "checkpoints", "test_every")
-_KEYS = {
-    "": ("samplers", "optimisers", "batch_sizes", "rules", "models", "sizes", "grid", "best"),
+_KEYS = {  # that a plan must have, by its tables
+    "models": ("examples", "tested", "grid_epochs", "epochs"),
     "grid": _EXTENT,
     "best": _EXTENT,
     "parts": (*_EXTENT, "models", "batch_sizes", "optimiser", "of", "aggressive", "samplers"),
 }
-_MODEL_KEYS = ("examples", "tested", "grid_epochs", "epochs")
-Chosen = dict[tuple[str, str, str, int], tuple[str, float]]
-"""Rule and step size, by net, sampler, optimiser and batch size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +131,10 @@ def net_stages(plan: NetPlan, folder: str | None = None, *, jobs: int = 1, progr
     seconds = math.fsum(cost.seconds for cost in costs) / jobs
     about = f", about {duration(seconds)} if none is stored" if seconds > 0.0 else ""
     note = f"nets: {sum(cost.runs for cost in costs)} runs in all{about}"
-    grid = yield Stage(f"nets: {PARTS['grid']}", grid_tasks(plan, data), note)
-    yield Stage(f"nets: {PARTS['best']}", best_tasks(plan, data, grid))
-    parts = part_tasks(plan, data, grid)
-    if parts:
-        yield Stage(f"nets: {PARTS['parts']}", parts)
+    grid = yield Stage("nets: grid", grid_tasks(plan, data), note)
+    yield Stage("nets: best settings", best_tasks(plan, data, grid))
+    if "parts" in plan.wanted:
+        yield Stage("nets: parts", part_tasks(plan, data, grid))
 
 
 def load(plan: NetPlan, folder: str | None = None, *, progress: bool = False) -> dict[str, Data]:
@@ -175,34 +172,23 @@ def load(plan: NetPlan, folder: str | None = None, *, progress: bool = False) ->
 def grid_tasks(plan: NetPlan, data: Mapping[str, Data]) -> list[Task]:
     """Return the runs of every sampler with every setting, for a few epochs."""
     wanted, grid = plan.wanted, plan.wanted["grid"]
-    settings = list(itertools.product(wanted["optimisers"], wanted["batch_sizes"], wanted["rules"]))
-    return _tasks(
-        plan,
-        data,
-        "grid",
-        (
-            {"model": model, "sampler": sampler, "seed": seed, **_setting(optimiser, batch_size, rule, step)}
-            for model, sampler in itertools.product(plan.models, wanted["samplers"])
-            for seed in grid.get("more_seeds", {}).get(sampler, grid["seeds"])
-            for optimiser, batch_size, rule in settings
-            for step in wanted["sizes"][optimiser]
-        ),
-    )
+    cells = [
+        (*cell, step, seed)
+        for cell in product(
+            plan.models, wanted["samplers"], wanted["optimisers"], wanted["batch_sizes"], wanted["rules"]
+        )
+        for step in wanted["sizes"][cell[2]]
+        for seed in grid.get("more_seeds", {}).get(cell[1], grid["seeds"])
+    ]
+    return _tasks(plan, data, "grid", cells)
 
 
 def best_tasks(plan: NetPlan, data: Mapping[str, Data], grid: Sequence[Record]) -> list[Task]:
     """Return the runs of every sampler, optimiser and batch size with the step sizes that were best on the grid."""
     wanted, best = plan.wanted, chosen(plan, grid)
-    cells = itertools.product(plan.models, wanted["samplers"], wanted["optimisers"], wanted["batch_sizes"])
-    return _tasks(
-        plan,
-        data,
-        "best",
-        (
-            {"model": cell[0], "sampler": cell[1], "seed": seed, **_setting(*cell[2:], *best[cell])}
-            for seed, cell in itertools.product(wanted["best"]["seeds"], cells)
-        ),
-    )
+    settings = product(plan.models, wanted["samplers"], wanted["optimisers"], wanted["batch_sizes"])
+    cells = [(*cell, *best[cell], seed) for cell, seed in product(settings, wanted["best"]["seeds"])]
+    return _tasks(plan, data, "best", cells)
 
 
 def part_tasks(plan: NetPlan, data: Mapping[str, Data], grid: Sequence[Record]) -> list[Task]:
@@ -211,32 +197,24 @@ def part_tasks(plan: NetPlan, data: Mapping[str, Data], grid: Sequence[Record]) 
     if parts is None:
         return []
     best, optimiser = chosen(plan, grid, rules=("constant",)), parts["optimiser"]
-    return _tasks(
-        plan,
-        data,
-        "parts",
-        (
-            {
-                "model": model,
-                "sampler": sampler,
-                "seed": seed,
-                "level": level,
-                **_setting(optimiser, size, "constant", factor * best[model, parts["of"], optimiser, size][1]),
-            }
-            for model, size in itertools.product(parts["models"], parts["batch_sizes"])
-            for level, factor in (("best", 1.0), ("aggressive", parts["aggressive"]))
-            for seed, sampler in itertools.product(parts["seeds"], parts["samplers"])
-        ),
-    )
+    levels = {"best": 1.0, "aggressive": parts["aggressive"]}
+    cells = []
+    for model, size, level in product(parts["models"], parts["batch_sizes"], levels):
+        rule, step = best[model, parts["of"], optimiser, size]
+        for sampler, seed in product(parts["samplers"], parts["seeds"]):
+            cells.append((model, sampler, optimiser, size, rule, levels[level] * step, seed, level))
+    return _tasks(plan, data, "parts", cells)
 
 
-def chosen(plan: NetPlan, grid: Sequence[Record], *, rules: Sequence[str] | None = None) -> Chosen:
-    """Return the rule and the step size with the least final training loss.
+def chosen(
+    plan: NetPlan, grid: Sequence[Record], *, rules: Sequence[str] = RULES
+) -> dict[tuple[str, str, str, int], tuple[str, float]]:
+    """Return the rule and the step size with the least final training loss, by the first keys of a cell.
 
     One seed decides, the same for all. If no run has a finite loss, it is the smallest step size.
     """
     seed = plan.wanted["grid"]["seeds"][0]
-    allowed = [rule for rule in plan.wanted["rules"] if rules is None or rule in rules]
+    allowed = {*rules} & {*plan.wanted["rules"]}
     losses: dict[tuple[str, str, str, int], list[tuple[float, int, float, str]]] = {}
     for record in grid:
         spec = record["spec"]
@@ -261,14 +239,11 @@ def loader_of(sampler: Mapping[str, Any], n: int) -> dict[str, Any]:
     return {**rest, "options": options}
 
 
-def _setting(optimiser: str, batch_size: int, rule: str, step: float) -> dict[str, Any]:
-    return {"optimiser": optimiser, "batch_size": batch_size, "rule": rule, "step": float(step)}
-
-
-def _tasks(plan: NetPlan, data: Mapping[str, Data], part: str, cells: Iterable[dict[str, Any]]) -> list[Task]:
+def _tasks(plan: NetPlan, data: Mapping[str, Data], part: str, cells: Iterable[tuple[Any, ...]]) -> list[Task]:
     """Return the runs of a part, the longest first, so that no worker starts a long one at the end."""
     tasks = []
-    for cell in cells:
+    for values in cells:
+        cell = dict(zip(_CELL, values, strict=False))  # only variants have a level
         model = cell["model"]
         sizes, network = plan.models[model], plan.networks[model]
         spec = {
@@ -285,6 +260,7 @@ def _tasks(plan: NetPlan, data: Mapping[str, Data], part: str, cells: Iterable[d
             "test_every": plan.wanted[part]["test_every"],
             "revision": REVISION,
             **cell,
+            "step": float(cell["step"]),
         }
         tasks.append(Task(spec, data[model]))
     return sorted(tasks, key=lambda task: -seconds_of(plan, task.spec))
@@ -313,7 +289,7 @@ def estimate(plan: NetPlan) -> list[Cost]:
     grid = grid_tasks(plan, data)
     # The time does not depend on which step sizes are the best.
     records = [{"spec": task.spec, "trace": {"loss": [1.0]}} for task in grid]
-    costs: dict[tuple[str, str], list[float]] = {cell: [] for cell in itertools.product(PARTS, plan.models)}
+    costs: dict[tuple[str, str], list[float]] = {cell: [] for cell in product(PARTS, plan.models)}
     for task in (*grid, *best_tasks(plan, data, records), *part_tasks(plan, data, records)):
         costs[task.spec["part"], task.spec["model"]].append(seconds_of(plan, task.spec))
     return [Cost(*cell, len(seconds), math.fsum(seconds)) for cell, seconds in costs.items() if seconds]
@@ -340,33 +316,30 @@ def seconds_of(plan: NetPlan, spec: Spec) -> float:
 def check_plan(plan: NetPlan, name: str) -> None:
     """Refuse a plan with missing or unknown words; ``name`` is for the error."""
     wanted = plan.wanted
-    tables = {table: wanted[table] if table else wanted for table in _KEYS if not table or table in wanted}
-    missing = [(table, key) for table, found in tables.items() for key in _KEYS[table] if key not in found]
-    missing += [
-        (f"models.{m}", key) for m, sizes in wanted.get("models", {}).items() for key in _MODEL_KEYS if key not in sizes
-    ]
-    for table, key in missing:
-        raise ValueError(f"{name}{f': {table}' if table else ''}: lacks {key}")
-    parts = wanted.get("parts", {"samplers": [], "models": [], "batch_sizes": []})
-    used = [*wanted["samplers"], *parts["samplers"]]
-    allowed: list[tuple[str, Sequence[Any], Iterable[Any]]] = [
-        ("models", list(plan.models), plan.networks),
-        ("parts.models", parts["models"], plan.models),
+    parts: Mapping[str, Any] = wanted.get("parts", {})
+    for place, table, keys in (
+        ("", wanted, ("samplers", "optimisers", "batch_sizes", "rules", "models", "sizes", "grid", "best")),
+        *((f": {part}", wanted[part], _KEYS[part]) for part in PARTS if part in wanted),
+        *((f": models.{model}", sizes, _KEYS["models"]) for model, sizes in wanted.get("models", {}).items()),
+    ):
+        for key in keys:
+            if key not in table:
+                raise ValueError(f"{name}{place}: lacks {key}")
+    used = [*wanted["samplers"], *parts.get("samplers", ())]
+    kinds = {label: plan.samplers.get(label, {}).get("kind") for label in used}
+    for key, values, known in (
+        ("models", plan.models, plan.networks),
         ("samplers", used, plan.samplers),
         ("optimisers", wanted["optimisers"], OPTIMISERS),
         ("rules", wanted["rules"], RULES),
         ("sizes", wanted["optimisers"], wanted["sizes"]),
-        ("parts.batch_sizes", parts["batch_sizes"], wanted["batch_sizes"]),
-    ]
-    kinds = (*ADDED_TIMES, *names())
-    allowed += [(f"samplers.{each}.kind", [plan.samplers.get(each, {}).get("kind")], kinds) for each in used]
-    if parts["models"]:
-        allowed += [
-            ("parts.of", [parts["of"]], wanted["samplers"]),
-            ("parts.optimiser", [parts["optimiser"]], wanted["optimisers"]),
-            ("rules, for parts", ["constant"], wanted["rules"]),
-        ]
-    for key, values, known in allowed:
+        *((f"samplers.{label}.kind", [kind], (*ADDED_TIMES, *names())) for label, kind in kinds.items()),
+        ("parts.models", parts.get("models", ()), plan.models),
+        ("parts.batch_sizes", parts.get("batch_sizes", ()), wanted["batch_sizes"]),
+        ("parts.of", [parts["of"]] if parts else (), wanted["samplers"]),
+        ("parts.optimiser", [parts["optimiser"]] if parts else (), wanted["optimisers"]),
+        ("rules, for parts", ["constant"] if parts else (), wanted["rules"]),
+    ):
         for value in values:
             if value not in known:
                 raise ValueError(f"{name}: {key} = {value!r}: must be among {', '.join(map(str, known))}")

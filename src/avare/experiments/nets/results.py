@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,37 +22,21 @@ SAMPLERS = (DEFAULT, "Avare", "Avare, √norm", "Srg", "UpperBound", UNIFORM)
 # Keys of a spec that must be the same for runs to be compared: on one net, and in one part of the plan.
 _SETUP = ("data_digest", "network", "examples", "tested", "revision")
 _EXTENT = ("epochs", "checkpoints", "test_every")
-# Within a cell, runs of an older plan must not be shown as settings of the same sampler: on the grid, its
-# options must be the same; elsewhere also the step size, which is the best one, or a multiple of it.
-_CELLS = {"grid": ("sampler",)}
-_CELL = ("sampler", "optimiser", "batch_size", "level")
-_SAME = {"grid": ("loader",)}
-_SAME_STEP = ("loader", "rule", "step")
+# In each cell of a part, some keys must be the same too, or runs of an older plan would be shown as settings of the
+# same sampler: its options, and, except on the grid, the step size, which is the best one or a multiple of it.
+_CELLS = {"grid": (("sampler",), ("loader",))}
+_CELL = ("sampler", "optimiser", "batch_size", "level"), ("loader", "rule", "step")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeedGroup:
-    """The runs of one sampler with one setting.
-
-    Parameters
-    ----------
-    spec
-        What the runs have in common; ``group["sampler"]`` is its value, "" if there is none.
-    seeds
-        One per run.
-    epochs
-        The checkpoints.
-    runs
-        By measure: a row per run, NaN where there is no number.
-    diverged
-        How many runs diverged.
-    """
+    """The runs of one sampler with one setting; ``group[key]`` is a value of their common spec, or ""."""
 
     spec: Mapping[str, Any]
     seeds: tuple[int, ...]
-    epochs: NDArray[np.float64]
-    runs: Mapping[str, NDArray[np.float64]]
-    diverged: int
+    epochs: NDArray[np.float64]  # at the checkpoints
+    runs: Mapping[str, NDArray[np.float64]]  # by measure: a row per run, NaN where there is no number
+    diverged: int  # how many runs
 
     def __getitem__(self, key: str) -> Any:
         return self.spec.get(key, "")
@@ -94,24 +79,12 @@ class SeedGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetResults:
-    """All that a store has of nets.
-
-    Parameters
-    ----------
-    groups
-        Those that are shown.
-    records
-        How many runs they have.
-    left_out
-        How many runs have other data, nets or settings than those shown.
-    seconds
-        The time of all runs shown, steps and evaluations.
-    """
+    """All that a store has of nets."""
 
     groups: tuple[SeedGroup, ...]
-    records: int
-    left_out: int
-    seconds: float
+    records: int  # runs that are shown
+    left_out: int  # runs with other data, nets or settings than those shown
+    seconds: float  # of all runs shown, steps and evaluations
 
     @property
     def models(self) -> dict[str, str]:
@@ -148,15 +121,17 @@ def gather(results: Sequence[Result]) -> NetResults | None:
     if not shown:
         return None
     kept: list[Result] = []
-    for _, of_model in together(shown, lambda result: result.spec["model"]):
-        for part, of_part in together(_most(of_model, _SETUP), lambda result: result.spec["part"]):
-            cell = _CELLS.get(part, _CELL)
-            for _, members in together(_most(of_part, _EXTENT), lambda result, cell=cell: _values(result, cell)):
-                kept += _most(members, _SAME.get(part, _SAME_STEP))
+    for _, of_model in together(shown, partial(_values, keys=("model",))):
+        for (part,), of_part in together(_most(of_model, _SETUP), partial(_values, keys=("part",))):
+            cell, same = _CELLS.get(part, _CELL)
+            for _, members in together(_most(of_part, _EXTENT), partial(_values, keys=cell)):
+                kept += _most(members, same)
+    order = {"model": read_plan().networks, "part": PARTS, "level": (), "sampler": SAMPLERS, "optimiser": OPTIMISERS}
     groups = [_group(members) for _, members in together(kept, lambda result: {**result.spec, "seed": None})]
-    known = list(read_plan().networks)
+    groups.sort(key=lambda group: (group["batch_size"], group["rule"], group["step"]))
+    groups.sort(key=lambda group: [rank(group[key], known) for key, known in order.items()])
     return NetResults(
-        groups=tuple(sorted(groups, key=lambda group: _order(group, known))),
+        groups=tuple(groups),
         records=len(kept),
         left_out=len(shown) - len(kept),
         seconds=math.fsum(value for result in kept for value in result.seconds.values() if math.isfinite(value)),
@@ -201,21 +176,8 @@ def _most(results: Sequence[Result], keys: Sequence[str]) -> list[Result]:
         work = max(result.spec["examples"] * result.spec["epochs"] for result in members)
         return len(members), work, max(str(result.where.get("date", "")) for result in members), canonical(values)
 
-    return max(together(results, lambda result: _values(result, keys)), key=size)[1]
+    return max(together(results, partial(_values, keys=keys)), key=size)[1]
 
 
 def _values(result: Result, keys: Sequence[str]) -> list[Any]:
     return [result.spec.get(key) for key in keys]
-
-
-def _order(group: SeedGroup, models: Sequence[str]) -> tuple[Any, ...]:
-    return (
-        rank(group["model"], models),
-        rank(group["part"], PARTS),
-        group["level"],
-        rank(group["sampler"], SAMPLERS),
-        rank(group["optimiser"], OPTIMISERS),
-        group["batch_size"],
-        group["rule"],
-        group["step"],
-    )

@@ -1,6 +1,8 @@
 """Tables of the runs on nets."""
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from avare.experiments.content import Column, Table
@@ -10,22 +12,23 @@ from avare.experiments.records import number
 
 _NET = Column("net", "net")
 _SAMPLER = Column("sampler", "sampler")
-_ENDS = (
-    Column("optimiser", "optimiser"),
-    Column("batch_size", "batch", "integer"),
-    Column("rule", "steps"),
-    Column("step", "step size", "digits"),
-    Column("runs", "runs", "integer"),
-    Column("diverged", "diverged", "integer"),
-    Column("loss", "training loss", "digits"),
-    Column("loss_error", "", "detail"),
-    Column("test_error", "test error", "percent"),
-    Column("test_error_error", "", "detail"),
-    Column("gain", "gain", "number"),
-    Column("possible", "possible", "number"),
-    Column("calibration_error", "calibration error, octaves", "number"),
-    Column("milliseconds", "ms per step", "digits"),
-)
+_ENDS: dict[Column, Callable[[SeedGroup], object]] = {
+    Column("optimiser", "optimiser"): lambda group: OPTIMISERS.get(group["optimiser"], group["optimiser"]),
+    Column("batch_size", "batch", "integer"): lambda group: group["batch_size"],
+    Column("rule", "steps"): lambda group: group["rule"],
+    Column("step", "step size", "digits"): lambda group: group["step"],
+    Column("runs", "runs", "integer"): lambda group: len(group.seeds),
+    Column("diverged", "diverged", "integer"): lambda group: group.diverged,
+    Column("loss", "training loss", "digits"): lambda group: group.last("loss"),
+    Column("loss_error", "", "detail"): lambda group: group.error("loss"),
+    Column("test_error", "test error", "percent"): lambda group: group.last("test_error"),
+    Column("test_error_error", "", "detail"): lambda group: group.error("test_error"),
+    Column("gain", "gain", "number"): lambda group: group.last("gain"),
+    Column("possible", "possible", "number"): lambda group: group.last("possible"),
+    Column("calibration_error", "calibration error, octaves", "number"): lambda group: group.last("calibration_error"),
+    Column("milliseconds", "ms per step", "digits"): lambda group: 1e3 * group.step_seconds,
+}
+_ROW = ("model", "sampler", "optimiser", "batch_size", "rule", "step", "epochs")
 
 
 def net_tables(nets: NetResults) -> dict[str, Table]:
@@ -101,37 +104,17 @@ def to_uniform(group: SeedGroup, uniform: SeedGroup | None) -> tuple[float, floa
     )
 
 
-def best_rows(nets: NetResults | None) -> list[dict[str, Any]]:
+def best_rows(nets: NetResults) -> list[dict[str, Any]]:
     """Return each sampler at its best setting, as JSON values; also samplers whose runs all diverged."""
     rows = []
-    for model in nets.models if nets else ():
-        for sampler in nets.samplers:
-            groups = nets.of("best", model=model, sampler=sampler)
-            group = nets.best(model, sampler) or next(iter(groups), None)
-            if group:
-                keys = ("optimiser", "batch_size", "rule", "step", "epochs")
-                measures = ("loss", "test_error", "gain", "possible", "seconds")
-                rows.append(
-                    {"model": model, "sampler": sampler, **{key: group[key] for key in keys}, "runs": len(group.seeds)}
-                )
-                rows[-1] |= {measure: number(group.last(measure)) for measure in measures}
+    for model, sampler in itertools.product(nets.models, nets.samplers):
+        groups = nets.of("best", model=model, sampler=sampler)
+        if groups:
+            group = nets.best(model, sampler) or groups[0]
+            ends = {key: number(group.last(key)) for key in ("loss", "test_error", "gain", "possible", "seconds")}
+            rows.append({**{key: group[key] for key in _ROW}, "runs": len(group.seeds), **ends})
     return rows
 
 
-def _ends(group: SeedGroup) -> tuple[object, ...]:
-    return (
-        OPTIMISERS.get(group["optimiser"], group["optimiser"]),
-        group["batch_size"],
-        group["rule"],
-        group["step"],
-        len(group.seeds),
-        group.diverged,
-        group.last("loss"),
-        group.error("loss"),
-        group.last("test_error"),
-        group.error("test_error"),
-        group.last("gain"),
-        group.last("possible"),
-        group.last("calibration_error"),
-        1e3 * group.step_seconds,
-    )
+def _ends(group: SeedGroup) -> list[object]:
+    return [value(group) for value in _ENDS.values()]

@@ -5,7 +5,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,13 +35,18 @@ def train(spec: Spec, X: NDArray[np.float32], y: NDArray[np.int64]) -> Record:
 
     The first ``spec["examples"]`` rows are for training, the others for testing.
     """
-    with _one_thread(), torch.random.fork_rng(devices=[]):
-        data = Split(spec, X, y)
-        kind = (spec["model"], str(spec["loader"]), spec["optimiser"], spec["batch_size"])
-        if kind not in _warm:  # keep compilation out of the timings
-            Training(spec, data).advance(_WARM_UP)
-            _warm.add(kind)
-        return _follow(Training(spec, data), spec)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            data = Split(spec, X, y)
+            kind = (spec["model"], str(spec["loader"]), spec["optimiser"], spec["batch_size"])
+            if kind not in _warm:  # keep compilation out of the timings
+                Training(spec, data).advance(_WARM_UP)
+                _warm.add(kind)
+            return _follow(Training(spec, data), spec)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _follow(training: "Training", spec: Spec) -> Record:
@@ -167,27 +171,16 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Endless batches ``(rows, labels), index, weight`` of one of the loaders that are compared.
-
-    Parameters
-    ----------
-    loader
-        Gives the batches of an epoch.
-    endless
-        Gives the batches of all epochs; index and weight are None for uniform batches.
-    gain_of
-        Maps the true norms of all examples to the gain of the next draw: uniform's cost over that of the draw.
-    sampler
-        What remembers norms, if anything does.
-    root
-        Whether to report the square roots of the norms.
-    """
+    """One of the loaders that are compared."""
 
     loader: Any
     endless: Iterator[tuple[tuple[Tensor, Tensor], Tensor | None, Tensor | None]]
+    """Gives ``(rows, labels), index, weight``; index and weight are None for uniform batches."""
     gain_of: Callable[[NDArray[np.float64]], float]
+    """Maps the true norms of all examples to the gain of the next draw: uniform's cost over that of the draw."""
     sampler: Sampler | None = None
     root: bool = False
+    """Whether to report the square roots of the norms."""
 
     def update(self, index: Tensor, norms: Tensor) -> None:
         """Report norms, or their square roots, to the loader."""
@@ -340,13 +333,3 @@ _EXPECTATIONS: dict[Any, Callable[[Any, bool], tuple[NDArray[np.int64], NDArray[
     Calibrated: _calibrated,
     Avare: _remembered,
 }
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
