@@ -1,10 +1,15 @@
 """What an experiment shows, as plain data: tables, figures and the tabs of a page. `avare.report` writes them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from avare.plotting import Chart
+
+_NOTHING = "–"
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+ANSWERS = {True: "yes", False: "no"}
 
 
 class Column(NamedTuple):
@@ -25,6 +30,45 @@ class Column(NamedTuple):
     name: str
     heading: str
     kind: str = "text"
+
+    def text(self, value: Any) -> str:
+        """Write a value for readers.
+
+        >>> Column("gain", "gain", "ratio").text(1.23456), Column("share", "share", "percent").text(0.5)
+        ('1.235', '50.00 %')
+        """
+        if absent(value):
+            return _NOTHING
+        if isinstance(value, str):
+            return value
+        if self.kind == "answer":
+            return ANSWERS[value]
+        if self.kind == "integer":
+            return f"{value:,.0f}".replace(",", "\u202f")
+        if self.kind == "percent":
+            return f"{100.0 * value:.2f} %"
+        if self.kind == "digits":
+            return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 or value == 0.0 else power(value)
+        if self.kind == "seconds":
+            return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+        if self.kind == "power" or abs(value) >= 1000.0:
+            return power(value)
+        return f"{value:.{3 if self.kind == 'ratio' else 2}f}".replace("-", "−")
+
+
+def absent(value: Any) -> bool:
+    """Return whether a cell is empty: None, "" or a number that is not finite."""
+    return value is None or value == "" or (isinstance(value, float) and not math.isfinite(value))
+
+
+def power(value: float) -> str:
+    """Write a number with a power of ten.
+
+    >>> power(1.69e10).split()[2], power(0.002).split()[2]
+    ('10¹⁰', '10⁻³')
+    """
+    digits, exponent = f"{value:.2e}".split("e")
+    return f"{digits} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}".replace("-", "−")
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,19 @@ def short(value: Any, most: int = 24) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def spent(steps: float, evaluation: float) -> str:
+    """Say how many seconds runs took.
+
+    >>> spent(30.0, 10.0)
+    '30 in steps, 10 in evaluation (25 %)'
+    """
+    total = steps + evaluation
+    if not math.isfinite(total):
+        return "not known"
+    share = f" ({100.0 * evaluation / total:.0f} %)" if total > 0.0 else ""
+    return f"{steps:.0f} in steps, {evaluation:.0f} in evaluation{share}"
+
+
 # --- numbers for JSON -----------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 """Which experiments there are, by name."""
 
+import warnings
+from functools import cache
 from importlib.metadata import entry_points
 
 from avare.experiments.base import Experiment
@@ -8,21 +10,19 @@ GROUP = "avare.experiments"
 """The group of entry points by which other packages add experiments."""
 
 _EXPERIMENTS: dict[str, Experiment] = {}
-_loaded: set[str] = set()  # entry points
 
 
-def register(experiment: Experiment) -> Experiment:
-    """Add an experiment to the command and the report; return it.
+def register(experiment: Experiment) -> None:
+    """Add an experiment to the command and the report; replace the one of the same name.
 
-    A package that is installed can do without: an entry point of the group ``avare.experiments`` that names the
-    instance is found by itself.
+    An installed package need not call it: an entry point of the group ``avare.experiments`` that names an instance
+    is found.
     """
+    owners = _owners()
     for kind in experiment.kinds:
-        owner = _EXPERIMENTS.get(_owners().get(kind, ""))
-        if owner is not None and owner.name != experiment.name:
-            raise ValueError(f"kind = {kind!r}: belongs to the experiment {owner.name}")
+        if owners.get(kind, experiment.name) != experiment.name:
+            raise ValueError(f"kind = {kind!r}: belongs to the experiment {owners[kind]}")
     _EXPERIMENTS[experiment.name] = experiment
-    return experiment
 
 
 def names() -> list[str]:
@@ -31,10 +31,7 @@ def names() -> list[str]:
     >>> names()[:3]
     ['paper', 'compare', 'nets']
     """
-    for point in entry_points(group=GROUP):
-        if point.value not in _loaded:
-            register(point.load())
-            _loaded.add(point.value)
+    _find_others()
     return list(_EXPERIMENTS)
 
 
@@ -52,7 +49,7 @@ def get(name: str) -> Experiment:
 
 def of_kind(kind: object) -> Experiment:
     """Return the experiment whose records have this ``spec["experiment"]``."""
-    names()
+    _find_others()
     owners = _owners()
     if not isinstance(kind, str) or kind not in owners:
         raise ValueError(f"spec['experiment'] = {kind!r}: must be one of {', '.join(owners)}")
@@ -61,3 +58,13 @@ def of_kind(kind: object) -> Experiment:
 
 def _owners() -> dict[str, str]:
     return {kind: each.name for each in _EXPERIMENTS.values() for kind in each.kinds}
+
+
+@cache
+def _find_others() -> None:
+    """Register what other packages bring; one that cannot be loaded is left out, with a warning."""
+    for point in entry_points(group=GROUP):
+        try:
+            register(point.load())
+        except Exception as error:
+            warnings.warn(f"the experiment {point.name} ({point.value}) cannot be loaded: {error!r}", stacklevel=3)
