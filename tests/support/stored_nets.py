@@ -79,7 +79,7 @@ def net_run(
             "model": model,
             "dataset": model.split("-")[0],
             "data_digest": model,
-            "network": {"kind": "mlp"},
+            "network": {"kind": model.split("-")[-1]},
             "examples": 1600,
             "tested": 100,
             "sampler": sampler,

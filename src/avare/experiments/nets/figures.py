@@ -264,7 +264,7 @@ def _final_loss(nets: NetResults, model: str) -> Curve | None:
     if uniform is None:
         return None
     level = np.full(2, uniform.last("loss"))
-    return Curve("", uniform.epochs[[0, -1]], level, style=Style(GREY, "dot", ""), guide=True)
+    return Curve("", uniform.epochs[[0, -1]], level, style=Style(GREY, "dot", "o"), guide=True)
 
 
 def _possible(nets: NetResults, model: str) -> Curve | None:
@@ -272,7 +272,7 @@ def _possible(nets: NetResults, model: str) -> Curve | None:
     group = nets.best(model, DEFAULT)
     if group is None:
         return None
-    style = Style(GREY, "dashdot", "")
+    style = Style(GREY, "dashdot", "o")
     return Curve(f"possible, with {DEFAULT}", group.epochs, group.mean("possible"), style=style, guide=True)
 
 
