@@ -190,7 +190,7 @@ class NetCharts:
                         lost += [(step, style.colour) for step in x[np.isnan(y)].tolist()]
                 steps = sorted({group["step"] for group in self.nets.of("grid", **wanted)})
                 draw = partial(_draw_steps, steps=steps, lost=lost, dashes=dashes)
-                y_title = f"{OPTIMISERS.get(optimiser, optimiser)}: training loss"
+                y_title = f"Final loss, {OPTIMISERS.get(optimiser, optimiser)}"
                 charts.append(Chart(net, "Step size", tuple(curves), y_title, log_x=True, log_y=True, draw=draw))
             rows.append(tuple(charts))
         return rows
