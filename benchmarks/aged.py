@@ -21,7 +21,10 @@ from avare.batch import Batch, weigh
 from avare.experiments import Plan, Store, read_plan, run_nets
 from avare.samplers import Sampler, register
 
-VARIANTS = {"by norm": {"kind": "Aged", "options": {"ages": 1}}, "by norm and age": {"kind": "Aged", "options": {"ages": 6}}}
+VARIANTS = {
+    "by norm": {"kind": "Aged", "options": {"ages": 1}},
+    "by norm and age": {"kind": "Aged", "options": {"ages": 6}},
+}
 """As a plan describes samplers: the same prototype with cells by norm alone, and by norm and age."""
 COMPARED = "Calibrated"
 _AN_OCTAVE = 8  # cells
@@ -71,7 +74,6 @@ class Aged(Sampler):
     """
 
     without_replacement_only = True
-    takes = ("p_min",)
     takes = ("p_min",)
 
     def __init__(
@@ -200,42 +202,6 @@ def _floored(expected: NDArray[np.float64], counts: NDArray[np.int64], floor: fl
         more = floor * float(counts[above] @ expected[above]) / (1.0 - floor * float(counts[used & ~above].sum()))
     mass = np.maximum(expected, threshold)
     return mass / float(counts @ np.where(used, mass, 0.0))
-
-
-# --- the experiment -------------------------------------------------------------------------
-
-
-def variant_plan(*, quick: bool = False) -> Plan:
-    """Return the nets plan, reduced to `Calibrated`, and to the variants that depend on age."""
-    plan = read_plan(quick=quick)
-    parts = {**plan.wanted["parts"], "samplers": ["calibrated", *VARIANTS]}
-    return dataclasses.replace(
-        plan,
-        samplers={**plan.samplers, **VARIANTS},
-        wanted={
-            **plan.wanted,
-            "samplers": [COMPARED],
-            "optimisers": [parts["optimiser"]],
-            "models": {name: plan.models[name] for name in parts["models"]},
-            "parts": parts,
-        },
-    )
-
-
-def main() -> None:
-    """Run the variants and write their report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", help="folder with the raw files")
-    parser.add_argument("--out", type=Path, default=Path("results/aged"), help="folder for results and report")
-    parser.add_argument("--quick", action="store_true", help="a small version")
-    arguments = parser.parse_args()
-    register()(Aged)
-    run_nets(Store(arguments.out / "runs"), plan=variant_plan(quick=arguments.quick), folder=arguments.data)
-    print(avare.report.write(arguments.out / "runs", arguments.out / "report"))
-
-
-if __name__ == "__main__":
-    main()
 
 
 # --- the experiment -------------------------------------------------------------------------

@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import avare
 from aged import COMPARED, VARIANTS, Aged, variant_plan
 from avare import samplers
 from avare.experiments.nets import plan as nets
+from avare.experiments.nets import training
 from laws import FALSE_ALARM, chi_square, ordered_samples
 
 
@@ -94,7 +96,22 @@ def test_its_plan_is_sound_once_it_is_registered(quick: bool, monkeypatch: pytes
     plan = variant_plan(quick=quick)
     assert plan.wanted["samplers"] == [COMPARED] and plan.wanted["parts"]["samplers"] == ["calibrated", *VARIANTS]
     with pytest.raises(ValueError, match=r"samplers\.by norm\.kind = 'Aged'"):
-        nets._check(plan, "aged")
+        nets.check_plan(plan, "aged")
     monkeypatch.setitem(samplers.registry._KINDS, "Aged", Aged)  # what `register` does, for this test only
-    nets._check(plan, "aged")
+    nets.check_plan(plan, "aged")
     assert {cost.model for cost in nets.estimate(plan)} == set(plan.models)
+
+
+def test_nets_train_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(samplers.registry._KINDS, "Aged", Aged)
+    dataset = torch.utils.data.TensorDataset(torch.randn(30, 2), torch.arange(30) % 2)
+    spec = {"loader": {**VARIANTS["by norm and age"]}, "batch_size": 4, "seed": 3}
+    batches = training.batches_of(spec, dataset, torch.nn.Linear(2, 2))
+    twin = Aged(30, 4, ages=6, seed=3)
+    for _ in range(10):
+        _, index, weight = next(batches.endless)
+        expected = twin.sample()
+        assert index is not None and weight is not None and index.tolist() == expected.indices.tolist()
+        assert weight.tolist() == pytest.approx(expected.weights * 4 / 30)
+        for each in (batches.loader, twin):
+            each.update(expected.indices, expected.indices + 1.0)

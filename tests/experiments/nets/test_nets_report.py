@@ -8,16 +8,16 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from avare.experiments.nets.aims import AIMS, check_aims, tally
+from avare.experiments.nets.summary import Nets, reached
+from avare.report.records import RecordError, parse
+from avare.report.results import gather
 
 import avare.report
 from avare.experiments.nets import figures as net_figures
 from avare.experiments.nets import tables as net_tables
-from avare.experiments.nets.aims import AIMS, check_aims, tally
-from avare.experiments.nets.summary import Nets, reached
 from avare.experiments.store import key_of
 from avare.report import figures
-from avare.report.records import RecordError, parse
-from avare.report.results import gather
 from stored_nets import MODELS, SAMPLERS, net_run, net_runs
 from stored_runs import put, run
 
