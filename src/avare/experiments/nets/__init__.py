@@ -76,7 +76,7 @@ class NetsExperiment(Experiment):
         left_out = {"runs of other setups, left out": nets.left_out} if nets.left_out else {}
         extent = {"runs": nets.records, "seconds in all": f"{nets.seconds:.0f}", **left_out}
         return Summary(
-            lead=f"{_count(nets.records, 'run')} on {_count(len(nets.models), 'net')}",
+            lead=f"{nets.records} run{'s'[: nets.records > 1]} on {len(nets.models)} net{'s'[: len(nets.models) > 1]}",
             tables=net_tables(nets),
             figures=charts.figures(),
             panels=(charts.panel(),),
@@ -87,26 +87,18 @@ class NetsExperiment(Experiment):
 
 def _numbers(nets: NetResults) -> dict[str, Any]:
     """Return all that is shown, with all digits."""
-    return {
-        "lines": [
-            {
-                "spec": dict(group.spec),
-                "seeds": group.seeds,
-                "diverged": group.diverged,
-                "epoch": numbers(group.epochs),
-                **{
-                    measure: {"mean": numbers(group.mean(measure)), "deviation": numbers(group.deviation(measure))}
-                    for measure in MEASURES
-                },
-            }
-            for group in nets.groups
-        ],
-        "left_out": nets.left_out,
-    }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    lines = []
+    for group in nets.groups:
+        line = {
+            "spec": dict(group.spec),
+            "seeds": group.seeds,
+            "diverged": group.diverged,
+            "epoch": numbers(group.epochs),
+        }
+        for measure in MEASURES:
+            line[measure] = {"mean": numbers(group.mean(measure)), "deviation": numbers(group.deviation(measure))}
+        lines.append(line)
+    return {"lines": lines, "left_out": nets.left_out}
 
 
 register(NetsExperiment())

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,27 +25,25 @@ QUESTIONS = {
     "nets-larger-step": "Is it safe to spend the gain on a larger step?",
 }
 """What each figure answers, by the name of its file."""
+HINTS = {
+    "nets-faster": "Dotted: uniform's final loss. The gain is uniform's second moment over that of the next draw.",
+    "nets-step-and-batch": "Constant steps, at the end of the grid. Solid: the smallest batches.",
+}
+"""What else the page says."""
 STEP_LABELS = (DEFAULT, "Avare", UNIFORM)
 """The samplers in the figure of step sizes."""
-COMPOSED = (
-    "calibrated",
-    "calibrated, floor",
-    "calibrated, replaced",
-    "calibrated, floor, replaced",
-    "remembered",
-    "remembered, floor",
-    "remembered, replaced",
-    "remembered, floor, replaced",
-    UNIFORM,
+COMPOSED = tuple(
+    f"{memory}{floor}{drawn}"
+    for memory, drawn, floor in itertools.product(("calibrated", "remembered"), ("", ", replaced"), ("", ", floor"))
 )
-"""The variants that have some parts of `Calibrated`, and not others."""
+"""The variants with some of the parts of `Calibrated`."""
 VARIANTS = {
     "nets-age": ("calibrated", "by norm", "by norm and age"),
     "nets-larger-step": ("calibrated", "step × gain, up to 2", "step × gain, up to 5", UNIFORM),
 }
-"""The labels in each figure of other variants."""
+"""The labels in the figures of other variants."""
 LEVELS = {"best": "at its best step", "aggressive": "at a larger step"}
-_FAMILIES = {"calibrated": DEFAULT, "remembered": "Avare"}  # what variants look like, by their first word
+_FAMILIES = {"calibrated": DEFAULT, "remembered": "Avare"}  # which style variants have in nets-parts
 _STYLES = {
     **assign([DEFAULT, "Avare"]),
     UNIFORM: Style(BLACK, "solid", "^"),
@@ -59,14 +57,13 @@ _STYLES = {
 _SIZE, _WIDE = (2.4, 2.0), (2.8, 2.0)  # of a chart, in inches
 _MARK = {"markersize": 5.5, "markeredgewidth": 0.9, "zorder": 3.0}
 _ALONG = {"epochs": "Epochs", "seconds": "Seconds of training"}
-
-
 _MEASURES = {  # title, factor, and the first checkpoint that is shown
     "loss": ("Training loss", 1.0, 0),
     "gain": ("Gain realised", 1.0, 0),
     "test_error": ("Test error, %", 100.0, 1),
     "calibration_error": ("Calibration error, octaves", 1.0, 1),
 }
+Row = tuple[Chart, ...]
 
 
 class NetCharts:
@@ -75,10 +72,10 @@ class NetCharts:
     def __init__(self, nets: NetResults) -> None:
         self.nets = nets
         self.styles = {**assign({group["sampler"] for group in nets.groups} - _STYLES.keys()), **_STYLES}
-        variants = dict.fromkeys(group["sampler"] for group in nets.of("parts"))
-        special = set(itertools.chain(*VARIANTS.values())) - set(COMPOSED)
-        self._composed = ranked((label for label in variants if label not in special), COMPOSED)
-        self._special = {name: labels for name, labels in VARIANTS.items() if special & set(labels) & variants.keys()}
+        variants = {group["sampler"] for group in nets.of("parts")}
+        special = set(itertools.chain(*VARIANTS.values())) - {UNIFORM, *COMPOSED}
+        self._composed = ranked(variants - special, (*COMPOSED, UNIFORM))
+        self._special = {name: labels for name, labels in VARIANTS.items() if special & variants & set(labels)}
 
     def figures(self) -> dict[str, Figure]:
         """Return each figure by the name of its file; figures without runs are left out."""
@@ -92,58 +89,55 @@ class NetCharts:
 
     def panel(self) -> Panel:
         """Return the tab of the page: a section for each question, and the table of best settings."""
-        rows, sections = self._rows(), []
-        for name, question in QUESTIONS.items():
-            parts: list[Part] = []
-            for row in rows.get(name, ()):
-                charts = [chart for chart in row if chart.curves]
-                if charts:
-                    parts += [f"{charts[0].y_title} against {charts[0].x_title.lower()}.", *charts]
-            if parts:
-                sections.append(Section(question, tuple(parts)))
+        sections = []
+        for name, rows in self._rows().items():
+            parts: list[Part] = [HINTS[name]] if name in HINTS else []
+            for row in ([chart for chart in row if chart.curves] for row in rows):
+                parts += [f"{row[0].y_title} against {row[0].x_title.lower()}.", *row] if row else []
+            if any(isinstance(part, Chart) for part in parts):
+                sections.append(Section(QUESTIONS[name], tuple(parts)))
         hint = "Curves are means of the runs; the shade is one standard deviation. Seconds are processor time."
         best = (at_best(self.nets),) if self.nets.of("best") else ()
         return Panel("Nets", (*sections, Section("At the best settings", (hint, *best))))
 
-    def _rows(self) -> dict[str, Sequence[tuple[Chart, ...]]]:
-        """Return the charts of each figure, row by row; for nets-parts, the curves that only the page shows."""
+    def _rows(self) -> dict[str, Sequence[Row]]:
+        """Return the charts of each figure, row by row; for nets-parts, the curves that the page shows."""
         return {
-            "nets-faster": [self._at_best("loss", guide=_final_loss), self._at_best("gain", guide=_possible)],
+            "nets-faster": [self._at_best("loss", guided=True), self._at_best("gain", guided=True)],
             "nets-step-and-batch": self._steps(),
-            "nets-test-error": [self._at_best("test_error"), self._against_loss()],
+            "nets-test-error": [self._at_best("test_error"), self._per_net("best", self._against_loss)],
             "nets-seconds": [self._at_best("loss", "seconds"), self._step_times()],
             "nets-measures": [
-                self._at_best("test_error", "seconds"),
-                self._at_best("gain", "seconds"),
-                self._at_best("calibration_error"),
-                self._at_best("calibration_error", "seconds"),
+                *(self._at_best(measure, "seconds") for measure in ("test_error", "gain")),
+                *(self._at_best("calibration_error", along) for along in _ALONG),
             ],
             "nets-parts": self._by_level(self._composed),
             **{name: self._by_level(labels) for name, labels in self._special.items()},
         }
 
-    def _at_best(
-        self, measure: str, along: str = "epochs", *, guide: Callable[[NetResults, str], Curve | None] | None = None
-    ) -> tuple[Chart, ...]:
-        """Return a chart per net, with each sampler at its best setting."""
-        charts = []
-        for model, net in self._models("best").items():
-            line = None if guide is None else guide(self.nets, model)
-            charts.append(self._chart(net, self.nets.at_best(model), measure, along, [] if line is None else [line]))
-        return tuple(charts)
+    def _per_net(self, part: str, make: Callable[[str, str], Chart]) -> Row:
+        """Return a chart per net of a part, made from the names of the net."""
+        return tuple(make(model, net) for model, net in self.nets.models.items() if self.nets.of(part, model=model))
 
-    def _by_level(self, labels: Sequence[str]) -> list[tuple[Chart, ...]]:
-        """Return the training loss of variants, a row per step size and a chart per net."""
-        rows = []
-        for level, words in LEVELS.items():
-            charts = []
-            for model, net in self._models("parts").items():
-                size = min(group["batch_size"] for group in self.nets.of("parts", model=model))
-                wanted = {"model": model, "level": level, "batch_size": size}
-                groups = [group for label in labels for group in self.nets.of("parts", sampler=label, **wanted)]
-                charts.append(self._chart(net, groups, "loss", y_title=f"Training loss {words}"))
-            rows.append(tuple(charts))
-        return rows
+    def _at_best(self, measure: str, along: str = "epochs", *, guided: bool = False) -> Row:
+        """Return the charts of a measure, with each sampler at its best setting."""
+
+        def make(model: str, net: str) -> Chart:
+            guides = _guides(self.nets, model, measure) if guided else []
+            return self._chart(net, self.nets.at_best(model), measure, along, guides)
+
+        return self._per_net("best", make)
+
+    def _by_level(self, labels: Iterable[str]) -> list[Row]:
+        """Return the training loss of variants, a row per step size."""
+
+        def make(level: str, model: str, net: str) -> Chart:
+            size = min(group["batch_size"] for group in self.nets.of("parts", model=model))
+            wanted = {"model": model, "level": level, "batch_size": size}
+            groups = [group for label in labels for group in self.nets.of("parts", sampler=label, **wanted)]
+            return self._chart(net, groups, "loss", y_title=f"Training loss {LEVELS[level]}")
+
+        return [self._per_net("parts", partial(make, level)) for level in LEVELS]
 
     def _chart(
         self,
@@ -151,61 +145,55 @@ class NetCharts:
         groups: Iterable[SeedGroup],
         measure: str,
         along: str = "epochs",
-        guides: Sequence[Curve] = (),
-        *,
+        guides: Iterable[Curve] = (),
         y_title: str = "",
     ) -> Chart:
-        """Return a chart of a measure of groups; a cross ends the curve of a group with runs that diverged."""
-        words, factor, first = _MEASURES[measure]
+        """Return a chart of a measure; a cross ends the curve of a group with runs that diverged."""
+        title, factor, first = _MEASURES[measure]
         curves, ends = [], []
         for group in groups:
-            known = np.isfinite(group.mean(measure))
-            known[:first] = False
+            known = np.isfinite(group.mean(measure)) & (np.arange(len(group.epochs)) >= first)
             if known.any():
                 style = self.styles[group["sampler"]]
                 x = (group.epochs if along == "epochs" else group.mean(along))[known]
                 curves.append(Curve.of_runs(group["sampler"], x, factor * group.runs[measure][:, known], style))
-                if group.diverged:
-                    ends.append((x[-1], curves[-1].mean[-1], style.colour))
-        draw = partial(_draw_crosses, ends=ends) if curves else _draw_nothing
-        return Chart(net, _ALONG[along], (*curves, *guides), y_title or words, log_y=True, draw=draw)
+                ends += [(x[-1], curves[-1].mean[-1], style.colour)] * bool(group.diverged)
+        draw = partial(_draw_crosses, ends=ends) if curves else None
+        return Chart(net, _ALONG[along], (*curves, *guides), y_title or title, log_y=True, draw=draw)
 
-    def _steps(self) -> list[tuple[Chart, ...]]:
+    def _steps(self) -> list[Row]:
         """Return the loss at the end of the grid against constant step sizes, a row per optimiser."""
         grid = self.nets.of("grid", rule="constant")
         dashes = dict(zip(sorted({group["batch_size"] for group in grid}), itertools.cycle(DASHES), strict=False))
-        rows = []
-        for optimiser in ranked({group["optimiser"] for group in grid}, OPTIMISERS):
-            charts = []
-            for model, net in self._models("grid").items():
-                wanted = {"rule": "constant", "model": model, "optimiser": optimiser}
-                curves, lost = [], []
-                for label, size in itertools.product(STEP_LABELS, dashes):
-                    groups = self.nets.of("grid", sampler=label, batch_size=size, **wanted)
-                    x = np.array([group["step"] for group in groups], dtype=np.float64)
-                    y = np.array([group.last("loss") for group in groups])
-                    style = self.styles[label]._replace(dash=dashes[size])
-                    if groups:
-                        curves.append(Curve(label, x, y, style=style))
-                        lost += [(step, style.colour) for step in x[np.isnan(y)].tolist()]
-                steps = sorted({group["step"] for group in self.nets.of("grid", **wanted)})
-                draw = partial(_draw_steps, steps=steps, lost=lost, dashes=dashes)
-                y_title = f"Final loss, {OPTIMISERS.get(optimiser, optimiser)}"
-                charts.append(Chart(net, "Step size", tuple(curves), y_title, log_x=True, log_y=True, draw=draw))
-            rows.append(tuple(charts))
-        return rows
 
-    def _against_loss(self) -> tuple[Chart, ...]:
+        def make(optimiser: str, model: str, net: str) -> Chart:
+            wanted = {"rule": "constant", "model": model, "optimiser": optimiser}
+            curves, lost = [], []
+            for label, size in itertools.product(STEP_LABELS, dashes):
+                groups = self.nets.of("grid", sampler=label, batch_size=size, **wanted)
+                x = np.array([float(group["step"]) for group in groups])
+                y = np.array([group.last("loss") for group in groups])
+                style = self.styles[label]._replace(dash=dashes[size])
+                curves += [Curve(label, x, y, style=style)] * bool(groups)
+                lost += [(step, style.colour) for step in x[np.isnan(y)]]
+            steps = sorted({group["step"] for group in self.nets.of("grid", **wanted)})
+            draw = partial(_draw_steps, steps=steps, lost=lost, dashes=dashes)
+            title = f"Final loss, {OPTIMISERS.get(optimiser, optimiser)}"
+            return Chart(net, "Step size", tuple(curves), title, log_x=True, log_y=True, draw=draw)
+
+        optimisers = ranked({group["optimiser"] for group in grid}, OPTIMISERS)
+        return [self._per_net("grid", partial(make, optimiser)) for optimiser in optimisers]
+
+    def _against_loss(self, model: str, net: str) -> Chart:
         """Return the final test error of all settings against their training loss."""
-        charts = []
-        for model, net in self._models("best").items():
-            groups = self.nets.of("best", model=model)
-            dots = [(g.last("loss"), 100.0 * g.last("test_error"), self.styles[g["sampler"]]) for g in groups]
-            draw = partial(_draw_scatter, dots=dots)
-            charts.append(Chart(net, "Training loss at the end", y_title="Test error at the end, %", draw=draw))
-        return tuple(charts)
+        groups = self.nets.of("best", model=model)
+        dots = [
+            (group.last("loss"), 100.0 * group.last("test_error"), self.styles[group["sampler"]]) for group in groups
+        ]
+        draw = partial(_draw_scatter, dots=dots)
+        return Chart(net, "Training loss at the end", y_title="Test error at the end, %", draw=draw)
 
-    def _step_times(self) -> tuple[Chart, ...]:
+    def _step_times(self) -> Row:
         """Return the time of a step by sampler, for the two smallest batch sizes."""
         sizes = sorted({group["batch_size"] for group in self.nets.of("best")})[:2]
 
@@ -217,81 +205,56 @@ class NetCharts:
         words = [f"batches of {size}" for size in sizes]
         return self._dots("best", "Milliseconds per step", self.nets.samplers, words, times, log=False)
 
-    def _ends(self) -> list[tuple[Chart, ...]]:
+    def _ends(self) -> list[Row]:
         """Return final loss and gain of variants, at both step sizes."""
-        levels = list(LEVELS)
 
         def ends(measure: str, model: str, label: str, which: int) -> list[tuple[float, float]]:
-            groups = self.nets.of("parts", model=model, sampler=label, level=levels[which])
+            groups = self.nets.of("parts", model=model, sampler=label, level=list(LEVELS)[which])
             return [(group.last(measure), group.error(measure)) for group in groups]
 
+        words = list(LEVELS.values())
         return [
-            self._dots("parts", title, self._composed, list(LEVELS.values()), partial(ends, measure), log=True)
-            for measure, title in (("loss", "Training loss at the end"), ("gain", "Gain realised at the end"))
+            self._dots(
+                "parts", f"{_MEASURES[each][0]} at the end", self._composed, words, partial(ends, each), log=True
+            )
+            for each in ("loss", "gain")
         ]
 
     def _dots(
         self,
         part: str,
-        title: str,
+        x_title: str,
         labels: Sequence[str],
         words: Sequence[str],
         values: Callable[[str, str, int], list[tuple[float, float]]],
-        *,
         log: bool,
-    ) -> tuple[Chart, ...]:
-        """Return a chart per net with a line per label, and in it the values of each word with their errors."""
-        charts: list[Chart] = []
-        for model, net in self._models(part).items():
+    ) -> Row:
+        """Return charts with a line per label, and in it a dot per word: a value with its error."""
+
+        def make(model: str, net: str) -> Chart:
             dots = [
-                _Dot(place, value, error, self.styles[_FAMILIES.get(label.split(",")[0], label)], filled=which == 0)
-                for place, label in enumerate(labels)
-                for which in range(len(words))
+                (line, which, value, error, self.styles[_FAMILIES.get(label.split(",")[0], label)])
+                for (line, label), which in itertools.product(enumerate(labels), range(len(words)))
                 for value, error in values(model, label, which)
             ]
-            named = [""] * len(labels) if charts else labels  # once, at the left
-            draw = partial(_draw_dots, labels=named, dots=dots, words=words, log=log)
-            charts.append(Chart(net, title, draw=draw))
-        return tuple(charts)
+            return Chart(net, x_title, draw=partial(_draw_dots, labels=labels, dots=dots, words=words, log=log))
 
-    def _models(self, part: str) -> dict[str, str]:
-        return {model: net for model, net in self.nets.models.items() if self.nets.of(part, model=model)}
+        return self._per_net(part, make)
 
 
-def _final_loss(nets: NetResults, model: str) -> Curve | None:
-    """Return a line at uniform's final loss."""
-    uniform = nets.best(model, UNIFORM)
-    if uniform is None:
-        return None
-    level = np.full(2, uniform.last("loss"))
-    return Curve("", uniform.epochs[[0, -1]], level, style=Style(GREY, "dot", "o"), guide=True)
-
-
-def _possible(nets: NetResults, model: str) -> Curve | None:
-    """Return the gain that is possible at the parameters that `Calibrated` trains."""
-    group = nets.best(model, DEFAULT)
-    if group is None:
-        return None
-    style = Style(GREY, "dashdot", "o")
-    return Curve(f"possible, with {DEFAULT}", group.epochs, group.mean("possible"), style=style, guide=True)
+def _guides(nets: NetResults, model: str, measure: str) -> list[Curve]:
+    """Return lines to compare with: uniform's final loss, and the gain that is possible while `Calibrated` trains."""
+    uniform, ours = nets.best(model, UNIFORM), nets.best(model, DEFAULT)
+    if measure == "loss" and uniform is not None:
+        level = np.full(2, uniform.last("loss"))
+        return [Curve("", uniform.epochs[[0, -1]], level, style=Style(GREY, "dot", "o"), guide=True)]
+    if measure == "gain" and ours is not None:
+        style = Style(GREY, "dashdot", "o")
+        return [Curve(f"possible, with {DEFAULT}", ours.epochs, ours.mean("possible"), style=style, guide=True)]
+    return []
 
 
 # --- what only figures have -----------------------------------------------------------------
-
-
-class _Dot(NamedTuple):
-    """A value in a line of a chart, with its standard error; hollow dots are a little lower than filled ones."""
-
-    line: int
-    value: float
-    error: float
-    style: Style
-    filled: bool
-
-
-def _draw_nothing(axis: Any) -> None:
-    axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", va="center", color=GREY)
-    axis.set_yticks([])
 
 
 def _draw_crosses(axis: Any, ends: Iterable[tuple[float, float, str]]) -> None:
@@ -307,8 +270,8 @@ def _draw_steps(
     axis.minorticks_off()
     for step in {step for step, _ in lost}:
         colours = [colour for lost_step, colour in lost if lost_step == step]
-        for place, colour in enumerate(colours):
-            x = step * 1.16 ** (place - (len(colours) - 1))  # beside each other; the largest step is at the edge
+        for place, colour in enumerate(reversed(colours)):
+            x = step / 1.16**place  # side by side, to the left: the largest step is at the edge
             axis.plot([x], [0.97], marker="x", markersize=5, color=colour, transform=axis.get_xaxis_transform())
     for size, dash in dashes.items():
         axis.plot([], [], color=GREY, linestyle=DASHES[dash], label=f"batches of {size}")
@@ -317,34 +280,39 @@ def _draw_steps(
 
 def _draw_scatter(axis: Any, dots: Iterable[tuple[float, float, Style]]) -> None:
     for x, y, style in dots:
-        look = {"marker": style.marker, "facecolor": style.colour, "edgecolor": "white"}
-        axis.scatter([x], [y], s=20, linewidth=0.3, alpha=0.85, zorder=2.5, **look)
+        look = {"marker": style.marker, "facecolor": style.colour, "edgecolor": "white", "linewidth": 0.3}
+        axis.scatter([x], [y], s=20, alpha=0.85, zorder=2.5, **look)
     axis.set_xscale("log")
     log_ticks(axis.xaxis)
 
 
-def _draw_dots(axis: Any, labels: Sequence[str], dots: Iterable[_Dot], words: Sequence[str], *, log: bool) -> None:
-    """Draw dots in named lines, with two standard errors; filled and hollow ones mean what the words say."""
-    values = []
-    for dot in dots:
-        y, colour = dot.line + (-0.14 if dot.filled else 0.14), dot.style.colour
-        if math.isnan(dot.value):
+def _draw_dots(
+    axis: Any,
+    labels: Sequence[str],
+    dots: Sequence[tuple[int, int, float, float, Style]],
+    words: Sequence[str],
+    log: bool,
+) -> None:
+    """Draw dots in named lines, with two standard errors: filled for the first word, hollow for the second."""
+    for line, which, value, error, style in dots:
+        y, face = line + (-0.14, 0.14)[which], (style.colour, "white")[which]
+        if math.isnan(value):
             place = {"transform": axis.get_yaxis_transform(), "ha": "right", "va": "center"}
-            axis.text(0.98, y, "diverged", fontsize=7, color=colour, **place)
-            continue
-        if math.isfinite(dot.error):
-            ends = [max(dot.value - 2.0 * dot.error, 0.02 * dot.value), dot.value + 2.0 * dot.error]
-            axis.plot(ends, [y] * 2, color=colour, linewidth=1.0, alpha=0.6, zorder=2.0)
-        face = colour if dot.filled else "white"
-        axis.plot([dot.value], [y], linestyle="", marker=dot.style.marker, color=colour, markerfacecolor=face, **_MARK)
-        values.append(dot.value)
+            axis.text(0.98, y, "diverged", fontsize=7, color=style.colour, **place)
+        if math.isfinite(error):
+            ends = [max(value - 2.0 * error, 0.02 * value), value + 2.0 * error]
+            axis.plot(ends, [y] * 2, color=style.colour, linewidth=1.0, alpha=0.6, zorder=2.0)
+        look = {"marker": style.marker, "color": style.colour, "markerfacecolor": face}
+        axis.plot([value], [y], linestyle="", **look, **_MARK)
+    values = [value for _, _, value, _, _ in dots if math.isfinite(value)]
     if log and values:
         axis.set_xscale("log")
         axis.set_xlim(min(values) / 1.4, max(values) * 1.4)
         log_ticks(axis.xaxis)
     else:
         axis.set_xlim(left=0.0)
-    axis.set_yticks(range(len(labels)), labels)
+    first = axis.get_subplotspec().is_first_col()
+    axis.set_yticks(range(len(labels)), labels if first else [""] * len(labels))
     axis.set_ylim(len(labels) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
     for text, face in zip(words, (GREY, "white"), strict=False):

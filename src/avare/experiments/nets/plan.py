@@ -8,14 +8,15 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module, resources
+from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from avare import datasets
+from avare._optional import require
 from avare.experiments.base import Stage, Stages, Task
 from avare.experiments.data import Data, digest
 from avare.experiments.store import Record, Spec, Store
@@ -43,23 +44,12 @@ _KEYS = {  # that a plan must have, by its tables
 
 @dataclass(frozen=True, slots=True)
 class NetPlan:
-    """What to run.
-
-    Parameters
-    ----------
-    networks
-        The nets that the plan defines, by name.
-    samplers
-        The samplers that it defines, by name.
-    wanted
-        Which of them to run, and with which settings.
-    times
-        Seconds by net, for `estimate`.
-    """
+    """What to run: the tables of a file like plan.toml, which explains them."""
 
     networks: Mapping[str, Mapping[str, Any]]
     samplers: Mapping[str, Mapping[str, Any]]
     wanted: Mapping[str, Any]
+    """Which of these to run, and with which settings: the table "full" or "quick"."""
     times: Mapping[str, Mapping[str, Any]]
 
     @property
@@ -122,10 +112,7 @@ def run_nets(
 
 def net_stages(plan: NetPlan, folder: str | None = None, *, jobs: int = 1, progress: bool = False) -> Stages:
     """Yield the runs of a plan, part by part."""
-    try:
-        import_module("torch")
-    except ImportError as error:
-        raise ImportError("training nets needs torch: pip install 'avare[torch,experiments]'") from error
+    require("torch", "training nets", "torch,experiments")
     data = load(plan, folder, progress=progress)
     costs = estimate(plan)
     seconds = math.fsum(cost.seconds for cost in costs) / jobs
@@ -269,8 +256,7 @@ def _tasks(plan: NetPlan, data: Mapping[str, Data], part: str, cells: Iterable[t
 # --- how long it takes ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """The cost of a part of the plan on one net: its runs, and seconds of one processor."""
 
     part: str

@@ -65,12 +65,6 @@ class SeedGroup:
         return f"{kind.upper()} on {dataset.upper()}" if model == f"{dataset}-{kind}" else model
 
     @property
-    def setting(self) -> str:
-        """Optimiser, step size and batch size in a few words."""
-        optimiser = OPTIMISERS.get(self["optimiser"], self["optimiser"])
-        return f"{optimiser} {self['step']:g} {self['rule']}, batches of {self['batch_size']}"
-
-    @property
     def step_seconds(self) -> float:
         """The mean time of a step."""
         steps = self.epochs[-1] * -(-self["examples"] // self["batch_size"])
@@ -130,12 +124,8 @@ def gather(results: Sequence[Result]) -> NetResults | None:
     groups = [_group(members) for _, members in together(kept, lambda result: {**result.spec, "seed": None})]
     groups.sort(key=lambda group: (group["batch_size"], group["rule"], group["step"]))
     groups.sort(key=lambda group: [rank(group[key], known) for key, known in order.items()])
-    return NetResults(
-        groups=tuple(groups),
-        records=len(kept),
-        left_out=len(shown) - len(kept),
-        seconds=math.fsum(value for result in kept for value in result.seconds.values() if math.isfinite(value)),
-    )
+    seconds = math.fsum(value for result in kept for value in result.seconds.values() if math.isfinite(value))
+    return NetResults(tuple(groups), len(kept), len(shown) - len(kept), seconds)
 
 
 def reached(loss: NDArray[np.float64], target: float, along: NDArray[np.float64]) -> float:

@@ -35,37 +35,30 @@ def net_tables(nets: NetResults) -> dict[str, Table]:
     """Return each table by the name of its file."""
     found = {"nets-setups": setups(nets)}
     if nets.of("best"):
-        rows = [(group.net, group["sampler"], *_ends(group)) for group in nets.of("best")]
+        rows = tuple((group.net, group["sampler"], *_ends(group)) for group in nets.of("best"))
         caption = "Each sampler, optimiser and batch size at its best step size"
-        found["nets-best"] = at_best(nets)
-        found["nets-settings"] = Table(caption, (_NET, _SAMPLER, *_ENDS), tuple(rows))
+        found |= {"nets-best": at_best(nets), "nets-settings": Table(caption, (_NET, _SAMPLER, *_ENDS), rows)}
     if nets.of("parts"):
-        rows = [(group.net, group["level"], group["sampler"], *_ends(group)) for group in nets.of("parts")]
+        rows = tuple((group.net, group["level"], group["sampler"], *_ends(group)) for group in nets.of("parts"))
         caption = "Variants, at the step size that is best for Calibrated and at a larger one"
         columns = (_NET, Column("level", "step"), Column("sampler", "variant"), *_ENDS)
-        found["nets-parts"] = Table(caption, columns, tuple(rows))
+        found["nets-parts"] = Table(caption, columns, rows)
     return found
 
 
 def at_best(nets: NetResults) -> Table:
     """Return the table of samplers at their best settings, with the time they take to uniform's final loss."""
-    rows = [
+    epochs = Column("epochs_to_uniform", "of uniform's epochs", "number")
+    seconds = Column("seconds_to_uniform", "of its seconds", "number")
+    rows = tuple(
         (group.net, group["sampler"], *_ends(group), *to_uniform(group, nets.best(model, UNIFORM)))
         for model in nets.models
         for group in nets.at_best(model)
-    ]
-    return Table(
-        "Each sampler at its best setting; and the part of uniform's epochs and seconds after which it reaches "
-        "uniform's final loss",
-        (
-            _NET,
-            _SAMPLER,
-            *_ENDS,
-            Column("epochs_to_uniform", "of uniform's epochs", "number"),
-            Column("seconds_to_uniform", "of its seconds", "number"),
-        ),
-        tuple(rows),
     )
+    caption = (
+        "Each sampler at its best setting; and after which part of uniform's epochs and seconds it reaches its loss"
+    )
+    return Table(caption, (_NET, _SAMPLER, *_ENDS, epochs, seconds), rows)
 
 
 def setups(nets: NetResults) -> Table:
@@ -78,19 +71,15 @@ def setups(nets: NetResults) -> Table:
         layers = "-".join(str(size) for size in network.get("hidden") or network.get("channels") or [])
         epochs = (parts[part]["epochs"] if part in parts else None for part in PARTS)
         rows.append((net, f"{network.get('kind', '')} {layers}".strip(), spec["examples"], spec.get("tested"), *epochs))
-    return Table(
-        "The nets, and the epochs of each part",
-        (
-            _NET,
-            Column("layers", "layers"),
-            Column("examples", "examples", "integer"),
-            Column("tested", "test examples", "integer"),
-            Column("grid_epochs", "epochs of the grid", "integer"),
-            Column("best_epochs", "at the best settings", "integer"),
-            Column("parts_epochs", "of the variants", "integer"),
-        ),
-        tuple(rows),
-    )
+    numbers = {
+        "examples": "examples",
+        "tested": "test examples",
+        "grid_epochs": "epochs of the grid",
+        "best_epochs": "at the best settings",
+        "parts_epochs": "of the variants",
+    }
+    columns = (_NET, Column("layers", "layers"), *(Column(*pair, "integer") for pair in numbers.items()))
+    return Table("The nets, and the epochs of each part", columns, tuple(rows))
 
 
 def to_uniform(group: SeedGroup, uniform: SeedGroup | None) -> tuple[float, float]:
