@@ -21,7 +21,7 @@ from avare.cli.display import display
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Closing, Experiment, Request
 from avare.experiments.comparison import compare as compare_samplers
-from avare.experiments.content import Column, Table
+from avare.experiments.content import Table
 from avare.experiments.data import Data, loss_names, obtain
 from avare.experiments.descent import RULES, Rule
 from avare.experiments.diagnosis import diagnose_data
@@ -62,11 +62,40 @@ Folder = Annotated[Path | None, typer.Option("--data", help="Folder to look into
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="How many runs to do at a time.")]
 Dask = Annotated[str | None, typer.Option("--dask", help="Address of a Dask scheduler, to run on its workers.")]
 Samplers = Annotated[str | None, typer.Option("--samplers", help="Names, separated by commas.")]
+Runs = Annotated[int | None, typer.Option("--runs", min=1, help=f"Seeds of each setting; {RUNS} by default.")]
+Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs per run.")]
+StepSizes = Annotated[Steps, typer.Option("--steps", help="Step sizes.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: about two minutes.")]
+PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with settings, for experiments that take one.")]
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
 Loss = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(loss_names())}.")]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the targets, in a CSV or Parquet file.")]
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Of the one l2 term of the whole sum.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Draws per step.")]
+
+Replacement = Annotated[
+    bool, typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that can do both.")
+]
+
+
+def _experiments() -> list[Experiment]:
+    return [registry.get(name) for name in registry.names()]
+
+
+def _words(experiment: Experiment) -> tuple[str, ...]:
+    return (experiment.name,) if experiment.words is None else experiment.words
+
+
+def _what() -> str:
+    """Describe what can be run."""
+    lines = [
+        f"{', '.join(_words(each))}: {str(each.__doc__).splitlines()[0]}" for each in _experiments() if _words(each)
+    ]
+    names = ", ".join(name for each in _experiments() for name in each.checkable)
+    return f"{' '.join(lines)} Or check, and then any of {names}."
+
+
+What = Annotated[list[str] | None, typer.Argument(metavar="[WHAT]...", help=_what())]
 
 
 def run(arguments: list[str]) -> int:
@@ -97,47 +126,31 @@ def _main(
         print(context.get_help())
 
 
-def _words(experiment: Experiment) -> tuple[str, ...]:
-    return (experiment.name,) if experiment.words is None else experiment.words
-
-
 @application.command()
 def reproduce(
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[WHAT]...",
-            help=f"Any of {', '.join(word for name in registry.names() for word in _words(registry.get(name)))}; all is "
-            "everything of the paper. Or check, and then any datasets of the paper.",
-        ),
-    ] = None,
-    runs: Annotated[int | None, typer.Option("--runs", min=1, help=f"Seeds of each; {RUNS} by default.")] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs per run.")] = None,
-    steps: Annotated[Steps, typer.Option("--steps", help="Step sizes.")] = Steps.both,
+    what: What = None,
+    runs: Runs = None,
+    epochs: Epochs = None,
+    steps: StepSizes = Steps.both,
     samplers: Samplers = None,
     jobs: Jobs = 2,
     out: Out = Path("results"),
     data: Folder = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: about two minutes.")] = False,
+    quick: Quick = False,
     dask: Dask = None,
-    plan: Annotated[
-        Path | None, typer.Option("--plan", help="What nets runs: a file like avare/experiments/nets/plan.toml.")
-    ] = None,
+    plan: PlanFile = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
-    """Run the paper's experiments and others, and write a report; or check stored results against the paper.
+    """Run experiments, by default the paper's, and write a report; or check stored results against what was published.
 
-    `nets` compares samplers on small neural networks, and is not in the paper. It needs PyTorch; its runs, epochs,
-    steps and samplers are those of its plan.
-
-    Started again, it does only what is missing. `check` exits with 1 if something differs from the paper, and with 2
-    if only runs are missing.
+    Started again, it does only what is missing. `check` exits with 1 if something differs, and with 2 if only runs are
+    missing.
     """
     wanted = what or ["all"]
     if wanted[0] == "check":
         return _check(wanted[1:], RUNS if runs is None else runs, out, machine)
-    chosen = _chosen(wanted)
+    chosen = _owners("reproduce", wanted, {word: each for each in _experiments() for word in _words(each)})
     if plan is not None and not any("plan" in each.takes for each, _ in chosen):
         raise ValueError(f"--plan: {', '.join(wanted)} takes none")
     request = Request(
@@ -162,11 +175,10 @@ def reproduce(
     page = _report(store.folder, out / "report", console, RUNS if runs is None else runs)
     closings = [
         each.closing([record for record in records if record["spec"]["experiment"] in each.kinds])
-        for each in map(registry.get, registry.names())
+        for each in _experiments()
         if _words(each)
     ]
-    parts = tuple(part for closing in closings for part in closing.parts)
-    return _close(Closing(parts, merged(closing.numbers for closing in closings)), machine, store, page)
+    return _finish(closings, machine, store, page)
 
 
 @application.command()
@@ -175,14 +187,12 @@ def compare(
     loss: Loss = "auto",
     samplers: Samplers = "Uniform,Avare",
     target: Target = None,
-    steps: Annotated[Steps, typer.Option("--steps", help="Step sizes.")] = Steps.decreasing,
+    steps: StepSizes = Steps.decreasing,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each.")] = 3,
     batch_size: BatchSize = 128,
     l2: L2 = 1.0,
-    replacement: Annotated[
-        bool, typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that can do both.")
-    ] = True,
+    replacement: Replacement = True,
     jobs: Jobs = 2,
     out: Out = Path("results"),
     folder: Folder = None,
@@ -212,7 +222,7 @@ def compare(
             watch=display(console, jobs),
         )
     page = _report(store.folder, out / "report", console)
-    return _close(registry.get("compare").closing(records), machine, store, page)
+    return _finish([registry.get("compare").closing(records)], machine, store, page)
 
 
 @application.command()
@@ -230,27 +240,9 @@ def diagnose(
     """Should I use this? The possible gain on your data, in seconds."""
     found, chosen = _obtain(data, loss, target, folder)
     with _console(stderr=True).status("looking at the data ...") as status:
-        result = diagnose_data(
-            found,
-            chosen,
-            l2=l2,
-            batch_size=batch_size,
-            epochs=epochs,
-            say=lambda text: status.update(f"{text} ..."),
-        )
-    part = "" if result.rows == result.n else f", of which {result.rows:,} were looked at"
-    rows = [
-        (f"epoch {epoch}", f"{gain:.2f}", f"{realised:.2f}")
-        for epoch, gain, realised in zip(result.epochs, result.gains, result.realised, strict=True)
-    ]
-    rows.append(("optimum", f"{result.gain_at_optimum:.2f}", ""))
-    parts = (
-        f"{result.dataset}: {result.n:,} examples{part}, {result.loss}, {result.dim:,} coefficients",
-        _table(("", "possible gain", "realised by Avare"), rows),
-        f"Smoothness, largest over mean: {result.smoothness_ratio:.2f}",
-        result.words,
-    )
-    return _close(Closing(parts, result.as_dict()), machine)
+        settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs}
+        result = diagnose_data(found, chosen, **settings, say=lambda text: status.update(f"{text} ..."))
+    return _show(machine, result.as_dict(), result.parts())
 
 
 @application.command()
@@ -266,7 +258,7 @@ def report(
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder")
     page = _report(folder, _parent(folder) / "report" if out is None else out, _console(stderr=True), runs)
-    return 1 if page is None else _close(Closing(), machine, None, page)
+    return 1 if page is None else _show(machine, {"page": page}, [f"Page: {page}"])
 
 
 @sets.command("list")
@@ -278,11 +270,7 @@ def list_sets(folder: Folder = None, machine: Machine = False, debug: Debug = Fa
         here = sum(path is not None for path in files.values())
         state = "built in" if not files else "here" if here == len(files) else f"{here} of {len(files)} files here"
         rows.append({"name": name, "state": state})
-    if machine:
-        _print_json(rows)
-    else:
-        _print_part(_table(("name", "state"), [(row["name"], row["state"]) for row in rows]))
-    return 0
+    return _show(machine, rows, [Table.of("", "name; state", rows)])
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(datasets.names())}.")]
@@ -291,50 +279,43 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(da
 @sets.command()
 def fetch(name: Name, folder: Folder = None, machine: Machine = False, debug: Debug = False) -> int:
     """Download all files of a dataset that are missing, and print where they are."""
-    return _print_files(datasets.fetch(name, folder=folder, progress=sys.stderr.isatty()), machine)
+    return _show_files(datasets.fetch(name, folder=folder, progress=sys.stderr.isatty()), machine)
 
 
 @sets.command()
 def where(name: Name, folder: Folder = None, machine: Machine = False, debug: Debug = False) -> int:
     """Print where the files of a dataset are."""
-    return _print_files(datasets.where(name, folder=folder), machine)
+    return _show_files(datasets.where(name, folder=folder), machine)
 
 
 # --- what they share -----------------------------------------------------------------------
 
 
-def _chosen(wanted: Sequence[str]) -> list[tuple[Experiment, tuple[str, ...]]]:
+def _owners(
+    what: str, wanted: Sequence[str], known: Mapping[str, Experiment]
+) -> list[tuple[Experiment, tuple[str, ...]]]:
     """Return the experiments that are asked for, each with its words."""
-    known = {word: name for name in registry.names() for word in _words(registry.get(name))}
     for word in wanted:
         if word not in known:
-            raise ValueError(f"what = {word!r}: must be one of {', '.join(known)}, or check")
-    chosen = dict.fromkeys(known[word] for word in wanted)
-    ordered = [registry.get(name) for name in registry.names() if name in chosen]
-    return [(each, tuple(word for word in wanted if known[word] == each.name)) for each in ordered]
+            raise ValueError(f"{what} {word!r}: must be one of {', '.join(known)}")
+    owners = {known[word].name: known[word] for word in known if word in wanted}
+    return [(each, tuple(word for word in wanted if known[word] is each)) for each in owners.values()]
 
 
 def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
-    known = {each: registry.get(name) for name in registry.names() for each in registry.get(name).checkable}
-    for name in names:
-        if name not in known:
-            raise ValueError(f"check {name!r}: must be one of {', '.join(known)}")
+    known = {name: each for each in _experiments() for name in each.checkable}
+    owners = _owners("check", list(names) or list(known), known)
     records, skipped = Store(out / "runs").read()
     for each in skipped:
         print(f"avare: {each}; skipped", file=sys.stderr)
-    wanted = list(names) or list(known)
-    experiments = {known[name].name: known[name] for name in wanted}
-    closings = [
-        experiment.check(records, [name for name in wanted if known[name] is experiment], runs)
-        for experiment in experiments.values()
-    ]
+    closings = [each.check(records, words, runs) for each, words in owners]
     codes, numbers = {closing.code for closing in closings}, merged(closing.numbers for closing in closings)
     code = 1 if 1 in codes else max(codes)
     parts = [part for closing in closings for part in closing.parts]
     if numbers.get("missing"):
         parts.append(f"Run what is missing: avare reproduce {' '.join(names) or 'all'} --runs {runs} --out {out}")
     left_out = [{"file": each.name, "reason": each.reason} for each in skipped]
-    return _close(Closing(tuple(parts), {**numbers, "skipped": left_out, "exit_code": code}, code), machine)
+    return _show(machine, {**numbers, "skipped": left_out, "exit_code": code}, parts, code)
 
 
 @contextmanager
@@ -401,51 +382,34 @@ def _sampler_names(text: str) -> tuple[str, ...]:
 # --- output --------------------------------------------------------------------------------
 
 
-def _close(closing: Closing, machine: bool, store: Store | None = None, page: Path | None = None) -> int:
-    """Print what a command found, and where its files are; return the exit code."""
-    places = {} if store is None and page is None else {"store": store and store.folder, "page": page}
-    if store is None:
-        places.pop("store", None)
+def _finish(closings: Sequence[Closing], machine: bool, store: Store, page: Path | None) -> int:
+    """Show what runs have found, and where their files are."""
+    parts = [part for closing in closings for part in closing.parts]
+    parts += [f"Results: {store.folder}", *([] if page is None else [f"Page: {page}"])]
+    value = {**merged(closing.numbers for closing in closings), "store": store.folder, "page": page}
+    return _show(machine, value, parts)
+
+
+def _show_files(files: Mapping[str, Path | None], machine: bool) -> int:
+    lines = [f"{name}: {path or 'not here; `avare datasets fetch` downloads it'}" for name, path in files.items()]
+    return _show(machine, dict(files), lines or ["It has no files: it is built in."])
+
+
+def _show(machine: bool, value: Any, parts: Sequence[str | Table], code: int = 0) -> int:
+    """Print a value as JSON, or sentences and tables; return the exit code."""
     if machine:
-        _print_json({**closing.numbers, **places})
-        return closing.code
-    for part in closing.parts:
-        _print_part(part)
-    if store is not None:
-        print(f"Results: {store.folder}")
-    if page is not None:
-        print(f"Page: {page}")
-    return closing.code
-
-
-def _table(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
-    return Table("", tuple(Column(heading, heading) for heading in headings), tuple(rows))
-
-
-def _print_part(part: str | Table) -> None:
-    if isinstance(part, str):
-        print(part)
-        return
-    columns = [(place, column) for place, column in enumerate(part.columns) if column.kind != "detail"]
-    table = rich.table.Table(*(column.heading for _, column in columns))
-    for row in part.rows:
-        table.add_row(*("" if row[place] == "" else column.text(row[place]) for place, column in columns))
-    _console(stderr=False).print(table)
-
-
-def _print_files(files: Mapping[str, Path | None], machine: bool) -> int:
-    if machine:
-        _print_json(dict(files))
-    elif not files:
-        print("It has no files: it is built in.")
-    else:
-        for name, path in files.items():
-            print(f"{name}: {path or 'not here; `avare datasets fetch` downloads it'}")
-    return 0
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, default=lambda each: str(each) if isinstance(each, Path) else repr(each)))
+        print(json.dumps(value, indent=1, default=lambda each: str(each) if isinstance(each, Path) else repr(each)))
+        return code
+    for part in parts:
+        if isinstance(part, str):
+            print(part)
+            continue
+        columns = [(place, column) for place, column in enumerate(part.columns) if column.kind != "detail"]
+        table = rich.table.Table(*(column.heading for _, column in columns))
+        for row in part.rows:
+            table.add_row(*("" if row[place] == "" else column.text(row[place]) for place, column in columns))
+        _console(stderr=False).print(table)
+    return code
 
 
 def _console(*, stderr: bool) -> Console:

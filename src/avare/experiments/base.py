@@ -37,21 +37,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """Runs that do not depend on each other's records.
+    """Runs that do not depend on each other's records."""
 
-    Parameters
-    ----------
-    title
-        What the runs are, in a word or two; the progress display shows it.
-    tasks
-        The runs.
-    note
-        A line to print before they start.
-    """
-
-    title: str
+    title: str  # what the runs are, in a word or two, for the progress display
     tasks: Sequence[Task]
-    note: str = ""
+    note: str = ""  # a line to print before they start
 
 
 Stages = Generator[Stage, list[Record], None]
@@ -60,87 +50,40 @@ Stages = Generator[Stage, list[Record], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command ``avare reproduce`` was asked to run.
+    """What the command ``avare reproduce`` was asked to run."""
 
-    Parameters
-    ----------
-    words
-        Those of `Experiment.words` that were named.
-    runs, epochs
-        Seeds of each setting, and epochs of each run; None: the experiment's own numbers.
-    quick
-        Whether to run less of everything.
-    rules, samplers
-        Step size rules and samplers to run.
-    plan
-        A file with settings that only the experiment knows.
-    folder
-        A folder to look into first for the files of datasets.
-    jobs
-        How many runs are done at a time.
-    progress
-        Whether downloads show their progress.
-    """
-
-    words: tuple[str, ...] = ()
-    runs: int | None = None
-    epochs: int | None = None
-    quick: bool = False
-    rules: tuple[str, ...] = ("decreasing", "constant")
-    samplers: tuple[str, ...] = ()
-    plan: str | None = None
-    folder: str | None = None
-    jobs: int = 1
-    progress: bool = False
+    words: tuple[str, ...] = ()  # those of `Experiment.words` that were named
+    runs: int | None = None  # seeds of each setting; None: the experiment's own number
+    epochs: int | None = None  # of each run; None: the experiment's own number
+    quick: bool = False  # whether to run less of everything
+    rules: tuple[str, ...] = ("decreasing", "constant")  # step sizes
+    samplers: tuple[str, ...] = ()  # (): the experiment's own
+    plan: str | None = None  # a file with settings that only the experiment knows
+    folder: str | None = None  # to look into first for the files of datasets
+    jobs: int = 1  # how many runs are done at a time
+    progress: bool = False  # whether downloads show their progress
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What the command prints at the end.
+    """What the command prints at the end."""
 
-    Parameters
-    ----------
-    parts
-        Tables and sentences, for people.
-    numbers
-        The same for ``--json``.
-    code
-        The exit code.
-    """
-
-    parts: tuple[str | Table, ...] = ()
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    code: int = 0
+    parts: tuple[str | Table, ...] = ()  # for people
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # the same for ``--json``
+    code: int = 0  # the exit code
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summary:
-    """What the records of an experiment show.
+    """What the records of an experiment show."""
 
-    Parameters
-    ----------
-    lead
-        One clause for the top of the page, such as "12 runs of 2 samplers".
-    notices
-        Warnings for the top of the page.
-    tables, figures
-        By the names of their files.
-    panels
-        Tabs of the page.
-    details
-        Sections of the tab "How it was run".
-    numbers
-        Everything that is shown, with all digits, for ``numbers.json``. Lists of the same name from several
-        experiments are joined.
-    """
-
-    lead: str = ""
-    notices: tuple[str, ...] = ()
-    tables: Mapping[str, Table] = field(default_factory=dict)
-    figures: Mapping[str, Figure] = field(default_factory=dict)
-    panels: tuple[Panel, ...] = ()
-    details: tuple[Section, ...] = ()
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    lead: str = ""  # for the top of the page, such as "12 runs of 2 samplers"
+    notices: tuple[str, ...] = ()  # warnings for the top of the page
+    tables: Mapping[str, Table] = field(default_factory=dict)  # by the names of their files
+    figures: Mapping[str, Figure] = field(default_factory=dict)  # by the names of their files
+    panels: tuple[Panel, ...] = ()  # tabs of the page
+    details: tuple[Section, ...] = ()  # for the tab "How it was run"
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # all that is shown, with all digits; lists are joined
 
 
 class Experiment(ABC):

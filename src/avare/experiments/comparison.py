@@ -6,25 +6,12 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from avare import _validation as validation
-from avare.experiments import descent
-from avare.experiments.base import RUNS, Closing, Experiment, Stage, Stages, Summary, Task
+from avare.experiments import convergence, descent
+from avare.experiments.base import RUNS, Closing, Experiment, Stage, Stages, Summary
 from avare.experiments.content import Table
-from avare.experiments.convergence import (
-    BASELINE,
-    details_of,
-    figures_of,
-    final_rows,
-    final_table,
-    groups_of,
-    last_epoch,
-    lead_of,
-    numbers_of,
-    panel_of,
-    sooner,
-)
 from avare.experiments.data import Data
-from avare.experiments.descent import Rule, caution_of, descents, draws_with_replacement, problem_of
-from avare.experiments.facts import doubt_of_optimum, facts_table, table_spec
+from avare.experiments.descent import Rule
+from avare.experiments.facts import doubt_of_optimum, facts_table, table_task
 from avare.experiments.records import Result
 from avare.experiments.registry import register
 from avare.experiments.store import Record, Spec, Store
@@ -52,30 +39,30 @@ class Compare(Experiment):
         """Return where each sampler ends; the first record is that of the dataset."""
         if not records:
             return Closing()
-        rows, table, last = final_rows(records), records[0], records[-1]["spec"]
+        rows, table, last = convergence.final_rows(records), records[0], records[-1]["spec"]
         facts, doubt = {table["spec"]["dataset"]: table["facts"]}, doubt_of_optimum(table["spec"], table["facts"])
-        parts: list[str | Table] = [final_table(rows), facts_table(facts), *([doubt] if doubt else [])]
+        parts: list[str | Table] = [convergence.final_table(rows), facts_table(facts), *([doubt] if doubt else [])]
         parts.append(f"Loss: {last['loss']}.")
         if last["caution"] > 1.0:
             parts.append(
                 f"Steps are {last['caution']:g} times shorter than the paper's, which would overshoot: the rows have "
                 "much in common, and batches are large."
             )
-        parts += sooner(row for row in rows if row["sampler"] != BASELINE)
+        parts += convergence.sooner(row for row in rows if row["sampler"] != convergence.BASELINE)
         return Closing(tuple(parts), {"loss": last["loss"], "runs": rows, "facts": facts})
 
     def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
         """Return a tab for each dataset and setting."""
-        groups = groups_of(results)
+        groups = convergence.groups_of(results)
         if not groups:
             return None
         return Summary(
-            lead=lead_of(groups),
-            tables={self.name: last_epoch(groups)},
-            figures=figures_of(self.name, groups),
-            panels=tuple(panel_of(group, table=last_epoch([group])) for group in groups),
-            details=details_of(groups),
-            numbers={"groups": numbers_of(groups)},
+            lead=convergence.lead_of(groups),
+            tables={self.name: convergence.last_epoch(groups)},
+            figures=convergence.figures_of(self.name, groups),
+            panels=tuple(convergence.panel_of(group, table=convergence.last_epoch([group])) for group in groups),
+            details=convergence.details_of(groups),
+            numbers={"groups": convergence.numbers_of(groups)},
         )
 
 
@@ -128,13 +115,13 @@ def compare(
     batch_size = validation.integer("batch_size", batch_size, at_least=1)
     l2 = validation.number("l2", l2, at_least=0.0)
     for name in samplers:
-        if batch_size > len(data) and not draws_with_replacement(name, replacement):
+        if batch_size > len(data) and not descent.draws_with_replacement(name, replacement):
             raise ValueError(f"batch_size = {batch_size}: must be at most n = {len(data)} without replacement")
-    table = table_spec(dataset=data.name, data_digest=data.digest, loss=loss, l2=l2, tolerance=_TOLERANCE)
+    optimum = table_task(data, loss, l2, _TOLERANCE)
 
     def stages() -> Stages:
-        (facts,) = yield Stage("optimum", [Task(table, data)])
-        tasks = descents(
+        (facts,) = yield Stage("optimum", [optimum])
+        tasks = descent.descents(
             "compare",
             data,
             loss,
@@ -145,7 +132,7 @@ def compare(
             epochs=epochs,
             batch_size=batch_size,
             l2=l2,
-            caution=caution_of(problem_of(table, data.X, data.y), data.X, batch_size),
+            caution=descent.caution_of(descent.problem_of(optimum.spec, data.X, data.y), data.X, batch_size),
             replacement=replacement,
         )
         yield Stage("runs", tasks)

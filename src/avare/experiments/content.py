@@ -1,7 +1,7 @@
 """What an experiment shows, as plain data: tables, figures and the tabs of a page. `avare.report` writes them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,21 +10,21 @@ from avare.plotting import Chart
 _NOTHING = "–"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 ANSWERS = {True: "yes", False: "no"}
+_FORMS: dict[str, Callable[[Any], str]] = {
+    "answer": lambda value: ANSWERS[value],
+    "integer": lambda value: f"{value:,.0f}".replace(",", "\u202f"),
+    "percent": lambda value: f"{100.0 * value:.2f} %",
+    "digits": lambda value: f"{value:.3g}",
+    "value": lambda value: f"{value:.6g}",
+    "seconds": lambda value: f"{value:.3g}" if value < 100 else f"{value:.0f}",
+}
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """A column of a table: its name in CSV files, its heading elsewhere, and the kind of its values.
 
-    Parameters
-    ----------
-    name
-        Its name in CSV files.
-    heading
-        Its name elsewhere.
-    kind
-        How values are written: "text", "integer", "number" (two decimals), "ratio" (three decimals), "digits" (three
-        significant digits), "percent", "power" (of ten), "seconds", "answer" (yes or no), or "detail", which only
-        CSV files have.
+    Kinds are "text", "integer", "number" (two decimals), "ratio" (three decimals), "digits" (three significant digits),
+    "value" (six), "percent", "power" (of ten), "seconds", "answer" (yes or no), and "detail", only in CSV files.
     """
 
     name: str
@@ -41,16 +41,10 @@ class Column(NamedTuple):
             return _NOTHING
         if isinstance(value, str):
             return value
-        if self.kind == "answer":
-            return ANSWERS[value]
-        if self.kind == "integer":
-            return f"{value:,.0f}".replace(",", "\u202f")
-        if self.kind == "percent":
-            return f"{100.0 * value:.2f} %"
-        if self.kind == "digits":
-            return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 or value == 0.0 else power(value)
-        if self.kind == "seconds":
-            return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+        if self.kind == "digits" and not (1e-3 <= abs(value) < 999.5 or value == 0.0):
+            return power(value)
+        if self.kind in _FORMS:
+            return _FORMS[self.kind](value)
         if self.kind == "power" or abs(value) >= 1000.0:
             return power(value)
         return f"{value:.{3 if self.kind == 'ratio' else 2}f}".replace("-", "−")
@@ -73,21 +67,22 @@ def power(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and rows under a caption; None, NaN and "" are empty cells.
-
-    Parameters
-    ----------
-    caption
-        One sentence.
-    columns
-        See `Column`.
-    rows
-        A value per column each.
-    """
+    """Columns and rows under a caption; None, NaN and "" are empty cells."""
 
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
+
+    @classmethod
+    def of(cls, caption: str, columns: str, rows: Iterable[Mapping[str, Any]]) -> "Table":
+        """Make a table of rows by name; columns are written "name|heading|kind" and separated by semicolons.
+
+        >>> Table.of("Gains", "n|N|integer; gain", [{"gain": "high", "n": 3}]).rows
+        ((3, 'high'),)
+        """
+        parts = [(*text.strip().split("|"), "", "")[:3] for text in columns.split(";")]
+        found = tuple(Column(name, heading or name.replace("_", " "), kind or "text") for name, heading, kind in parts)
+        return cls(caption, found, tuple(tuple(row.get(column.name) for column in found) for row in rows))
 
     def without(self, *names: str) -> "Table":
         """Return the same table without some columns.

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.experiments.content import Column, Figure, Panel, Section, Table
+from avare.experiments.content import Figure, Panel, Section, Table
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.descent import MEASURES, RULES
-from avare.experiments.records import Result, differences, number, numbers, short, spent, together
+from avare.experiments.records import Result, apart, but_for_seed, count, number, numbers, short, spent
 from avare.experiments.store import Record
 from avare.experiments.sweep import duration
 from avare.plotting import Chart, Curve, order, ranked
@@ -26,7 +26,7 @@ _AXES = {
     "regret": ("Dynamic regret", False),
     "relative_error": ("Relative error", True),
 }  # the title of each measure, and whether its axis is logarithmic
-_HINT = "Lines: mean of the runs. Bands: one standard deviation; on log axes a band does not go below the lowest run."
+_HINT = "Charts: mean of the runs, and one standard deviation; on log axes a band does not go below the lowest run."
 # Runs that differ in one of these are shown apart, each with its own title.
 _SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2", "caution")
 _HARDLY = 0.9  # of all epochs: a sampler that needs more to reach the baseline's end is hardly faster
@@ -34,31 +34,15 @@ _HARDLY = 0.9  # of all epochs: a sampler that needs more to reach the baseline'
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One sampler with one step size rule.
-
-    Parameters
-    ----------
-    sampler, label
-        Its name; and its name with the settings in which it differs from others of this name.
-    rule
-        The step size rule.
-    spec
-        What its runs have in common.
-    seeds
-        One per run.
-    curves
-        By measure, over epochs.
-    seconds
-        The mean over the runs, by part.
-    """
+    """One sampler with one step size rule."""
 
     sampler: str
-    label: str
+    label: str  # the sampler, and how it differs from others of this name
     rule: str
-    spec: Mapping[str, Any]
+    spec: Mapping[str, Any]  # what the runs have in common
     seeds: tuple[int, ...]
-    curves: Mapping[str, Curve]
-    seconds: Mapping[str, float]
+    curves: Mapping[str, Curve]  # by measure, over epochs
+    seconds: Mapping[str, float]  # mean of the runs, by part
 
     @property
     def epochs(self) -> NDArray[np.float64]:
@@ -88,14 +72,11 @@ class Group:
 
 def groups_of(results: Iterable[Result]) -> list[Group]:
     """Take finished runs together by dataset and settings, then by sampler and rule."""
-    by_name: dict[str, list[tuple[Mapping[str, Any], list[Result]]]] = {}
-    for setting, members in together((each for each in results if each.shown), setting_of):
-        by_name.setdefault(setting["dataset"], []).append((setting, members))
-    groups = []
-    for dataset, parts in by_name.items():
-        for (setting, members), mark in zip(parts, differences([setting for setting, _ in parts]), strict=True):
-            title = ", ".join([display_name(dataset), *([mark] if mark else [])])
-            groups.append(Group(dataset, title, setting, tuple(_series(members))))
+    found = apart((each for each in results if each.shown), setting_of, lambda setting: setting["dataset"])
+    groups = [
+        Group(dataset, f"{display_name(dataset)}, {mark}" if mark else display_name(dataset), setting, _series(members))
+        for dataset, mark, setting, members in found
+    ]
     return sorted(groups, key=lambda group: (listing_order(group.dataset), group.title))
 
 
@@ -104,45 +85,24 @@ def setting_of(result: Result) -> dict[str, Any]:
     return {key: result.spec.get(key) for key in _SETTING}
 
 
-def _series(members: Sequence[Result]) -> list[Series]:
-    by_name: dict[tuple[str, str], list[tuple[Mapping[str, Any], list[Result]]]] = {}
-    for spec, runs in seeds_together(members, "epoch", _SETTING):
-        by_name.setdefault((spec["steps"], spec["sampler"]), []).append((spec, runs))
-    found = []
-    for (rule, sampler), parts in by_name.items():
-        for (spec, runs), mark in zip(parts, differences([spec for spec, _ in parts]), strict=True):
-            label = f"{sampler} ({mark})" if mark else sampler
-            found.append(
-                Series(
-                    sampler=sampler,
-                    label=label,
-                    rule=rule,
-                    spec={key: value for key, value in spec.items() if key != "evaluations"},
-                    seeds=tuple(sorted(run.spec["seed"] for run in runs)),
-                    curves={
-                        measure: Curve.of_runs(label, runs[0].trace["epoch"], [run.trace[measure] for run in runs])
-                        for measure in MEASURES
-                    },
-                    seconds={
-                        part: float(np.mean([run.seconds.get(part, math.nan) for run in runs]))
-                        for part in ("steps", "evaluation")
-                    },
-                )
-            )
-    return found
+def _series(members: Sequence[Result]) -> tuple[Series, ...]:
+    found = apart(members, but_for_seed("epoch", _SETTING), lambda spec: (spec["steps"], spec["sampler"]))
+    return tuple(
+        _of_seeds(f"{spec['sampler']} ({mark})" if mark else spec["sampler"], spec, runs)
+        for _, mark, spec, runs in found
+    )
 
 
-def seeds_together(
-    results: Iterable[Result], along: str, without: Iterable[str] = ()
-) -> list[tuple[dict[str, Any], list[Result]]]:
-    """Take together results that differ by their seed alone and were evaluated at the same places."""
-    left_out = {"seed", *without}
-    return together(
-        results,
-        lambda result: {
-            **{key: value for key, value in result.spec.items() if key not in left_out},
-            "evaluations": result.trace[along].tolist(),
-        },
+def _of_seeds(label: str, spec: dict[str, Any], runs: Sequence[Result]) -> Series:
+    along, parts = runs[0].trace["epoch"], ("steps", "evaluation")
+    return Series(
+        sampler=spec["sampler"],
+        label=label,
+        rule=spec["steps"],
+        spec={key: value for key, value in spec.items() if key != "evaluations"},
+        seeds=tuple(sorted(run.spec["seed"] for run in runs)),
+        curves={measure: Curve.of_runs(label, along, [run.trace[measure] for run in runs]) for measure in MEASURES},
+        seconds={part: float(np.mean([run.seconds.get(part, math.nan) for run in runs])) for part in parts},
     )
 
 
@@ -152,13 +112,9 @@ def seeds_together(
 def lead_of(groups: Sequence[Group]) -> str:
     """Count runs, samplers and datasets; "" if there are none."""
     series = [each for group in groups for each in group.series]
-    counts = {
-        "run": sum(len(each.seeds) for each in series),
-        "sampler": len({each.sampler for each in series}),
-        "dataset": len({group.dataset for group in groups}),
-    }
-    words = [f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items()]
-    return f"{words[0]} of {words[1]} on {words[2]}" if groups else ""
+    runs, samplers = sum(len(each.seeds) for each in series), len({each.sampler for each in series})
+    datasets = len({group.dataset for group in groups})
+    return f"{count(runs, 'run')} of {count(samplers, 'sampler')} on {count(datasets, 'dataset')}" if groups else ""
 
 
 def figures_of(name: str, groups: Sequence[Group]) -> dict[str, Figure]:
@@ -173,56 +129,43 @@ def figures_of(name: str, groups: Sequence[Group]) -> dict[str, Figure]:
 
 def panel_of(group: Group, *more: Section, table: Table) -> Panel:
     """Return the tab of a group: charts for each rule, the table of the last epoch, and more sections."""
-    sections = [Section(f"{rule.capitalize()} step sizes", (*_charts(group, rule), _HINT)) for rule in group.rules]
-    return Panel(group.title, (*sections, Section("At the last epoch", (table.without("dataset"),)), *more))
+    sections = [Section(f"{rule.capitalize()} step sizes", _charts(group, rule)) for rule in group.rules]
+    return Panel(group.title, (*sections, Section("At the last epoch", (_HINT, table.without("dataset"))), *more))
 
 
 def _charts(group: Group, rule: str) -> tuple[Chart, ...]:
-    return tuple(
-        Chart(
-            title,
-            "Epochs (data passes)",
-            tuple(each.curves[measure] for each in group.of(rule)),
-            y_title=group.title,
-            log_y=log,
-        )
-        for measure, (title, log) in _AXES.items()
-    )
+    found = []
+    for measure, (title, log) in _AXES.items():
+        curves = tuple(each.curves[measure] for each in group.of(rule))
+        found.append(Chart(title, "Epochs (data passes)", curves, y_title=group.title, log_y=log))
+    return tuple(found)
 
 
 def last_epoch(
     groups: Sequence[Group], published: Callable[[Group, Series], Mapping[str, float]] | None = None
 ) -> Table:
     """Return the measures at the last epoch; beside them published numbers, by measure, if there are any."""
-    columns = [
-        Column("dataset", "dataset"),
-        Column("steps", "steps"),
-        Column("sampler", "sampler"),
-        Column("runs", "runs", "integer"),
-        Column("epoch", "epoch", "integer"),
-    ]
-    for measure, name in MEASURE_NAMES.items():
-        if measure in LOGARITHMS:
-            shown = Column(f"{measure}_log10", f"{name}, log₁₀", "number")
-            columns += [shown, Column(measure, "", "detail")]
-        else:
-            shown = Column(measure, name, "power")
-            columns.append(shown)
-        columns.append(Column(f"{measure}_deviation", "", "detail"))
-        if published:
-            columns.append(Column(f"{shown.name}_paper", "paper", "number"))
     rows = []
     for group, series in _listed(groups):
-        row: list[Any] = [group.title, series.rule, series.label, len(series.seeds), float(series.epochs[-1])]
-        for measure in MEASURE_NAMES:
-            curve = series.curves[measure]
+        row: dict[str, Any] = {"dataset": group.title, "steps": series.rule, "sampler": series.label}
+        row |= {"runs": len(series.seeds), "epoch": float(series.epochs[-1])}
+        theirs = published(group, series) if published else {}
+        for measure, curve in series.curves.items():
             mean = float(curve.mean[-1])
-            row += [log10(mean), mean] if measure in LOGARITHMS else [mean]
-            row.append(None if curve.deviation is None else float(curve.deviation[-1]))
-            if published:
-                row.append(published(group, series).get(measure))
-        rows.append(tuple(row))
-    return Table("At the last epoch, mean of the runs", tuple(columns), tuple(rows))
+            row |= {measure: mean, f"{measure}_log10": log10(mean), f"{measure}_paper": theirs.get(measure)}
+            row[f"{measure}_deviation"] = None if curve.deviation is None else float(curve.deviation[-1])
+            row[f"{measure}_log10_paper"] = row[f"{measure}_paper"]
+        rows.append(row)
+    table = Table.of(
+        "At the last epoch, mean of the runs",
+        "dataset; steps; sampler; runs||integer; epoch||integer; relative_error_log10|relative error, log₁₀|number; "
+        "relative_error||detail; relative_error_deviation||detail; relative_error_log10_paper|paper|number; "
+        "suboptimality_log10|suboptimality, log₁₀|number; suboptimality||detail; suboptimality_deviation||detail; "
+        "suboptimality_log10_paper|paper|number; regret||power; regret_deviation||detail; regret_paper|paper|number",
+        rows,
+    )
+    paper = [column.name for column in table.columns if column.heading == "paper"]
+    return table if published else table.without(*paper)
 
 
 def details_of(groups: Sequence[Group]) -> tuple[Section, ...]:
@@ -241,22 +184,16 @@ def times(group: Group) -> Table:
     """Return the seconds per run, and the options of each sampler."""
     rows = []
     for _, series in _listed([group]):
-        options = series.spec.get("options") or {}
-        words = ", ".join(f"{key} = {short(value, 40)}" for key, value in options.items())
-        seconds = (series.seconds["steps"], series.seconds["evaluation"])
-        rows.append((series.rule, series.label, len(series.seeds), *seconds, series.spec.get("replacement"), words))
-    return Table(
+        row = {"steps": series.rule, "sampler": series.label, "runs": len(series.seeds)}
+        row |= {f"seconds_{part}": value for part, value in series.seconds.items()}
+        options = (series.spec.get("options") or {}).items()
+        words = ", ".join(f"{key} = {short(value, 40)}" for key, value in options)
+        rows.append({**row, "replacement": series.spec.get("replacement"), "options": words})
+    return Table.of(
         f"{group.title}: seconds per run, and the options of each sampler",
-        (
-            Column("steps", "steps"),
-            Column("sampler", "sampler"),
-            Column("runs", "runs", "integer"),
-            Column("seconds_steps", "steps, s", "seconds"),
-            Column("seconds_evaluation", "evaluation, s", "seconds"),
-            Column("replacement", "replacement", "answer"),
-            Column("options", "options"),
-        ),
-        tuple(rows),
+        "steps; sampler; runs||integer; seconds_steps|steps, s|seconds; seconds_evaluation|evaluation, s|seconds; "
+        "replacement||answer; options",
+        rows,
     )
 
 
@@ -266,20 +203,21 @@ def numbers_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
         {
             "title": group.title,
             "setting": group.setting,
-            "series": [
-                {
-                    "label": series.label,
-                    "spec": series.spec,
-                    "seeds": series.seeds,
-                    "seconds": {part: number(value) for part, value in series.seconds.items()},
-                    "epoch": numbers(series.epochs),
-                    **{measure: curve_numbers(series.curves[measure]) for measure in MEASURES},
-                }
-                for _, series in _listed([group])
-            ],
+            "series": [_numbers(series) for _, series in _listed([group])],
         }
         for group in groups
     ]
+
+
+def _numbers(series: Series) -> dict[str, Any]:
+    return {
+        "label": series.label,
+        "spec": series.spec,
+        "seeds": series.seeds,
+        "seconds": {part: number(value) for part, value in series.seconds.items()},
+        "epoch": numbers(series.epochs),
+        **{measure: curve_numbers(curve) for measure, curve in series.curves.items()},
+    }
 
 
 def curve_numbers(curve: Curve) -> dict[str, Any]:
@@ -317,18 +255,11 @@ def final_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
             groups.setdefault((spec["dataset"], spec["steps"], spec["sampler"]), []).append(record)
     rows = []
     for (dataset, steps, sampler), members in groups.items():
-        finished = _finished(members)
-        row = {
-            "dataset": dataset,
-            "steps": steps,
-            "sampler": sampler,
-            "epochs": members[0]["spec"]["epochs"],
-            "runs": len(members),
-            "diverged": len(members) - len(finished),
-        }
+        finished, baseline = _finished(members), _finished(groups.get((dataset, steps, BASELINE), ()))
+        row = {"dataset": dataset, "steps": steps, "sampler": sampler, "epochs": members[0]["spec"]["epochs"]}
+        row |= {"runs": len(members), "diverged": len(members) - len(finished)}
         for measure in ("suboptimality", "relative_error", "regret"):
             row[measure] = float(_means(finished, measure)[-1]) if finished else None
-        baseline = _finished(groups.get((dataset, steps, BASELINE), ()))
         row["epochs_to_uniform"] = None
         if baseline and finished:
             reached = np.flatnonzero(_means(finished, "suboptimality") <= _means(baseline, "suboptimality")[-1])
@@ -340,26 +271,14 @@ def final_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 def final_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return `final_rows` as the command prints them."""
-    headings = ("dataset", "steps", "sampler", "runs", "epochs", "suboptimality", "relative error", "regret", "a run")
-    return Table(
-        "",
-        tuple(Column(heading, heading) for heading in headings),
-        tuple(
-            (
-                row["dataset"],
-                row["steps"],
-                row["sampler"],
-                f"{row['runs']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else ""),
-                f"{row['epochs']}",
-                *(
-                    "-" if row[measure] is None else f"{row[measure]:.3g}"
-                    for measure in ("suboptimality", "relative_error", "regret")
-                ),
-                duration(row["seconds"]) if row["seconds"] >= 10.0 else f"{row['seconds']:.1f} s",
-            )
-            for row in rows
-        ),
+    columns = (
+        "dataset; steps; sampler; runs||integer; epochs||integer; suboptimality||digits; relative_error||digits; "
+        "regret||power; took|a run"
     )
+    times = [duration(row["seconds"]) if row["seconds"] >= 10.0 else f"{row['seconds']:.1f} s" for row in rows]
+    shown = [{**row, "took": took} for row, took in zip(rows, times, strict=True)]
+    diverged = any(row["diverged"] for row in rows)
+    return Table.of("", columns + ("; diverged||integer" if diverged else ""), shown)
 
 
 def sooner(rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -32,6 +32,18 @@ FIELDS = Fields(texts=("dataset", "steps", "sampler"), integers=("seed",), colum
 _warm: set[tuple[Any, ...]] = set()  # what this process has compiled, or loaded
 
 
+def common_spec(experiment: str, data: Data, loss: str, l2: float) -> dict[str, Any]:
+    """Return what the specs of all runs on linear models have."""
+    return {
+        "experiment": experiment,
+        "dataset": data.name,
+        "data_digest": data.digest,
+        "loss": loss,
+        "l2": l2,
+        "revision": REVISION,
+    }
+
+
 def descent_spec(
     experiment: str,
     data: Data,
@@ -47,30 +59,9 @@ def descent_spec(
     bound: float | None = None,
     replacement: bool = True,
 ) -> dict[str, Any]:
-    """Return all that determines a run.
-
-    Parameters
-    ----------
-    experiment
-        Its kind.
-    data, loss, sampler
-        What is run; the sampler has the paper's options.
-    steps
-        The step size rule.
-    seed, epochs, batch_size, l2
-        As for `avare.sgd` and the problem.
-    caution
-        Factor on the largest smoothness, from which step sizes are made.
-    bound
-        See `options_of`.
-    replacement
-        How to draw, for samplers that can do both.
-    """
+    """Return all that determines a run; the caution is a factor on the smoothness from which step sizes are made."""
     return {
-        "experiment": experiment,
-        "dataset": data.name,
-        "data_digest": data.digest,
-        "loss": loss,
+        **common_spec(experiment, data, loss, l2),
         "steps": steps,
         "sampler": sampler,
         "options": options_of(sampler, steps, len(data), epochs, bound),
@@ -78,9 +69,7 @@ def descent_spec(
         "epochs": epochs,
         "batch_size": batch_size,
         "replacement": draws_with_replacement(sampler, replacement),
-        "l2": l2,
         "caution": caution,
-        "revision": REVISION,
     }
 
 

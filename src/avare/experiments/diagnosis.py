@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare import diagnostics
+from avare.experiments.content import Table
 from avare.experiments.data import Data, target_of
 from avare.experiments.descent import caution_of, descent_spec, problem_of, sampler_of, step_size_of
 from avare.experiments.facts import facts_of
@@ -23,33 +24,18 @@ _SAMPLER = "Avare"  # of the short run
 
 @dataclass(frozen=True, slots=True)
 class DataDiagnosis:
-    """The possible gain on a dataset.
-
-    Parameters
-    ----------
-    dataset, loss
-        What was looked at.
-    n, rows, dim
-        Number of examples, of examples looked at, and of coefficients.
-    epochs, gains, realised
-        Along a short run with Avare: the gain of the best distribution over uniform draws, as a factor on the second
-        moment of the gradient, and the gain of Avare's distribution.
-    gain_at_optimum
-        The gain of the best distribution at the optimum.
-    smoothness_ratio
-        Largest over mean smoothness constant: an upper bound on the gain of fixed importance sampling.
-    """
+    """The possible gain on a dataset."""
 
     dataset: str
     loss: str
     n: int
-    rows: int
-    dim: int
-    epochs: list[int]
-    gains: list[float]
-    realised: list[float]
+    rows: int  # examples looked at
+    dim: int  # coefficients
+    epochs: list[int]  # of a short run with Avare
+    gains: list[float]  # of the best distribution over uniform draws, as a factor on the gradient's second moment
+    realised: list[float]  # the same of Avare's distribution
     gain_at_optimum: float
-    smoothness_ratio: float
+    smoothness_ratio: float  # largest over mean smoothness: what fixed importance sampling can gain, at most
 
     @property
     def verdict(self) -> str:
@@ -70,9 +56,22 @@ class DataDiagnosis:
             f"{self.verdict.capitalize()}: near the optimum the best distribution divides the second moment of the "
             f"gradient by {gain:.2f}. If the noise of minibatches limits progress, as it does late in training with "
             f"decreasing steps, expect Uniform's accuracy after about 1/{gain:.1f} of the steps. Early in training, "
-            f"and with full batches, the gain is smaller. After {self.epochs[-1]} epochs {_SAMPLER} has realised a gain "
-            f"of {last:.2f} of the possible {self.gains[-1]:.2f}. A draw costs microseconds: {ending}"
+            f"and with full batches, the gain is smaller. After {self.epochs[-1]} epochs {_SAMPLER} has realised a "
+            f"gain of {last:.2f} of the possible {self.gains[-1]:.2f}. A draw costs microseconds: {ending}"
         )
+
+    def parts(self) -> list[str | Table]:
+        """Return what the command prints."""
+        part = "" if self.rows == self.n else f", of which {self.rows:,} were looked at"
+        along = zip(self.epochs, self.gains, self.realised, strict=True)
+        rows: list[dict[str, Any]] = [{"at": f"epoch {epoch}", "gain": gain, "own": own} for epoch, gain, own in along]
+        rows.append({"at": "optimum", "gain": self.gain_at_optimum, "own": ""})
+        return [
+            f"{self.dataset}: {self.n:,} examples{part}, {self.loss}, {self.dim:,} coefficients",
+            Table.of("", f"at; gain|possible gain|number; own|realised by {_SAMPLER}|number", rows),
+            f"Smoothness, largest over mean: {self.smoothness_ratio:.2f}",
+            self.words,
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields, the verdict and the words."""
@@ -144,17 +143,9 @@ def diagnose_data(
         sgd(problem, sampler_of(spec, problem), step_size_of(spec, problem), epochs=epochs, callback=look)
     say("searching for the optimum")
     facts = facts_of(problem, _TOLERANCE)
+    along = ([each[place] for each in seen] for place in range(3))
     return DataDiagnosis(
-        dataset=data.name,
-        loss=loss,
-        n=n,
-        rows=rows,
-        dim=facts["dim"],
-        epochs=[each[0] for each in seen],
-        gains=[each[1] for each in seen],
-        realised=[each[2] for each in seen],
-        gain_at_optimum=facts["gain_at_optimum"],
-        smoothness_ratio=facts["smoothness_ratio"],
+        data.name, loss, n, rows, facts["dim"], *along, facts["gain_at_optimum"], facts["smoothness_ratio"]
     )
 
 

@@ -8,23 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import diagnostics
-from avare.experiments.content import Column, Table
-from avare.experiments.descent import REVISION, problem_of
+from avare.experiments.base import Task
+from avare.experiments.content import Table
+from avare.experiments.data import Data
+from avare.experiments.descent import common_spec, problem_of
 from avare.experiments.store import Record, Spec
 from avare.problems import Linear
 
 
-def table_spec(*, dataset: str, data_digest: str, loss: str, l2: float, tolerance: float) -> dict[str, Any]:
-    """Return all that determines the facts about a dataset; the tolerance is relative to the gradient at 0."""
-    return {
-        "experiment": "table",
-        "dataset": dataset,
-        "data_digest": data_digest,
-        "loss": loss,
-        "l2": l2,
-        "tolerance": tolerance,
-        "revision": REVISION,
-    }
+def table_task(data: Data, loss: str, l2: float, tolerance: float) -> Task:
+    """Return the search for an optimum, to a tolerance relative to the gradient at 0."""
+    return Task({**common_spec("table", data, loss, l2), "tolerance": tolerance}, data)
 
 
 def tabulate(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
@@ -57,15 +51,6 @@ def doubt_of_optimum(spec: Spec, facts: Mapping[str, Any], name: str | None = No
 
     It is also "" if the record does not have the tolerance, as in older versions.
 
-    Parameters
-    ----------
-    spec, facts
-        Those of the record of a dataset.
-    name
-        What to call the dataset; None: as in the spec.
-
-    Examples
-    --------
     >>> doubt_of_optimum({"dataset": "mine", "l2": 1.0}, {"gradient_at_optimum": 1e-9, "gradient_allowed": 1e-8})
     ''
     """
@@ -84,19 +69,8 @@ def doubt_of_optimum(spec: Spec, facts: Mapping[str, Any], name: str | None = No
 
 def facts_table(facts: Mapping[str, Mapping[str, float]]) -> Table:
     """Return the facts about some datasets as the command prints them."""
-    headings = ("dataset", "examples", "coefficients", "optimum", "gain at the optimum", "smoothness ratio")
-    return Table(
-        "",
-        tuple(Column(heading, heading) for heading in headings),
-        tuple(
-            (
-                name,
-                f"{fact['n']:,}",
-                f"{fact['dim']:,}",
-                f"{fact['optimum']:.6g}",
-                f"{fact['gain_at_optimum']:.3f}",
-                f"{fact['smoothness_ratio']:.2f}",
-            )
-            for name, fact in facts.items()
-        ),
+    columns = (
+        "dataset; n|examples|integer; dim|coefficients|integer; optimum||value; "
+        "gain_at_optimum|gain at the optimum|ratio; smoothness_ratio||number"
     )
+    return Table.of("", columns, ({"dataset": name, **fact} for name, fact in facts.items()))

@@ -18,15 +18,7 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a stored record must have.
-
-    Parameters
-    ----------
-    texts, integers, numbers
-        Keys of its spec, by the type of their values.
-    columns
-        Columns of its trace: numbers or null, all of the same length. The first column must increase.
-    """
+    """What a stored record must have: keys of its spec by type, and columns of its trace, of which the first rises."""
 
     texts: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
@@ -36,33 +28,15 @@ class Fields:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """A stored record that has been checked.
+    """A stored record that has been checked."""
 
-    Parameters
-    ----------
-    spec
-        All that determines the run.
-    trace
-        The columns that `Fields` names; NaN for null.
-    where
-        Versions, machine and date.
-    seconds
-        How long the run took, by part.
-    status
-        "finished", or how else the run ended.
-    shown
-        Whether a summary shows it: it finished, or its experiment also shows this status.
-    stored
-        The whole record.
-    """
-
-    spec: Mapping[str, Any]
-    trace: Mapping[str, NDArray[np.float64]]
-    where: Mapping[str, Any]
-    seconds: Mapping[str, float]
-    status: str
-    shown: bool
-    stored: Mapping[str, Any]
+    spec: Mapping[str, Any]  # all that determines the run
+    trace: Mapping[str, NDArray[np.float64]]  # the columns that `Fields` names; NaN for null
+    where: Mapping[str, Any]  # versions, machine and date
+    seconds: Mapping[str, float]  # by part
+    status: str  # "finished", or how else the run ended
+    shown: bool  # whether a summary shows it: it finished, or its experiment also shows this status
+    stored: Mapping[str, Any]  # the whole record
 
     @property
     def kind(self) -> str:
@@ -87,16 +61,14 @@ def checked(data: Mapping[str, Any], fields: Fields, shown: Sequence[str] = ("fi
     for key in fields.numbers:
         if math.isnan(number_in(f"spec[{key!r}]", spec.get(key))):
             raise RecordError(f"spec lacks {key!r}")
-    where, seconds, status = data.get("where"), data.get("seconds"), str(data.get("status", "finished"))
+    where, seconds = (each if isinstance(each, dict) else {} for each in (data.get("where"), data.get("seconds")))
     return Result(
         spec=spec,
         trace=_columns(mapping_in(data, "trace"), fields.columns) if fields.columns else {},
-        where=where if isinstance(where, dict) else {},
-        seconds={part: number_in(f"seconds[{part!r}]", value) for part, value in seconds.items()}
-        if isinstance(seconds, dict)
-        else {},
-        status=status,
-        shown=status in shown,
+        where=where,
+        seconds={part: number_in(f"seconds[{part!r}]", value) for part, value in seconds.items()},
+        status=str(data.get("status", "finished")),
+        shown=data.get("status", "finished") in shown,
         stored=data,
     )
 
@@ -145,6 +117,29 @@ def together(results: Iterable[Result], key: Callable[[Result], Any]) -> list[tu
     return list(found.values())
 
 
+def apart(
+    results: Iterable[Result], key: Callable[[Result], dict[str, Any]], name: Callable[[dict[str, Any]], Any]
+) -> list[tuple[Any, str, dict[str, Any], list[Result]]]:
+    """Group results as `together`; return the name of each group, how it differs from others of this name, and it."""
+    by_name: dict[Any, list[tuple[dict[str, Any], list[Result]]]] = {}
+    for spec, members in together(results, key):
+        by_name.setdefault(name(spec), []).append((spec, members))
+    return [
+        (each, mark, *group)
+        for each, groups in by_name.items()
+        for mark, group in zip(differences([spec for spec, _ in groups]), groups, strict=True)
+    ]
+
+
+def but_for_seed(along: str, without: Iterable[str] = ()) -> Callable[[Result], dict[str, Any]]:
+    """Return a key of results that differ by their seed alone and were evaluated at the same places."""
+    left_out = {"seed", *without}
+    return lambda result: {
+        **{key: value for key, value in result.spec.items() if key not in left_out},
+        "evaluations": result.trace[along].tolist(),
+    }
+
+
 def differences(specs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say in a few words how each spec differs from the others; "" for a single one.
 
@@ -158,14 +153,14 @@ def differences(specs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _words(key: str, value: Any) -> str:
-    words: dict[str, Callable[[Any], str]] = {
-        "epochs": lambda value: f"{value} epochs",
-        "batch_size": lambda value: f"batches of {value}",
-        "replacement": lambda value: "with replacement" if value else "without replacement",
-        "evaluations": lambda value: f"{len(value)} evaluations",
-        "data_digest": lambda value: f"data {str(value)[:6]}",
+    words = {
+        "epochs": f"{value} epochs",
+        "batch_size": f"batches of {value}",
+        "replacement": "with replacement" if value else "without replacement",
+        "evaluations": f"{len(value) if isinstance(value, list) else 0} evaluations",
+        "data_digest": f"data {str(value)[:6]}",
     }
-    return words.get(key, lambda value: f"{key} = {short(value)}")(value)
+    return words.get(key, f"{key} = {short(value)}")
 
 
 def short(value: Any, most: int = 24) -> str:
@@ -176,6 +171,15 @@ def short(value: Any, most: int = 24) -> str:
     """
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def count(number: int, noun: str) -> str:
+    """Write a count.
+
+    >>> count(1, "run"), count(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def spent(steps: float, evaluation: float) -> str:
@@ -217,8 +221,8 @@ def merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():
-            both = key in whole
-            whole[key] = (
-                {**whole[key], **value} if both and isinstance(value, dict) else (whole[key] + value if both else value)
-            )
+            if key not in whole:
+                whole[key] = value
+            else:
+                whole[key] = whole[key] | value if isinstance(value, dict) else whole[key] + value
     return whole

@@ -18,23 +18,6 @@ _LEAST_WIDTH = 5.6  # inches
 _HANDLE, _LETTER = 0.65, 0.06  # inches that a legend entry takes, about, and each letter of it
 _MOST_POINTS = 400  # per curve: a screen shows no more
 _SWITCHES = (("default", "Default"), ("log", "Log"), ("linear", "Linear"))
-PLOTLY_MARKERS = {
-    "o": "circle",
-    "s": "square",
-    "^": "triangle-up",
-    "D": "diamond",
-    "v": "triangle-down",
-    "P": "cross",
-    "X": "x",
-    "<": "triangle-left",
-    ">": "triangle-right",
-    "h": "hexagon",
-    "*": "star",
-    "p": "pentagon",
-    "d": "diamond-tall",
-    "8": "octagon",
-    "H": "hexagon2",
-}
 
 
 # --- figures --------------------------------------------------------------------------------
@@ -106,7 +89,7 @@ def _curve(curve: Curve, style: Style) -> dict[str, Any]:
     return {
         "label": curve.label,
         "guide": curve.guide,
-        "style": {"colour": style.colour, "dash": style.dash, "marker": PLOTLY_MARKERS[style.marker]},
+        "style": style._asdict(),
         **{name: _rounded(values[keep]) for name, values in columns.items() if values is not None},
     }
 
@@ -158,28 +141,6 @@ def _swatch(style: Style) -> str:
 
 def outline(marker: str) -> list[tuple[float, float]]:
     """Return the corners of a marker of radius about 4 around the origin, y downwards."""
-    quarter = [(4.0, 1.0), (1.0, 1.0), (1.0, 4.0)]  # of a plus sign
-    if marker in "PX":
-        turns = [math.pi / 2 * k + (math.pi / 4 if marker == "X" else 0.0) for k in range(4)]
-        return [
-            (x * math.cos(t) - y * math.sin(t), x * math.sin(t) + y * math.cos(t)) for t in turns for x, y in quarter
-        ]
-    # Number of corners, and the direction of the first in quarters of a circle from above.
-    corners, turn = {
-        "o": (24, 0.0),
-        "s": (4, 0.5),
-        "D": (4, 0.0),
-        "d": (4, 0.0),
-        "^": (3, 0.0),
-        ">": (3, 1.0),
-        "v": (3, 2.0),
-        "<": (3, 3.0),
-        "h": (6, 0.0),
-        "H": (6, 1.0),
-        "p": (5, 0.0),
-        "8": (8, 0.25),
-        "*": (10, 0.0),
-    }[marker]
-    angles = [turn * math.pi / 2 + 2 * math.pi * j / corners for j in range(corners)]
-    radii = [2.2 if marker == "*" and j % 2 else 2.5 if marker == "d" and j % 2 else 5.0 for j in range(corners)]
-    return [(radius * math.sin(angle), -radius * math.cos(angle)) for radius, angle in zip(radii, angles, strict=True)]
+    shape = require("matplotlib.markers", "making the page").MarkerStyle(marker)
+    (corners, *_) = shape.get_path().transformed(shape.get_transform()).to_polygons()
+    return [(8.0 * float(x), -8.0 * float(y)) for x, y in corners]

@@ -13,8 +13,8 @@ from avare import _validation as validation
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Summary
 from avare.experiments.content import Panel, Section
-from avare.experiments.records import RecordError, Result, mapping_in, merged, spent
-from avare.experiments.store import Skipped, Store, canonical, take_away_left_overs, write_whole
+from avare.experiments.records import RecordError, Result, count, mapping_in, merged, spent
+from avare.experiments.store import Skipped, Store, canonical, remove_left_overs, write_whole
 from avare.plotting import styles_of
 from avare.report import page
 from avare.report.charts import render
@@ -29,19 +29,9 @@ class ReportError(OSError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """What a report shows.
+    """What a report shows."""
 
-    Parameters
-    ----------
-    summaries
-        What the records of each experiment show, by its name.
-    shown
-        All records that are shown.
-    skipped
-        Files that are left out.
-    """
-
-    summaries: Mapping[str, Summary]
+    summaries: Mapping[str, Summary]  # by the name of the experiment
     shown: tuple[Result, ...]
     skipped: tuple[Skipped, ...]
 
@@ -94,7 +84,7 @@ def write(
     with _writing_into(folder):
         for place in (folder, folder / "figures", folder / "tables"):
             place.mkdir(parents=True, exist_ok=True)
-            take_away_left_overs(place)
+            remove_left_overs(place)
         for summary in summaries:
             for name, figure in summary.figures.items():
                 for ending, content in render(figure, styles).items():
@@ -168,7 +158,7 @@ def panels_of(contents: Contents) -> list[Panel]:
             replace(panel, title=f"{panel.title} ({name})") if panel.title in taken else panel
             for panel in summary.panels
         ]
-    how = [Section("Machine and versions", tuple(_place(place, count) for place, count in _places(contents.shown)))]
+    how = [Section("Machine and versions", tuple(_place(*pair) for pair in _places(contents.shown)))]
     how.append(Section("All runs together", ({"seconds in all": _seconds(contents.shown)},)))
     how += [section for summary in contents.summaries.values() for section in summary.details]
     return [*sorted(panels, key=lambda panel: not panel.charts), Panel("How it was run", tuple(how))]
@@ -177,24 +167,25 @@ def panels_of(contents: Contents) -> list[Panel]:
 def _numbers(contents: Contents) -> dict[str, Any]:
     return {
         **merged(summary.numbers for summary in contents.summaries.values()),
-        "where": [{**place, "records": count} for place, count in _places(contents.shown)],
+        "where": [{**place, "records": records} for place, records in _places(contents.shown)],
         "skipped": [{"file": each.name, "reason": each.reason} for each in contents.skipped],
     }
 
 
 def _lead(contents: Contents) -> str:
-    words = "; ".join(summary.lead for summary in contents.summaries.values() if summary.lead)
+    leads = {name: summary.lead for name, summary in contents.summaries.items() if summary.lead}
+    words = [f"{name}: {lead}" if len(leads) > 1 else lead for name, lead in leads.items()]
     days = sorted({str(each.where["date"])[:10] for each in contents.shown if each.where.get("date")})
-    parts = [words or f"{len(contents.shown)} results", " to ".join(dict.fromkeys(days[:1] + days[-1:]))]
-    return ", ".join(part for part in parts if part) + "."
+    dates = " to ".join(dict.fromkeys(days[:1] + days[-1:]))
+    return f"{'; '.join(words) or count(len(contents.shown), 'record')}{', ' if dates else ''}{dates}."
 
 
 def _notices(contents: Contents) -> list[str]:
     notices = [text for summary in contents.summaries.values() for text in summary.notices]
-    count = len(contents.skipped)
-    if count:
-        words = "s of the store are left out" if count > 1 else " of the store is left out"
-        notices.append("\n".join([f"{count} file{words}:", *map(str, contents.skipped)]))
+    if contents.skipped:
+        verb = "are" if len(contents.skipped) > 1 else "is"
+        words = f"{count(len(contents.skipped), 'file')} of the store {verb} left out:"
+        notices.append("\n".join([words, *map(str, contents.skipped)]))
     return notices
 
 
@@ -207,12 +198,12 @@ def _places(results: Sequence[Result]) -> list[tuple[dict[str, Any], int]]:
     return sorted(places.values(), key=lambda pair: -pair[1])
 
 
-def _place(place: Mapping[str, Any], count: int) -> dict[str, Any]:
+def _place(place: Mapping[str, Any], records: int) -> dict[str, Any]:
     versions = place.get("versions")
-    pairs = {"records": count, **{key: value for key, value in place.items() if key != "versions"}}
-    if isinstance(versions, dict):
-        pairs["versions"] = ", ".join(f"{package} {number}" for package, number in versions.items())
-    return pairs
+    words = (
+        ", ".join(f"{package} {number}" for package, number in versions.items()) if isinstance(versions, dict) else ""
+    )
+    return {"records": records, **place, **({"versions": words} if words else {})}
 
 
 def _seconds(results: Sequence[Result]) -> str:

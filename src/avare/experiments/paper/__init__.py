@@ -6,39 +6,14 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from avare.experiments import descent
+from avare.experiments import convergence, descent
 from avare.experiments.base import RUNS, Closing, Experiment, Request, Stages, Summary
 from avare.experiments.content import Panel, Section, Table
-from avare.experiments.convergence import (
-    Group,
-    Series,
-    details_of,
-    figures_of,
-    final_rows,
-    final_table,
-    groups_of,
-    last_epoch,
-    lead_of,
-    numbers_of,
-    panel_of,
-    setting_of,
-    sooner,
-)
+from avare.experiments.convergence import Group, Series
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.facts import doubt_of_optimum, facts_table, tabulate
-from avare.experiments.paper import theory
-from avare.experiments.paper.checking import (
-    Row,
-    check,
-    check_table,
-    exit_code,
-    facts,
-    other_settings,
-    published,
-    table_one,
-    tally,
-    tally_words,
-)
+from avare.experiments.paper import checking, theory
+from avare.experiments.paper.checking import Row, check, check_table, facts, published, table_one, tally, tally_words
 from avare.experiments.paper.plan import PARTS, SAMPLERS, SETTINGS, Extent, paper_stages
 from avare.experiments.records import Fields, Result, mapping_in, number_in
 from avare.experiments.registry import register
@@ -49,7 +24,7 @@ _METHOD = "Avare"  # the paper's sampler
 
 
 class Paper(Experiment):
-    """Four datasets, the growth of the regret, and facts about any dataset."""
+    """The paper's datasets, its Table 1 and the growth of the regret, or all."""
 
     name = "paper"
     kinds: ClassVar = {"reproduce": descent.FIELDS, "theory": theory.FIELDS, "table": Fields(texts=("dataset",))}
@@ -94,12 +69,12 @@ class Paper(Experiment):
 
     def closing(self, records: Sequence[Record]) -> Closing:
         """Return where each sampler ends, the facts about datasets, and how the regret grows."""
-        rows, known, growth = final_rows(records), facts(records), theory.exponents(records)
+        rows, known, growth = convergence.final_rows(records), facts(records), theory.exponents(records)
         doubts = [doubt_of_optimum(record["spec"], record.get("facts", {})) for record in records]
-        parts: list[str | Table] = [final_table(rows)] if rows else []
+        parts: list[str | Table] = [convergence.final_table(rows)] if rows else []
         parts += [facts_table(known)] if known else []
         parts += [text for text in doubts if text]
-        parts += sooner(row for row in rows if row["sampler"] == _METHOD)
+        parts += convergence.sooner(row for row in rows if row["sampler"] == _METHOD)
         for method, (mean, deviation, bound) in growth.items():
             words = f"{method}: the regret grows as t^{mean:.2f} (±{deviation:.2f}); the theorem allows t^{bound:.2f}"
             parts.append(words)
@@ -115,7 +90,7 @@ class Paper(Experiment):
             f"Source: {paper['source']}. {paper['smoothness_note']}",
             f"{counts['agrees']} agree, {counts['differs']} differ, {counts['missing']} missing",
         )
-        return Closing(parts, {"rows": [row.as_dict() for row in rows], **counts}, exit_code(rows))
+        return Closing(parts, {"rows": [row.as_dict() for row in rows], **counts}, checking.exit_code(rows))
 
     def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
         """Return a tab for each dataset and setting, one for the theory, and one with every number of the paper."""
@@ -123,7 +98,10 @@ class Paper(Experiment):
             return None
         descents = [each for each in results if each.kind == "reproduce"]
         tables = [each for each in results if each.kind == "table" and each.shown]
-        groups, growths = groups_of(descents), theory.growths_of([each for each in results if each.kind == "theory"])
+        groups, growths = (
+            convergence.groups_of(descents),
+            theory.growths_of([each for each in results if each.kind == "theory"]),
+        )
         known = facts(each.stored for each in tables)
         known = {name: known[name] for name in sorted(known, key=listing_order)}
         judged = sorted({*known, *(each.spec["dataset"] for each in descents)} & {*SETTINGS}, key=listing_order)
@@ -145,18 +123,18 @@ class Paper(Experiment):
         if growths:
             shown["theory"] = theory.theory_table(growths)
         return Summary(
-            lead=lead_of(groups),
+            lead=convergence.lead_of(groups),
             notices=tuple(dict.fromkeys(text for text in doubts if text)),
             tables=shown,
             figures={
-                **figures_of("reproduce", [group for group in groups if group.dataset != _APART]),
-                **figures_of(f"reproduce-{_APART}", [group for group in groups if group.dataset == _APART]),
+                **convergence.figures_of("reproduce", [group for group in groups if group.dataset != _APART]),
+                **convergence.figures_of(f"reproduce-{_APART}", [group for group in groups if group.dataset == _APART]),
                 **({"theory": theory.theory_figure(growths)} if growths else {}),
             },
             panels=tuple(panels),
-            details=details_of(groups),
+            details=convergence.details_of(groups),
             numbers={
-                "groups": numbers_of(groups),
+                "groups": convergence.numbers_of(groups),
                 "theory": [growth.as_dict() for growth in growths],
                 "facts": [{"dataset": name, **fact} for name, fact in known.items()],
                 "doubts": list(dict.fromkeys(text for text in doubts if text)),
@@ -172,22 +150,22 @@ def _last_epoch(groups: Sequence[Group], paper: Mapping[str, Any]) -> Table:
     """The last epoch; runs with the paper's settings have its numbers beside them."""
 
     def numbers(group: Group, series: Series) -> dict[str, float]:
-        figures = {} if other_settings(group.setting, paper) else paper["last_epoch"]
+        figures = {} if checking.other_settings(group.setting, paper) else paper["last_epoch"]
         by_measure = figures.get(series.rule, {}).get(group.dataset, {})
         return {measure: values[series.label] for measure, values in by_measure.items() if series.label in values}
 
-    return last_epoch(groups, numbers)
+    return convergence.last_epoch(groups, numbers)
 
 
 def _group_panel(group: Group, results: Sequence[Result], paper: Mapping[str, Any], runs: int) -> Panel:
-    same = [each.stored for each in results if setting_of(each) == group.setting]
+    same = [each.stored for each in results if convergence.setting_of(each) == group.setting]
     names = [group.dataset] if group.dataset in SETTINGS else []
     rows = [row for row in check(same, names, runs) if row.steps in group.rules]
     more = []
     if rows:
         unused = () if any(row.note for row in rows) else ("note",)
         more.append(Section("Against the paper", (tally_words(rows), check_table(rows).without("dataset", *unused))))
-    return panel_of(group, *more, table=_last_epoch([group], paper))
+    return convergence.panel_of(group, *more, table=_last_epoch([group], paper))
 
 
 def _paper_panel(first: Table, rows: Sequence[Row], paper: Mapping[str, Any]) -> Panel:

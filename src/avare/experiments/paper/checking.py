@@ -11,7 +11,7 @@ from typing import Any
 
 from avare.experiments import convergence
 from avare.experiments.base import RUNS
-from avare.experiments.content import Column, Table
+from avare.experiments.content import Table
 from avare.experiments.convergence import LOGARITHMS, log10
 from avare.experiments.data import display_name
 from avare.experiments.descent import RULES
@@ -31,32 +31,17 @@ MEASURE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number or order of the paper, and ours.
-
-    Parameters
-    ----------
-    dataset, steps, sampler, measure
-        What it is about; steps and sampler are "" for a fact about the dataset.
-    theirs, ours
-        Numbers (relative errors and suboptimalities as log10), or an order in words; ours is None if we have none.
-    tolerance
-        How much they may differ, in words; "" if nothing is required.
-    verdict
-        "agrees", "differs", "reported" if nothing is required, or "missing" if runs are missing: too few, or with other
-        settings than the paper's, whose number ours is then.
-    note
-        What is missing, why nothing is required, or why it might differ.
-    """
+    """One number or order of the paper, and ours; relative errors and suboptimalities as log10."""
 
     dataset: str
-    steps: str
+    steps: str  # "" for a fact about the dataset, as is the sampler
     sampler: str
     measure: str
-    theirs: float | str
-    ours: float | str | None
-    tolerance: str
-    verdict: str
-    note: str = ""
+    theirs: float | str  # an order is in words
+    ours: float | str | None  # None: there is none
+    tolerance: str  # in words; "": nothing is required
+    verdict: str  # "agrees", "differs", "reported" (nothing is required), or "missing" (runs of these settings)
+    note: str = ""  # what is missing, why nothing is required, or why it might differ
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields; None for what is not finite."""
@@ -284,55 +269,29 @@ def _date(record: Stored) -> str:
 
 def check_table(rows: Sequence[Row]) -> Table:
     """Return theirs, ours, and whether they agree."""
-    return Table(
+    named = (replace(row, dataset=display_name(row.dataset), measure=MEASURE_NAMES[row.measure]) for row in rows)
+    return Table.of(
         "Against the paper: relative error and suboptimality as log₁₀ at the last epoch",
-        (
-            Column("dataset", "dataset"),
-            Column("steps", "steps"),
-            Column("sampler", "sampler"),
-            Column("measure", "measure"),
-            Column("theirs", "paper", "number"),
-            Column("ours", "ours", "number"),
-            Column("tolerance", "tolerance"),
-            Column("verdict", "verdict"),
-            Column("note", "note"),
-        ),
-        tuple(
-            (
-                display_name(each.dataset),
-                each.steps,
-                each.sampler,
-                MEASURE_NAMES[each.measure],
-                each.theirs,
-                each.ours,
-                each.tolerance,
-                each.verdict,
-                each.note,
-            )
-            for each in rows
-        ),
+        "dataset; steps; sampler; measure; theirs|paper|number; ours||number; tolerance; verdict; note",
+        map(asdict, named),
     )
 
 
 def table_one(known: Mapping[str, Mapping[str, float]], paper: Mapping[str, Any]) -> Table:
     """Return the paper's Table 1, with our facts about datasets beside it."""
-    rows = []
-    for name in (*known, *(name for name in paper["table"] if name not in known)):
-        ours, theirs = known.get(name, {}), paper["table"].get(name, {})
-        measures = [side.get(key) for key in ("smoothness_ratio", "gain_at_optimum") for side in (theirs, ours)]
-        rows.append((display_name(name), ours.get("n"), ours.get("dim"), *measures))
-    return Table(
+    rows = [
+        {
+            **known.get(name, {}),
+            "dataset": display_name(name),
+            **{f"{measure}_paper": value for measure, value in paper["table"].get(name, {}).items()},
+        }
+        for name in dict.fromkeys([*known, *paper["table"]])
+    ]
+    return Table.of(
         "Table 1: the smoothness ratio N·max L / ΣL, and the gain N·Σn² / (Σn)² at the optimum",
-        (
-            Column("dataset", "dataset"),
-            Column("n", "N", "integer"),
-            Column("dim", "parameters", "integer"),
-            Column("smoothness_ratio_paper", "smoothness ratio, paper", "number"),
-            Column("smoothness_ratio", "ours", "ratio"),
-            Column("gain_at_optimum_paper", "gain at x*, paper", "number"),
-            Column("gain_at_optimum", "ours", "ratio"),
-        ),
-        tuple(rows),
+        "dataset; n|N|integer; dim|parameters|integer; smoothness_ratio_paper|smoothness ratio, paper|number; "
+        "smoothness_ratio|ours|ratio; gain_at_optimum_paper|gain at x*, paper|number; gain_at_optimum|ours|ratio",
+        rows,
     )
 
 

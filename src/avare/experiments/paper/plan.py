@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from avare import samplers
 from avare.experiments.base import RUNS, Stage, Stages, Task
 from avare.experiments.data import Data, obtain
 from avare.experiments.descent import RULES, Rule, descents, problem_of
-from avare.experiments.facts import table_spec
-from avare.experiments.paper.theory import BOUNDS, theory_spec
+from avare.experiments.facts import table_task
+from avare.experiments.paper.theory import BOUNDS, theory_task
 from avare.experiments.store import Record, Store
 from avare.experiments.sweep import Watch, execute
 
@@ -19,31 +18,17 @@ L2 = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the paper uses a dataset.
-
-    Parameters
-    ----------
-    loss
-        The loss of an example.
-    batch_size
-        m, drawn with replacement.
-    tolerance
-        Of the optimum, relative to the gradient at 0.
-    quick_epochs
-        Epochs of a quick run.
-    caution
-        Factor on the largest smoothness, from which step sizes are made. The paper does not say what its L is. On
-        CIFAR10, where images have much in common, steps of m / (2 N L) with ours are too long even for the full
-        gradient, whatever the sampler; 3 L gives the paper's figures.
-    """
+    """How the paper uses a dataset."""
 
     loss: str
-    batch_size: int
-    tolerance: float
+    batch_size: int  # drawn with replacement
+    tolerance: float  # of the optimum, relative to the gradient at 0
     quick_epochs: int
-    caution: float = 1.0
+    caution: float = 1.0  # factor on the largest smoothness, from which step sizes are made
 
 
+# The paper does not say what its L is. On CIFAR10, where images have much in common, steps of m / (2 N L) with ours are
+# too long even for the full gradient, whatever the sampler; 3 L gives the paper's figures.
 SETTINGS: dict[str, Setting] = {
     "synthetic": Setting("logistic", 1, 1e-13, 100),
     "mnist": Setting("softmax", 128, 1e-8, 4),
@@ -56,27 +41,13 @@ _THEORY_DATASET = "synthetic"
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is run.
+    """How much is run."""
 
-    Parameters
-    ----------
-    runs
-        Seeds 0, 1, ... of each setting.
-    epochs
-        Epochs per run; None: few, so that it is quick.
-    rules
-        Step size rules.
-    samplers
-        Names of samplers.
-    theory_steps
-        Steps of each run that measures the regret at every step.
-    """
-
-    runs: int = RUNS
-    epochs: int | None = 100
+    runs: int = RUNS  # seeds 0, 1, ... of each setting
+    epochs: int | None = 100  # per run; None: few, so that it is quick
     rules: Sequence[Rule] = RULES
     samplers: Sequence[str] = SAMPLERS
-    theory_steps: int = 100_000
+    theory_steps: int = 100_000  # of each run that measures the regret at every step
 
     @classmethod
     def quick(cls, rules: Sequence[Rule] = RULES, samplers: Sequence[str] = SAMPLERS) -> "Extent":
@@ -133,7 +104,7 @@ def paper_stages(what: Sequence[str], extent: Extent, folder: str | None, *, pro
         samplers.get(name)  # raises an error if there is no such sampler
     theory = [_THEORY_DATASET] if "theory" in parts else []
     data = {name: obtain(name, folder=folder, progress=progress)[0] for name in dict.fromkeys([*names, *theory])}
-    tables = yield Stage("optima", [table_task(data[name]) for name in reversed(names)])
+    tables = yield Stage("optima", [optimum_task(data[name]) for name in reversed(names)])
     optima = {record["spec"]["dataset"]: record["facts"]["optimum"] for record in tables}
     tasks = [
         task
@@ -146,11 +117,10 @@ def paper_stages(what: Sequence[str], extent: Extent, folder: str | None, *, pro
         yield Stage("runs", tasks)
 
 
-def table_task(data: Data) -> Task:
-    """Return the run that finds the facts about one of the paper's datasets."""
+def optimum_task(data: Data) -> Task:
+    """Return the search for the optimum of one of the paper's datasets."""
     setting = SETTINGS[data.name]
-    spec = table_spec(dataset=data.name, data_digest=data.digest, loss=setting.loss, l2=L2, tolerance=setting.tolerance)
-    return Task(spec, data)
+    return table_task(data, setting.loss, L2, setting.tolerance)
 
 
 def descent_tasks(experiment: str, data: Data, loss: str, optimum: float, extent: Extent) -> list[Task]:
@@ -176,9 +146,6 @@ def descent_tasks(experiment: str, data: Data, loss: str, optimum: float, extent
 def theory_tasks(data: Data, extent: Extent) -> list[Task]:
     """Return the runs that measure how the regret grows."""
     loss, steps = SETTINGS[data.name].loss, extent.theory_steps
-    common: dict[str, Any] = {"dataset": data.name, "data_digest": data.digest, "loss": loss, "l2": L2}
     return [
-        Task(theory_spec(method, seed=seed, steps=steps, **common), data)
-        for seed in range(extent.runs)
-        for method in BOUNDS
+        theory_task(method, data, loss, L2, seed=seed, steps=steps) for seed in range(extent.runs) for method in BOUNDS
     ]

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import Avare, schedules
-from avare.experiments.content import Column, Figure, Panel, Section, Table
-from avare.experiments.convergence import curve_numbers, seeds_together
-from avare.experiments.descent import REVISION, problem_of
-from avare.experiments.records import Fields, Result, differences, number, numbers
+from avare.experiments.base import Task
+from avare.experiments.content import Figure, Panel, Section, Table
+from avare.experiments.convergence import curve_numbers
+from avare.experiments.data import Data
+from avare.experiments.descent import common_spec, problem_of
+from avare.experiments.records import Fields, Result, apart, but_for_seed, number, numbers
 from avare.experiments.store import Record, Spec
 from avare.plotting import BLUE, GREEN, VERMILION, Chart, Curve, Style
 from avare.solvers import sgd, sgld
@@ -29,21 +31,9 @@ _POINTS = 400  # of a thinned trace, at most
 _GUIDE_DECADES = 2.0
 
 
-def theory_spec(
-    method: str, *, dataset: str, data_digest: str, loss: str, l2: float, seed: int, steps: int
-) -> dict[str, Any]:
-    """Return all that determines a run whose regret is measured at every step; the method is "sgd" or "sgld"."""
-    return {
-        "experiment": "theory",
-        "method": method,
-        "dataset": dataset,
-        "data_digest": data_digest,
-        "loss": loss,
-        "l2": l2,
-        "seed": seed,
-        "length": steps,
-        "revision": REVISION,
-    }
+def theory_task(method: str, data: Data, loss: str, l2: float, *, seed: int, steps: int) -> Task:
+    """Return a run whose regret is measured at every step; the method is "sgd" or "sgld"."""
+    return Task({**common_spec("theory", data, loss, l2), "method": method, "seed": seed, "length": steps}, data)
 
 
 def measure_regret(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
@@ -100,9 +90,7 @@ def exponents(records: Sequence[Record]) -> dict[str, tuple[float, float, float]
     for method, bound in BOUNDS.items():
         values = [exponent(record["trace"]) for record in records if record["spec"].get("method") == method]
         if values:
-            mean = math.fsum(values) / len(values)
-            deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
-            found[method] = (mean, deviation, float(bound))
+            found[method] = (float(np.mean(values)), float(np.std(values)), float(bound))
     return found
 
 
@@ -129,37 +117,32 @@ class Growth:
 
 def growths_of(results: Sequence[Result]) -> list[Growth]:
     """Take runs of a method together."""
-    by_method: dict[str, list[tuple[dict[str, Any], list[Result]]]] = {}
-    for spec, members in seeds_together((each for each in results if each.shown), "step"):
-        by_method.setdefault(spec["method"], []).append((spec, members))
+    shown = [each for each in results if each.shown]
     found = []
-    for method, parts in sorted(by_method.items()):
-        for (_, members), mark in zip(parts, differences([spec for spec, _ in parts]), strict=True):
-            label = method.upper() + (f" ({mark})" if mark else "")
-            runs = [each.trace["regret"] for each in members]
-            slope = float(np.mean([exponent(each.trace) for each in members]))
-            words = f"{label}, slope {slope:.2f}" if math.isfinite(slope) else label
-            curve = Curve.of_runs(words, members[0].trace["step"], runs, _STYLES.get(method, _OTHER))
-            found.append(Growth(method, label, len(members), curve, slope))
-    return found
+    for method, mark, _, members in apart(shown, but_for_seed("step"), lambda spec: spec["method"]):
+        label = method.upper() + (f" ({mark})" if mark else "")
+        slope = float(np.mean([exponent(each.trace) for each in members]))
+        words = f"{label}, slope {slope:.2f}" if math.isfinite(slope) else label
+        runs = [each.trace["regret"] for each in members]
+        curve = Curve.of_runs(words, members[0].trace["step"], runs, _STYLES.get(method, _OTHER))
+        found.append(Growth(method, label, len(members), curve, slope))
+    return sorted(found, key=lambda growth: growth.method)
 
 
 def theory_table(growths: Sequence[Growth]) -> Table:
     """Return the slopes of the regret in log-log."""
-    return Table(
-        "The fitted slope of the regret, and the exponent of the bound",
-        (
-            Column("method", "method"),
-            Column("runs", "runs", "integer"),
-            Column("steps", "steps", "integer"),
-            Column("slope", "slope", "number"),
-            Column("bound", "bound"),
-        ),
-        tuple(
-            (each.label, each.runs, float(each.curve.x[-1]), each.slope, str(BOUNDS.get(each.method, "")))
-            for each in growths
-        ),
-    )
+    rows = [
+        {
+            "method": each.label,
+            "runs": each.runs,
+            "steps": float(each.curve.x[-1]),
+            "slope": each.slope,
+            "bound": str(BOUNDS.get(each.method, "")),
+        }
+        for each in growths
+    ]
+    caption = "The fitted slope of the regret, and the exponent of the bound"
+    return Table.of(caption, "method; runs||integer; steps||integer; slope||number; bound", rows)
 
 
 def theory_figure(growths: Sequence[Growth]) -> Figure:

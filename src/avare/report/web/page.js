@@ -8,6 +8,12 @@
 
   // --- charts ---
 
+  const symbols = { // Plotly's names of Matplotlib's markers
+    o: "circle", s: "square", "^": "triangle-up", D: "diamond", v: "triangle-down", P: "cross", X: "x",
+    "<": "triangle-left", ">": "triangle-right", h: "hexagon", "*": "star", p: "pentagon", d: "diamond-tall",
+    8: "octagon", H: "hexagon2",
+  };
+
   // A log axis shows neither what is not positive, nor rounding errors beside the largest value.
   const visible = (value, least) => value !== null && value > least;
 
@@ -39,7 +45,7 @@
         x: each.x, y: each.mean.map((value) => (visible(value, least) ? value : null)), customdata: each.deviation || [],
         name: each.label, type: "scatter", mode: each.guide ? "lines" : "lines+markers",
         line: { color: stroke, width: each.guide ? 1.4 : 2, dash: style.dash },
-        marker: { symbol: style.marker, size: 7, maxdisplayed: 9, color: stroke },
+        marker: { symbol: symbols[style.marker], size: 7, maxdisplayed: 9, color: stroke },
         hoverinfo: each.label ? "all" : "skip",
         hovertemplate: each.guide ? each.label && "%{fullData.name}<extra></extra>"
           : `<b>%{fullData.name}</b><br>${chart.xTitle}: %{x}<br>%{y:.4g}${each.deviation ? " ± %{customdata:.2g}" : ""}<extra></extra>`,
