@@ -18,7 +18,7 @@ from avare.experiments.nets.plan import net_stages, read_plan
 from avare.experiments.nets.plan import run_nets as run_nets
 from avare.experiments.nets.results import MEASURES, NetResults, gather
 from avare.experiments.nets.tables import at_best, best_rows, net_tables, setups
-from avare.experiments.records import Fields, Result, numbers
+from avare.experiments.records import Fields, Result, count, numbers
 from avare.experiments.registry import register
 from avare.experiments.runs import surroundings
 from avare.experiments.store import Record, Spec
@@ -76,7 +76,7 @@ class NetsExperiment(Experiment):
         left_out = {"runs of other setups, left out": nets.left_out} if nets.left_out else {}
         extent = {"runs": nets.records, "seconds in all": f"{nets.seconds:.0f}", **left_out}
         return Summary(
-            lead=f"{nets.records} run{'s'[: nets.records > 1]} on {len(nets.models)} net{'s'[: len(nets.models) > 1]}",
+            lead=f"{count(nets.records, 'run')} on {count(len(nets.models), 'net')}",
             tables=net_tables(nets),
             figures=charts.figures(),
             panels=(charts.panel(),),

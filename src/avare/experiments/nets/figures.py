@@ -12,7 +12,23 @@ from avare.experiments.content import Figure, Panel, Part, Section
 from avare.experiments.nets.plan import OPTIMISERS
 from avare.experiments.nets.results import DEFAULT, UNIFORM, NetResults, SeedGroup
 from avare.experiments.nets.tables import at_best
-from avare.plotting import BLACK, DASHES, GREEN, GREY, PURPLE, SKY, Chart, Curve, Style, assign, log_ticks, ranked
+from avare.plotting import (
+    BLACK,
+    DASHES,
+    GREEN,
+    GREY,
+    PURPLE,
+    SKY,
+    Chart,
+    Curve,
+    Dot,
+    Style,
+    assign,
+    crosses,
+    dots,
+    ranked,
+    scatter,
+)
 
 QUESTIONS = {
     "nets-faster": "Does it train faster, each at its best settings?",
@@ -55,7 +71,6 @@ _STYLES = {
     "step × gain, up to 5": Style(PURPLE, "solid", "X"),
 }
 _SIZE, _WIDE = (2.4, 2.0), (2.8, 2.0)  # of a chart, in inches
-_MARK = {"markersize": 5.5, "markeredgewidth": 0.9, "zorder": 3.0}
 _ALONG = {"epochs": "Epochs", "seconds": "Seconds of training"}
 _MEASURES = {  # title, factor, and the first checkpoint that is shown
     "loss": ("Training loss", 1.0, 0),
@@ -158,7 +173,7 @@ class NetCharts:
                 x = (group.epochs if along == "epochs" else group.mean(along))[known]
                 curves.append(Curve.of_runs(group["sampler"], x, factor * group.runs[measure][:, known], style))
                 ends += [(x[-1], curves[-1].mean[-1], style.colour)] * bool(group.diverged)
-        draw = partial(_draw_crosses, ends=ends) if curves else None
+        draw = partial(crosses, points=ends) if curves else None
         return Chart(net, _ALONG[along], (*curves, *guides), y_title or title, log_y=True, draw=draw)
 
     def _steps(self) -> list[Row]:
@@ -187,10 +202,10 @@ class NetCharts:
     def _against_loss(self, model: str, net: str) -> Chart:
         """Return the final test error of all settings against their training loss."""
         groups = self.nets.of("best", model=model)
-        dots = [
+        points = [
             (group.last("loss"), 100.0 * group.last("test_error"), self.styles[group["sampler"]]) for group in groups
         ]
-        draw = partial(_draw_scatter, dots=dots)
+        draw = partial(scatter, points=points)
         return Chart(net, "Training loss at the end", y_title="Test error at the end, %", draw=draw)
 
     def _step_times(self) -> Row:
@@ -232,12 +247,12 @@ class NetCharts:
         """Return charts with a line per label, and in it a dot per word: a value with its error."""
 
         def make(model: str, net: str) -> Chart:
-            dots = [
-                (line, which, value, error, self.styles[_FAMILIES.get(label.split(",")[0], label)])
+            points = [
+                Dot(line, which > 0, value, error, self.styles[_FAMILIES.get(label.split(",")[0], label)])
                 for (line, label), which in itertools.product(enumerate(labels), range(len(words)))
                 for value, error in values(model, label, which)
             ]
-            return Chart(net, x_title, draw=partial(_draw_dots, labels=labels, dots=dots, words=words, log=log))
+            return Chart(net, x_title, draw=partial(dots, labels=labels, points=points, words=words, log=log))
 
         return self._per_net(part, make)
 
@@ -254,14 +269,6 @@ def _guides(nets: NetResults, model: str, measure: str) -> list[Curve]:
     return []
 
 
-# --- what only figures have -----------------------------------------------------------------
-
-
-def _draw_crosses(axis: Any, ends: Iterable[tuple[float, float, str]]) -> None:
-    for x, y, colour in ends:
-        axis.plot([x], [y], marker="x", markersize=7, markeredgewidth=1.5, color=colour, zorder=4.0)
-
-
 def _draw_steps(
     axis: Any, steps: Sequence[float], lost: Sequence[tuple[float, str]], dashes: Mapping[int, str]
 ) -> None:
@@ -276,44 +283,3 @@ def _draw_steps(
     for size, dash in dashes.items():
         axis.plot([], [], color=GREY, linestyle=DASHES[dash], label=f"batches of {size}")
     axis.plot([], [], color=GREY, linestyle="", marker="x", markersize=5, label="diverged")
-
-
-def _draw_scatter(axis: Any, dots: Iterable[tuple[float, float, Style]]) -> None:
-    for x, y, style in dots:
-        look = {"marker": style.marker, "facecolor": style.colour, "edgecolor": "white", "linewidth": 0.3}
-        axis.scatter([x], [y], s=20, alpha=0.85, zorder=2.5, **look)
-    axis.set_xscale("log")
-    log_ticks(axis.xaxis)
-
-
-def _draw_dots(
-    axis: Any,
-    labels: Sequence[str],
-    dots: Sequence[tuple[int, int, float, float, Style]],
-    words: Sequence[str],
-    log: bool,
-) -> None:
-    """Draw dots in named lines, with two standard errors: filled for the first word, hollow for the second."""
-    for line, which, value, error, style in dots:
-        y, face = line + (-0.14, 0.14)[which], (style.colour, "white")[which]
-        if math.isnan(value):
-            place = {"transform": axis.get_yaxis_transform(), "ha": "right", "va": "center"}
-            axis.text(0.98, y, "diverged", fontsize=7, color=style.colour, **place)
-        if math.isfinite(error):
-            ends = [max(value - 2.0 * error, 0.02 * value), value + 2.0 * error]
-            axis.plot(ends, [y] * 2, color=style.colour, linewidth=1.0, alpha=0.6, zorder=2.0)
-        look = {"marker": style.marker, "color": style.colour, "markerfacecolor": face}
-        axis.plot([value], [y], linestyle="", **look, **_MARK)
-    values = [value for _, _, value, _, _ in dots if math.isfinite(value)]
-    if log and values:
-        axis.set_xscale("log")
-        axis.set_xlim(min(values) / 1.4, max(values) * 1.4)
-        log_ticks(axis.xaxis)
-    else:
-        axis.set_xlim(left=0.0)
-    first = axis.get_subplotspec().is_first_col()
-    axis.set_yticks(range(len(labels)), labels if first else [""] * len(labels))
-    axis.set_ylim(len(labels) - 0.5, -0.5)
-    axis.tick_params(axis="y", length=0)
-    for text, face in zip(words, (GREY, "white"), strict=False):
-        axis.plot([], [], linestyle="", marker="o", color=GREY, markerfacecolor=face, label=text, **_MARK)
