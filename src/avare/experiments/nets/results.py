@@ -60,9 +60,8 @@ class SeedGroup:
 
     @property
     def net(self) -> str:
-        """The net as it is written: "MLP on MNIST" for ``mnist-mlp``, other names as they are."""
-        model, dataset, kind = str(self["model"]), self["dataset"], (self["network"] or {}).get("kind")
-        return f"{kind.upper()} on {dataset.upper()}" if model == f"{dataset}-{kind}" else model
+        """The net as it is written."""
+        return net_name(self["model"], self["dataset"], (self["network"] or {}).get("kind", ""))
 
     @property
     def step_seconds(self) -> float:
@@ -103,6 +102,15 @@ class NetResults:
     def at_best(self, model: str) -> list[SeedGroup]:
         """Return all samplers, each at its best setting."""
         return [group for label in self.samplers if (group := self.best(model, label)) is not None]
+
+
+def net_name(model: str, dataset: str, kind: str) -> str:
+    """Return a net as it is written.
+
+    >>> net_name("mnist-mlp", "mnist", "mlp"), net_name("mine", "mnist", "mlp")
+    ('MLP on MNIST', 'mine')
+    """
+    return f"{kind.upper()} on {dataset.upper()}" if model == f"{dataset}-{kind}" else model
 
 
 def gather(results: Sequence[Result]) -> NetResults | None:
