@@ -5,7 +5,7 @@ A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib a
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -44,6 +44,7 @@ RC_PARAMS = {
 DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (5, 2)), "dashdot": (0, (6, 2, 1.2, 2)), "dot": (0, (1.2, 1.6))}
 """How Matplotlib draws each `Style.dash`."""
 _MARKERS = 8  # per line
+_DOT: dict[str, Any] = {"linestyle": "", "markersize": 5.5, "markeredgewidth": 0.9, "zorder": 3.0}
 _LARGEST, _SMALLEST = 170.0, 6.0  # points squared: the area of the largest cell and of the smallest
 _LEARNED = 10.0  # norms, from which on a cell's expectation hardly depends on its prior
 
@@ -210,9 +211,9 @@ class Chart:
 
 
 def styles_of(charts: Iterable[Chart]) -> dict[str, Style]:
-    """Return the style of each label in some charts; what has no style gets one by `assign`."""
+    """Return the first style of each label in some charts; what has no style gets one by `assign`."""
     curves = [curve for chart in charts for curve in chart.curves]
-    own = {curve.label: curve.style for curve in curves if curve.style is not None}
+    own = {curve.label: curve.style for curve in reversed(curves) if curve.style is not None}
     return {**assign(curve.label for curve in curves if curve.style is None), **own}
 
 
@@ -243,7 +244,7 @@ def draw(axis: Any, chart: Chart, styles: Mapping[str, Style]) -> None:
     if chart.log_x:
         axis.set_xscale("log")
     if chart.curves or chart.draw is None:
-        _fit(axis, np.concatenate([np.zeros(0), *means]), np.concatenate([np.zeros(0), *tops]), log=chart.log_y)
+        _fit(axis, np.concatenate([*means, []]), np.concatenate([*tops, []]), log=chart.log_y)
         axis.margins(x=0.02)
     if chart.draw is not None:
         chart.draw(axis)
@@ -314,6 +315,61 @@ def log_ticks(axis: Any) -> None:
 def blank(size: tuple[float, float]) -> Any:
     """Return an empty Matplotlib figure of a size in inches; use it within ``rc_context(RC_PARAMS)``."""
     return require("matplotlib.figure", "drawing figures").Figure(figsize=size, dpi=DOTS, layout="constrained")
+
+
+# --- marks, for `Chart.draw` ----------------------------------------------------------------
+
+
+def crosses(axis: Any, points: Iterable[tuple[float, float, str]]) -> None:
+    """Draw a cross at each x and y, in a colour: where a run diverged."""
+    for x, y, colour in points:
+        axis.plot([x], [y], marker="x", markersize=7, markeredgewidth=1.5, color=colour, zorder=4.0)
+
+
+def scatter(axis: Any, points: Iterable[tuple[float, float, Style]]) -> None:
+    """Draw a marker at each x and y, with a logarithmic x axis."""
+    for x, y, style in points:
+        look = {"marker": style.marker, "facecolor": style.colour, "edgecolor": "white", "linewidth": 0.3}
+        axis.scatter([x], [y], s=20, alpha=0.85, zorder=2.5, **look)
+    axis.set_xscale("log")
+    log_ticks(axis.xaxis)
+
+
+class Dot(NamedTuple):
+    """A value in a named line of a chart, with its standard error; NaN: it diverged."""
+
+    line: int
+    hollow: bool
+    value: float
+    error: float
+    style: Style
+
+
+def dots(axis: Any, labels: Sequence[str], points: Sequence[Dot], words: Sequence[str], *, log: bool) -> None:
+    """Draw dots in named lines, with two standard errors; filled and hollow ones mean what the words say."""
+    for line, hollow, value, error, style in points:
+        y = line + (0.14 if hollow else -0.14)
+        if np.isnan(value):
+            place = {"transform": axis.get_yaxis_transform(), "ha": "right", "va": "center"}
+            axis.text(0.98, y, "diverged", fontsize=7, color=style.colour, **place)
+        if np.isfinite(error):
+            ends = [max(value - 2.0 * error, 0.02 * value), value + 2.0 * error]
+            axis.plot(ends, [y] * 2, color=style.colour, linewidth=1.0, alpha=0.6, zorder=2.0)
+        face = "white" if hollow else style.colour
+        axis.plot([value], [y], marker=style.marker, color=style.colour, markerfacecolor=face, **_DOT)
+    values = [point.value for point in points if np.isfinite(point.value)]
+    if log and values:
+        axis.set_xscale("log")
+        axis.set_xlim(min(values) / 1.4, max(values) * 1.4)
+        log_ticks(axis.xaxis)
+    else:
+        axis.set_xlim(left=0.0)
+    left = axis.get_subplotspec().is_first_col()  # elsewhere, the lines have the same names
+    axis.set_yticks(range(len(labels)), labels if left else [""] * len(labels))
+    axis.set_ylim(len(labels) - 0.5, -0.5)
+    axis.tick_params(axis="y", length=0)
+    for text, face in zip(words, (GREY, "white"), strict=False):
+        axis.plot([], [], marker="o", color=GREY, markerfacecolor=face, label=text, **_DOT)
 
 
 # --- what a sampler has learned -------------------------------------------------------------

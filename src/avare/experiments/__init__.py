@@ -27,9 +27,9 @@ from avare.experiments.data import Data as Data
 from avare.experiments.data import obtain as obtain
 from avare.experiments.diagnosis import DataDiagnosis as DataDiagnosis
 from avare.experiments.diagnosis import diagnose_data as diagnose_data
-from avare.experiments.nets.plan import Plan as Plan
-from avare.experiments.nets.plan import read_plan as read_plan
-from avare.experiments.nets.plan import run_nets as run_nets
+from avare.experiments.nets import Plan as Plan
+from avare.experiments.nets import read_plan as read_plan
+from avare.experiments.nets import run_nets as run_nets
 from avare.experiments.records import Fields as Fields
 from avare.experiments.records import RecordError as RecordError
 from avare.experiments.records import Result as Result
