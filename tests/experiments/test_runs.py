@@ -168,7 +168,7 @@ def test_an_optimum_that_was_not_found_is_mentioned(data: Data, monkeypatch: pyt
     text = doubt_of_optimum(spec, early)
     assert text.startswith("The optimum of synthetic was not found to the requested tolerance (the norm of its ")
     assert f"suboptimalities are too small, by at most {left**2 / 2:.2g}, and" in text and missing <= left**2 / 2
-    assert "are too small, and the gain" in doubt_of_optimum({**spec, "l2": 0.0}, early, "Mine")
+    assert "are too small, and the gain" in doubt_of_optimum({**spec, "l2": 0.0}, early, display=True)
     older = {name: value for name, value in early.items() if name != "gradient_allowed"}
     assert doubt_of_optimum(spec, older) == doubt_of_optimum(spec, {}) == ""
 
