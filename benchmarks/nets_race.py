@@ -1,9 +1,8 @@
-"""Seconds of training to uniform's final loss: samplers at their best settings, side by side.
+"""Seconds of training to uniform's final loss: samplers at their best settings, in turns.
 
-The runs of ``avare reproduce nets`` are made two at a time, each beside another, in the course of an hour; here
-samplers take turns, so that what the machine does besides is the same for all. Settings are those stored by that
-experiment, seeds and extent are its own. Needs MNIST, IJCNN1 and CIFAR10: in a folder named by ``--data`` or the
-variable AVARE_DATA, or from the network.
+``avare reproduce nets`` does two runs at a time, over an hour. Here samplers take turns, so that other work on the
+machine disturbs all alike. Settings are the stored results of that experiment; seeds and epochs are those of its
+plan. Needs MNIST, IJCNN1 and CIFAR10, from ``--data``, AVARE_DATA or the network.
 """
 
 import argparse
@@ -15,25 +14,26 @@ import torch
 from numpy.typing import NDArray
 
 from avare.experiments.nets import plan as nets
-from avare.experiments.nets.summary import OPTIMISERS, TITLES, reached
-from avare.experiments.nets.training import Run, Split
+from avare.experiments.nets.plan import OPTIMISERS
+from avare.experiments.nets.results import net_name, reached
+from avare.experiments.nets.training import Split, Training
 from avare.experiments.store import Spec
 from harness import RESULTS, save, table, where
 
 UNIFORM, OURS = "DataLoader", "Calibrated"
 SAMPLERS = (UNIFORM, OURS, "UpperBound")
-LIMITS = {"mnist-mlp": 0.6, "mnist-cnn": 0.6, "ijcnn1-mlp": 0.6, "cifar10-cnn": 1.05}  # for ours
+LIMITS = {"mnist-mlp": 0.6, "mnist-cnn": 0.6, "ijcnn1-mlp": 0.6, "cifar10-cnn": 1.05}  # of uniform's seconds, for ours
 TURNS = 10  # between two checkpoints
-WARM_UP = 100  # steps of another run, before the first is timed
+WARM_UP = 100  # steps of another run, before the timed one
 MEANING = (
-    "Each sampler at the settings with which it ends with the least training loss, in turns of some tens of steps in "
-    "one process with one thread; means over three seeds. Seconds of the processor, evaluations left out; the last "
-    "columns say in what part of uniform's epochs and seconds its final loss is reached."
+    "Each sampler at the settings with the least final training loss, in turns of some tens of steps, in one process "
+    "with one thread; means over three seeds. Seconds are processor time without evaluations. The last columns are the "
+    "part of uniform's epochs and seconds after which uniform's final loss is reached."
 )
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and keep the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="folder with the raw files")
     arguments = parser.parse_args()
@@ -61,32 +61,37 @@ def main() -> None:
             }
             for sampler in SAMPLERS
         }
-    text = "\n\n".join(["# Nets: seconds to uniform's final loss", MEANING, _table(found)])
+    text = "\n\n".join(["# Nets: seconds to uniform's final loss", MEANING, _table(found, written(plan))])
     save("nets_race", {"where": where(), "races": found}, text)
     print(text)
 
 
 def _race(specs: dict[str, Spec], X: NDArray[np.float32], y: NDArray[np.int64]) -> dict[str, dict[str, list[float]]]:
-    """Loss and seconds of each at its checkpoints, all trained in turn."""
+    """Train all in turn; return epochs, loss and seconds of each at its checkpoints."""
     runs = {}
     for sampler, spec in specs.items():
-        Run(spec, Split(spec, X, y)).advance(WARM_UP)
-        runs[sampler] = Run(spec, Split(spec, X, y))
+        Training(spec, Split(spec, X, y)).advance(WARM_UP)
+        runs[sampler] = Training(spec, Split(spec, X, y))
     traces: dict[str, dict[str, list[float]]] = {s: {"epoch": [], "loss": [], "seconds": []} for s in specs}
     checkpoints = next(iter(specs.values()))["checkpoints"]
     for turn in range(checkpoints * TURNS + 1):
         for sampler, run in runs.items():
-            total = specs[sampler]["epochs"] * run.steps_an_epoch
+            total = specs[sampler]["epochs"] * run.steps_per_epoch
             run.advance(round(total * turn / (checkpoints * TURNS)) - run.steps)
             if turn % TURNS == 0:
                 trace, loss = traces[sampler], run.measure(tested=False)["loss"]
-                trace["epoch"].append(run.steps / run.steps_an_epoch)
+                trace["epoch"].append(run.steps / run.steps_per_epoch)
                 trace["loss"].append(float("nan") if loss is None else loss)
                 trace["seconds"].append(run.seconds)
     return traces
 
 
-def _table(found: dict[str, dict[str, Any]]) -> str:
+def written(plan: nets.NetPlan) -> dict[str, str]:
+    """Return how each net is written in tables."""
+    return {model: net_name(model, each["dataset"], each["kind"]) for model, each in plan.networks.items()}
+
+
+def _table(found: dict[str, dict[str, Any]], names: dict[str, str]) -> str:
     rows = []
     for model, samplers in found.items():
         uniform = samplers[UNIFORM]
@@ -100,7 +105,7 @@ def _table(found: dict[str, dict[str, Any]]) -> str:
             limit = LIMITS[model] if sampler == OURS else None
             rows.append(
                 [
-                    f"{TITLES[model]}, {sampler}",
+                    f"{names[model]}, {sampler}",
                     f"{OPTIMISERS[setting['optimiser']]} {setting['step']:g} {setting['rule']}",
                     str(setting["batch_size"]),
                     f"{loss[-1]:.3g}",
@@ -115,9 +120,9 @@ def _table(found: dict[str, dict[str, Any]]) -> str:
 
 
 def _stored(seed: int) -> list[dict[str, Any]]:
-    """The stored table of settings, as records of a grid: one a setting, with the loss at its end."""
-    models = {title: model for model, title in TITLES.items()}
-    optimisers = {title: optimiser for optimiser, title in OPTIMISERS.items()}
+    """Return the stored table of settings as records of a grid, one per setting, with its final loss."""
+    models = {name: model for model, name in written(nets.read_plan()).items()}
+    optimisers = {name: optimiser for optimiser, name in OPTIMISERS.items()}
     with (RESULTS / "nets" / "nets-settings.csv").open(newline="") as file:
         return [
             {
@@ -138,7 +143,7 @@ def _stored(seed: int) -> list[dict[str, Any]]:
 
 
 def _best(stored: list[dict[str, Any]], model: str, sampler: str) -> Spec:
-    """The setting of a sampler with the least loss."""
+    """Return the setting of a sampler with the least loss."""
     own = [each for each in stored if (each["spec"]["model"], each["spec"]["sampler"]) == (model, sampler)]
     ended = [each for each in own if each["trace"]["loss"][0] is not None]
     best: Spec = min(ended, key=lambda record: float(record["trace"]["loss"][0]))["spec"]

@@ -1,4 +1,4 @@
-"""Records of runs on nets that never were, as a store keeps them."""
+"""Invented records of runs on nets, as a store keeps them."""
 
 import zlib
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ VARIANTS = (
     "step × gain, up to 2",
     "step × gain, up to 5",
 )
-# How fast the loss falls, and which part of the possible gain is realised.
+# How fast the loss decreases, and which part of the possible gain is realised.
 _SPEED = {"DataLoader": 1.0, "Avare": 1.2, "Calibrated": 2.0, "Srg": 1.1, "UpperBound": 1.6}
 _SHARE = {"DataLoader": 0.0, "Avare": 0.3, "Calibrated": 0.85, "Srg": 0.4, "UpperBound": 0.7}
 _TIME = {"DataLoader": 1.0, "UpperBound": 2.2}
@@ -45,7 +45,7 @@ def net_run(
     speed: float | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """A run whose loss falls exponentially, at a speed that depends on the sampler."""
+    """Return a run whose loss decreases exponentially, at a speed that depends on the sampler."""
     kind = sampler if sampler in _SPEED else "Calibrated" if sampler.startswith("calibrated") else "Avare"
     epoch = np.linspace(0, epochs, checkpoints + 1)
     noise = 1.0 + 0.1 * (0, -1, 1)[seed % 3] * (epoch > 0)
@@ -79,7 +79,7 @@ def net_run(
             "model": model,
             "dataset": model.split("-")[0],
             "data_digest": model,
-            "network": {"kind": "mlp"},
+            "network": {"kind": model.split("-")[-1]},
             "examples": 1600,
             "tested": 100,
             "sampler": sampler,
@@ -102,8 +102,22 @@ def net_run(
     return {**made, "status": status}
 
 
+def grid_runs(
+    sampler: str, losses: Sequence[float], step: float = 0.1, *, first: int = 0, status: str = "finished"
+) -> list[dict[str, Any]]:
+    """Return runs of the grid with given final losses, one per seed."""
+    records = []
+    for seed, loss in enumerate(losses, start=first):
+        made = net_run(sampler=sampler, seed=seed, part="grid", checkpoints=1, step=step, status=status)
+        if status == "finished":
+            made["trace"]["loss"] = [2.3, loss]
+            made["trace"]["test_error"] = [0.9, loss / 10]
+        records.append(made)
+    return records
+
+
 def net_runs(models: Sequence[str] = MODELS, samplers: Sequence[str] = SAMPLERS) -> list[dict[str, Any]]:
-    """A whole experiment, of which one cell diverges."""
+    """Return a whole experiment; some of its runs diverge."""
     sizes = {"sgd": (0.03, 0.1, 0.3, 1.0), "momentum": (0.01, 0.03, 0.1), "adamw": (0.001, 0.003)}
     records = []
     for model in models:

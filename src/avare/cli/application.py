@@ -1,35 +1,36 @@
-"""The subcommands: what they take, and what they print."""
+"""The subcommands: their options, and what they print."""
 
 import json
-import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
+import rich.table
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import avare
 from avare import datasets, samplers
-from avare.cli.display import display, duration
-from avare.experiments import comparison
-from avare.experiments.data import LOSSES, Loss, obtain
-from avare.experiments.diagnosis import diagnose
-from avare.experiments.nets import plan as nets
-from avare.experiments.paper import checking
-from avare.experiments.paper import plan as reproduction
-from avare.experiments.paper.plan import BOUNDS, RULES, RUNS, SETTINGS, Extent, Rule
-from avare.experiments.runs import doubt_of_optimum
+from avare.cli.display import display
+from avare.experiments import registry
+from avare.experiments.base import RUNS, Closing, Experiment, Request
+from avare.experiments.comparison import compare as compare_samplers
+from avare.experiments.content import Table
+from avare.experiments.data import Data, loss_names, obtain
+from avare.experiments.descent import RULES, Rule
+from avare.experiments.diagnosis import diagnose_data
+from avare.experiments.records import merged
 from avare.experiments.store import Record, Store
+from avare.experiments.sweep import execute
 
 INTERRUPTED = 130
-_WIDE = 200  # columns where nobody looks: a table is not folded for a file
+_WIDE = 200  # columns, if the output is not a terminal: tables are not folded
 
 application = typer.Typer(
     help="Adaptive importance sampling for stochastic gradients: the paper's experiments, and your data.",
@@ -37,12 +38,12 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-sets = typer.Typer(help="The named datasets: which there are, and where.", rich_markup_mode=None)
+sets = typer.Typer(help="The named datasets, and where their files are.", rich_markup_mode=None)
 application.add_typer(sets, name="datasets")
 
 
 class Steps(StrEnum):
-    """Step sizes."""
+    """Step size rules."""
 
     decreasing = "decreasing"
     constant = "constant"
@@ -50,26 +51,55 @@ class Steps(StrEnum):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Each of them."""
+        """The rules, one by one."""
         return RULES if self is Steps.both else tuple(rule for rule in RULES if rule == self.value)
 
 
 Machine = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder of results: runs/ is the store, report/ the page.")]
-Folder = Annotated[Path | None, typer.Option("--data", help="Folder to look into first for the files of datasets.")]
-Jobs = Annotated[int, typer.Option("--jobs", min=1, help="How many runs at a time.")]
-Dask = Annotated[str | None, typer.Option("--dask", help="Address of a Dask scheduler, to run there.")]
-Samplers = Annotated[str, typer.Option("--samplers", help="Names, separated by commas.")]
+Folder = Annotated[Path | None, typer.Option("--data", help="Folder to look into first for files of datasets.")]
+Jobs = Annotated[int, typer.Option("--jobs", min=1, help="How many runs to do at a time.")]
+Dask = Annotated[str | None, typer.Option("--dask", help="Address of a Dask scheduler, to run on its workers.")]
+Samplers = Annotated[str | None, typer.Option("--samplers", help="Names, separated by commas.")]
+Runs = Annotated[int | None, typer.Option("--runs", min=1, help=f"Seeds of each setting; {RUNS} by default.")]
+Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs per run.")]
+StepSizes = Annotated[Steps, typer.Option("--steps", help="Step sizes.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: about two minutes.")]
+PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with settings, for experiments that take one.")]
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
-LossName = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(LOSSES)}.")]
+Loss = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(loss_names())}.")]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the targets, in a CSV or Parquet file.")]
-L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Of the l2 term in all, not by example.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Draws a step.")]
+L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Of the one l2 term of the whole sum.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Draws per step.")]
+
+Replacement = Annotated[
+    bool, typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that can do both.")
+]
+
+
+def _experiments() -> list[Experiment]:
+    return [registry.get(name) for name in registry.names()]
+
+
+def _words(experiment: Experiment) -> tuple[str, ...]:
+    return (experiment.name,) if experiment.words is None else experiment.words
+
+
+def _what() -> str:
+    """Describe what can be run."""
+    lines = [
+        f"{', '.join(_words(each))}: {str(each.__doc__).splitlines()[0]}" for each in _experiments() if _words(each)
+    ]
+    names = ", ".join(name for each in _experiments() for name in each.checkable)
+    return f"{' '.join(lines)} Or check, and then any of {names}."
+
+
+What = Annotated[list[str] | None, typer.Argument(metavar="[WHAT]...", help=_what())]
 
 
 def run(arguments: list[str]) -> int:
-    """Run a subcommand; return the exit code. Errors are one line on the standard error stream."""
+    """Run a subcommand; return the exit code. An error is one line on the standard error stream."""
     try:
         found = application(arguments, prog_name="avare", standalone_mode=False)
         return found if isinstance(found, int) else 0
@@ -98,107 +128,64 @@ def _main(
 
 @application.command()
 def reproduce(
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[WHAT]...",
-            help=f"Any of {', '.join(reproduction.PARTS)}; all of these; nets, which is not among them and takes an "
-            "hour by itself; or check, and then any datasets.",
-        ),
-    ] = None,
-    runs: Annotated[int | None, typer.Option("--runs", min=1, help=f"Seeds of each; {RUNS} by default.")] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Of each run; 100 by default.")] = None,
-    steps: Annotated[Steps, typer.Option("--steps", help="Step sizes.")] = Steps.both,
-    samplers: Samplers = "Uniform,Mabs,Vrb,Avare",
+    what: What = None,
+    runs: Runs = None,
+    epochs: Epochs = None,
+    steps: StepSizes = Steps.both,
+    samplers: Samplers = None,
+    quick: Quick = False,
+    plan: PlanFile = None,
     jobs: Jobs = 2,
     out: Out = Path("results"),
-    data: Folder = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: about two minutes.")] = False,
     dask: Dask = None,
-    plan: Annotated[
-        Path | None, typer.Option("--plan", help="What nets runs: a file like avare/experiments/nets/plan.toml.")
-    ] = None,
+    data: Folder = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
-    """Run the paper's experiments and write a report; or check what was stored against the paper.
+    """Run experiments, by default the paper's, and write a report; or check stored results against what was published.
 
-    `nets` is not of the paper: samplers side by side on small neural networks. It needs PyTorch, and its
-    runs, epochs, steps and samplers are those of its plan.
-
-    Started again, it does only what is missing. `check` ends with 1 if something differs from the
-    paper, and else with 2 if runs are missing.
+    Started again, it does only what is missing. `check` exits with 1 if something differs, and with 2 if only runs are
+    missing.
     """
     wanted = what or ["all"]
     if wanted[0] == "check":
         return _check(wanted[1:], RUNS if runs is None else runs, out, machine)
-    with_nets = "nets" in wanted
-    if plan is not None and not with_nets:
-        raise ValueError("--plan: is for nets, which is not asked for")
-    nets_plan = nets.read_plan(plan, quick=quick) if with_nets else None
-    if with_nets:
-        nets.require_torch()
-    parts = reproduction.parts_of([part for part in wanted if part != "nets"])
-    names = _names(samplers)
-    extent = Extent.quick(steps.rules, names) if quick else Extent(rules=steps.rules, samplers=names)
-    if runs is not None or epochs is not None:
-        extent = Extent(
-            extent.runs if runs is None else runs,
-            extent.epochs if epochs is None else epochs,
-            extent.rules,
-            extent.samplers,
-            extent.theory_steps,
-        )
+    chosen = _owners("reproduce", wanted, {word: each for each in _experiments() for word in _words(each)})
+    if plan is not None and not any("plan" in each.takes for each, _ in chosen):
+        raise ValueError(f"--plan: {', '.join(wanted)} takes none")
+    names = () if samplers is None else _sampler_names(samplers)
+    extent: dict[str, Any] = {"runs": runs, "epochs": epochs, "quick": quick, "rules": steps.rules, "samplers": names}
+    files: dict[str, Any] = {"plan": None if plan is None else str(plan), "folder": None if data is None else str(data)}
+    request = Request(**extent, **files, jobs=jobs, progress=True)
     store = Store(out / "runs")
     console = _console(stderr=True)
-    folder = None if data is None else str(data)
     records: list[Record] = []
-    trained: list[Record] = []
-    with _stored(store, console):
-        if parts:
-            watch = display(console, jobs)
-            records = reproduction.reproduce(
-                parts, store, extent=extent, folder=folder, jobs=jobs, dask=dask, watch=watch
-            )
-        if nets_plan is not None:
-            costs = nets.estimate(nets_plan)
-            seconds = math.fsum(cost.seconds for cost in costs) / jobs
-            about = f", about {duration(seconds)} if none is stored" if seconds > 0.0 else ""
-            print(f"nets: {sum(cost.runs for cost in costs)} runs in all{about}", file=sys.stderr)
-            watch = display(console, jobs)
-            trained = nets.run_nets(store, plan=nets_plan, folder=folder, jobs=jobs, dask=dask, watch=watch)
+    with _stored(store):
+        all_stages = [each.stages(replace(request, words=words)) for each, words in chosen]
+        first = [next(stages, None) for stages in all_stages]  # so that bad requests fail before any run
+        for stages, stage in zip(all_stages, first, strict=True):
+            records += execute(stages, store, first=stage, jobs=jobs, dask=dask, watch=display(console, jobs))
     page = _report(store.folder, out / "report", console, RUNS if runs is None else runs)
-    rows, exponents, facts = comparison.summary(records), _exponents(records), checking.facts(records)
-    of_nets = nets.summary(trained)
-    if machine:
-        found = {"runs": rows, "facts": facts, "exponents": exponents, "nets": of_nets}
-        _print_json({**found, "store": store.folder, "page": page})
-    else:
-        _print_summary(rows)
-        _print_facts(facts)
-        _print_doubts(records)
-        _print_sooner(row for row in rows if row["sampler"] == "Avare")
-        _print_nets(of_nets)
-        for method, (mean, deviation, bound) in exponents.items():
-            print(f"{method}: the regret grows as t^{mean:.2f} (±{deviation:.2f}); the theorem allows t^{bound:.2f}")
-        _print_places(store, page)
-    return 0
+    closings = [
+        each.closing([record for record in records if record["spec"]["experiment"] in each.kinds])
+        for each in _experiments()
+        if _words(each)
+    ]
+    return _finish(closings, machine, store, page)
 
 
 @application.command()
 def compare(
     data: Source,
-    loss: LossName = "auto",
+    loss: Loss = "auto",
     samplers: Samplers = "Uniform,Avare",
     target: Target = None,
-    steps: Annotated[Steps, typer.Option("--steps", help="Step sizes.")] = Steps.decreasing,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Of each run.")] = 20,
+    steps: StepSizes = Steps.decreasing,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each.")] = 3,
     batch_size: BatchSize = 128,
     l2: L2 = 1.0,
-    replacement: Annotated[
-        bool, typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that can do both.")
-    ] = True,
+    replacement: Replacement = True,
     jobs: Jobs = 2,
     out: Out = Path("results"),
     folder: Folder = None,
@@ -206,91 +193,45 @@ def compare(
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
-    """Run samplers side by side on a named dataset or a file of yours, and write a report."""
-    names = _names(samplers)
+    """Run samplers side by side on a named dataset or your own file, and write a report."""
+    names = _sampler_names(samplers or "")
     found, chosen = _obtain(data, loss, target, folder)
     store = Store(out / "runs")
     console = _console(stderr=True)
-    with _stored(store, console):
-        records = comparison.compare(
-            found,
-            chosen,
-            store,
-            samplers=names,
-            rules=steps.rules,
-            epochs=epochs,
-            runs=runs,
-            batch_size=batch_size,
-            l2=l2,
-            replacement=replacement,
-            jobs=jobs,
-            dask=dask,
-            watch=display(console, jobs),
-        )
+    with _stored(store):
+        extent: dict[str, Any] = {"samplers": names, "rules": steps.rules, "epochs": epochs, "runs": runs}
+        extent |= {"batch_size": batch_size, "l2": l2, "replacement": replacement}
+        workers: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": display(console, jobs)}
+        records = compare_samplers(found, chosen, store, **extent, **workers)
     page = _report(store.folder, out / "report", console)
-    rows, facts = comparison.summary(records), {found.name: records[0]["facts"]}
-    if machine:
-        _print_json({"loss": chosen, "runs": rows, "facts": facts, "store": store.folder, "page": page})
-    else:
-        _print_summary(rows)
-        _print_facts(facts)
-        _print_doubts(records)
-        print(f"Loss: {chosen}.")
-        caution = records[-1]["spec"]["caution"]
-        if caution > 1.0:
-            print(
-                f"Steps are {caution:g} times shorter than the paper's, which would overshoot: the rows have much in "
-                "common, and batches are large."
-            )
-        _print_sooner(row for row in rows if row["sampler"] != "Uniform")
-        _print_places(store, page)
-    return 0
+    return _finish([registry.get("compare").closing(records)], machine, store, page)
 
 
-@application.command("diagnose")
-def diagnose_command(
+@application.command()
+def diagnose(
     data: Source,
-    loss: LossName = "auto",
+    loss: Loss = "auto",
     target: Target = None,
     l2: L2 = 1.0,
     batch_size: BatchSize = 128,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Of the short run.")] = 5,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the short run.")] = 5,
     folder: Folder = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
-    """Should I use this? What there is to gain on your data, in seconds."""
+    """Should I use this? The possible gain on your data, in seconds."""
     found, chosen = _obtain(data, loss, target, folder)
-    console = _console(stderr=True)
-    with console.status("looking at the data ...") as status:
-        result = diagnose(
-            found,
-            chosen,
-            l2=l2,
-            batch_size=batch_size,
-            epochs=epochs,
-            say=lambda text: status.update(f"{text} ..."),
-        )
-    if machine:
-        _print_json(result.as_dict())
-        return 0
-    part = "" if result.rows == result.n else f", of which {result.rows:,} were looked at"
-    print(f"{result.dataset}: {result.n:,} examples{part}, {result.loss}, {result.dim:,} coefficients")
-    table = Table("", "gain to be had", "realised by Avare")
-    for epoch, gain, realised in zip(result.epochs, result.gains, result.realised, strict=True):
-        table.add_row(f"epoch {epoch}", f"{gain:.2f}", f"{realised:.2f}")
-    table.add_row("optimum", f"{result.gain_at_optimum:.2f}", "")
-    _print_table(table)
-    print(f"Smoothness, largest over mean: {result.smoothness_ratio:.2f}")
-    print(result.words)
-    return 0
+    with _console(stderr=True).status("looking at the data ...") as status:
+        settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs}
+        result = diagnose_data(found, chosen, **settings, say=lambda text: status.update(f"{text} ..."))
+    return _show(machine, result.as_dict(), result.parts())
 
 
 @application.command()
 def report(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="A folder of results, or its store, runs/.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write; beside the store by default.")] = None,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each that the paper's check wants.")] = RUNS,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write; by default beside the store.")] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each that the check needs.")] = RUNS,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
@@ -298,34 +239,20 @@ def report(
     folder = store / "runs" if (store / "runs").is_dir() else store
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder")
-    console = _console(stderr=True)
-    page = _report(folder, _parent(folder) / "report" if out is None else out, console, runs)
-    if page is None:
-        return 1
-    if machine:
-        _print_json({"page": page})
-    else:
-        print(f"Page: {page}")
-    return 0
+    page = _report(folder, _parent(folder) / "report" if out is None else out, _console(stderr=True), runs)
+    return 1 if page is None else _show(machine, {"page": page}, [f"Page: {page}"])
 
 
 @sets.command("list")
 def list_sets(folder: Folder = None, machine: Machine = False, debug: Debug = False) -> int:
-    """Which there are, and whether their files are here."""
+    """List the datasets, and whether their files are here."""
     rows = []
     for name in datasets.names():
         files = datasets.where(name, folder=folder)
         here = sum(path is not None for path in files.values())
         state = "built in" if not files else "here" if here == len(files) else f"{here} of {len(files)} files here"
         rows.append({"name": name, "state": state})
-    if machine:
-        _print_json(rows)
-    else:
-        table = Table("name", "state")
-        for row in rows:
-            table.add_row(row["name"], row["state"])
-        _print_table(table)
-    return 0
+    return _show(machine, rows, [Table.of("", "name; state", rows)])
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(datasets.names())}.")]
@@ -333,83 +260,65 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(da
 
 @sets.command()
 def fetch(name: Name, folder: Folder = None, machine: Machine = False, debug: Debug = False) -> int:
-    """Bring all files of a dataset here, if need be, and say where they are."""
-    return _print_files(datasets.fetch(name, folder=folder, progress=sys.stderr.isatty()), machine)
+    """Download all files of a dataset that are missing, and print where they are."""
+    return _show_files(datasets.fetch(name, folder=folder, progress=sys.stderr.isatty()), machine)
 
 
 @sets.command()
 def where(name: Name, folder: Folder = None, machine: Machine = False, debug: Debug = False) -> int:
-    """Where the files of a dataset are."""
-    return _print_files(datasets.where(name, folder=folder), machine)
+    """Print where the files of a dataset are."""
+    return _show_files(datasets.where(name, folder=folder), machine)
 
 
 # --- what they share -----------------------------------------------------------------------
 
 
+def _owners(
+    what: str, wanted: Sequence[str], known: Mapping[str, Experiment]
+) -> list[tuple[Experiment, tuple[str, ...]]]:
+    """Return the experiments that are asked for, each with its words."""
+    for word in wanted:
+        if word not in known:
+            raise ValueError(f"{what} {word!r}: must be one of {', '.join(known)}")
+    owners = {known[word].name: known[word] for word in known if word in wanted}
+    return [(each, tuple(word for word in wanted if known[word] is each)) for each in owners.values()]
+
+
 def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
-    for name in names:
-        if name not in SETTINGS:
-            raise ValueError(f"check {name!r}: must be one of {', '.join(SETTINGS)}")
+    known = {name: each for each in _experiments() for name in each.checkable}
+    owners = _owners("check", list(names) or list(known), known)
     records, skipped = Store(out / "runs").read()
     for each in skipped:
-        print(f"avare: {each}; passed over", file=sys.stderr)
-    rows = checking.check(records, list(names) or list(SETTINGS), runs)
-    counts, code = checking.tally(rows), checking.exit_code(rows)
-    if machine:
-        left_out = [{"file": each.name, "reason": each.reason} for each in skipped]
-        _print_json({"rows": [row.as_dict() for row in rows], **counts, "skipped": left_out, "exit_code": code})
-        return code
-    table = Table("dataset", "steps", "sampler", "measure", "theirs", "ours", "may differ by", "verdict", "note")
-    for row in rows:
-        table.add_row(
-            row.dataset,
-            row.steps,
-            row.sampler,
-            ("log10 " if row.measure in checking.LOGARITHMS else "") + checking.MEASURE_NAMES[row.measure],
-            _figure(row.theirs),
-            _figure(row.ours),
-            row.tolerance,
-            row.verdict.upper() if row.verdict == "differs" else row.verdict,
-            row.note,
-        )
-    _print_table(table)
-    paper = checking.published()
-    print(f"Theirs: {paper['source']}. {paper['smoothness_note']}")
-    print(f"{counts['agrees']} agree, {counts['differs']} differ, {counts['missing']} missing")
-    if counts["missing"]:
-        print(f"What is missing is run by: avare reproduce {' '.join(names) or 'all'} --runs {runs} --out {out}")
-    return code
-
-
-def _figure(value: float | str | None) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    return f"{value:.3g}" if abs(value) >= 1e4 else f"{value:.2f}"
+        print(f"avare: {each}; skipped", file=sys.stderr)
+    closings = [each.check(records, words, runs) for each, words in owners]
+    codes, numbers = {closing.code for closing in closings}, merged(closing.numbers for closing in closings)
+    code = 1 if 1 in codes else max(codes)
+    parts = [part for closing in closings for part in closing.parts]
+    if numbers.get("missing"):
+        parts.append(f"Run what is missing: avare reproduce {' '.join(names) or 'all'} --runs {runs} --out {out}")
+    left_out = [{"file": each.name, "reason": each.reason} for each in skipped]
+    return _show(machine, {**numbers, "skipped": left_out, "exit_code": code}, parts, code)
 
 
 @contextmanager
-def _stored(store: Store, console: Console) -> Iterator[None]:
-    """Around runs: says what happens to them on Ctrl-C, and what was found damaged."""
+def _stored(store: Store) -> Iterator[None]:
+    """Around runs: say what is stored on Ctrl-C, and which files were damaged."""
     before = set(store.damaged())
     try:
         yield
     except KeyboardInterrupt:
         kept = len(list(store.folder.glob("*.json")))
-        print(
-            f"avare: interrupted; {kept} results are stored, and the same command goes on from there", file=sys.stderr
-        )
+        print(f"avare: interrupted; {kept} results are stored, and the same command resumes", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         for path in sorted(set(store.damaged()) - before):
             run_again = (store.folder / path.name[: path.name.index(".damaged")]).exists()
             end = "was run again" if run_again else "will be run again"
-            print(f"avare: {path.name}: was damaged, is set aside, and {end}", file=sys.stderr)
+            print(f"avare: {path.name}: was damaged, is renamed, and {end}", file=sys.stderr)
 
 
 def _parent(folder: Path) -> Path:
-    """The folder that has this one in it, from here; a path such as "." does not say which."""
+    """Return the folder that has this one in it, as a relative path; a path such as "." does not name it."""
     return folder.parent if folder.name not in ("", "..") else Path(os.path.relpath(folder.resolve().parent))
 
 
@@ -418,152 +327,71 @@ def _report(store: Path, out: Path, console: Console, runs: int = RUNS) -> Path 
         reports = import_module("avare.report")
     except ImportError as error:
         missing = error.name if error.name and not error.name.startswith("avare") else "avare.report"
-        print(f"avare: no page was made, for {missing} is not installed; the results are in {store}", file=sys.stderr)
+        print(f"avare: no page was made: {missing} is not installed; the results are in {store}", file=sys.stderr)
         return None
-    passed_over: list[str] = []
+    lines: list[str] = []
     with console.status("writing the report ..."):
-        page = Path(reports.write(store, out, runs=runs, say=passed_over.append))
-    for text in passed_over:
-        print(f"avare: {text}", file=sys.stderr)
+        page = Path(reports.write(store, out, runs=runs, say=lines.append))
+    for line in lines:
+        print(f"avare: {line}", file=sys.stderr)
     return page
 
 
-def _obtain(source: str, loss: str, target: str | None, folder: Path | None) -> Any:
-    wanted: Loss | None = None
-    if loss != "auto":
-        matching = [each for each in LOSSES if each == loss]
-        if not matching:
-            raise ValueError(f"--loss {loss}: must be auto or one of {', '.join(LOSSES)}")
-        wanted = matching[0]
+def _obtain(source: str, loss: str, target: str | None, folder: Path | None) -> tuple[Data, str]:
+    if loss not in ("auto", *loss_names()):
+        raise ValueError(f"--loss {loss}: must be auto or one of {', '.join(loss_names())}")
     return obtain(
-        source, loss=wanted, target=target, folder=None if folder is None else str(folder), progress=sys.stderr.isatty()
+        source,
+        loss=None if loss == "auto" else loss,
+        target=target,
+        folder=None if folder is None else str(folder),
+        progress=sys.stderr.isatty(),
     )
 
 
-def _names(text: str) -> list[str]:
-    names = [comparison.known(name) for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in samplers.names():
-            raise ValueError(f"--samplers {name}: must be some of {', '.join(samplers.names())}")
-    if not names:
-        raise ValueError("--samplers: names none")
-    return list(dict.fromkeys(names))
+def _sampler_names(text: str) -> tuple[str, ...]:
+    """Return the samplers in a list of names, in any case."""
+    known = {name.lower(): name for name in samplers.names()}
+    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    for name in wanted:
+        if name.lower() not in known:
+            raise ValueError(f"--samplers {name}: must be some of {', '.join(known.values())}")
+    if not wanted:
+        raise ValueError("--samplers: there is no name")
+    return tuple(dict.fromkeys(known[name.lower()] for name in wanted))
 
 
-def _exponents(records: Sequence[Record]) -> dict[str, tuple[float, float, float]]:
-    """By method: the mean and deviation of the exponents of its runs, and the theorem's."""
-    found = {}
-    for method, bound in BOUNDS.items():
-        values = [reproduction.exponent(record) for record in records if record["spec"].get("method") == method]
-        if values:
-            mean = math.fsum(values) / len(values)
-            deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
-            found[method] = (mean, deviation, float(bound))
-    return found
+# --- output --------------------------------------------------------------------------------
 
 
-def _print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
-    if not rows:
-        return
-    table = Table("dataset", "steps", "sampler", "runs", "epochs", "suboptimality", "relative error", "regret", "a run")
-    for row in rows:
-        values = [row["suboptimality"], row["relative_error"], row["regret"]]
-        table.add_row(
-            row["dataset"],
-            row["steps"],
-            row["sampler"],
-            f"{row['runs']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else ""),
-            f"{row['epochs']}",
-            *("-" if value is None else f"{value:.3g}" for value in values),
-            duration(row["seconds"]) if row["seconds"] >= 10.0 else f"{row['seconds']:.1f} s",
-        )
-    _print_table(table)
+def _finish(closings: Sequence[Closing], machine: bool, store: Store, page: Path | None) -> int:
+    """Show what runs have found, and where their files are."""
+    parts = [part for closing in closings for part in closing.parts]
+    parts += [f"Results: {store.folder}", *([] if page is None else [f"Page: {page}"])]
+    value = {**merged(closing.numbers for closing in closings), "store": store.folder, "page": page}
+    return _show(machine, value, parts)
 
 
-def _print_sooner(rows: Iterable[Mapping[str, Any]]) -> None:
-    """When samplers are where Uniform ends, in words."""
-    for row in rows:
-        if row["epochs_to_uniform"] is not None:
-            print(
-                f"{row['sampler']} on {row['dataset']}, {row['steps']} steps: is where Uniform ends after "
-                f"{row['epochs_to_uniform']} of {row['epochs']} epochs."
-            )
-            if row["epochs_to_uniform"] > 0.9 * row["epochs"]:
-                print(
-                    "  Hardly sooner: a sampler saves noise, and with careful steps it may be the way still to go "
-                    "that counts. More --epochs would tell."
-                )
+def _show_files(files: Mapping[str, Path | None], machine: bool) -> int:
+    lines = [f"{name}: {path or 'not here; `avare datasets fetch` downloads it'}" for name, path in files.items()]
+    return _show(machine, dict(files), lines or ["It has no files: it is built in."])
 
 
-def _print_facts(facts: Mapping[str, Mapping[str, float]]) -> None:
-    table = Table("dataset", "examples", "coefficients", "optimum", "gain at the optimum", "smoothness ratio")
-    for name, fact in facts.items():
-        table.add_row(
-            name,
-            f"{fact['n']:,}",
-            f"{fact['dim']:,}",
-            f"{fact['optimum']:.6g}",
-            f"{fact['gain_at_optimum']:.3f}",
-            f"{fact['smoothness_ratio']:.2f}",
-        )
-    if facts:
-        _print_table(table)
-
-
-def _print_doubts(records: Sequence[Record]) -> None:
-    """Which optima were not found to the tolerance asked for."""
-    for record in records:
-        text = doubt_of_optimum(record["spec"], record.get("facts", {}))
-        if text:
-            print(text)
-
-
-def _print_nets(rows: Sequence[Mapping[str, Any]]) -> None:
-    if not rows:
-        return
-    table = Table("net", "sampler", "best setting", "runs", "training loss", "test error", "gain", "possible", "a run")
-    for row in rows:
-        table.add_row(
-            row["model"],
-            row["sampler"],
-            f"{row['optimiser']} {row['step']:g} {row['rule']}, batches of {row['batch_size']}",
-            f"{row['runs']}",
-            _number(row["loss"], ".3g"),
-            _number(row["test_error"], ".2%"),
-            _number(row["gain"], ".2f"),
-            _number(row["possible"], ".2f"),
-            _number(row["seconds"], ".1f", " s"),
-        )
-    _print_table(table)
-
-
-def _number(value: float | None, form: str, unit: str = "") -> str:
-    return "-" if value is None else f"{value:{form}}{unit}"
-
-
-def _print_places(store: Store, page: Path | None) -> None:
-    print(f"Results: {store.folder}")
-    if page is not None:
-        print(f"Page: {page}")
-
-
-def _print_files(files: Mapping[str, Path | None], machine: bool) -> int:
+def _show(machine: bool, value: Any, parts: Sequence[str | Table], code: int = 0) -> int:
+    """Print a value as JSON, or sentences and tables; return the exit code."""
     if machine:
-        _print_json(dict(files))
-    elif not files:
-        print("It has no files: it is built in.")
-    else:
-        for name, path in files.items():
-            print(f"{name}: {path or 'not here; `avare datasets fetch` brings it'}")
-    return 0
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, default=lambda each: str(each) if isinstance(each, Path) else repr(each)))
-
-
-def _print_table(table: Table) -> None:
-    _console(stderr=False).print(table)
+        print(json.dumps(value, indent=1, default=lambda each: str(each) if isinstance(each, Path) else repr(each)))
+        return code
+    for part in parts:
+        if isinstance(part, str):
+            print(part)
+            continue
+        columns = [(place, column) for place, column in enumerate(part.columns) if column.kind != "detail"]
+        table = rich.table.Table(*(column.heading for _, column in columns))
+        for row in part.rows:
+            table.add_row(*("" if row[place] == "" else column.text(row[place]) for place, column in columns))
+        _console(stderr=False).print(table)
+    return code
 
 
 def _console(*, stderr: bool) -> Console:

@@ -1,43 +1,67 @@
-"""The data of a run, known by a hash of what is in it."""
+"""The data of a run, identified by a hash of its contents, and the loss that fits them."""
 
 import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import datasets
+from avare import datasets, problems
 from avare.datasets import DatasetError
+from avare.plotting import rank
 
-Loss = Literal["softmax", "logistic", "least_squares", "huber", "smoothed_hinge"]
+_PROBLEMS: dict[str, tuple[type[problems.Linear], str]] = {  # and the kind of target
+    "softmax": (problems.Softmax, "classes"),
+    "logistic": (problems.Logistic, "two classes"),
+    "least_squares": (problems.LeastSquares, "numbers"),
+    "huber": (problems.Huber, "numbers"),
+    "smoothed_hinge": (problems.SmoothedHinge, "two classes"),
+}
+_DEFAULTS = {"numbers": "least_squares", "two classes": "logistic", "classes": "softmax"}
+_MOST_CLASSES = 100  # up to this many different whole numbers are classes by default
+_TITLES = {"mnist": "MNIST", "ijcnn1": "IJCNN1", "cifar10": "CIFAR10", "synthetic": "Synthetic", "digits": "Digits"}
 
-LOSSES: tuple[Loss, ...] = get_args(Loss)
-REGRESSION = ("least_squares", "huber")
-_TWO_CLASSES = ("logistic", "smoothed_hinge")
-_MOST_CLASSES = 100  # up to which whole numbers are taken for classes, where nobody says what they are
+
+def loss_names() -> list[str]:
+    """Return the names of all losses."""
+    return list(_PROBLEMS)
+
+
+def problem_class(loss: str) -> type[problems.Linear]:
+    """Return the problem of a loss."""
+    return _PROBLEMS[loss][0]
+
+
+def target_of(loss: str) -> str:
+    """Return what the targets of a loss are: "classes", "two classes" or "numbers"."""
+    return _PROBLEMS[loss][1]
+
+
+def display_name(dataset: str) -> str:
+    """Return how tables and figures write a dataset.
+
+    >>> display_name("mnist"), display_name("mine")
+    ('MNIST', 'mine')
+    """
+    return _TITLES.get(dataset, dataset)
+
+
+def listing_order(dataset: str) -> tuple[int, str]:
+    """Return the sort key by which tables and figures list datasets: known ones first."""
+    return rank(dataset, _TITLES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
-    """Rows and targets, and what they are known by.
+    """Rows and targets."""
 
-    Parameters
-    ----------
-    name
-        Of the set, or of the file.
-    X, y
-        Rows and targets.
-    digest
-        A hash of both.
-    """
-
-    name: str
+    name: str  # of the dataset, or of the file
     X: Any
     y: NDArray[Any]
-    digest: str
+    digest: str  # a hash of both
 
     def __len__(self) -> int:
         return len(self.y)
@@ -46,26 +70,25 @@ class Data:
 def obtain(
     source: str,
     *,
-    loss: Loss | None = None,
+    loss: str | None = None,
     target: str | None = None,
     folder: str | None = None,
     progress: bool = False,
-) -> tuple[Data, Loss]:
-    """The data of a named set, or of a file, and the loss that fits it.
+) -> tuple[Data, str]:
+    """Load a named dataset or a file, and choose the loss that fits it.
 
     Parameters
     ----------
     source
         One of `avare.datasets.names`, or the path of a file.
     loss
-        None: softmax for classes (logistic for two), least squares for other targets; whole numbers in a file are
-        classes if there are at most 100. A loss for classes wants whole numbers, however many.
+        The name of a loss. None: softmax for classes (logistic for two), least squares for other targets; whole
+        numbers in a file are classes if there are at most 100 different ones. A loss for classes needs whole numbers,
+        and takes any number of them.
     target
-        The column of the targets, for a CSV or Parquet file.
-    folder
-        Where the files of a named set are looked for first.
-    progress
-        Whether to show how a download gets on.
+        The column of the targets, in a CSV or Parquet file.
+    folder, progress
+        A folder to look into first for the files of a named dataset, and whether a download shows its progress.
 
     Examples
     --------
@@ -73,20 +96,20 @@ def obtain(
     >>> data.name, data.X.shape, loss
     ('synthetic', (100, 10), 'logistic')
     """
-    if loss is not None and loss not in LOSSES:
-        raise ValueError(f"loss = {loss!r}: must be one of {', '.join(LOSSES)}")
+    if loss is not None and loss not in loss_names():
+        raise ValueError(f"loss = {loss!r}: must be one of {', '.join(loss_names())}")
     if source in datasets.names():
         if target is not None:
-            raise ValueError(f"target = {target!r}: {source} is a named set, which has its own")
+            raise ValueError(f"target = {target!r}: {source} is a named dataset, which has its own targets")
         found = datasets.load(source, folder=folder, progress=progress)
         name, X, y = found.name, found.X, found.y
     else:
         if not Path(source).expanduser().is_file() and not {".", os.sep} & set(source):
             raise DatasetError(f"{source}: neither a file nor one of {', '.join(datasets.names())}")
-        certain = loss is not None and loss not in REGRESSION  # that the targets are classes
-        found = datasets.read(source, target=target, task="classification" if certain else "regression")
+        classes = loss is not None and target_of(loss) != "numbers"
+        found = datasets.read(source, target=target, task="classification" if classes else "regression")
         name, X, y = found.name, found.X, found.y
-        if name in datasets.names():  # so that nobody takes it for that
+        if name in datasets.names():  # so that it is not mistaken for that dataset
             name = Path(source).name
         if loss is None and _are_classes(y):
             y = y.astype(np.int64)
@@ -94,7 +117,7 @@ def obtain(
 
 
 def digest(X: Any, y: NDArray[Any]) -> str:
-    """A hash of rows and targets: their numbers, kind and shape.
+    """Return a hash of rows and targets: their values, types and shapes. O(size).
 
     >>> digest(np.eye(2), np.array([0, 1]))[:16]
     'ca23a074dc3bddcd'
@@ -111,13 +134,13 @@ def _are_classes(y: NDArray[np.float64]) -> bool:
     return bool((y == np.round(y)).all()) and len(np.unique(y)) <= _MOST_CLASSES and float(np.abs(y).max()) < 2.0**53
 
 
-def _fitting(source: str, y: NDArray[Any], loss: Loss | None) -> Loss:
-    """The loss, checked against the targets."""
+def _fitting(source: str, y: NDArray[Any], loss: str | None) -> str:
+    """Return the loss; raise an error if the targets do not fit it."""
     classes = len(np.unique(y)) if y.dtype.kind in "iu" else None
-    if classes == 1 and loss not in REGRESSION:
+    kind = "numbers" if classes is None else "two classes" if classes <= 2 else "classes"
+    chosen = _DEFAULTS[kind] if loss is None else loss
+    if classes == 1 and target_of(chosen) != "numbers":
         raise DatasetError(f"{source} has one class only, {y[0]}: classification needs two or more")
-    if loss is None:
-        return "least_squares" if classes is None else "logistic" if classes == 2 else "softmax"
-    if classes is not None and classes > 2 and loss in _TWO_CLASSES:
-        raise ValueError(f"loss = {loss!r}: {source} has {classes} classes; take softmax")
-    return loss
+    if kind == "classes" and target_of(chosen) == "two classes":
+        raise ValueError(f"loss = {loss!r}: {source} has {classes} classes; use {_DEFAULTS[kind]}")
+    return chosen

@@ -1,4 +1,4 @@
-"""Where results are kept: one file a finished run, written whole or not at all."""
+"""Where results are kept: one file per finished run, written whole or not at all."""
 
 import hashlib
 import json
@@ -8,26 +8,25 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 Spec = Mapping[str, Any]
 Record = dict[str, Any]
 
-FORMAT = 1  # of a record; to be raised when its meaning changes
-_LEFT_OVER = 3600.0  # seconds after which a file that was never put in place is taken away
+FORMAT = 1  # of a record; raise it when its meaning changes
+_LEFT_OVER = 3600.0  # seconds after which a temporary file is removed
 
 
 class StoreError(OSError):
-    """A folder that cannot be written to or read from; the message names it."""
+    """A folder that cannot be written or read; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that was passed over, and why."""
+    """A file that is left out, and why."""
 
     name: str
     reason: str
@@ -39,14 +38,13 @@ class Skipped:
 class Store:
     """A folder of records.
 
-    What has been put in is there for good: a process that is killed loses the runs that it had under
-    way, and nothing else. Several processes may use one store; a run that one of them has claimed is
-    left alone by the others for as long as that process lives.
+    A record that has been put in stays: a process that is killed loses only its runs under way. Several processes may
+    use one store; a run that one of them has claimed is not done by the others while that process lives.
 
     Parameters
     ----------
     folder
-        Made when first written to.
+        Made at the first write.
 
     Examples
     --------
@@ -63,38 +61,27 @@ class Store:
         self.folder = Path(folder).expanduser()
 
     def put(self, record: Mapping[str, Any]) -> None:
-        """Keep a record, which has at least a ``"spec"``; key, format and checksum are added.
-
-        It is written beside its place, brought to the disk, and only then put in its place.
-        """
+        """Store a record, which has at least a ``"spec"``; key, format and checksum are added. See `write_whole`."""
         whole = {**record, "format": FORMAT, "key": key_of(record["spec"])}
         whole["checksum"] = checksum_of(whole)
         text = json.dumps(whole, sort_keys=True, indent=1, allow_nan=False)
         self.make()
-        try:
+        with failing_as(StoreError, f"{self.folder}: cannot write a result"):
             write_whole(self._place(whole["key"]), text.encode())
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot write a result: {error.strerror or error}") from error
 
     def get(self, spec: Spec) -> Record | None:
-        """The record of a run; None where there is none.
-
-        A damaged file is set aside, as ``<key>.json.damaged``, and counts as none.
-        """
+        """Return the record of a run; None if there is none. A damaged file is renamed to ``<key>.json.damaged``."""
         return self._read(self._place(key_of(spec)))
 
     def records(self) -> Iterator[Record]:
-        """All records, in order of their keys; damaged files are set aside."""
+        """Yield all records, in order of their keys; rename damaged files."""
         for place in sorted(self.folder.glob("*.json")):
             record = self._read(place)
             if record is not None:
                 yield record
 
     def read(self) -> tuple[list[Record], list[Skipped]]:
-        """All sound records, in order of their keys, and the files passed over.
-
-        For those who only look: unlike `get` and `records`, it changes nothing, and it stops at no file.
-        """
+        """Return all sound records, in order of their keys, and the files that are left out. It changes nothing."""
         records, skipped = [], []
         for place in sorted(self.folder.glob("*.json")):
             try:
@@ -107,31 +94,23 @@ class Store:
         return records, skipped
 
     def damaged(self) -> list[Path]:
-        """The files that were set aside."""
+        """Return the damaged files that were renamed."""
         return sorted(self.folder.glob("*.damaged*"))
 
     def claim(self, spec: Spec) -> "Claim | None":
-        """The right to make a record; None where another process has it.
-
-        It ends with `Claim.release`, or with the process, however that ends.
-        """
+        """Claim a run until `Claim.release`, or until this process ends; None if another process has claimed it."""
         self.make()
-        place = self.folder / f"{key_of(spec)}.claim"
-        try:
-            return Claim.take(place)
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot claim a run: {error.strerror or error}") from error
+        with failing_as(StoreError, f"{self.folder}: cannot claim a run"):
+            return Claim.take(self.folder / f"{key_of(spec)}.claim")
 
     def make(self) -> None:
-        """Make the folder, if need be."""
-        try:
+        """Make the folder, if necessary."""
+        with failing_as(StoreError, f"{self.folder}: cannot be used as a folder"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot be used as a folder: {error.strerror or error}") from error
 
     def tidy(self) -> None:
-        """Take away what killed processes left: files that were never put in place, and claims on what is stored."""
-        take_away_left_overs(self.folder)
+        """Remove what killed processes left: temporary files, and claims on stored runs."""
+        remove_left_overs(self.folder)
         for path in self.folder.glob("*.claim"):
             if path.with_suffix(".json").exists():
                 with suppress(OSError):
@@ -158,19 +137,16 @@ class Store:
         aside = place.with_name(f"{place.name}.damaged")
         while aside.exists():
             aside = place.with_name(f"{place.name}.damaged-{uuid.uuid4().hex[:8]}")
-        try:
+        words = f"{place}: is damaged, and cannot be renamed"
+        with failing_as(StoreError, words), suppress(FileNotFoundError):  # another process was faster
             os.replace(place, aside)
-        except FileNotFoundError:
-            pass  # another process was as quick
-        except OSError as error:
-            raise StoreError(f"{place}: is damaged, and cannot be set aside: {error.strerror or error}") from error
 
 
 class Claim:
-    """The right to make a record, for as long as this process lives.
+    """The right to make a record, while this process lives.
 
-    A lock on an open file, which the system gives up with the process: no claim of a dead process
-    is left, and none has to be guessed at by its age. The file says who has it, for people.
+    It is a lock on an open file, which the system releases with the process, so that no claim of a dead process is
+    left. The file names the process, for people.
     """
 
     def __init__(self, place: Path, file: IO[str]) -> None:
@@ -178,20 +154,16 @@ class Claim:
 
     @classmethod
     def take(cls, place: Path) -> Self | None:
-        """The claim, unless another has it."""
+        """Return the claim; None if another process has it."""
         while True:
-            file = open(place, "a+", encoding="utf-8")  # noqa: SIM115  # stays open as long as the claim lasts
+            file = open(place, "a+", encoding="utf-8")  # noqa: SIM115  # open while the claim lasts
             if not _lock(file):
                 file.close()
                 return None
-            # Its last owner may have taken the file away between opening and locking: then the lock is of no file.
-            try:
-                current = os.stat(place)
-            except FileNotFoundError:
-                file.close()
-                continue
-            if os.path.samestat(current, os.fstat(file.fileno())):
-                break
+            # The last owner may have removed the file between opening and locking: then the lock is on no file.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(place), os.fstat(file.fileno())):
+                    break
             file.close()
         file.truncate(0)
         file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
@@ -199,23 +171,15 @@ class Claim:
         return cls(place, file)
 
     def release(self) -> None:
-        """Give it up."""
+        """Give the claim up."""
         if not self._file.closed:
-            if sys.platform != "win32":  # which removes no open files
-                self._place.unlink(missing_ok=True)  # first, so that whoever locks it later sees that it is gone
+            if sys.platform != "win32":  # which cannot remove open files
+                self._place.unlink(missing_ok=True)  # while locked: whoever locks it later sees that it is gone
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 def write_whole(place: Path, content: bytes) -> None:
-    """Write a file whole or not at all: beside its place, brought to the disk, and only then put in its place."""
+    """Write a file whole or not at all: to a temporary file, brought to the disk, and only then renamed."""
     beside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(beside, "xb") as file:
@@ -225,13 +189,22 @@ def write_whole(place: Path, content: bytes) -> None:
         os.replace(beside, place)
         _to_disk(place.parent)
     except BaseException:
-        with suppress(OSError):  # the first error is the one to tell
+        with suppress(OSError):  # the first error is the one to raise
             beside.unlink(missing_ok=True)
         raise
 
 
-def take_away_left_overs(folder: Path) -> None:
-    """Take away what killed processes left beside its place."""
+@contextmanager
+def failing_as(kind: type[OSError], words: str) -> Iterator[None]:
+    """Turn an error of the system into one of another kind that says more."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{words}: {error.strerror or error}") from error
+
+
+def remove_left_overs(folder: Path) -> None:
+    """Remove temporary files that killed processes left."""
     for path in folder.glob(".*.tmp"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _LEFT_OVER:
@@ -239,7 +212,7 @@ def take_away_left_overs(folder: Path) -> None:
 
 
 def canonical(value: Any) -> str:
-    """JSON in the one form of which keys and checksums are made.
+    """Return JSON in the one form from which keys and checksums are made.
 
     >>> canonical({"b": 1, "a": [1.5, None]})
     '{"a":[1.5,null],"b":1}'
@@ -248,25 +221,25 @@ def canonical(value: Any) -> str:
 
 
 def key_of(spec: Spec) -> str:
-    """What a run is kept under: a hash of all that determines it."""
+    """Return the key of a run: a hash of all that determines it."""
     return hashlib.sha256(canonical(spec).encode()).hexdigest()
 
 
 def checksum_of(record: Mapping[str, Any]) -> int:
-    """Of everything in a record but the checksum itself."""
+    """Return the checksum of everything in a record but the checksum itself."""
     return zlib.crc32(canonical({name: value for name, value in record.items() if name != "checksum"}).encode())
 
 
 class _UnreadableError(Exception):
-    """Why a file cannot be used."""
+    """A file that cannot be used."""
 
 
 class _DamagedError(_UnreadableError):
-    """Why a file is not what was written."""
+    """A file that is not as it was written."""
 
 
 def _load(place: Path) -> Record | None:
-    """The record in a file, checked; None where there is no file."""
+    """Return the record in a file, checked; None if there is no file."""
     try:
         content = place.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -281,10 +254,10 @@ def _load(place: Path) -> Record | None:
         raise _DamagedError("not a record")
     try:
         key, checksum = key_of(record["spec"]), checksum_of(record)
-    except (ValueError, RecursionError) as error:  # of numbers that no record has
+    except (ValueError, RecursionError) as error:  # numbers that no record has
         raise _DamagedError(f"not a record: {error}") from None
     if record["checksum"] != checksum:
-        raise _DamagedError("damaged: the checksum is that of another content")
+        raise _DamagedError("damaged: the checksum does not match the contents")
     if not record["key"] == place.stem == key:
         raise _DamagedError("the record of another run, by its key")
     if record["format"] != FORMAT:
@@ -293,10 +266,10 @@ def _load(place: Path) -> Record | None:
 
 
 def _to_disk(folder: Path) -> None:
-    """Bring a folder's list of files to the disk, where the system can."""
+    """Bring a folder's list of files to the disk, if the system can."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows opens no folders
+    except OSError:  # Windows cannot open folders
         return
     try:
         os.fsync(handle)
@@ -305,7 +278,7 @@ def _to_disk(folder: Path) -> None:
 
 
 def _lock(file: IO[str]) -> bool:
-    """Lock an open file; False where another has it."""
+    """Lock an open file; return False if another process has it."""
     try:
         if sys.platform == "win32":
             import msvcrt

@@ -1,4 +1,4 @@
-"""Many runs, side by side: what is stored is not run again, and what is finished is stored at once."""
+"""Many runs, side by side: stored runs are not done again, and each finished run is stored at once."""
 
 import os
 import signal
@@ -7,81 +7,85 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from avare import _validation as validation
-from avare.experiments.data import Data
+from avare.experiments.base import Stage, Stages, Task
+from avare.experiments.registry import of_kind
 from avare.experiments.runs import interrupts_at_once, perform
-from avare.experiments.store import Claim, Record, Spec, Store, key_of
+from avare.experiments.store import Claim, Record, Store, key_of
 
 _LARGE = "1M"  # bytes from which an array is shared between processes rather than sent
-_WAIT = 0.5  # seconds between two looks at what another process has claimed
+_WAIT = 0.5  # seconds between two looks at runs of other processes
 _CONNECTING = "10s"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """A run to be done: what determines it, and its data."""
-
-    spec: Spec
-    data: Data
-    optimum: float | None = None
-
-    @property
-    def key(self) -> str:
-        """What its record is kept under."""
-        return key_of(self.spec)
-
-
 class Watch:
-    """Is told how a sweep gets on; this one says nothing. Calls may come from any thread, one at a time."""
+    """Receives the progress of a sweep; this one ignores it. Calls may come from any thread, one at a time."""
+
+    def say(self, text: str) -> None:
+        """Receive a line to print before the runs of a stage."""
 
     def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
-        """So many runs are wanted, and some of them are stored already."""
+        """Receive all runs, and the records of those that are stored already."""
 
     def started(self, task: Task) -> None:
-        """A run is under way."""
+        """Receive a run that has started."""
 
     def finished(self, task: Task, record: Record, *, here: bool = True) -> None:
-        """A run is stored; by another process, if not here."""
+        """Receive a record that has been stored; by another process, if not here."""
 
     def waiting(self, tasks: Sequence[Task]) -> None:
-        """Nothing is left but what other processes have claimed."""
+        """Receive the runs that other processes have claimed, when no others are left."""
 
     def end(self) -> None:
-        """No more runs."""
+        """Learn that no more runs follow."""
 
 
-def sweep(
-    tasks: Sequence[Task],
-    store: Store,
-    *,
-    title: str = "",
-    jobs: int = 1,
-    dask: str | None = None,
-    watch: Watch | None = None,
-) -> list[Record]:
-    """Do all runs that are not stored yet, and give the records of all, in order.
+class Workers(TypedDict, total=False):
+    """Who does the runs, and who receives the progress: keyword arguments of everything that runs."""
+
+    jobs: int
+    """How many runs to do at a time, each in its own process; 1, the default: in this process."""
+    dask: str | None
+    """The address of a Dask scheduler, to do the runs on its workers; they need no access to the store."""
+    watch: Watch | None
+    """Receives the progress."""
+
+
+def execute(stages: Stages, store: Store, *, first: Stage | None = None, **workers: Unpack[Workers]) -> list[Record]:
+    """Do all stages of an experiment, one after the other; return all their records.
 
     Parameters
     ----------
-    tasks
-        The runs.
+    stages
+        As `Experiment.stages` returns them.
     store
-        Where results are.
-    title
-        What this is, for the watch.
-    jobs
-        How many at a time, each in a process of its own; 1: in this one.
-    dask
-        The address of a Dask scheduler whose workers are to do the runs; they need no access to the store.
-    watch
-        Is told how it gets on.
+        Where results are kept.
+    first
+        The first stage, if it has been taken from the stages already.
+    **workers
+        See `Workers`.
     """
-    jobs = validation.integer("jobs", jobs, at_least=1)
-    watch = Watch() if watch is None else watch
-    store.make()  # to fail now, if at all
+    records: list[Record] = []
+    stage = next(stages, None) if first is None else first
+    while stage is not None:
+        if stage.note:
+            (workers.get("watch") or Watch()).say(stage.note)
+        done = sweep(stage.tasks, store, title=stage.title, **workers)
+        records += done
+        try:
+            stage = stages.send(done)
+        except StopIteration:
+            stage = None
+    return records
+
+
+def sweep(tasks: Sequence[Task], store: Store, *, title: str = "", **workers: Unpack[Workers]) -> list[Record]:
+    """Do all runs that are not stored yet; return the records of all, in order. The title is for the watch."""
+    jobs, dask = validation.integer("jobs", workers.get("jobs", 1), at_least=1), workers.get("dask")
+    watch = workers.get("watch") or Watch()
+    store.make()  # so that a bad folder fails before any run
     store.tidy()
     found = {task.key: store.get(task.spec) for task in tasks}
     watch.begin(title, tasks, [record for record in found.values() if record is not None])
@@ -101,22 +105,34 @@ def sweep(
     return [record for task in tasks if (record := found[task.key]) is not None]
 
 
+def duration(seconds: float) -> str:
+    """Write a time in words.
+
+    >>> duration(42.4), duration(600), duration(9000)
+    ('42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 90.0:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60.0)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def _round(pending: Sequence[Task], store: Store, side_by_side: Any, watch: Watch) -> dict[str, Record]:
-    """Do what no other process has claimed; give what is stored then."""
+    """Do the runs that no other process has claimed; return the new records by key."""
     done: dict[str, Record] = {}
     claims: dict[str, Claim] = {}
     faults: list[Exception] = []
 
     def claimed() -> Iterator[Task]:
-        # Asked for the next run by whatever thread has seen one end, where no exception would be noticed.
+        # Any thread that sees a run end asks for the next one; an exception would not be noticed there.
         try:
             for task in pending:
                 if faults:
-                    return  # what is under way is still waited for
+                    return  # runs under way still finish
                 claim = store.claim(task.spec)
                 if claim is None:
                     continue
-                record = store.get(task.spec)  # by another process, since we looked
+                record = store.get(task.spec)  # another process may have stored it by now
                 if record is not None:
                     claim.release()
                     done[task.key] = record
@@ -142,7 +158,7 @@ def _round(pending: Sequence[Task], store: Store, side_by_side: Any, watch: Watc
             watch.finished(by_key[key], record)
     finally:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that what is under way ends with it
+            warnings.simplefilter("ignore", UserWarning)  # joblib: runs under way are cancelled
             results.close()
         for claim in claims.values():
             claim.release()
@@ -153,21 +169,21 @@ def _round(pending: Sequence[Task], store: Store, side_by_side: Any, watch: Watc
 
 @contextmanager
 def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any]:
-    """A function from tasks to their records, as they come."""
+    """Yield a function from tasks to their records, in the order in which they finish."""
     if dask is None and jobs == 1:
         with interrupts_at_once():
-            yield _one_by_one
+            yield lambda tasks: (_attempt(*_arguments(task)) for task in tasks)
         return
     import joblib
 
     def side_by_side(tasks: Iterable[Task], **arguments: Any) -> Any:
         return joblib.Parallel(return_as="generator_unordered", batch_size=1, **arguments)(
-            joblib.delayed(_attempt)(task.spec, task.data.X, task.data.y, task.optimum) for task in tasks
+            joblib.delayed(_attempt)(*_arguments(task)) for task in tasks
         )
 
     if dask is None:
-        # Read-only arrays would be another type to Numba, and all kernels compiled again: "c" may be
-        # written to, and never is, so that workers share the memory.
+        # Read-only arrays are another type to Numba: it would compile all kernels again. Memory maps of mode "c" can
+        # be written to, and never are, so that workers share the memory.
         settings = joblib.parallel_config(
             backend="loky", inner_max_num_threads=1, initializer=_follow_the_parent, initargs=(os.getpid(),)
         )
@@ -181,13 +197,13 @@ def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any
             yield lambda tasks: side_by_side(tasks, n_jobs=-1, pre_dispatch=max(1, cores))
 
 
-def _one_by_one(tasks: Iterable[Task]) -> Iterator[Record | Exception]:
-    for task in tasks:
-        yield _attempt(task.spec, task.data.X, task.data.y, task.optimum)
+def _arguments(task: Task) -> tuple[Any, ...]:
+    """The arguments of `perform`; with the experiment, which a worker process may not have registered."""
+    return (task.spec, task.data.X, task.data.y, task.optimum, of_kind(task.spec["experiment"]))
 
 
 def _attempt(*arguments: Any) -> Record | Exception:
-    """The record of a run, or what went wrong, so that the runs beside it are not lost."""
+    """Return the record of a run, or its exception, so that the other runs are not lost."""
     try:
         return perform(*arguments)
     except Exception as error:
@@ -203,7 +219,7 @@ def _cluster(address: str) -> Iterator[Any]:
     try:
         client = Client(address, timeout=_CONNECTING, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise ConnectionError(f"dask = {address!r}: no scheduler answers there: {error}") from error
+        raise ConnectionError(f"dask = {address!r}: no scheduler answers: {error}") from error
     try:
         if not client.ncores():
             raise ConnectionError(f"dask = {address!r}: the scheduler has no workers")
@@ -213,7 +229,7 @@ def _cluster(address: str) -> Iterator[Any]:
 
 
 def _follow_the_parent(parent: int) -> None:
-    """In a worker: leave Ctrl-C, which reaches every process of a terminal, to the parent; and end when it ends."""
+    """In a worker: leave Ctrl-C, which every process of a terminal receives, to the parent, and exit with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
@@ -221,4 +237,4 @@ def _follow_the_parent(parent: int) -> None:
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_WAIT)
-    os._exit(1)  # nobody waits for a result any more
+    os._exit(1)  # the results have no receiver any more

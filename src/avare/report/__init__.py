@@ -1,4 +1,4 @@
-"""Figures, tables and a web page, made from stored results only; and what a sampler has learned."""
+"""Figures, tables and a web page, made from stored results only."""
 
 from avare.plotting import calibration as calibration
 from avare.report.writing import ReportError as ReportError

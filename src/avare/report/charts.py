@@ -1,6 +1,7 @@
-"""Parts of the page that several of its tabs use: charts and the switches of their lines."""
+"""Charts for Matplotlib figures and for the page, from the same description."""
 
 import html
+import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,18 +9,97 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.experiments.runs import numbers
-from avare.report.styles import PLOTLY_MARKERS, Style
+from avare._optional import require
+from avare.experiments.content import Figure
+from avare.experiments.records import numbers
+from avare.plotting import BLACK, DOTS, RC_PARAMS, Chart, Curve, Style, blank, draw
 
-_MOST_POINTS = 400  # a line: a screen shows no more
+_LEAST_WIDTH = 5.6  # inches
+_HANDLE, _LETTER = 0.65, 0.068  # inches that a legend entry takes, about, and each letter of it
+_MOST_POINTS = 400  # per curve: a screen shows no more
 _SWITCHES = (("default", "Default"), ("log", "Log"), ("linear", "Linear"))
 
 
+# --- figures --------------------------------------------------------------------------------
+
+
+def render(figure: Figure, styles: Mapping[str, Style]) -> dict[str, bytes]:
+    """Draw a figure; return its files by ending, "png" and "svg"."""
+    files = {}
+    with require("matplotlib", "drawing figures").rc_context(RC_PARAMS):
+        drawn = lay_out(figure, styles)
+        for ending in ("png", "svg"):
+            content = io.BytesIO()
+            metadata = {"Date": None} if ending == "svg" else None
+            drawn.savefig(content, format=ending, dpi=DOTS, metadata=metadata, facecolor="white")
+            files[ending] = content.getvalue()
+            drawn.set_layout_engine("none")  # the layout takes half of the time: keep it for the second file
+    return files
+
+
+def lay_out(figure: Figure, styles: Mapping[str, Style]) -> Any:
+    """Return a Matplotlib figure: a grid of charts and one legend; use it within ``rc_context(RC_PARAMS)``."""
+    width, height = figure.size
+    rows, columns = len(figure.rows), len(figure.rows[0])
+    drawn = blank((max(width * columns, _LEAST_WIDTH), 0.75 + height * rows))
+    axes = drawn.subplots(rows, columns, squeeze=False)
+    handles: dict[str, Any] = {}
+    for i, row in enumerate(figure.rows):
+        for j, chart in enumerate(row):
+            axis = axes[i][j]
+            draw(axis, chart, styles)
+            if i == 0 or figure.rows[i - 1][j].title != chart.title:
+                axis.set_title(chart.title)
+            if j == 0 or row[j - 1].y_title != chart.y_title:
+                axis.set_ylabel(chart.y_title, fontweight="bold")
+            if i == rows - 1 or figure.rows[i + 1][j].x_title != chart.x_title:
+                axis.set_xlabel(chart.x_title)
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+                handles.setdefault(label, handle)
+    drawn.suptitle(figure.title, fontsize=9, color="#555555")
+    if handles:
+        widest = _HANDLE + _LETTER * max(map(len, handles))
+        lines = math.ceil(len(handles) / max(int(drawn.get_figwidth() / widest), 1))
+        columns = math.ceil(len(handles) / lines)
+        place = {"loc": "outside lower center", "ncols": columns, "handlelength": 3.0, "columnspacing": 1.6}
+        drawn.legend(list(handles.values()), list(handles), **place)
+    return drawn
+
+
+# --- the page -------------------------------------------------------------------------------
+
+
+def as_json(chart: Chart, styles: Mapping[str, Style]) -> dict[str, Any]:
+    """Return a chart as the page's script reads it."""
+    return {
+        "log": chart.log_y,
+        "logX": chart.log_x,
+        "xTitle": chart.x_title,
+        "series": [_curve(curve, curve.style or styles[curve.label]) for curve in chart.curves],
+    }
+
+
+def _curve(curve: Curve, style: Style) -> dict[str, Any]:
+    keep = np.unique(np.linspace(0, len(curve.x) - 1, min(len(curve.x), _MOST_POINTS)).astype(np.intp))
+    columns = {"x": curve.x, "mean": curve.mean, "deviation": curve.deviation, "lowest": curve.lowest}
+    return {
+        "label": curve.label,
+        "guide": curve.guide,
+        "style": style._asdict(),
+        **{name: _rounded(values[keep]) for name, values in columns.items() if values is not None},
+    }
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float | None]:
+    """Five digits, more than a screen shows; null where there is no number."""
+    return numbers([float(f"{value:.5g}") for value in values.tolist()])
+
+
 def controls(name: str, labels: Sequence[str], styles: Mapping[str, Style]) -> str:
-    """Switches for the lines, which are their legend too, and for the axes."""
+    """Return switches for the lines, which are the legend too, and for the axes."""
     boxes = "\n".join(
         f'<label><input type="checkbox" value="{html.escape(label)}" checked autocomplete="off">'
-        f"{swatch(styles[label])}{html.escape(label)}</label>"
+        f"{_swatch(styles[label])}{html.escape(label)}</label>"
         for label in labels
     )
     radios = "\n".join(
@@ -28,25 +108,25 @@ def controls(name: str, labels: Sequence[str], styles: Mapping[str, Style]) -> s
         for value, text in _SWITCHES
     )
     return (
-        f'<div class="controls">\n<fieldset><legend>Samplers</legend>\n{boxes}\n'
+        f'<div class="controls">\n<fieldset><legend>Lines</legend>\n{boxes}\n'
         '<span class="together"><button type="button" data-all="yes">All</button> '
         '<button type="button" data-all="no">None</button></span></fieldset>\n'
         f"<fieldset><legend>Vertical axes</legend>\n{radios}</fieldset>\n</div>\n"
     )
 
 
-def chart(place: str, heading: str, description: str) -> str:
-    """Where a chart is drawn."""
+def frame(place: str, heading: str, description: str) -> str:
+    """Return the place of a chart on the page."""
     return (
         f"<figure><figcaption><h3>{html.escape(heading)}</h3></figcaption>"
         f'<div class="chart" id="{place}" role="img" aria-label="{html.escape(description)}"></div></figure>\n'
     )
 
 
-def swatch(style: Style) -> str:
-    """A short piece of the line, so that the switches are the legend."""
+def _swatch(style: Style) -> str:
+    """Return a short piece of the line, for the legend."""
     dashes = {"solid": "", "dash": "6 3", "dashdot": "7 3 2 3", "dot": "2 2.5"}[style.dash]
-    stroke = "currentColor" if style.colour == "#000000" else style.colour
+    stroke = "currentColor" if style.colour == BLACK else style.colour
     corners = " ".join(f"{16 + x:.1f},{6 + y:.1f}" for x, y in outline(style.marker))
     return (
         '<svg width="32" height="12" viewBox="0 0 32 12" aria-hidden="true">'
@@ -56,62 +136,7 @@ def swatch(style: Style) -> str:
 
 
 def outline(marker: str) -> list[tuple[float, float]]:
-    """The corners of a marker of radius about 4 around the origin, y downwards."""
-    if marker in "PX":
-        plus = [
-            (-1, -4),
-            (1, -4),
-            (1, -1),
-            (4, -1),
-            (4, 1),
-            (1, 1),
-            (1, 4),
-            (-1, 4),
-            (-1, 1),
-            (-4, 1),
-            (-4, -1),
-            (-1, -1),
-        ]
-        turn = math.pi / 4 if marker == "X" else 0.0
-        return [(x * math.cos(turn) - y * math.sin(turn), x * math.sin(turn) + y * math.cos(turn)) for x, y in plus]
-    if marker == "d":
-        return [(0, -5), (2.5, 0), (0, 5), (-2.5, 0)]
-    # Number of corners, and the direction of the first in quarters of a circle from above.
-    corners, turn = {
-        "o": (24, 0.0),
-        "s": (4, 0.5),
-        "D": (4, 0.0),
-        "^": (3, 0.0),
-        ">": (3, 1.0),
-        "v": (3, 2.0),
-        "<": (3, 3.0),
-        "h": (6, 0.0),
-        "H": (6, 1.0),
-        "p": (5, 0.0),
-        "8": (8, 0.25),
-        "*": (10, 0.0),
-    }[marker]
-    angles = [turn * math.pi / 2 + 2 * math.pi * j / corners for j in range(corners)]
-    radii = [5.0 if marker != "*" or j % 2 == 0 else 2.2 for j in range(corners)]
-    return [(radius * math.sin(angle), -radius * math.cos(angle)) for radius, angle in zip(radii, angles, strict=True)]
-
-
-def points(x: NDArray[np.float64], curve: Any) -> dict[str, Any]:
-    """A line with its band: of something with mean, deviation and lowest."""
-    keep = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(np.intp))
-    return {
-        "x": rounded(x[keep]),
-        "mean": rounded(curve.mean[keep]),
-        "deviation": rounded(curve.deviation[keep]),
-        "lowest": rounded(curve.lowest[keep]),
-    }
-
-
-def in_plotly(style: Style) -> dict[str, str]:
-    """A style in Plotly's words."""
-    return {"colour": style.colour, "dash": style.dash, "marker": PLOTLY_MARKERS[style.marker]}
-
-
-def rounded(values: NDArray[np.float64]) -> list[float | None]:
-    """Five digits are more than a screen shows; null where there is no number."""
-    return numbers([float(f"{value:.5g}") for value in values.tolist()])
+    """Return the corners of a marker of radius about 4 around the origin, y downwards."""
+    shape = require("matplotlib.markers", "making the page").MarkerStyle(marker)
+    (corners, *_) = shape.get_path().transformed(shape.get_transform()).to_polygons()
+    return [(8.0 * float(x), -8.0 * float(y)) for x, y in corners]

@@ -1,28 +1,45 @@
 """The whole report, from a store."""
 
-import dataclasses
 import json
+import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from avare import _validation as validation
-from avare.experiments.nets import tables as net_tables
-from avare.experiments.nets.aims import check_aims
-from avare.experiments.nets.summary import MEASURES as NET_MEASURES
-from avare.experiments.nets.summary import Nets
-from avare.experiments.paper.checking import published
-from avare.experiments.paper.plan import RUNS
-from avare.experiments.runs import number, numbers
-from avare.experiments.store import take_away_left_overs, write_whole
-from avare.report import figures, page, tables
-from avare.report.results import MEASURES, Curve, Results, gather
+from avare.experiments import registry
+from avare.experiments.base import RUNS, Summary
+from avare.experiments.content import Panel, Section
+from avare.experiments.records import PARTS, RecordError, Result, count, mapping_in, merged, spent, together
+from avare.experiments.store import Skipped, Store, failing_as, remove_left_overs, write_whole
+from avare.plotting import Chart, styles_of
+from avare.report import page
+from avare.report.charts import render
+from avare.report.tables import as_csv, as_markdown
+
+_MOST_NAMED = 5  # files in an error message
 
 
 class ReportError(OSError):
-    """A folder that a report cannot be written to; the message names it."""
+    """A folder to which no report can be written; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """What a report shows."""
+
+    summaries: Mapping[str, Summary]  # by the name of the experiment
+    shown: tuple[Result, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts of figures and panels."""
+        rows = [row for each in self.summaries.values() for figure in each.figures.values() for row in figure.rows]
+        panels = [panel for each in self.summaries.values() for panel in each.panels]
+        return [chart for charts in (*rows, *(panel.charts for panel in panels)) for chart in charts]
 
 
 def write(
@@ -34,140 +51,142 @@ def write(
 ) -> Path:
     """Make figures, tables, numbers and a web page from stored results; nothing is run.
 
-    In ``out`` come ``figures/`` (PNG and SVG), ``tables/`` (CSV and Markdown), ``numbers.json`` and
-    ``index.html``, one file that needs no network. Files of these names are written over, each whole or not at
-    all; others stay.
+    ``out`` gets ``figures/`` (PNG and SVG), ``tables/`` (CSV and Markdown), ``numbers.json`` and ``index.html``, one
+    file that needs no network. Files of these names are replaced, each whole or not at all; others stay.
 
     Parameters
     ----------
     store
-        The folder of a store, of which nothing is changed. Damaged files are passed over, and named on the page and
-        in ``numbers.json``.
+        The folder of a store; it is only read. Damaged files are skipped, and named on the page and in
+        ``numbers.json``.
     out
-        Where to write; made if it is not there.
+        Where to write; the folder is made if necessary.
     runs
-        How many there must be of each for the check against the paper, as for `avare.experiments.check`.
+        How many runs of each setting a comparison with published numbers needs, as for `avare.experiments.check`.
     say
-        Is told of each file that is passed over, and why.
+        Called with a line about each skipped file.
 
     Returns
     -------
     Path
         The page.
     """
-    results = gather(store, validation.integer("runs", runs, at_least=1))
-    for each in results.skipped:
-        say(f"{each}; passed over")
-    folder = Path(out)
-    texts = {}
-    for name, table in _tables(results).items():
-        texts[folder / "tables" / f"{name}.csv"] = table.csv()
-        texts[folder / "tables" / f"{name}.md"] = table.markdown()
-    numbers_text = json.dumps(_numbers(results), indent=1, ensure_ascii=False, allow_nan=False)
-    texts[folder / "numbers.json"] = numbers_text + "\n"
+    contents = gather(store, validation.integer("runs", runs, at_least=1))
+    for each in contents.skipped:
+        say(f"{each}; skipped")
+    folder, styles = Path(out), styles_of(contents.charts)
     index = folder / "index.html"
-    texts[index] = page.render(results, published())
-    with _writing_into(folder):
+    texts: dict[Path, str] = {}
+    for summary in contents.summaries.values():
+        for name, table in summary.tables.items():
+            texts[folder / "tables" / f"{name}.csv"] = as_csv(table)
+            texts[folder / "tables" / f"{name}.md"] = as_markdown(table)
+    numbers = json.dumps(_numbers(contents), indent=1, ensure_ascii=False, allow_nan=False)
+    texts |= {folder / "numbers.json": f"{numbers}\n", index: page_of(contents)}
+    with failing_as(ReportError, f"{folder}: cannot write the report"):
         for place in (folder, folder / "figures", folder / "tables"):
             place.mkdir(parents=True, exist_ok=True)
-            take_away_left_overs(place)
-        figures.draw(results, folder / "figures")
+            remove_left_overs(place)
+        for summary in contents.summaries.values():
+            for name, figure in summary.figures.items():
+                for ending, content in render(figure, styles).items():
+                    write_whole(folder / "figures" / f"{name}.{ending}", content)
         for path, text in texts.items():
             write_whole(path, text.encode())
     return index
 
 
-@contextmanager
-def _writing_into(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ReportError(f"{folder}: cannot write the report: {error.strerror or error}") from error
+def page_of(contents: Contents) -> str:
+    """Return the page."""
+    styles = styles_of(contents.charts)
+    return page.render(panels_of(contents), styles, lead=_lead(contents), notices=_notices(contents))
 
 
-def _tables(results: Results) -> dict[str, tables.Table]:
-    found = {}
-    if results.of("reproduce") or results.facts:
-        found["table1"] = tables.table_one(results, published())
-    if results.checks:
-        found["check"] = tables.checks(results.checks)
-    if results.of("reproduce"):
-        found["reproduce"] = tables.last_epoch(results.of("reproduce"), published())
-    if results.of("compare"):
-        found["compare"] = tables.last_epoch(results.of("compare"), None)
-    if results.growths:
-        found["theory"] = tables.growths(results)
-    if results.nets is not None:
-        found |= net_tables.all_tables(results.nets)
-    return found
+def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
+    """Read a store and summarise its records, by experiment.
+
+    A store without a record that can be shown is a ``ValueError``.
+    """
+    place = Store(store)
+    if not place.folder.is_dir():
+        raise ValueError(f"store = {str(store)!r}: there is no such folder")
+    found, skipped = place.read()
+    results: dict[str, list[Result]] = {name: [] for name in registry.names()}
+    for data in found:
+        try:
+            owner = registry.of_kind(mapping_in(data, "spec").get("experiment"))
+            results[owner.name].append(owner.parse(data))
+        except RecordError as error:
+            skipped.append(Skipped(f"{data['key']}.json", str(error)))
+    skipped.sort(key=lambda each: each.name)
+    everything = sorted((each for members in results.values() for each in members), key=lambda each: each.stored["key"])
+    skipped += [
+        Skipped(f"{each.stored['key']}.json", f"status = {each.status!r}: the run has not finished")
+        for each in everything
+        if not each.shown
+    ]
+    shown = tuple(each for each in everything if each.shown)
+    if not shown:
+        named = ", ".join(f"{each.name} ({each.reason})" for each in skipped[:_MOST_NAMED])
+        more = f" and {len(skipped) - _MOST_NAMED} more" if len(skipped) > _MOST_NAMED else ""
+        words = f"; skipped: {named}{more}" if skipped else ""
+        raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{words}")
+    summaries = {name: registry.get(name).summarise(members, runs) for name, members in results.items() if members}
+    kept = {name: summary for name, summary in summaries.items() if summary is not None}
+    return Contents(kept, shown, tuple(skipped))
 
 
-def _numbers(results: Results) -> dict[str, Any]:
-    """All that the figures and tables show, with all digits; null where there is no number."""
+# --- what concerns all experiments ----------------------------------------------------------
+
+
+def panels_of(contents: Contents) -> list[Panel]:
+    """Return all tabs: those with charts, those with tables only, and how everything was run."""
+    panels: list[Panel] = []
+    for name, summary in contents.summaries.items():
+        taken = {panel.title for panel in panels}
+        panels += [
+            replace(panel, title=f"{panel.title} ({name})") if panel.title in taken else panel
+            for panel in summary.panels
+        ]
+    how = [
+        Section("Machine and versions", tuple({"records": each, **place} for place, each in _places(contents.shown)))
+    ]
+    how.append(Section("All runs together", ({"seconds in all": _seconds(contents.shown)},)))
+    how += [section for summary in contents.summaries.values() for section in summary.details]
+    return [*sorted(panels, key=lambda panel: not panel.charts), Panel("How it was run", tuple(how))]
+
+
+def _numbers(contents: Contents) -> dict[str, Any]:
     return {
-        "groups": [
-            {
-                "title": group.title,
-                "setting": group.setting,
-                "series": [
-                    {
-                        "label": series.label,
-                        "spec": {key: value for key, value in series.spec.items() if key != "evaluations"},
-                        "seeds": series.seeds,
-                        "seconds": {part: number(value) for part, value in series.seconds.items()},
-                        "epoch": numbers(series.epochs),
-                        **{measure: _curve(series.curves[measure]) for measure in MEASURES},
-                    }
-                    for rule in group.rules
-                    for series in group.of(rule)
-                ],
-            }
-            for group in results.groups
-        ],
-        "theory": [
-            {
-                "label": growth.label,
-                "runs": growth.runs,
-                "slope": number(growth.slope),
-                "step": numbers(growth.steps),
-                "regret": _curve(growth.curve),
-            }
-            for growth in results.growths
-        ],
-        "nets": None if results.nets is None else _net_numbers(results.nets),
-        "facts": [{"dataset": name, **facts} for name, facts in results.facts],
-        "doubts": list(results.doubts),
-        "check": [row.as_dict() for row in results.checks],
-        "where": [{**place, "records": count} for place, count in results.places],
-        "skipped": [{"file": each.name, "reason": each.reason} for each in results.skipped],
+        **merged(summary.numbers for summary in contents.summaries.values()),
+        "where": [{**place, "records": each} for place, each in _places(contents.shown)],
+        "skipped": [{"file": each.name, "reason": each.reason} for each in contents.skipped],
     }
 
 
-def _net_numbers(nets: Nets) -> dict[str, Any]:
-    return {
-        "lines": [
-            {
-                "spec": dict(line.spec),
-                "seeds": line.seeds,
-                "diverged": line.diverged,
-                "epoch": numbers(line.epochs),
-                **{
-                    measure: {"mean": numbers(line.mean(measure)), "deviation": numbers(line.deviation(measure))}
-                    for measure in NET_MEASURES
-                },
-            }
-            for line in nets.lines
-        ],
-        "aims": [
-            {
-                key: number(value) if isinstance(value, float) else value
-                for key, value in dataclasses.asdict(aim).items()
-            }
-            for aim in check_aims(nets)
-        ],
-        "left_out": nets.left_out,
-    }
+def _lead(contents: Contents) -> str:
+    leads = {name: summary.lead for name, summary in contents.summaries.items() if summary.lead}
+    words = [f"{name}: {lead}" if len(leads) > 1 else lead for name, lead in leads.items()]
+    days = sorted({str(each.where["date"])[:10] for each in contents.shown if each.where.get("date")})
+    dates = " to ".join(dict.fromkeys(days[:1] + days[-1:]))
+    return f"{'; '.join(words) or count(len(contents.shown), 'record')}{', ' if dates else ''}{dates}."
 
 
-def _curve(curve: Curve) -> dict[str, list[float | None]]:
-    return {"mean": numbers(curve.mean), "deviation": numbers(curve.deviation), "lowest": numbers(curve.lowest)}
+def _notices(contents: Contents) -> list[str]:
+    notices = [text for summary in contents.summaries.values() for text in summary.notices]
+    if contents.skipped:
+        verb = "are" if len(contents.skipped) > 1 else "is"
+        words = f"{count(len(contents.skipped), 'file')} of the store {verb} left out:"
+        notices.append("\n".join([words, *map(str, contents.skipped)]))
+    return notices
+
+
+def _places(results: Sequence[Result]) -> list[tuple[dict[str, Any], int]]:
+    """Return where the records were made, and how many at each place, most first."""
+    found = together(results, lambda each: {key: value for key, value in each.where.items() if key != "date"})
+    return sorted(((place, len(members)) for place, members in found), key=lambda pair: -pair[1])
+
+
+def _seconds(results: Sequence[Result]) -> str:
+    parts = ([each.seconds.get(part, 0.0 if each.seconds else math.nan) for each in results] for part in PARTS)
+    return spent(*map(math.fsum, parts))

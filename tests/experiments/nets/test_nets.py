@@ -1,4 +1,4 @@
-"""The experiment on nets: what is run follows from the plan and from what is stored, and what is measured is right."""
+"""The experiment on nets: runs follow from the plan and from stored results, and the measures are right."""
 
 import dataclasses
 import math
@@ -16,9 +16,18 @@ import avare.torch as avt
 from avare import datasets
 from avare.datasets import Dataset
 from avare.experiments.data import Data, digest
+from avare.experiments.nets import NetsExperiment, training
 from avare.experiments.nets import plan as nets
-from avare.experiments.nets import training as networks
-from avare.experiments.nets.plan import Plan, best_tasks, chosen, estimate, grid_tasks, part_tasks, read_plan, run_nets
+from avare.experiments.nets.plan import (
+    NetPlan,
+    best_tasks,
+    chosen,
+    estimate,
+    grid_tasks,
+    part_tasks,
+    read_plan,
+    run_nets,
+)
 from avare.experiments.runs import perform
 from avare.experiments.store import Record, Store, key_of
 
@@ -26,7 +35,7 @@ EXAMPLES, TESTED = 96, 40
 
 
 def make_data(n: int = EXAMPLES + TESTED, seed: int = 0) -> Data:
-    """Three classes that can be learned, of 28 by 28 pixels."""
+    """Three classes of 28 by 28 pixels that can be learned."""
     generator = np.random.default_rng(seed)
     y = generator.integers(0, 3, n)
     X = generator.random((n, 784)).astype(np.float32) * 0.5
@@ -37,8 +46,8 @@ def make_data(n: int = EXAMPLES + TESTED, seed: int = 0) -> Data:
 DATA = make_data()
 
 
-def make_plan(**wanted: Any) -> Plan:
-    """Ours, for what a test can run."""
+def make_plan(**wanted: Any) -> NetPlan:
+    """The package's plan, reduced to what a test can run."""
     ours = read_plan()
     table = {
         "samplers": ["DataLoader", "Avare", "Calibrated"],
@@ -58,22 +67,26 @@ def make_plan(**wanted: Any) -> Plan:
             "optimiser": "sgd",
             "of": "Calibrated",
             "aggressive": 3.0,
-            "samplers": ["remembered, floor", "calibrated, replaced", "by norm and age", "step × gain, up to 2"],
+            "samplers": ["remembered", "remembered, floor", "calibrated, replaced", "step × gain, up to 2"],
         },
         **wanted,
     }
     return dataclasses.replace(ours, wanted=table)
 
 
-def without_parts(**wanted: Any) -> Plan:
+def without_parts(**wanted: Any) -> NetPlan:
     plan = make_plan(**wanted)
     return dataclasses.replace(plan, wanted={key: value for key, value in plan.wanted.items() if key != "parts"})
 
 
-def spec_of(sampler: str = "Calibrated", plan: Plan | None = None, **changes: Any) -> dict[str, Any]:
+def spec_of(sampler: str = "Calibrated", plan: NetPlan | None = None, **changes: Any) -> dict[str, Any]:
     plan = make_plan() if plan is None else plan
-    task = nets._task(plan, {"mnist-mlp": DATA}, "best", "mnist-mlp", sampler, "sgd", 8, "constant", 0.05, 1)
-    return {**task.spec, **changes}
+    return {**task_of(plan, ("mnist-mlp", sampler, "sgd", 8, "constant", 0.05, 1)), **changes}
+
+
+def task_of(plan: NetPlan, cell: tuple[Any, ...]) -> dict[str, Any]:
+    (task,) = nets._tasks(plan, dict.fromkeys(plan.models, DATA), "best", [cell])
+    return dict(task.spec)
 
 
 def run(sampler: str = "Calibrated", **changes: Any) -> Record:
@@ -81,7 +94,7 @@ def run(sampler: str = "Calibrated", **changes: Any) -> Record:
 
 
 def numbers(record: Record) -> Any:
-    """All but the times."""
+    """Everything but the times."""
     return {name: values for name, values in record["trace"].items() if name not in ("seconds", "wall")}
 
 
@@ -97,7 +110,6 @@ def numbers(record: Record) -> Any:
         "Calibrated",
         "Srg",
         "UpperBound",
-        "by norm and age",
         "calibrated, replaced",
     ],
 )
@@ -118,7 +130,8 @@ def test_every_sampler_trains_and_is_measured(sampler: str) -> None:
     known = [value is not None for value in trace["calibration_error"]]
     expects = "Avare" in sampler or "alibrated" in sampler
     assert any(known) == expects and known[0] is False
-    assert set(trace) == {"epoch", *networks.MEASURES} and record["where"]["versions"]["torch"]
+    assert set(trace) == {"epoch", *training.MEASURES} and record["where"]["versions"]["torch"]
+    assert NetsExperiment().parse(record).status == "finished"
 
 
 def test_a_run_is_determined_by_its_spec() -> None:
@@ -128,7 +141,7 @@ def test_a_run_is_determined_by_its_spec() -> None:
     assert torch.equal(torch.random.get_rng_state(), state) and torch.get_num_threads() == threads
     other = run(seed=2)
     assert numbers(other) != numbers(run())
-    # All samplers of a seed start from the same net.
+    # All samplers start from the same net with the same seed.
     assert other["trace"]["loss"][0] == run("DataLoader", seed=2)["trace"]["loss"][0]
 
 
@@ -139,11 +152,11 @@ def test_step_sizes(optimiser: str, rule: str) -> None:
     sizes = record["trace"]["step_size"]
     if rule == "constant":
         assert sizes == [0.01] * 5
-    else:  # that of the step before the checkpoint: 0.01 / (1 + 9 (t - 1) / 24)
+    else:  # of the step before the checkpoint: 0.01 / (1 + 9 (t - 1) / 24)
         assert sizes[1:] == pytest.approx([0.01 / (1.0 + 9.0 * (t - 1) / 24) for t in (6, 12, 18, 24)])
 
 
-def test_the_gain_is_spent_up_to_a_cap() -> None:
+def test_steps_are_multiplied_by_the_gain_up_to_a_cap() -> None:
     plan = make_plan()
     spent = perform(spec_of("step × gain, up to 2", plan, epochs=6, step=0.1), DATA.X, DATA.y)
     sizes = spent["trace"]["step_size"]
@@ -151,10 +164,10 @@ def test_the_gain_is_spent_up_to_a_cap() -> None:
     many = {**plan.samplers, "mine": {"kind": "Calibrated", "floor": 0.2, "spend": 1.0}}
     flat = perform(spec_of("mine", dataclasses.replace(plan, samplers=many), step=0.1), DATA.X, DATA.y)
     plain = run(step=0.1)
-    assert numbers(flat) == numbers(plain)  # a cap of 1 spends nothing
+    assert numbers(flat) == numbers(plain)  # a cap of 1 changes nothing
 
 
-def test_a_run_that_diverges_says_so() -> None:
+def test_a_diverged_run_has_that_status() -> None:
     record = run("Calibrated", step=1e30)
     assert record["status"] == "diverged" and record["steps"] < 24
     assert record["trace"]["loss"][0] is not None and record["trace"]["loss"][-1] is None
@@ -162,24 +175,24 @@ def test_a_run_that_diverges_says_so() -> None:
 
 
 def test_a_loss_that_is_not_finite_at_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks.Run, "_logits", lambda self, dataset: torch.full((len(dataset), 3), math.nan))
+    monkeypatch.setattr(training.Training, "_logits", lambda self, dataset: torch.full((len(dataset), 3), math.nan))
     trace = run("DataLoader")["trace"]
     assert trace["loss"] == [None] * 5 and trace["seconds"][-1] > 0.0
 
 
 def test_a_convolutional_net() -> None:
     plan = make_plan(models={"mnist-cnn": {"examples": EXAMPLES, "tested": TESTED, "grid_epochs": 1, "epochs": 2}})
-    task = nets._task(plan, {"mnist-cnn": DATA}, "best", "mnist-cnn", "Calibrated", "adamw", 8, "constant", 0.01, 1)
-    record = perform(task.spec, DATA.X, DATA.y)
+    spec = task_of(plan, ("mnist-cnn", "Calibrated", "adamw", 8, "constant", 0.01, 1))
+    record = perform(spec, DATA.X, DATA.y)
     assert record["trace"]["loss"][-1] < record["trace"]["loss"][0]
-    model = networks.build({"kind": "cnn", "channels": [8, 16]}, (1, 28, 28), 10)
+    model = training.build({"kind": "cnn", "channels": [8, 16]}, (1, 28, 28), 10)
     assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
-    split = networks.Split(task.spec, DATA.X, DATA.y)
+    split = training.Split(spec, DATA.X, DATA.y)
     assert split.train.tensors[0].shape == (EXAMPLES, 1, 28, 28) and len(split.test) == TESTED
     assert split.train.tensors[0].data_ptr() == DATA.X.ctypes.data  # nothing is copied
 
 
-# --- what is measured -----------------------------------------------------------------------
+# --- measures -------------------------------------------------------------------------------
 
 
 def test_the_gain_of_a_pool_by_enumeration() -> None:
@@ -189,16 +202,16 @@ def test_the_gain_of_a_pool_by_enumeration() -> None:
     for size in (1, 2, 4, 5):
         pools = list(itertools.combinations(range(5), size))
         own = np.mean([norms[list(pool)].mean() ** 2 for pool in pools])
-        assert networks.pooled_gain(norms, size) == pytest.approx(np.mean(norms**2) / own)
-    assert networks.pooled_gain(np.array([2.0]), 1) == 1.0
+        assert training.pooled_gain(norms, size) == pytest.approx(np.mean(norms**2) / own)
+    assert training.pooled_gain(np.array([2.0]), 1) == 1.0
 
 
 def test_realised_gains() -> None:
     norms = np.array([1.0, 2.0, 3.0, 10.0])
     dataset = torch.utils.data.TensorDataset(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))
 
-    def batches(**given: Any) -> networks.Batches:
-        return networks.Batches({"loader": given, "batch_size": 1, "seed": 0}, dataset, torch.nn.Linear(2, 2))
+    def batches(**given: Any) -> training.Batches:
+        return training.batches_of({"loader": given, "batch_size": 1, "seed": 0}, dataset, torch.nn.Linear(2, 2))
 
     uniform = 4.0 * np.sum(norms**2)
     memory = batches(kind="Avare", options={"initial_norms": norms.tolist()})
@@ -208,8 +221,10 @@ def test_realised_gains() -> None:
     assert memory.realised(np.zeros(4)) == 1.0
     off = batches(kind="UpperBound", options={"threshold": 1e9})
     on = batches(kind="UpperBound", options={"threshold": 0.0})
-    assert off.realised(norms) == 1.0 and on.realised(norms) == pytest.approx(networks.pooled_gain(norms, 3))
-    assert off.gain == 1.0 and math.isnan(memory.gain)
+    assert off.realised(norms) == 1.0 and on.realised(norms) == pytest.approx(training.pooled_gain(norms, 3))
+    assert off.loader.gain == 1.0 and math.isnan(memory.loader.gain)
+    floors = [batches(kind="Avare", options=options).sampler for options in ({}, {"p_min": 0.05})]
+    assert [each._schedule.p_min for each in floors] == [0.0, 0.05]  # type: ignore[union-attr]  # no floor by default
 
 
 def test_calibration_errors() -> None:
@@ -217,26 +232,26 @@ def test_calibration_errors() -> None:
     true = np.array([2.0, 2.0, 4.0, 4.0])
     expected = (1.0 + 1.0 + 0.0 + 2.0) / 4.0  # octaves
     plain = avare.Avare(4, 1, initial_norms=remembered)
-    assert networks.calibration_error(plain, true) == pytest.approx(expected, abs=1e-6)
+    assert training.calibration_error(plain, true) == pytest.approx(expected, abs=1e-6)
     rooted = avare.Avare(4, 1, initial_norms=np.sqrt(remembered))
-    assert networks.calibration_error(rooted, true, root=True) == pytest.approx(expected, abs=1e-6)
+    assert training.calibration_error(rooted, true, root=True) == pytest.approx(expected, abs=1e-6)
     sampler = avare.Calibrated(4, 1, prior=1e-9, initial_norms=remembered)
-    sampler.update([0], [2.0])  # what cell 1 turns out to have, and 0 moves to the cell of 2
+    sampler.update([0], [2.0])  # the norm found in the cell of 1; example 0 moves to the cell of 2
     assert sampler.calibration().expected.round(3).tolist() == [2.0, 2.0, 4.0, 16.0]
-    assert networks.calibration_error(sampler, true) == pytest.approx(2.0 / 4.0, abs=1e-6)
-    assert networks.calibration_error(avare.Calibrated(4, 1), true) is None  # nothing is known
+    assert training.calibration_error(sampler, true) == pytest.approx(2.0 / 4.0, abs=1e-6)
+    assert training.calibration_error(avare.Calibrated(4, 1), true) is None  # no norms yet
     unseen = avare.Calibrated(4, 1)
-    unseen.update([3], [4.0])  # of those never seen, 4 is expected too
-    assert networks.calibration_error(unseen, true) == pytest.approx(
+    unseen.update([3], [4.0])  # for examples that were never seen, 4 is expected too
+    assert training.calibration_error(unseen, true) == pytest.approx(
         3 / 4 * abs(math.log2(4.0 / math.sqrt((4 + 4 + 16) / 3))), abs=1e-6
     )
-    assert networks.calibration_error(avare.Srg(4, 1), true) is None and networks.calibration_error(None, true) is None
+    assert training.calibration_error(avare.Srg(4, 1), true) is None and training.calibration_error(None, true) is None
 
 
 # --- the plan -------------------------------------------------------------------------------
 
 
-def made(plan: Plan) -> dict[str, Data]:
+def made(plan: NetPlan) -> dict[str, Data]:
     return dict.fromkeys(plan.models, DATA)
 
 
@@ -252,7 +267,7 @@ def test_the_grid_is_the_product() -> None:
     assert spec["epochs"] == 1 and spec["data_digest"] == DATA.digest and "dataset" not in spec["network"]
 
 
-def fabricated(plan: Plan, losses: dict[tuple[str, str, float, int], float | None]) -> list[Record]:
+def fabricated(plan: NetPlan, losses: dict[tuple[str, str, float, int], float | None]) -> list[Record]:
     return [
         {"spec": dict(task.spec), "trace": {"loss": [1.0, losses.get(key, 0.9)]}}
         for task in grid_tasks(plan, made(plan))
@@ -266,7 +281,7 @@ def test_the_second_stage_follows_from_the_first() -> None:
         plan,
         {
             ("DataLoader", "decreasing", 0.5, 0): 0.2,
-            ("DataLoader", "constant", 0.05, 1): 0.1,  # of another seed than that which decides
+            ("DataLoader", "constant", 0.05, 1): 0.1,  # another seed than the one that decides
             ("Avare", "constant", 0.05, 0): None,
             ("Calibrated", "decreasing", 0.05, 0): 0.3,
             ("Calibrated", "constant", 0.5, 0): 0.4,
@@ -274,7 +289,7 @@ def test_the_second_stage_follows_from_the_first() -> None:
     )
     best = chosen(plan, grid)
     assert best["mnist-mlp", "DataLoader", "sgd", 8] == ("decreasing", 0.5)
-    assert best["mnist-mlp", "Avare", "sgd", 8] == ("constant", 0.5)  # of equal ones, the constant
+    assert best["mnist-mlp", "Avare", "sgd", 8] == ("constant", 0.5)  # of equal ones, the constant rule
     assert best["mnist-mlp", "Calibrated", "sgd", 8] == ("decreasing", 0.05)
     assert chosen(plan, list(reversed(grid))) == best
     tasks = best_tasks(plan, made(plan), grid)
@@ -292,7 +307,7 @@ def test_the_second_stage_follows_from_the_first() -> None:
     assert part_tasks(without_parts(), made(plan), grid) == []
 
 
-def test_our_plans_are_sound_and_their_time_is_estimated() -> None:
+def test_the_plans_of_the_package_are_sound_and_take_as_long_as_documented() -> None:
     for quick, most in ((False, 60.0), (True, 2.0)):
         plan = read_plan(quick=quick)
         costs = estimate(plan)
@@ -307,7 +322,7 @@ def test_our_plans_are_sound_and_their_time_is_estimated() -> None:
     assert nets.seconds_of(dataclasses.replace(make_plan(), times={}), spec) == 0.0
 
 
-def test_longest_runs_come_first() -> None:
+def test_the_longest_runs_come_first() -> None:
     plan = make_plan(samplers=["DataLoader", "UpperBound"])
     seconds = [nets.seconds_of(plan, task.spec) for task in grid_tasks(plan, made(plan))]
     assert seconds == sorted(seconds, reverse=True) and seconds[0] > seconds[-1]
@@ -330,10 +345,10 @@ def test_longest_runs_come_first() -> None:
 )
 def test_plans_that_cannot_be_run(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        nets._check(make_plan(**change), "mine.toml [full]")
+        nets.check_plan(make_plan(**change), "mine.toml [full]")
 
 
-def test_parts_of_what_is_not_run_and_unknown_kinds() -> None:
+def test_variants_must_be_of_what_is_run_and_of_known_kinds() -> None:
     parts = make_plan().wanted["parts"]
     for change, message in (
         ({"of": "Srg"}, "parts.of = 'Srg'"),
@@ -341,16 +356,16 @@ def test_parts_of_what_is_not_run_and_unknown_kinds() -> None:
         ({"models": ["mnist-cnn"]}, "parts.models = 'mnist-cnn': must be among mnist-mlp"),
     ):
         with pytest.raises(ValueError, match=message):
-            nets._check(make_plan(parts={**parts, **change}), "mine")
+            nets.check_plan(make_plan(parts={**parts, **change}), "mine")
     plan = make_plan()
     with pytest.raises(ValueError, match=r"samplers\.Avare\.kind = 'Best'"):
-        nets._check(dataclasses.replace(plan, samplers={**plan.samplers, "Avare": {"kind": "Best"}}), "mine")
+        nets.check_plan(dataclasses.replace(plan, samplers={**plan.samplers, "Avare": {"kind": "Best"}}), "mine")
     lacking = {key: value for key, value in plan.wanted.items() if key != "best"}
     with pytest.raises(ValueError, match="mine: lacks best"):
-        nets._check(dataclasses.replace(plan, wanted=lacking), "mine")
+        nets.check_plan(dataclasses.replace(plan, wanted=lacking), "mine")
 
 
-def test_files_that_are_no_plans(tmp_path: Path) -> None:
+def test_files_that_are_not_plans(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text("[full\n")
     with pytest.raises(ValueError, match=r"plan\.toml: not a plan: "):
@@ -362,7 +377,7 @@ def test_files_that_are_no_plans(tmp_path: Path) -> None:
         read_plan(tmp_path / "none.toml")
 
 
-# --- all of it ------------------------------------------------------------------------------
+# --- the whole experiment---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -378,7 +393,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_from_nothing_to_all_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_runs_once_and_resumes_without_running_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(samplers=["DataLoader", "Calibrated"], optimisers=["sgd"], rules=["constant"])
     store = Store(tmp_path)
     records = run_nets(store, plan=plan)
@@ -387,30 +402,38 @@ def test_from_nothing_to_all_and_nothing_twice(tmp_path: Path, monkeypatch: pyte
     assert len(list(store.records())) == len(records)
 
     def never(*arguments: Any) -> Any:
-        raise AssertionError("run again")
+        raise AssertionError("it ran again")
 
     monkeypatch.setattr("avare.experiments.nets.training.train", never)
     again = run_nets(store, plan=plan)
     assert [record["key"] for record in again] == [
         record["key"] if "key" in record else key_of(record["spec"]) for record in records
     ]
-    rows = nets.summary(records)
-    assert [(row["model"], row["runs"]) for row in rows] == [("mnist-mlp", 2)] * 2
-    assert all(row["loss"] < 1.0 and row["seconds"] > 0.0 for row in rows)
-    lost = [{**record, "trace": {**record["trace"], "loss": [1.0, None]}} for record in records]
-    assert [row["loss"] for row in nets.summary(lost)] == [None, None]
-    assert nets.summary([]) == []
+    closing = NetsExperiment().closing(records)
+    rows = closing.numbers["nets"]
+    assert [(row["model"], row["sampler"], row["runs"]) for row in rows] == [
+        ("mnist-mlp", "Calibrated", 2),
+        ("mnist-mlp", "DataLoader", 2),
+    ]
+    assert all(row["loss"] < 1.0 and row["seconds"] > 0.0 and row["epochs"] == 2 for row in rows)
+    (table,) = closing.parts
+    assert [row[:2] for row in table.rows] == [("MLP on MNIST", "Calibrated"), ("MLP on MNIST", "DataLoader")]  # type: ignore[union-attr]
+    for record in records:
+        record["trace"]["loss"][-1] = None
+    assert [row["loss"] for row in NetsExperiment().closing(records).numbers["nets"]] == [None, None]
+    nothing = NetsExperiment().closing([])
+    assert nothing.numbers == {"nets": []} and nothing.parts == ()
 
 
 @pytest.mark.usefixtures("tiny")
-def test_side_by_side_it_is_the_same(tmp_path: Path) -> None:
+def test_several_jobs_give_the_same_numbers(tmp_path: Path) -> None:
     plan = without_parts(samplers=["Calibrated"], optimisers=["sgd"], rules=["constant"])
     alone, together = (run_nets(Store(tmp_path / name), plan=plan, jobs=jobs) for name, jobs in (("a", 1), ("b", 2)))
     assert [numbers(record) for record in alone] == [numbers(record) for record in together]
 
 
 @pytest.mark.usefixtures("tiny")
-def test_data_are_cut_and_classes_counted_from_0() -> None:
+def test_rows_are_chosen_and_classes_start_from_0() -> None:
     plan = make_plan(models={"mnist-mlp": {"examples": 50, "tested": 10, "grid_epochs": 1, "epochs": 1}})
     data = nets.load(plan)["mnist-mlp"]
     assert data.X.dtype == np.float32 and len(data) == 60 and set(data.y) == {0, 1, 2}
@@ -435,22 +458,30 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         run_nets(Store(tmp_path), plan=make_plan())
 
 
-def test_a_real_loader_is_what_it_says() -> None:
-    # Uniform batches go through all examples once an epoch, each batch in one go.
+def test_loaders_give_what_their_kind_says() -> None:
+    # Uniform batches visit every example once per epoch.
     dataset = torch.utils.data.TensorDataset(torch.arange(12.0)[:, None], torch.arange(12))
-    batches = networks.Batches(
-        {"loader": {"kind": "DataLoader"}, "batch_size": 4, "seed": 3}, dataset, torch.nn.Linear(1, 1)
-    )
-    found = [
-        label for _, (_, labels, index, weight) in zip(range(3), batches, strict=False) for label in labels.tolist()
-    ]
+    model = torch.nn.Linear(1, 1)
+    batches = training.batches_of({"loader": {"kind": "DataLoader"}, "batch_size": 4, "seed": 3}, dataset, model)
+    first = [next(batches.endless) for _ in range(3)]
+    found = [label for (_, labels), _, _ in first for label in labels.tolist()]
     assert sorted(found) == list(range(12)) and found != sorted(found)
-    told: list[Any] = []
-    rooted = networks.Batches(
-        {"loader": {"kind": "Avare", "told": "root"}, "batch_size": 4, "seed": 3}, dataset, torch.nn.Linear(1, 1)
-    )
-    rooted.loader.update = lambda index, norms: told.append(norms.tolist())
+    assert all(index is None and weight is None for _, index, weight in first)
+    reported: list[Any] = []
+    given = {"kind": "Avare", "told": "root"}
+    rooted = training.batches_of({"loader": given, "batch_size": 4, "seed": 3}, dataset, model)
+    rooted.loader.update = lambda index, norms: reported.append(norms.tolist())
     rooted.update(torch.tensor([1]), torch.tensor([9.0]))
-    assert told == [[3.0]] and isinstance(rooted.loader, avt.ImportanceLoader)
-    rows, _, index, weight = next(iter(rooted))
+    assert reported == [[3.0]] and isinstance(rooted.loader, avt.ImportanceLoader)
+    (rows, _), index, weight = next(rooted.endless)
     assert index is not None and weight is not None and rows[:, 0].tolist() == index.tolist()
+
+
+def test_the_tables_of_loaders_agree() -> None:
+    assert nets.ADDED_TIMES.keys() == training.LOADERS.keys()
+    assert nets.OPTIMISERS.keys() == training._OPTIMISERS.keys()
+
+
+def test_runs_are_described_in_a_few_words() -> None:
+    words = NetsExperiment().describe(spec_of())
+    assert words == "mnist-mlp, Calibrated, sgd 0.05 constant, batches of 8, seed 1"

@@ -1,33 +1,41 @@
-"""The experiment on nets: a plan, the runs that follow from it, and how long they take.
+"""What to run on nets: a plan, the runs that follow from it, and how long they take.
 
-First a grid of step sizes; then each sampler with the best of them, which follows from the records
-of the grid alone; then the parts that `Calibrated` is made of.
+First a grid of step sizes; then each sampler with its best ones, which the records of the grid
+determine; then variants of `Calibrated`, to see which of its parts matter.
 """
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module, resources
+from importlib import resources
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from avare import datasets
+from avare._optional import require
+from avare.experiments.base import Stage, Stages, Task
 from avare.experiments.data import Data, digest
 from avare.experiments.store import Record, Spec, Store
-from avare.experiments.sweep import Task, Watch, sweep
+from avare.experiments.sweep import Watch, duration, execute
+from avare.samplers import names
 
-Part = Literal["grid", "best", "parts"]
-
-REVISION = 1  # of what a run computes; to be raised when its numbers change, so that it is run again
-OPTIMISERS = ("sgd", "momentum", "adamw")
+REVISION = 1  # of what a run computes; raise it when the numbers change, so that all is run again
+OPTIMISERS = {"sgd": "SGD", "momentum": "Momentum", "adamw": "AdamW"}
+"""The optimisers, and how they are written."""
 RULES = ("constant", "decreasing")
-_KINDS = ("DataLoader", "UpperBound", "Aged")  # beside the samplers themselves
-_SHUFFLE = 0  # the seed by which rows are chosen, where they are
+PARTS = ("grid", "best", "parts")
+"""The parts of a plan, in the order in which they are run."""
+ADDED_TIMES: Mapping[str, tuple[str, ...]] = {"DataLoader": (), "UpperBound": ("importance", "pool")}
+"""The loaders that draw without a sampler, and which of the plan's times they add to a step."""
+_SHUFFLE = 0  # the seed of the choice of rows
+_CELL = ("model", "sampler", "optimiser", "batch_size", "rule", "step", "seed", "level")
 _EXTENT = ("seeds", "checkpoints", "test_every")
-_NEEDED = {  # by each table of a plan
+_KEYS = {  # that a plan must have, by its tables
+    "models": ("examples", "tested", "grid_epochs", "epochs"),
     "grid": _EXTENT,
     "best": _EXTENT,
     "parts": (*_EXTENT, "models", "batch_sizes", "optimiser", "of", "aggressive", "samplers"),
@@ -35,35 +43,24 @@ _NEEDED = {  # by each table of a plan
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is run.
-
-    Parameters
-    ----------
-    networks
-        What nets there are, by name.
-    samplers
-        What samplers there are, by name.
-    wanted
-        Which of them, with which settings.
-    times
-        Seconds by net, from which the time of all is estimated.
-    """
+class NetPlan:
+    """What to run: the tables of a file like plan.toml, which explains them."""
 
     networks: Mapping[str, Mapping[str, Any]]
     samplers: Mapping[str, Mapping[str, Any]]
     wanted: Mapping[str, Any]
+    """Which of these to run, and with which settings: the table "full" or "quick"."""
     times: Mapping[str, Mapping[str, Any]]
 
     @property
     def models(self) -> Mapping[str, Mapping[str, Any]]:
-        """The nets that are run, with their sizes."""
+        """The nets to run, with their numbers of examples and epochs."""
         found: Mapping[str, Mapping[str, Any]] = self.wanted["models"]
         return found
 
 
-def read_plan(path: str | Path | None = None, *, quick: bool = False) -> Plan:
-    """The plan in a file, by default our own; checked.
+def read_plan(path: str | Path | None = None, *, quick: bool = False) -> NetPlan:
+    """Read a plan from a file, by default the one of this package, and check it.
 
     >>> sorted(read_plan().models)
     ['cifar10-cnn', 'ijcnn1-mlp', 'mnist-cnn', 'mnist-mlp']
@@ -81,67 +78,66 @@ def read_plan(path: str | Path | None = None, *, quick: bool = False) -> Plan:
     for table in ("networks", "samplers", part):
         if table not in tables:
             raise ValueError(f"{name}: not a plan: lacks [{table}]")
-    plan = Plan(tables["networks"], tables["samplers"], tables[part], tables.get("times", {}))
-    _check(plan, f"{name} [{part}]")
+    plan = NetPlan(tables["networks"], tables["samplers"], tables[part], tables.get("times", {}))
+    check_plan(plan, f"{name} [{part}]")
     return plan
 
 
 def run_nets(
     store: Store,
     *,
-    plan: Plan | None = None,
+    plan: NetPlan | None = None,
     folder: str | None = None,
     jobs: int = 1,
     dask: str | None = None,
     watch: Watch | None = None,
 ) -> list[Record]:
-    """Do what is not stored yet of a plan, and give all its records.
+    """Do the runs of a plan that are not stored yet, and return the records of all.
 
     Parameters
     ----------
     store
         Where results are.
     plan
-        What is run; ours, by default: under an hour with two jobs.
+        What to run; by default the plan of this package, which takes an hour with two jobs.
     folder
-        Where the files of datasets are looked for first.
+        A folder to look into first for the files of datasets.
     jobs, dask, watch
-        As for `sweep`.
+        See `avare.experiments.sweep.sweep`.
     """
     plan = read_plan() if plan is None else plan
-    require_torch()
-    data = load(plan, folder, progress=watch is not None)
-    arguments: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": watch}
-    grid = sweep(grid_tasks(plan, data), store, title="nets: grid", **arguments)
-    best = sweep(best_tasks(plan, data, grid), store, title="nets: best settings", **arguments)
-    parts = part_tasks(plan, data, grid)
-    return grid + best + (sweep(parts, store, title="nets: parts", **arguments) if parts else [])
+    stages = net_stages(plan, folder, jobs=jobs, progress=watch is not None)
+    return execute(stages, store, jobs=jobs, dask=dask, watch=watch)
 
 
-def require_torch() -> None:
-    """Refuse to go on without PyTorch, and say how to get it."""
-    try:
-        import_module("torch")
-    except ImportError as error:
-        raise ImportError("training nets needs torch: pip install 'avare[torch,experiments]'") from error
+def net_stages(plan: NetPlan, folder: str | None = None, *, jobs: int = 1, progress: bool = False) -> Stages:
+    """Yield the runs of a plan, part by part."""
+    require("torch", "training nets", "torch,experiments")
+    data = load(plan, folder, progress=progress)
+    costs = estimate(plan)
+    seconds = math.fsum(cost.seconds for cost in costs) / jobs
+    about = f", about {duration(seconds)} if none is stored" if seconds > 0.0 else ""
+    note = f"nets: {sum(cost.runs for cost in costs)} runs in all{about}"
+    grid = yield Stage("nets: grid", grid_tasks(plan, data), note)
+    yield Stage("nets: best settings", best_tasks(plan, data, grid))
+    if "parts" in plan.wanted:
+        yield Stage("nets: parts", part_tasks(plan, data, grid))
 
 
-def load(plan: Plan, folder: str | None = None, *, progress: bool = False) -> dict[str, Data]:
-    """The data of each net: its training examples, then its test examples, chosen and scaled as the plan says."""
+def load(plan: NetPlan, folder: str | None = None, *, progress: bool = False) -> dict[str, Data]:
+    """Load the data of each net: its training examples, then its test examples, chosen and scaled by the plan."""
     found: dict[str, Data] = {}
     for name in dict.fromkeys(plan.networks[model]["dataset"] for model in plan.models):
-        # One set after another: some are large, and only a part of them is kept.
-        splits = [
-            datasets.load(name, folder=folder, progress=progress),
-            datasets.load(name, split="test", folder=folder, progress=progress),
-        ]
-        classes = np.unique(splits[0].y)
+        # One dataset at a time: some are large, and only a part of each is kept.
+        train = datasets.load(name, folder=folder, progress=progress)
+        test = datasets.load(name, split="test", folder=folder, progress=progress)
+        classes = np.unique(train.y)
         for model, sizes in plan.models.items():
             network = plan.networks[model]
             if network["dataset"] != name:
                 continue
             rows, targets = [], []
-            for split, key in zip(splits, ("examples", "tested"), strict=True):
+            for split, key in ((train, "examples"), (test, "tested")):
                 if sizes[key] > len(split):
                     raise ValueError(f"{key} = {sizes[key]} for {model}: {name} has {len(split)}")
                 which: Any = slice(sizes[key])
@@ -157,142 +153,68 @@ def load(plan: Plan, folder: str | None = None, *, progress: bool = False) -> di
     return found
 
 
-# --- what is run ----------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------
 
 
-def grid_tasks(plan: Plan, data: Mapping[str, Data]) -> list[Task]:
-    """Every sampler with every setting, for a few epochs."""
+def grid_tasks(plan: NetPlan, data: Mapping[str, Data]) -> list[Task]:
+    """Return the runs of every sampler with every setting, for a few epochs."""
     wanted, grid = plan.wanted, plan.wanted["grid"]
-    tasks = [
-        _task(plan, data, "grid", model, sampler, optimiser, batch_size, rule, step, seed)
-        for model in plan.models
-        for sampler in wanted["samplers"]
-        for seed in grid.get("more_seeds", {}).get(sampler, grid["seeds"])
-        for optimiser in wanted["optimisers"]
-        for batch_size in wanted["batch_sizes"]
-        for rule in wanted["rules"]
-        for step in wanted["sizes"][optimiser]
-    ]
-    return _longest_first(plan, tasks)
-
-
-def best_tasks(plan: Plan, data: Mapping[str, Data], grid: Sequence[Record]) -> list[Task]:
-    """Every sampler, optimiser and batch size with the step sizes that were best on the grid."""
-    wanted = plan.wanted
-    best = chosen(plan, grid)
-    tasks = [
-        _task(
-            plan,
-            data,
-            "best",
-            model,
-            sampler,
-            optimiser,
-            batch_size,
-            *best[model, sampler, optimiser, batch_size],
-            seed,
+    cells = [
+        (*cell, step, seed)
+        for cell in product(
+            plan.models, wanted["samplers"], wanted["optimisers"], wanted["batch_sizes"], wanted["rules"]
         )
-        for seed in wanted["best"]["seeds"]
-        for model in plan.models
-        for sampler in wanted["samplers"]
-        for optimiser in wanted["optimisers"]
-        for batch_size in wanted["batch_sizes"]
+        for step in wanted["sizes"][cell[2]]
+        for seed in grid.get("more_seeds", {}).get(cell[1], grid["seeds"])
     ]
-    return _longest_first(plan, tasks)
+    return _tasks(plan, data, "grid", cells)
 
 
-def part_tasks(plan: Plan, data: Mapping[str, Data], grid: Sequence[Record]) -> list[Task]:
-    """The parts of a sampler, at the constant step size that was best for it and at one that is too large."""
+def best_tasks(plan: NetPlan, data: Mapping[str, Data], grid: Sequence[Record]) -> list[Task]:
+    """Return the runs of every sampler, optimiser and batch size with the step sizes that were best on the grid."""
+    wanted, best = plan.wanted, chosen(plan, grid)
+    settings = product(plan.models, wanted["samplers"], wanted["optimisers"], wanted["batch_sizes"])
+    cells = [(*cell, *best[cell], seed) for cell, seed in product(settings, wanted["best"]["seeds"])]
+    return _tasks(plan, data, "best", cells)
+
+
+def part_tasks(plan: NetPlan, data: Mapping[str, Data], grid: Sequence[Record]) -> list[Task]:
+    """Return the runs of variants of a sampler, at its best constant step size and at a larger one."""
     parts = plan.wanted.get("parts")
     if parts is None:
         return []
-    best = chosen(plan, grid, rules=("constant",))
-    tasks = []
-    for model in parts["models"]:
-        for batch_size in parts["batch_sizes"]:
-            _, step = best[model, parts["of"], parts["optimiser"], batch_size]
-            for level, size in (("best", step), ("aggressive", parts["aggressive"] * step)):
-                tasks += [
-                    _task(
-                        plan,
-                        data,
-                        "parts",
-                        model,
-                        sampler,
-                        parts["optimiser"],
-                        batch_size,
-                        "constant",
-                        size,
-                        seed,
-                        level,
-                    )
-                    for seed in parts["seeds"]
-                    for sampler in parts["samplers"]
-                ]
-    return _longest_first(plan, tasks)
+    best, optimiser = chosen(plan, grid, rules=("constant",)), parts["optimiser"]
+    levels = {"best": 1.0, "aggressive": parts["aggressive"]}
+    cells = []
+    for model, size, level in product(parts["models"], parts["batch_sizes"], levels):
+        rule, step = best[model, parts["of"], optimiser, size]
+        for sampler, seed in product(parts["samplers"], parts["seeds"]):
+            cells.append((model, sampler, optimiser, size, rule, levels[level] * step, seed, level))
+    return _tasks(plan, data, "parts", cells)
 
 
 def chosen(
-    plan: Plan, grid: Sequence[Record], *, rules: Sequence[str] | None = None
+    plan: NetPlan, grid: Sequence[Record], *, rules: Sequence[str] = RULES
 ) -> dict[tuple[str, str, str, int], tuple[str, float]]:
-    """The rule and the step size with the least training loss at the end, by net, sampler, optimiser and batch size.
+    """Return the rule and the step size with the least final training loss, by the first keys of a cell.
 
-    Of one seed, the same for all. Where no run has a finite loss, it is the smallest step size.
+    One seed decides, the same for all. If no run has a finite loss, it is the smallest step size.
     """
-    wanted = plan.wanted
-    allowed = wanted["rules"] if rules is None else [rule for rule in wanted["rules"] if rule in rules]
-    seed = wanted["grid"]["seeds"][0]
+    seed = plan.wanted["grid"]["seeds"][0]
+    allowed = {*rules} & {*plan.wanted["rules"]}
     losses: dict[tuple[str, str, str, int], list[tuple[float, int, float, str]]] = {}
     for record in grid:
         spec = record["spec"]
         if spec["part"] == "grid" and spec["seed"] == seed and spec["rule"] in allowed:
             loss = record["trace"]["loss"][-1]
             key = (spec["model"], spec["sampler"], spec["optimiser"], spec["batch_size"])
-            entry = (float("inf") if loss is None else loss, RULES.index(spec["rule"]), spec["step"], spec["rule"])
+            entry = (math.inf if loss is None else loss, RULES.index(spec["rule"]), spec["step"], spec["rule"])
             losses.setdefault(key, []).append(entry)
     return {key: (rule, step) for key, found in losses.items() for _, _, step, rule in [min(found)]}
 
 
-def _task(
-    plan: Plan,
-    data: Mapping[str, Data],
-    part: Part,
-    model: str,
-    sampler: str,
-    optimiser: str,
-    batch_size: int,
-    rule: str,
-    step: float,
-    seed: int,
-    level: str | None = None,
-) -> Task:
-    sizes, network = plan.models[model], plan.networks[model]
-    spec = {
-        "experiment": "nets",
-        "part": part,
-        "model": model,
-        "dataset": data[model].name,
-        "data_digest": data[model].digest,
-        "network": {key: value for key, value in network.items() if key != "dataset"},
-        "examples": sizes["examples"],
-        "tested": sizes["tested"],
-        "sampler": sampler,
-        "loader": loader_of(plan.samplers[sampler], sizes["examples"]),
-        "optimiser": optimiser,
-        "batch_size": batch_size,
-        "rule": rule,
-        "step": float(step),
-        "seed": seed,
-        "epochs": sizes["grid_epochs" if part == "grid" else "epochs"],
-        "checkpoints": plan.wanted[part]["checkpoints"],
-        "test_every": plan.wanted[part]["test_every"],
-        "revision": REVISION,
-    }
-    return Task(spec if level is None else {**spec, "level": level}, data[model])
-
-
 def loader_of(sampler: Mapping[str, Any], n: int) -> dict[str, Any]:
-    """A sampler of the plan as a run takes it, for n examples.
+    """Return a sampler of the plan as a run takes it, for n examples.
 
     >>> loader_of({"kind": "Avare", "floor": 0.2}, 100)
     {'kind': 'Avare', 'options': {'p_min': 0.002}}
@@ -304,12 +226,38 @@ def loader_of(sampler: Mapping[str, Any], n: int) -> dict[str, Any]:
     return {**rest, "options": options}
 
 
+def _tasks(plan: NetPlan, data: Mapping[str, Data], part: str, cells: Iterable[tuple[Any, ...]]) -> list[Task]:
+    """Return the runs of a part, the longest first, so that no worker starts a long one at the end."""
+    tasks = []
+    for values in cells:
+        cell = dict(zip(_CELL, values, strict=False))  # only variants have a level
+        model = cell["model"]
+        sizes, network = plan.models[model], plan.networks[model]
+        spec = {
+            "experiment": "nets",
+            "part": part,
+            "dataset": data[model].name,
+            "data_digest": data[model].digest,
+            "network": {key: value for key, value in network.items() if key != "dataset"},
+            "examples": sizes["examples"],
+            "tested": sizes["tested"],
+            "loader": loader_of(plan.samplers[cell["sampler"]], sizes["examples"]),
+            "epochs": sizes["grid_epochs" if part == "grid" else "epochs"],
+            "checkpoints": plan.wanted[part]["checkpoints"],
+            "test_every": plan.wanted[part]["test_every"],
+            "revision": REVISION,
+            **cell,
+            "step": float(cell["step"]),
+        }
+        tasks.append(Task(spec, data[model]))
+    return sorted(tasks, key=lambda task: -seconds_of(plan, task.spec))
+
+
 # --- how long it takes ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a part of the plan comes to on one net: how many runs, and how many seconds of one processor."""
+class Cost(NamedTuple):
+    """The cost of a part of the plan on one net: its runs, and seconds of one processor."""
 
     part: str
     model: str
@@ -317,125 +265,67 @@ class Cost:
     seconds: float
 
 
-def estimate(plan: Plan) -> list[Cost]:
-    """How long everything takes, by part and net; divide by the jobs, which do not disturb each other much.
+def estimate(plan: NetPlan) -> list[Cost]:
+    """Estimate the time of each part and net, from ``[times]`` of the plan; 0 for nets that are not in it.
 
-    It rests on ``[times]`` of the plan, and nets that are not there count as nothing.
+    With several jobs, divide by their number.
     """
     empty = np.zeros((0, 0), dtype=np.float32)
     data = {model: Data(plan.networks[model]["dataset"], empty, np.zeros(0), "") for model in plan.models}
     grid = grid_tasks(plan, data)
-    # Which step sizes will be the best does not matter for the time.
+    # The time does not depend on which step sizes are the best.
     records = [{"spec": task.spec, "trace": {"loss": [1.0]}} for task in grid]
-    tasks = grid + best_tasks(plan, data, records) + part_tasks(plan, data, records)
-    costs = []
-    for part in ("grid", "best", "parts"):
-        for model in plan.models:
-            seconds = [seconds_of(plan, task.spec) for task in tasks if _is(task.spec, part, model)]
-            if seconds:
-                costs.append(Cost(part, model, len(seconds), sum(seconds)))
-    return costs
+    costs: dict[tuple[str, str], list[float]] = {cell: [] for cell in product(PARTS, plan.models)}
+    for task in (*grid, *best_tasks(plan, data, records), *part_tasks(plan, data, records)):
+        costs[task.spec["part"], task.spec["model"]].append(seconds_of(plan, task.spec))
+    return [Cost(*cell, len(seconds), math.fsum(seconds)) for cell, seconds in costs.items() if seconds]
 
 
-def seconds_of(plan: Plan, spec: Spec) -> float:
-    """An estimate for one run, from the plan's times."""
+def seconds_of(plan: NetPlan, spec: Spec) -> float:
+    """Estimate the time of one run, from the plan's times."""
     times = plan.times.get(spec["model"])
     if times is None:
         return 0.0
-    size = str(spec["batch_size"])
-    step = times["step"].get(size, max(times["step"].values()))
-    kind = spec["loader"]["kind"]
-    if kind == "UpperBound":
-        step += times["importance"] + times["pool"].get(size, max(times["pool"].values()))
-    elif kind != "DataLoader":
-        step += times["importance"] * (4.0 if kind == "Aged" else 1.0)
+    step = 0.0
+    for name in ("step", *ADDED_TIMES.get(spec["loader"]["kind"], ("importance",))):
+        time = times[name]  # a number, or one by batch size
+        step += time.get(str(spec["batch_size"]), max(time.values())) if isinstance(time, dict) else time
     tests = -(-spec["checkpoints"] // spec["test_every"]) + 1
-    looked_at = (spec["checkpoints"] + 1) * spec["examples"] + tests * spec["tested"]
+    evaluated = (spec["checkpoints"] + 1) * spec["examples"] + tests * spec["tested"]
     steps = spec["epochs"] * -(-spec["examples"] // spec["batch_size"])
-    return float(steps * step + looked_at / 1000.0 * times["evaluation"])
-
-
-def _is(spec: Spec, part: str, model: str) -> bool:
-    return bool(spec["part"] == part and spec["model"] == model)
-
-
-def _longest_first(plan: Plan, tasks: list[Task]) -> list[Task]:
-    """So that no worker is left with a long one in the end."""
-    return sorted(tasks, key=lambda task: -seconds_of(plan, task.spec))
+    return float(steps * step + evaluated / 1000.0 * times["evaluation"])
 
 
 # --- checks ---------------------------------------------------------------------------------
 
 
-def _check(plan: Plan, name: str) -> None:
-    """Refuse a plan that names what there is not, before anything is run."""
-    from avare.samplers import names
-
+def check_plan(plan: NetPlan, name: str) -> None:
+    """Refuse a plan with missing or unknown words; ``name`` is for the error."""
     wanted = plan.wanted
-    _has(name, wanted, ("samplers", "optimisers", "batch_sizes", "rules", "models", "sizes", "grid", "best"))
-    for table, keys in _NEEDED.items():
-        if table in wanted:
-            _has(f"{name}: {table}", wanted[table], keys)
-    for model, sizes in plan.models.items():
-        _has(f"{name}: models.{model}", sizes, ("examples", "tested", "grid_epochs", "epochs"))
-    parts = wanted.get("parts", {"samplers": [], "models": [], "batch_sizes": []})
-    _among(name, "models", list(plan.models), plan.networks)
-    _among(name, "parts.models", parts["models"], plan.models)
-    _among(name, "samplers", [*wanted["samplers"], *parts["samplers"]], plan.samplers)
-    _among(name, "optimisers", wanted["optimisers"], OPTIMISERS)
-    _among(name, "rules", wanted["rules"], RULES)
-    _among(name, "sizes", wanted["optimisers"], wanted["sizes"])
-    _among(name, "parts.batch_sizes", parts["batch_sizes"], wanted["batch_sizes"])
-    for sampler in (*wanted["samplers"], *parts["samplers"]):
-        _among(name, f"samplers.{sampler}.kind", [plan.samplers[sampler].get("kind")], (*_KINDS, *names()))
-    if parts["models"]:
-        _among(name, "parts.of", [parts["of"]], wanted["samplers"])
-        _among(name, "parts.optimiser", [parts["optimiser"]], wanted["optimisers"])
-        _among(name, "rules, for parts", ["constant"], wanted["rules"])
-
-
-def _has(name: str, table: Mapping[str, Any], keys: Sequence[str]) -> None:
-    for key in keys:
-        if key not in table:
-            raise ValueError(f"{name}: lacks {key}")
-
-
-def _among(name: str, key: str, values: Sequence[Any], known: Any) -> None:
-    for value in values:
-        if value not in known:
-            raise ValueError(f"{name}: {key} = {value!r}: must be among {', '.join(map(str, known))}")
-
-
-# --- what came out, in short ----------------------------------------------------------------
-
-
-def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Where each sampler ends at its best settings, by net: means over the seeds of the best of its settings."""
-    groups: dict[tuple[str, str, str, int], list[Record]] = {}
-    for record in records:
-        spec = record["spec"]
-        if spec.get("part") == "best":
-            key = (spec["model"], spec["sampler"], spec["optimiser"], spec["batch_size"])
-            groups.setdefault(key, []).append(record)
-    best: dict[tuple[str, str], tuple[float, list[Record]]] = {}
-    for (model, sampler, _, _), members in groups.items():
-        loss = _mean(members, "loss")
-        rank = math.inf if loss is None else loss
-        if (model, sampler) not in best or rank < best[model, sampler][0]:
-            best[model, sampler] = (rank, members)
-    return [
-        {
-            "model": model,
-            "sampler": sampler,
-            **{key: members[0]["spec"][key] for key in ("optimiser", "batch_size", "rule", "step", "epochs")},
-            "runs": len(members),
-            **{measure: _mean(members, measure) for measure in ("loss", "test_error", "gain", "possible", "seconds")},
-        }
-        for (model, sampler), (_, members) in best.items()
-    ]
-
-
-def _mean(records: Sequence[Record], measure: str) -> float | None:
-    """At the end; None where a run has no number."""
-    values = [record["trace"][measure][-1] for record in records]
-    return None if None in values else float(np.mean(np.array(values, dtype=np.float64)))
+    parts: Mapping[str, Any] = wanted.get("parts", {})
+    for place, table, keys in (
+        ("", wanted, ("samplers", "optimisers", "batch_sizes", "rules", "models", "sizes", "grid", "best")),
+        *((f": {part}", wanted[part], _KEYS[part]) for part in PARTS if part in wanted),
+        *((f": models.{model}", sizes, _KEYS["models"]) for model, sizes in wanted.get("models", {}).items()),
+    ):
+        for key in keys:
+            if key not in table:
+                raise ValueError(f"{name}{place}: lacks {key}")
+    used = [*wanted["samplers"], *parts.get("samplers", ())]
+    kinds = {label: plan.samplers.get(label, {}).get("kind") for label in used}
+    for key, values, known in (
+        ("models", plan.models, plan.networks),
+        ("samplers", used, plan.samplers),
+        ("optimisers", wanted["optimisers"], OPTIMISERS),
+        ("rules", wanted["rules"], RULES),
+        ("sizes", wanted["optimisers"], wanted["sizes"]),
+        *((f"samplers.{label}.kind", [kind], (*ADDED_TIMES, *names())) for label, kind in kinds.items()),
+        ("parts.models", parts.get("models", ()), plan.models),
+        ("parts.batch_sizes", parts.get("batch_sizes", ()), wanted["batch_sizes"]),
+        ("parts.of", [parts["of"]] if parts else (), wanted["samplers"]),
+        ("parts.optimiser", [parts["optimiser"]] if parts else (), wanted["optimisers"]),
+        ("rules, for parts", ["constant"] if parts else (), wanted["rules"]),
+    ):
+        for value in values:
+            if value not in known:
+                raise ValueError(f"{name}: {key} = {value!r}: must be among {', '.join(map(str, known))}")

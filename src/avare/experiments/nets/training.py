@@ -1,9 +1,11 @@
-"""What a run on a net is: made from its specification and data alone. Needs PyTorch."""
+"""Train one net: a run, from its specification and data alone. Needs PyTorch."""
 
+import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,98 +16,100 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import avare.torch as avt
+from avare import samplers
 from avare.diagnostics import cost, gain
-from avare.experiments.aged import Aged
-from avare.experiments.runs import number
+from avare.experiments.records import number
 from avare.experiments.store import Record, Spec
 from avare.samplers import Avare, Calibrated, Sampler
 
 MEASURES = ("seconds", "wall", "loss", "test_error", "gain", "possible", "calibration_error", "step_size")
-"""What is measured at each checkpoint; None where it has no meaning."""
-_AT_A_TIME = 1600  # examples that are evaluated at once
+"""The columns of a trace; a value is None where the measure is not defined."""
+_CHUNK = 1600  # examples per forward pass of an evaluation
 _WARM_UP = 3  # steps that are not timed
-_MOMENTUM = 0.9
-_CELLS_AN_OCTAVE = 8
-_warm: set[tuple[Any, ...]] = set()  # what this process has loaded
+_CELLS_PER_OCTAVE = 8
+_warm: set[tuple[Any, ...]] = set()  # the kinds of runs that this process has compiled
 
 
 def train(spec: Spec, X: NDArray[np.float32], y: NDArray[np.int64]) -> Record:
-    """Train a net as a specification says, and measure it at checkpoints.
+    """Train a net and measure it at checkpoints, with one thread.
 
-    The first ``spec["examples"]`` rows are trained on, the others are for testing. One thread.
+    The first ``spec["examples"]`` rows are for training, the others for testing.
     """
-    with _one_thread(), torch.random.fork_rng(devices=[]):
-        data = Split(spec, X, y)
-        kind = (spec["model"], str(spec["loader"]), spec["optimiser"], spec["batch_size"])
-        if kind not in _warm:  # so that no compilation is timed
-            Run(spec, data).advance(_WARM_UP)
-            _warm.add(kind)
-        return _follow(Run(spec, data), spec)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            data = Split(spec, X, y)
+            kind = (spec["model"], str(spec["loader"]), spec["optimiser"], spec["batch_size"])
+            if kind not in _warm:  # keep compilation out of the timings
+                Training(spec, data).advance(_WARM_UP)
+                _warm.add(kind)
+            return _follow(Training(spec, data), spec)
+    finally:
+        torch.set_num_threads(threads)
 
 
-def _follow(run: "Run", spec: Spec) -> Record:
-    """From checkpoint to checkpoint."""
+def _follow(training: "Training", spec: Spec) -> Record:
+    """Train from checkpoint to checkpoint and return the record."""
     started = time.perf_counter()
-    total = spec["epochs"] * run.steps_an_epoch
-    places = np.linspace(0, total, spec["checkpoints"] + 1).round().astype(int)
+    total = spec["epochs"] * training.steps_per_epoch
+    checkpoints = np.linspace(0, total, spec["checkpoints"] + 1).round().astype(int)
     columns: dict[str, list[float | None]] = {name: [] for name in MEASURES}
     status = "finished"
-    for checkpoint, place in enumerate(places):
-        if status == "finished" and not run.advance(int(place) - run.steps):
+    for position, checkpoint in enumerate(checkpoints):
+        if status == "finished" and not training.advance(int(checkpoint) - training.steps):
             status = "diverged"
-        tested = checkpoint % spec["test_every"] == 0 or checkpoint == len(places) - 1
-        row = run.measure(tested=tested) if status == "finished" else {}
+        tested = position % spec["test_every"] == 0 or position == len(checkpoints) - 1
+        row = training.measure(tested=tested) if status == "finished" else {}
         for name, values in columns.items():
             value = row.get(name)
             values.append(None if value is None else number(value))
     return {
-        "seconds": {"steps": run.wall, "evaluation": time.perf_counter() - started - run.wall},
-        "trace": {"epoch": (places / run.steps_an_epoch).tolist(), **columns},
-        "steps": run.steps,
+        "seconds": {"steps": training.wall, "evaluation": time.perf_counter() - started - training.wall},
+        "trace": {"epoch": (checkpoints / training.steps_per_epoch).tolist(), **columns},
+        "steps": training.steps,
         "status": status,
     }
 
 
 class Split:
-    """Training and test examples as tensors in memory."""
+    """Training and test examples as tensors; nothing is copied."""
 
     def __init__(self, spec: Spec, X: NDArray[np.float32], y: NDArray[np.int64]) -> None:
-        network = spec["network"]
-        rows, labels, n = torch.from_numpy(X), torch.from_numpy(y), spec["examples"]  # nothing is copied
-        if "shape" in network:
-            rows = rows.view(-1, *network["shape"])
+        rows, labels, n = torch.from_numpy(X), torch.from_numpy(y), spec["examples"]
+        if "shape" in spec["network"]:
+            rows = rows.view(-1, *spec["network"]["shape"])
         self.train = TensorDataset(rows[:n], labels[:n])
         self.test = TensorDataset(rows[n:], labels[n:])
         self.classes = int(labels.max()) + 1
 
 
-class Run:
-    """A net, its optimiser and its loader, and the time they take."""
+class Training:
+    """A net with its optimiser and its batches, and the time that its steps took."""
 
     def __init__(self, spec: Spec, data: Split) -> None:
         torch.manual_seed(spec["seed"])
         self.data, self.spec = data, spec
         self.model = build(spec["network"], tuple(data.train.tensors[0].shape[1:]), data.classes)
-        self.optimiser = _optimiser(spec["optimiser"], self.model, spec["step"])
-        self.loader = Batches(spec, data.train, self.model)
-        self.steps_an_epoch = -(-len(data.train) // spec["batch_size"])
+        self.optimiser = _OPTIMISERS[spec["optimiser"]](self.model.parameters(), lr=spec["step"], fused=True)
+        self.batches = batches_of(spec, data.train, self.model)
+        self.steps_per_epoch = -(-len(data.train) // spec["batch_size"])
         self.steps = 0
         self.seconds = self.wall = 0.0
-        self._batches = iter(self.loader)
         self._step_size = float(spec["step"])
 
     def advance(self, steps: int) -> bool:
-        """Take so many steps; False if the loss is no longer a finite number."""
+        """Take a number of steps; return False if the loss is no longer finite."""
         if steps == 0:
             return True
         wall, processor = time.perf_counter(), time.process_time()
-        sound = all(self._step() for _ in range(steps))
+        finite = all(self._step() for _ in range(steps))
         self.seconds += time.process_time() - processor
         self.wall += time.perf_counter() - wall
-        return sound
+        return finite
 
     def measure(self, *, tested: bool) -> dict[str, float | None]:
-        """What there is to know at this point; all examples are looked at."""
+        """Evaluate all training examples and, if asked, the test examples; see `MEASURES`."""
         logits, labels = self._logits(self.data.train), self.data.train.tensors[1]
         loss = F.cross_entropy(logits, labels).item()
         if not math.isfinite(loss):
@@ -119,15 +123,15 @@ class Run:
             "wall": self.wall,
             "loss": loss,
             "test_error": wrong,
-            "gain": self.loader.realised(norms),
+            "gain": self.batches.realised(norms),
             "possible": float(gain(norms)),
-            "calibration_error": calibration_error(self.loader.sampler, norms, root=self.loader.root),
+            "calibration_error": calibration_error(self.batches.sampler, norms, root=self.batches.root),
             "step_size": self._step_size,
         }
 
     def _step(self) -> bool:
-        rows, labels, index, weight = next(self._batches)
-        size = self._size()
+        (rows, labels), index, weight = next(self.batches.endless)
+        size = self._next_size()
         if size != self._step_size:
             self._step_size = size
             for group in self.optimiser.param_groups:
@@ -142,94 +146,119 @@ class Run:
         if not math.isfinite(mean.item()):
             return False
         if index is not None:
-            self.loader.update(index, avt.output_norms(logits, labels))
+            self.batches.update(index, avt.output_norms(logits, labels))
         return True
 
-    def _size(self) -> float:
-        """Of the next step: as the rule says, and spent gain on top of it."""
+    def _next_size(self) -> float:
+        """Return the step size of the rule, times the estimated gain if the spec says so."""
         size = float(self.spec["step"])
         if self.spec["rule"] == "decreasing":  # as 1/t, to a tenth at the end
-            size /= 1.0 + 9.0 * self.steps / (self.spec["epochs"] * self.steps_an_epoch)
+            size /= 1.0 + 9.0 * self.steps / (self.spec["epochs"] * self.steps_per_epoch)
         cap = self.spec["loader"].get("spend")
         if cap is not None:
-            found = self.loader.gain
+            found = float(self.batches.loader.gain)
             size *= min(max(found, 1.0), cap) if math.isfinite(found) else 1.0
         return size
 
     def _logits(self, dataset: TensorDataset) -> Tensor:
         rows = dataset.tensors[0]
         with torch.no_grad():
-            return torch.cat([self.model(rows[k : k + _AT_A_TIME]) for k in range(0, len(rows), _AT_A_TIME)])
+            return torch.cat([self.model(rows[k : k + _CHUNK]) for k in range(0, len(rows), _CHUNK)])
 
 
+# --- batches --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
 class Batches:
-    """Batches without an end, of any of the loaders compared: ``rows, labels, index, weight``.
+    """One of the loaders that are compared."""
 
-    Index and weight are None for ``DataLoader(shuffle=True)``. Its batches, too, are taken from the tensors in
-    one go rather than example by example, so that what is timed is the sampling.
-    """
-
-    def __init__(self, spec: Spec, dataset: TensorDataset, model: nn.Module) -> None:
-        given, size, seed = spec["loader"], spec["batch_size"], spec["seed"]
-        kind = given["kind"]
-        self.root = given.get("told") == "root"
-        self.sampler: Sampler | None = None
-        options = dict(given.get("options", {}))
-        self.loader: Any
-        if kind == "DataLoader":
-            order = RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
-            self.loader = DataLoader(dataset, sampler=BatchSampler(order, size, drop_last=False), batch_size=None)
-        elif kind == "UpperBound":
-            self.loader = avt.UpperBoundLoader(
-                dataset, lambda batch: avt.output_norms(model(batch[0]), batch[1]), size, seed=seed, **options
-            )
-        elif kind == "Aged":
-            self.sampler = Aged(len(dataset), size, seed=seed, **options)
-            self.loader = avt.ImportanceLoader(dataset, size, sampler=self.sampler)
-        else:
-            if kind in ("Avare", "Calibrated"):
-                options.setdefault("p_min", 0.0)  # the loader would give them a lasting floor
-            self.loader = avt.ImportanceLoader(
-                dataset,
-                size,
-                sampler=kind,
-                sampler_options=options,
-                replacement=given.get("replacement"),
-                seed=seed,
-            )
-            self.sampler = self.loader.importance_sampler
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]:
-        plain = isinstance(self.loader, DataLoader) and not isinstance(self.loader, avt.ImportanceLoader)
-        while True:
-            for batch in self.loader:
-                if plain:
-                    yield batch[0], batch[1], None, None
-                else:
-                    (rows, labels), index, weight = batch
-                    yield rows, labels, index, weight
-
-    @property
-    def gain(self) -> float:
-        """As the loader estimates it itself; 1 for uniform batches."""
-        return float(getattr(self.loader, "gain", 1.0))
+    loader: Any
+    endless: Iterator[tuple[tuple[Tensor, Tensor], Tensor | None, Tensor | None]]
+    """Gives ``(rows, labels), index, weight``; index and weight are None for uniform batches."""
+    gain_of: Callable[[NDArray[np.float64]], float]
+    """Maps the true norms of all examples to the gain of the next draw: uniform's cost over that of the draw."""
+    sampler: Sampler | None = None
+    root: bool = False
+    """Whether to report the square roots of the norms."""
 
     def update(self, index: Tensor, norms: Tensor) -> None:
-        """Tell norms, or their roots."""
+        """Report norms, or their square roots, to the loader."""
         self.loader.update(index, norms.sqrt() if self.root else norms)
 
     def realised(self, norms: NDArray[np.float64]) -> float:
-        """Uniform's cost over that of the next draw, by the true norms of all examples."""
-        uniform = len(norms) * float(np.sum(norms**2))
-        if uniform == 0.0:
-            return 1.0
-        if isinstance(self.loader, avt.UpperBoundLoader):
-            return pooled_gain(norms, self.loader.pool_size) if self.loader.active else 1.0
-        return 1.0 if self.sampler is None else uniform / float(cost(norms, self.sampler.probabilities()))
+        """Return the gain of the next draw, from the true norms of all examples. O(N)."""
+        return self.gain_of(norms) if norms.any() else 1.0
+
+
+def batches_of(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
+    """Return the batches of a run: by the maker of its loader's kind, or by the sampler of that name."""
+    return LOADERS.get(spec["loader"]["kind"], _remembering)(spec, dataset, model)
+
+
+def _shuffled(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
+    """``DataLoader(shuffle=True)``, which indexes the tensors once per batch: only the sampling is compared."""
+    order = RandomSampler(dataset, generator=torch.Generator().manual_seed(spec["seed"]))
+    loader = DataLoader(dataset, sampler=BatchSampler(order, spec["batch_size"], drop_last=False), batch_size=None)
+    return Batches(loader, ((batch, None, None) for batch in _endless(loader)), lambda norms: 1.0)
+
+
+def _upper_bound(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
+    loader = avt.UpperBoundLoader(
+        dataset,
+        lambda batch: avt.output_norms(model(batch[0]), batch[1]),
+        spec["batch_size"],
+        seed=spec["seed"],
+        **spec["loader"].get("options", {}),
+    )
+    return Batches(
+        loader, _endless(loader), lambda norms: pooled_gain(norms, loader.pool_size) if loader.active else 1.0
+    )
+
+
+def _remembering(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
+    given = spec["loader"]
+    sampler = samplers.build(
+        given["kind"],
+        len(dataset),
+        spec["batch_size"],
+        replacement=given.get("replacement"),
+        seed=spec["seed"],
+        **given.get("options", {}),
+    )
+    loader = avt.ImportanceLoader(dataset, spec["batch_size"], sampler=sampler)
+    return Batches(
+        loader,
+        _endless(loader),
+        lambda norms: len(norms) * float(np.sum(norms**2)) / float(cost(norms, sampler.probabilities())),
+        sampler,
+        given.get("told") == "root",
+    )
+
+
+def _endless(loader: Any) -> Iterator[Any]:
+    return itertools.chain.from_iterable(itertools.repeat(loader))
+
+
+LOADERS: dict[str, Callable[[Spec, TensorDataset, nn.Module], Batches]] = {
+    "DataLoader": _shuffled,
+    "UpperBound": _upper_bound,
+}
+"""The makers of loaders that draw without a sampler, by kind."""
+
+
+# --- nets and measures ----------------------------------------------------------------------
+
+
+_OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
+    "adamw": torch.optim.AdamW,
+}
 
 
 def build(network: Mapping[str, Any], shape: Sequence[int], classes: int) -> nn.Module:
-    """A net: "mlp" with hidden layers of given widths, or "cnn" with convolutions of given channels.
+    """Build a net: "mlp" with hidden layers of given widths, or "cnn" with convolutions of given channels.
 
     >>> sum(each.numel() for each in build({"kind": "mlp", "hidden": [128]}, (784,), 10).parameters())
     101770
@@ -251,40 +280,29 @@ def build(network: Mapping[str, Any], shape: Sequence[int], classes: int) -> nn.
 
 
 def pooled_gain(norms: NDArray[np.float64], size: int) -> float:
-    r"""Uniform's second moment over that of a draw from a uniform pool, in proportion to the norms within it. O(N).
+    r"""Return uniform's second moment over that of a draw from a uniform pool, proportional to its norms. O(N).
 
-    The latter is :math:`E[\bar n^2]` over pools, :math:`\bar n` the mean norm of one.
+    The latter is :math:`E[\bar n^2]` over pools, where :math:`\bar n` is the mean norm of a pool.
 
     >>> pooled_gain(np.array([1.0, 3.0]), 2), pooled_gain(np.array([1.0, 3.0]), 1)
     (1.25, 1.0)
     """
     n, mean, square = len(norms), float(norms.mean()), float(np.mean(norms**2))
-    of_the_mean = (square - mean**2) / size * ((n - size) / (n - 1) if n > 1 else 0.0)
-    return square / (mean**2 + of_the_mean)
+    variance_of_mean = (square - mean**2) / size * ((n - size) / (n - 1) if n > 1 else 0.0)
+    return square / (mean**2 + variance_of_mean)
 
 
 def calibration_error(sampler: Sampler | None, norms: NDArray[np.float64], *, root: bool = False) -> float | None:
-    """By how many octaves the norm expected of examples differs from what they have, on average over examples.
+    """Return by how many octaves expected norms differ from true ones, averaged over examples. O(N log N).
 
-    Examples are taken together by cells of the norm remembered, an eighth of an octave each: what is compared is
-    the norm expected in a cell, and the root mean square of the true norms there. `Avare` expects what it
-    remembers. None for samplers that expect nothing, and before anything is known.
+    Examples are grouped in cells of similar remembered norms, an eighth of an octave each. In each cell, the expected
+    norm is compared with the root mean square of the true norms. `Avare` expects what it remembers.
+    None if the sampler expects nothing, or has received no norms yet.
     """
-    if isinstance(sampler, Calibrated):
-        remembered = sampler.norms()
-        order = np.argsort(np.where(np.isnan(remembered), -1.0, remembered), kind="stable")
-        found = sampler.calibration()
-        cells = np.empty(len(norms), dtype=np.int64)
-        cells[order] = np.repeat(np.arange(len(found.members)), found.members)
-        expected = found.expected
-    elif isinstance(sampler, Avare):
-        remembered = sampler.norms() ** 2 if root else sampler.norms()
-        with np.errstate(divide="ignore"):
-            octaves = np.where(remembered > 0.0, np.floor(np.log2(remembered) * _CELLS_AN_OCTAVE), -np.inf)
-        _, cells = np.unique(octaves, return_inverse=True)
-        expected = np.sqrt(np.bincount(cells, remembered**2) / np.bincount(cells))
-    else:
+    expectations = _EXPECTATIONS.get(type(sampler))
+    if expectations is None:
         return None
+    cells, expected = expectations(sampler, root)
     members = np.bincount(cells, minlength=len(expected))
     true = np.sqrt(np.bincount(cells, norms**2, minlength=len(expected)) / np.maximum(members, 1))
     both = (members > 0) & (expected > 0.0) & (true > 0.0)
@@ -293,20 +311,25 @@ def calibration_error(sampler: Sampler | None, norms: NDArray[np.float64], *, ro
     return float(np.average(np.abs(np.log2(expected[both] / true[both])), weights=members[both]))
 
 
-def _optimiser(name: str, model: nn.Module, step: float) -> torch.optim.Optimizer:
-    makers: dict[str, Callable[[], torch.optim.Optimizer]] = {
-        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=step, fused=True),
-        "momentum": lambda: torch.optim.SGD(model.parameters(), lr=step, momentum=_MOMENTUM, fused=True),
-        "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=step, fused=True),
-    }
-    return makers[name]()
+def _calibrated(sampler: Calibrated, root: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the cell of each example and the norm expected in each cell."""
+    remembered, found = sampler.norms(), sampler.calibration()
+    order = np.argsort(np.where(np.isnan(remembered), -1.0, remembered), kind="stable")
+    cells = np.empty(sampler.n, dtype=np.int64)
+    cells[order] = np.repeat(np.arange(len(found.members)), found.members)
+    return cells, found.expected
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _remembered(sampler: Avare, root: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the cell of each example and the root mean square of the norms remembered in each cell."""
+    remembered = sampler.norms() ** 2 if root else sampler.norms()
+    with np.errstate(divide="ignore"):
+        octaves = np.where(remembered > 0.0, np.floor(np.log2(remembered) * _CELLS_PER_OCTAVE), -np.inf)
+    _, cells = np.unique(octaves, return_inverse=True)
+    return cells, np.sqrt(np.bincount(cells, remembered**2) / np.bincount(cells))
+
+
+_EXPECTATIONS: dict[Any, Callable[[Any, bool], tuple[NDArray[np.int64], NDArray[np.float64]]]] = {
+    Calibrated: _calibrated,
+    Avare: _remembered,
+}

@@ -1,4 +1,4 @@
-"""Our numbers beside the paper's, and whether they agree."""
+"""Compare our numbers with the paper's."""
 
 import math
 import tomllib
@@ -9,64 +9,50 @@ from importlib import resources
 from itertools import pairwise
 from typing import Any
 
-from avare.experiments.paper.plan import L2, RULES, RUNS, SETTINGS
-from avare.experiments.runs import number
+from avare.experiments import convergence
+from avare.experiments.base import RUNS
+from avare.experiments.content import Table
+from avare.experiments.convergence import LOGARITHMS, log10
+from avare.experiments.data import display_name
+from avare.experiments.descent import RULES
+from avare.experiments.paper.plan import L2, SETTINGS
+from avare.experiments.records import number
 from avare.experiments.store import canonical
 
 Stored = Mapping[str, Any]
 """A record as a store has it."""
 
 MEASURE_NAMES = {
-    "relative_error": "relative error",
-    "suboptimality": "suboptimality",
-    "regret": "regret",
+    **convergence.MEASURE_NAMES,
     "gain_at_optimum": "gain at the optimum",
     "smoothness_ratio": "smoothness ratio",
 }
-LOGARITHMS = ("relative_error", "suboptimality")
-"""Those that are compared as log10."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One statement of the paper, and ours.
-
-    Parameters
-    ----------
-    dataset, steps, sampler, measure
-        Of what; steps and sampler are empty for a fact about the dataset.
-    theirs, ours
-        Numbers (relative errors and suboptimalities as log10), or an order in words; ours is None where there is
-        nothing.
-    tolerance
-        What may differ, in words; empty where nothing is asked.
-    verdict
-        "agrees", "differs", "reported" where nothing is asked, or "missing" where runs are: too few of them, or
-        of other settings than the paper's, which ours is then of.
-    note
-        What is missing, why nothing is asked, or why it might differ.
-    """
+    """One number or order of the paper, and ours; relative errors and suboptimalities as log10."""
 
     dataset: str
-    steps: str
+    steps: str  # "" for a fact about the dataset, as is the sampler
     sampler: str
     measure: str
-    theirs: float | str
-    ours: float | str | None
-    tolerance: str
-    verdict: str
-    note: str = ""
+    theirs: float | str  # an order is in words
+    ours: float | str | None  # None: there is none
+    tolerance: str  # in words; "": nothing is required
+    verdict: str  # "agrees", "differs", "reported" (nothing is required), or "missing" (runs of these settings)
+    note: str = ""  # what is missing, why nothing is required, or why it might differ
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for a machine: None for what is not finite."""
+        """Return all fields; None for what is not finite."""
         return {**asdict(self), "ours": number(self.ours) if isinstance(self.ours, float) else self.ours}
 
 
 def published() -> dict[str, Any]:
-    """What the paper prints and shows, what may differ, and where it was taken from.
+    """Return what the paper prints and shows, the tolerances, and the source.
 
-    Under "table" its Table 1 by dataset; under "last_epoch" what its figures show at the last epoch, by step rule,
-    dataset, measure and sampler (relative error and suboptimality as log10); under "tolerance" what may differ.
+    Under "table" its Table 1 by dataset; under "last_epoch" what its figures show at the last epoch, by step size rule,
+    dataset, measure and sampler (relative error and suboptimality as log10); under "tolerance" how much may differ.
 
     >>> published()["table"]["mnist"]["gain_at_optimum"]
     5.08
@@ -77,19 +63,19 @@ def published() -> dict[str, Any]:
 
 
 def check(records: Iterable[Stored], datasets: Sequence[str] = tuple(SETTINGS), runs: int = RUNS) -> list[Row]:
-    """Everything that the paper says of some datasets, beside what was stored.
+    """Compare stored records with everything that the paper says about some datasets.
 
-    Only runs of the paper's settings are judged, and each mean is over the first `runs` of them; of others the
-    mean is given, with what they lack.
+    Only runs with the paper's settings are judged, by the mean over the first `runs` of them. Of others the mean is
+    given, with what is missing.
 
     Parameters
     ----------
     records
-        Of a store.
+        The records of a store.
     datasets
-        Of which.
+        Names of the paper's datasets.
     runs
-        How many there must be of each.
+        How many runs of each setting are needed.
     """
     paper, kept = published(), list(records)
     cells, known = _cells(kept, paper, runs), facts(kept)
@@ -104,13 +90,13 @@ def check(records: Iterable[Stored], datasets: Sequence[str] = tuple(SETTINGS), 
 
 
 def exit_code(rows: Iterable[Row]) -> int:
-    """0 if all agrees, 1 if something differs, else 2 if something is missing."""
+    """Return 1 if something differs, otherwise 2 if something is missing, otherwise 0."""
     verdicts = {row.verdict for row in rows}
     return 1 if "differs" in verdicts else 2 if "missing" in verdicts else 0
 
 
 def tally(rows: Iterable[Row]) -> dict[str, int]:
-    """How many agree, differ and are missing.
+    """Count the rows that agree, differ and are missing.
 
     >>> tally(check([], ["synthetic"]))
     {'agrees': 0, 'differs': 0, 'missing': 10}
@@ -120,7 +106,7 @@ def tally(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def facts(records: Iterable[Stored]) -> dict[str, Mapping[str, float]]:
-    """What is known of each dataset, of the latest record; of the paper's datasets, with its loss and l2 term."""
+    """Return the facts about each dataset from its latest record; the paper's datasets need its loss and l2 term."""
     tables = [record for record in records if record["spec"]["experiment"] == "table"]
     return {
         each["spec"]["dataset"]: each["facts"]
@@ -131,7 +117,7 @@ def facts(records: Iterable[Stored]) -> dict[str, Mapping[str, float]]:
 
 
 def other_settings(spec: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
-    """How a run differs from the paper's, so that its numbers cannot be compared."""
+    """Say how the settings of a run differ from the paper's; if they do, its numbers cannot be compared."""
     differences = []
     epochs, batch_size = spec.get("epochs"), spec.get("batch_size")
     if epochs != paper["epochs"]:
@@ -141,24 +127,15 @@ def other_settings(spec: Mapping[str, Any], paper: Mapping[str, Any]) -> list[st
     return differences
 
 
-def log10(value: float) -> float:
-    """The logarithm; of what rounding has made zero or less, minus infinity.
-
-    >>> log10(100.0), log10(-1e-16), log10(math.nan)
-    (2.0, -inf, nan)
-    """
-    return math.log10(value) if value > 0.0 else -math.inf if value <= 0.0 else math.nan
-
-
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """The runs of a sampler on a dataset, and what they lack; empty where they can be judged."""
+    """The runs of a sampler on a dataset, and what is missing; "" if they can be judged."""
 
     records: Sequence[Stored] = ()
     lack: str = "not run"
 
     def value(self, measure: str) -> float | None:
-        """The mean at the last epoch; None where there is none."""
+        """Return the mean at the last epoch; None if there is none."""
         values = [record["trace"][measure][-1] for record in self.records]
         if not values or None in values:
             return None
@@ -198,7 +175,7 @@ def _of_table(dataset: str, known: Mapping[str, float] | None, paper: Mapping[st
 
 
 def _doubted(row: Row, doubts: Mapping[str, str]) -> Row:
-    """A row that differs, with why it might, where that is known."""
+    """Return a row that differs with the reason, if one is known."""
     about = " ".join(part for part in (row.dataset, row.steps, row.sampler or row.measure) if part)
     return replace(row, note=doubts.get(about, row.note))
 
@@ -212,8 +189,8 @@ def _limit(paper: Mapping[str, Any], measure: str, dataset: str, sampler: str) -
 def _judge(
     measure: str, theirs: float, ours: float | None, limit: float | None, lack: str, reason: str
 ) -> tuple[float | None, str, str, str]:
-    """Ours, what may differ, the verdict, and the note: what is lacking, or the reason why nothing is asked."""
-    slack = 1e-9  # a number that lies on the limit may be rounded to either side
+    """Return ours, the tolerance, the verdict and the note: what is missing, or why nothing is required."""
+    slack = 1e-9  # a number on the limit may be rounded to either side
     if limit is None:
         words, agrees = "", True
     elif measure == "relative_error":
@@ -231,7 +208,7 @@ def _judge(
 
 
 def _order(rows: Sequence[Row]) -> Row:
-    """Whether the samplers come in the paper's order; of those that it shows as equal, either may come first."""
+    """Compare the order of the samplers; of two that the paper shows as equal, either may come first."""
     theirs = {row.sampler: float(row.theirs) for row in rows}
     ours = {row.sampler: float(row.ours) for row in rows if row.ours is not None}
     names = sorted(theirs, key=lambda name: -theirs[name])
@@ -251,7 +228,7 @@ def _order(rows: Sequence[Row]) -> Row:
 
 
 def _cells(records: Sequence[Stored], paper: Mapping[str, Any], runs: int) -> _Cells:
-    """The runs that count, by dataset, steps and sampler."""
+    """Return the runs that count, by dataset, steps and sampler."""
     found: dict[tuple[str, str, str], dict[str, list[Stored]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         spec = record["spec"]
@@ -262,16 +239,12 @@ def _cells(records: Sequence[Stored], paper: Mapping[str, Any], runs: int) -> _C
 
 
 def _cell(versions: Sequence[Sequence[Stored]], paper: Mapping[str, Any], runs: int) -> _Cell:
-    # Runs of the paper's settings before others, then those that have finished before those that went astray; and
-    # where the data or the settings have changed since some runs, those of the latest count.
-    members = max(
-        versions,
-        key=lambda each: (
-            not other_settings(each[0]["spec"], paper),
-            any(map(_finished, each)),
-            max(map(_date, each)),
-        ),
-    )
+    # Runs with the paper's settings come before others, then finished ones before diverged ones. If the data or the
+    # settings have changed, the latest count.
+    def rank(each: Sequence[Stored]) -> tuple[bool, bool, str]:
+        return not other_settings(each[0]["spec"], paper), any(map(_finished, each)), max(map(_date, each))
+
+    members = max(versions, key=rank)
     finished = sorted(filter(_finished, members), key=lambda record: int(record["spec"]["seed"]))[:runs]
     lacks = other_settings(members[0]["spec"], paper)
     if len(finished) < runs and not lacks:
@@ -288,3 +261,41 @@ def _finished(record: Stored) -> bool:
 def _date(record: Stored) -> str:
     where = record.get("where")
     return str(where.get("date", "")) if isinstance(where, dict) else ""
+
+
+def check_table(rows: Sequence[Row]) -> Table:
+    """Return theirs, ours, and whether they agree."""
+    named = (replace(row, dataset=display_name(row.dataset), measure=MEASURE_NAMES[row.measure]) for row in rows)
+    return Table.of(
+        "Against the paper: relative error and suboptimality as log₁₀ at the last epoch",
+        "dataset; steps; sampler; measure; theirs|paper|number; ours||number; tolerance; verdict; note",
+        map(asdict, named),
+    )
+
+
+def table_one(known: Mapping[str, Mapping[str, float]], paper: Mapping[str, Any]) -> Table:
+    """Return the paper's Table 1, with our facts about datasets beside it."""
+    rows = [
+        {
+            **known.get(name, {}),
+            "dataset": display_name(name),
+            **{f"{measure}_paper": value for measure, value in paper["table"].get(name, {}).items()},
+        }
+        for name in dict.fromkeys([*known, *paper["table"]])
+    ]
+    return Table.of(
+        "Table 1: the smoothness ratio N·max L / ΣL, and the gain N·Σn² / (Σn)² at the optimum",
+        "dataset; n|N|integer; dim|parameters|integer; smoothness_ratio_paper|smoothness ratio, paper|number; "
+        "smoothness_ratio|ours|ratio; gain_at_optimum_paper|gain at x*, paper|number; gain_at_optimum|ours|ratio",
+        rows,
+    )
+
+
+def tally_words(rows: Sequence[Row]) -> str:
+    """Say how many rows agree."""
+    counts = tally(rows)
+    judged = counts["agrees"] + counts["differs"]
+    if not judged:
+        return "Nothing here can be judged; the notes say why."
+    missing = f" {counts['missing']} cannot be judged yet; the notes say why." if counts["missing"] else ""
+    return f"{counts['agrees']} of the {judged} statements that are judged agree.{missing}"

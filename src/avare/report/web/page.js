@@ -8,7 +8,13 @@
 
   // --- charts ---
 
-  // What a log axis can show: neither what is not positive, nor rounding beside the largest.
+  const symbols = { // Plotly's names of Matplotlib's markers
+    o: "circle", s: "square", "^": "triangle-up", D: "diamond", v: "triangle-down", P: "cross", X: "x",
+    "<": "triangle-left", ">": "triangle-right", h: "hexagon", "*": "star", p: "pentagon", d: "diamond-tall",
+    8: "octagon", H: "hexagon2",
+  };
+
+  // A log axis shows neither what is not positive, nor rounding errors beside the largest value.
   const visible = (value, least) => value !== null && value > least;
 
   function tracesOf(chart, hidden, log) {
@@ -32,22 +38,23 @@
         bands.push({
           x: [...banded, ...back].map((j) => each.x[j]), y: [...banded.map(top), ...back.map(bottom)],
           type: "scatter", mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: stroke, opacity: 0.16,
-          hoverinfo: "skip", showlegend: false,
+          hoverinfo: "skip",
         });
       }
       lines.push({
         x: each.x, y: each.mean.map((value) => (visible(value, least) ? value : null)), customdata: each.deviation || [],
-        name: each.label, showlegend: true, type: "scatter", mode: each.guide ? "lines" : "lines+markers",
+        name: each.label, type: "scatter", mode: each.guide ? "lines" : "lines+markers",
         line: { color: stroke, width: each.guide ? 1.4 : 2, dash: style.dash },
-        marker: { symbol: style.marker, size: 7, maxdisplayed: 9, color: stroke },
-        hovertemplate: each.guide ? "%{fullData.name}<extra></extra>"
-          : `<b>%{fullData.name}</b><br>${chart.along} %{x}<br>%{y:.4g} ± %{customdata:.2g}<extra></extra>`,
+        marker: { symbol: symbols[style.marker], size: 7, maxdisplayed: 9, color: stroke },
+        hoverinfo: each.label ? "all" : "skip",
+        hovertemplate: each.guide ? each.label && "%{fullData.name}<extra></extra>"
+          : `<b>%{fullData.name}</b><br>${chart.xTitle}: %{x}<br>%{y:.4g}${each.deviation ? " ± %{customdata:.2g}" : ""}<extra></extra>`,
       });
     }
     return [...bands.reverse(), ...lines.reverse()]; // the first on top
   }
 
-  // Powers of ten where there are some; between them too where there are not.
+  // Ticks at powers of ten if there are some, otherwise also between them.
   function ticksOf(traces) {
     const values = traces.flatMap((trace) => trace.y).filter((value) => value > 0);
     const decades = values.length ? Math.log10(Math.max(...values) / Math.min(...values)) : 1;
@@ -60,8 +67,7 @@
       exponentformat: "power", showexponent: "all", tickfont: { size: 12 },
     };
     return {
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: Boolean(chart.legend), hovermode: "closest",
-      legend: { x: 0.02, y: 0.98, traceorder: "reversed", bgcolor: "rgba(0,0,0,0)" },
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "closest",
       margin: { l: 8, r: 12, t: 10, b: 8 }, font: { family: getComputedStyle(document.body).fontFamily, color: colour("--text") },
       xaxis: { ...axis, type: chart.logX ? "log" : "linear", title: { text: chart.xTitle, font: { size: 13 }, standoff: 8 }, nticks: 6, ...(chart.logX ? { dtick: 1 } : {}) },
       yaxis: { ...axis, type: log ? "log" : "linear", nticks: 6, minexponent: 3, ...(log ? { dtick: ticksOf(traces) } : { rangemode: "tozero" }) },
@@ -129,7 +135,7 @@
     }
   }
 
-  // What was drawn keeps its colours and its size until it is drawn again.
+  // A chart keeps its colours and its size until it is drawn again.
   const drawAgain = () => document.querySelectorAll("[role=tabpanel]:not([hidden])").forEach(draw);
   dark.addEventListener("change", drawAgain);
   addEventListener("hashchange", () => named() && open(named(), false));

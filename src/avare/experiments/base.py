@@ -1,0 +1,159 @@
+"""What an experiment is: what to run, how to do one run, and what its records show.
+
+An experiment is one class that derives from `Experiment`, and one instance of it, passed to
+`avare.experiments.register`. The command ``avare reproduce`` and the report know experiments by
+their registry only. A complete one is in CONTRIBUTING.md.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from avare.experiments.content import Figure, Panel, Section, Table
+from avare.experiments.data import Data
+from avare.experiments.records import Fields, Result, checked
+from avare.experiments.store import Record, Spec, key_of
+
+RUNS = 10
+"""How many runs of each setting a full experiment has: seeds 0 to 9."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A run to do: all that determines it, and its data."""
+
+    spec: Spec
+    data: Data
+    optimum: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The key of its record in a store."""
+        return key_of(self.spec)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """Runs that do not depend on each other's records."""
+
+    title: str  # what the runs are, in a word or two, for the progress display
+    tasks: Sequence[Task]
+    note: str = ""  # a line to print before they start
+
+
+Stages = Generator[Stage, list[Record], None]
+"""Yields stages; after each, ``yield`` returns the stage's records, so that the next can depend on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command ``avare reproduce`` was asked to run."""
+
+    words: tuple[str, ...] = ()  # those of `Experiment.words` that were named
+    runs: int | None = None  # seeds of each setting; None: the experiment's own number
+    epochs: int | None = None  # of each run; None: the experiment's own number
+    quick: bool = False  # whether to run less of everything
+    rules: tuple[str, ...] = ("decreasing", "constant")  # step sizes
+    samplers: tuple[str, ...] = ()  # (): the experiment's own
+    plan: str | None = None  # a file with settings that only the experiment knows
+    folder: str | None = None  # to look into first for the files of datasets
+    jobs: int = 1  # how many runs are done at a time
+    progress: bool = False  # whether downloads show their progress
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What the command prints at the end."""
+
+    parts: tuple[str | Table, ...] = ()  # for people
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # the same for ``--json``
+    code: int = 0  # the exit code
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """What the records of an experiment show."""
+
+    lead: str = ""  # for the top of the page, such as "12 runs of 2 samplers"
+    notices: tuple[str, ...] = ()  # warnings for the top of the page
+    tables: Mapping[str, Table] = field(default_factory=dict)  # by the names of their files
+    figures: Mapping[str, Figure] = field(default_factory=dict)  # by the names of their files
+    panels: tuple[Panel, ...] = ()  # tabs of the page
+    details: tuple[Section, ...] = ()  # for the tab "How it was run"
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # all that is shown, with all digits; lists are joined
+
+
+class Experiment(ABC):
+    """What to run, how to do one run, and what the records show."""
+
+    name: ClassVar[str]
+    """Its name in the registry."""
+    kinds: ClassVar[Mapping[str, Fields]]
+    """The values of ``spec["experiment"]`` of its records, and what each record must have."""
+    words: ClassVar[tuple[str, ...] | None] = None
+    """What ``avare reproduce`` accepts to run it or parts of it; None: its name."""
+    checkable: ClassVar[tuple[str, ...]] = ()
+    """What ``avare reproduce check`` accepts, if there are published numbers to check against."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Fields of `Request` that few experiments use, and this one does: "plan"."""
+    shown: ClassVar[tuple[str, ...]] = ("finished",)
+    """The statuses of records that a summary shows."""
+    sized_by: ClassVar[tuple[str, ...]] = ("dataset", "epochs")
+    """Keys of a spec that determine how much work a run is; for estimates of the time left."""
+    paced_by: ClassVar[tuple[str, ...]] = ("sampler",)
+    """Keys of a spec that determine how fast the work is done, the most important first."""
+
+    # --- running ------------------------------------------------------------------------
+
+    def stages(self, request: Request) -> Stages:
+        """Yield what to run. Nothing runs before the first ``yield``: refuse bad requests there."""
+        raise ValueError(f"{self.name}: is not run by avare reproduce")
+
+    @abstractmethod
+    def run(self, spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
+        """Do one run, in any process, from its arguments alone.
+
+        Returns
+        -------
+        dict
+            JSON values: ``"seconds"`` (by part: "steps", "evaluation"), ``"status"``, and what was measured, most often
+            ``"trace"`` (a list per column). Spec, versions, machine and date are added to it.
+        """
+
+    def describe(self, spec: Spec) -> str:
+        """Describe a run in a few words, for the progress display."""
+        values = [str(spec[key]) for fields in [self.kinds[spec["experiment"]]] for key in fields.texts]
+        return ", ".join([*values, f"seed {spec['seed']}"] if "seed" in spec else values)
+
+    def passes(self, spec: Spec) -> float:
+        """Return about how often a run looks at each example; for estimates of the time left."""
+        return float(spec.get("epochs", 1))
+
+    def closing(self, records: Sequence[Record]) -> Closing:
+        """Return what the command prints of the records of the runs it was asked for."""
+        return Closing()
+
+    def check(self, records: Sequence[Record], names: Sequence[str], runs: int) -> Closing:
+        """Compare records with what was published, for some of `checkable`."""
+        raise ValueError(f"{self.name}: there is nothing to check against")
+
+    # --- reading ------------------------------------------------------------------------
+
+    def parse(self, data: Mapping[str, Any]) -> Result:
+        """Check a stored record; raise a `RecordError` if it lacks what the summary needs."""
+        return checked(data, self.kinds[data["spec"]["experiment"]], self.shown)
+
+    @abstractmethod
+    def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
+        """Return what records show; None if there is nothing to show.
+
+        Parameters
+        ----------
+        results
+            All records of `kinds`, also those that are not to be shown.
+        runs
+            How many runs of each setting a comparison with published numbers needs.
+        """

@@ -1,0 +1,71 @@
+"""Which experiments there are, by name."""
+
+import warnings
+from functools import cache
+from importlib.metadata import entry_points
+
+from avare.experiments.base import Experiment
+from avare.experiments.records import RecordError
+
+GROUP = "avare.experiments"
+"""The group of entry points by which other packages add experiments."""
+
+_EXPERIMENTS: dict[str, Experiment] = {}
+
+
+def register(experiment: Experiment) -> None:
+    """Add an experiment to the command and the report; replace the one of the same name.
+
+    An installed package need not call it: an entry point of the group ``avare.experiments`` that names an instance
+    is found.
+    """
+    owners = _owners()
+    for kind in experiment.kinds:
+        if owners.get(kind, experiment.name) != experiment.name:
+            raise ValueError(f"kind = {kind!r}: belongs to the experiment {owners[kind]}")
+    _EXPERIMENTS[experiment.name] = experiment
+
+
+def names() -> list[str]:
+    """Return the names of all experiments, in the order in which the report shows them.
+
+    >>> names()[:3]
+    ['paper', 'compare', 'nets']
+    """
+    _find_others()
+    return list(_EXPERIMENTS)
+
+
+def get(name: str) -> Experiment:
+    """Return the experiment of a name.
+
+    >>> get("compare").name
+    'compare'
+    """
+    known = names()
+    if name not in known:
+        raise ValueError(f"name = {name!r}: must be one of {', '.join(known)}")
+    return _EXPERIMENTS[name]
+
+
+def of_kind(kind: object) -> Experiment:
+    """Return the experiment whose records have this ``spec["experiment"]``."""
+    _find_others()
+    owners = _owners()
+    if not isinstance(kind, str) or kind not in owners:
+        raise RecordError(f"spec['experiment'] = {kind!r}: must be one of {', '.join(owners)}")
+    return _EXPERIMENTS[owners[kind]]
+
+
+def _owners() -> dict[str, str]:
+    return {kind: each.name for each in _EXPERIMENTS.values() for kind in each.kinds}
+
+
+@cache
+def _find_others() -> None:
+    """Register what other packages bring; one that cannot be loaded is left out, with a warning."""
+    for point in entry_points(group=GROUP):
+        try:
+            register(point.load())
+        except Exception as error:
+            warnings.warn(f"the experiment {point.name} ({point.value}) cannot be loaded: {error!r}", stacklevel=3)
