@@ -1,4 +1,4 @@
-"""What the figure of a calibrated memory shows, asked of the axes themselves."""
+"""Styles, bands, and what the figure of a calibrated memory shows, asked of the axes themselves."""
 
 import subprocess
 import sys
@@ -10,7 +10,8 @@ import pytest
 
 import avare
 import avare.report
-from avare.plotting import area
+from avare import plotting, samplers
+from avare.plotting import Chart, Curve, Style, area, styles_of
 
 
 def marks(axis: Any, *, filled: bool) -> list[list[float]]:
@@ -20,7 +21,7 @@ def marks(axis: Any, *, filled: bool) -> list[list[float]]:
 
 
 def drawn(sampler: avare.Calibrated) -> Any:
-    figure = avare.report.calibration(sampler)
+    figure = plotting.calibration(sampler)
     figure.draw_without_rendering()
     return figure
 
@@ -48,7 +49,7 @@ def test_shows_every_cell_where_it_is() -> None:
     assert not legend.get_window_extent().overlaps(axis.get_tightbbox())
 
 
-def test_what_has_no_place_on_a_log_axis_stands_apart() -> None:
+def test_what_has_no_place_on_a_log_axis_is_apart() -> None:
     sampler = avare.Calibrated(50, 2, seed=0)
     sampler.update([0, 1, 2], [3.0, 0.0, 0.0])
     sampler.update([1], [5.0])  # of those with norm 0, another turned out to have 5
@@ -61,7 +62,7 @@ def test_what_has_no_place_on_a_log_axis_stands_apart() -> None:
     assert figure.get_suptitle() == "50 examples, 0 steps"
 
 
-def test_what_is_expected_to_be_zero_is_told_of() -> None:
+def test_what_is_expected_to_be_zero_is_mentioned() -> None:
     sampler = avare.Calibrated(3000, 2, initial_norms=np.r_[np.ones(10), np.zeros(2990)])
     figure = drawn(sampler)
     assert "2\u202f990 of which norm 0 is expected are not shown" in figure.get_suptitle()
@@ -75,7 +76,7 @@ def test_a_sampler_that_knows_nothing_can_be_drawn(tmp_path: Path) -> None:
     assert b"<svg" in (tmp_path / "memory.svg").read_bytes()
 
 
-def test_only_norms_never_seen_but_told_of() -> None:
+def test_only_cells_without_a_place_on_the_axis() -> None:
     sampler = avare.Calibrated(9, 2)
     sampler.update([0, 1], [2.0, 0.0])
     sampler.update([0], [0.0])
@@ -85,7 +86,51 @@ def test_only_norms_never_seen_but_told_of() -> None:
 
 def test_another_sampler_is_refused() -> None:
     with pytest.raises(TypeError, match=r"sampler is of type Avare: must be an avare\.Calibrated"):
-        avare.report.calibration(avare.Avare(3, 1))  # type: ignore[arg-type]  # the point
+        plotting.calibration(avare.Avare(3, 1))  # type: ignore[arg-type]  # the point
+
+
+def test_the_report_has_it_too() -> None:
+    assert avare.report.calibration is plotting.calibration
+
+
+def test_the_band_ends_at_the_lowest_run_on_a_log_axis() -> None:
+    mean, deviation = np.array([1.0, 1.0, -1.0, np.nan]), np.array([2.0, 0.5, 1.0, 1.0])
+    curve = Curve("", np.arange(4.0), mean, deviation, np.array([0.1, 0.2, -3.0, np.nan]))
+    bottom, top = curve.band(log=True)
+    np.testing.assert_array_equal(bottom, [0.1, 0.5, np.nan, np.nan])
+    np.testing.assert_array_equal(top, [3.0, 1.5, np.nan, np.nan])
+    bottom, top = curve.band(log=False)
+    np.testing.assert_array_equal(bottom, [-1.0, 0.5, -2.0, np.nan])
+    np.testing.assert_array_equal(top, [3.0, 1.5, 0.0, np.nan])
+    assert np.isnan(Curve("", np.arange(4.0), mean).band(log=True)).all()
+
+
+def test_every_registered_sampler_has_its_own_style() -> None:
+    names = {*samplers.names(), "Calibrated", "UpperBound"}
+    found = plotting.assign(names)
+    assert set(plotting._FIXED) >= names
+    assert len({(style.colour, style.dash) for style in found.values()}) == len(names)
+    assert len({style.marker for style in found.values()}) == len(names)
+
+
+def test_a_style_does_not_depend_on_what_else_is_shown() -> None:
+    assert plotting.assign(["Vrb"])["Vrb"] == plotting.assign(samplers.names())["Vrb"]
+
+
+def test_unknown_names_get_the_next_free_style() -> None:
+    names = [f"new{number:02}" for number in range(12)]
+    found = plotting.assign([*names, "Avare"])
+    taken = {(style.colour, style.dash) for style in plotting._FIXED.values()}
+    looks = [(found[name].colour, found[name].dash) for name in names]
+    assert len(set(looks)) == 12 and not taken & set(looks)
+    assert plotting.assign(names[:3])["new02"] == found["new02"]
+    assert len(plotting.assign([f"new{number:03}" for number in range(100)])) == 100
+
+
+def test_a_curve_may_bring_its_own_style() -> None:
+    x, own = np.arange(2.0), Style(plotting.GREEN, "dot", "v")
+    found = styles_of([Chart("", "", (Curve("Avare", x, x), Curve("mine", x, x, style=own)))])
+    assert found == {"Avare": plotting.assign(["Avare"])["Avare"], "mine": own}
 
 
 def test_the_import_needs_no_matplotlib() -> None:

@@ -6,9 +6,9 @@ import re
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,14 +17,33 @@ from scipy.sparse import csr_array
 
 import avare
 from avare.cli import main
-from avare.cli.display import Estimate, Lines, Live, describe, display, duration
+from avare.cli.display import Estimate, Lines, Live, display
 from avare.datasets import DatasetError
-from avare.experiments import Store, diagnosis
+from avare.experiments import (
+    Closing,
+    Experiment,
+    Fields,
+    Figure,
+    Panel,
+    Request,
+    Result,
+    Section,
+    Stage,
+    Stages,
+    Store,
+    Summary,
+    Table,
+    Task,
+    diagnosis,
+    registry,
+    together,
+)
 from avare.experiments.data import Data, obtain
-from avare.experiments.paper import plan as reproduction
-from avare.experiments.paper.plan import Extent, descent_tasks, table_task, theory_tasks
+from avare.experiments.paper import plan as paper_plan
+from avare.experiments.paper.plan import Extent, descent_tasks, optimum_task, theory_tasks
 from avare.experiments.store import key_of
-from avare.experiments.sweep import Task
+from avare.experiments.sweep import duration
+from avare.plotting import Chart, Curve
 from stored_nets import net_run
 from stored_runs import as_published
 from tiny_datasets import enter, mnist, write
@@ -84,15 +103,16 @@ def test_compare(avare_command: Any, report: Any) -> None:
 def test_compare_says_how_much_sooner(avare_command: Any, report: Any) -> None:
     words = ["--runs", "2", "--jobs", "1"]
     code, out, _ = avare_command("compare", "synthetic", "--epochs", "30", "--batch-size", "4", *words)
-    (epochs,) = re.findall(
-        r"^Avare on synthetic, decreasing steps: is where Uniform ends after (\d+) of 30 epochs\.$", out, re.MULTILINE
+    sentence = (
+        r"^Avare on synthetic, decreasing steps: reaches Uniform's final suboptimality after (\d+) of 30 epochs\.$"
     )
+    (epochs,) = re.findall(sentence, out, re.MULTILINE)
     assert code == 0 and int(epochs) < 27 and "Hardly sooner" not in out
     code, out, _ = avare_command("compare", "digits", "--epochs", "4", *words)
-    assert code == 0 and "is where Uniform ends after 4 of 4 epochs.\n  Hardly sooner: " in out
+    assert code == 0 and "reaches Uniform's final suboptimality after 4 of 4 epochs.\n  Hardly sooner: " in out
 
 
-def test_an_optimum_that_was_not_found_is_told(avare_command: Any, report: Any, monkeypatch: Any) -> None:
+def test_an_optimum_that_was_not_found_is_mentioned(avare_command: Any, report: Any, monkeypatch: Any) -> None:
     for command in (["compare", "synthetic", "--batch-size", "4"], ["reproduce", "synthetic"]):
         words = [*command, *LITTLE, "--samplers", "Uniform"]
         code, out, _ = avare_command(*words, "--out", "sound")
@@ -100,12 +120,12 @@ def test_an_optimum_that_was_not_found_is_told(avare_command: Any, report: Any, 
         with monkeypatch.context() as patch:
             patch.setattr("avare.problems.minimum._NEWTON_STEPS", 0)
             code, out, _ = avare_command(*words, "--out", "early")
-        assert code == 0 and out.count("The optimum of synthetic was not found to the tolerance asked for (") == 1
-        code, out, _ = avare_command(*words, "--out", "early")  # nothing is run, and it is told all the same
-        assert code == 0 and out.count("The optimum of synthetic was not found to the tolerance asked for (") == 1
+        assert code == 0 and out.count("The optimum of synthetic was not found to the requested tolerance (") == 1
+        code, out, _ = avare_command(*words, "--out", "early")  # nothing is run, and it is said all the same
+        assert code == 0 and out.count("The optimum of synthetic was not found to the requested tolerance (") == 1
 
 
-def test_compare_files_of_ones_own(avare_command: Any, tmp_path: Path) -> None:
+def test_compare_own_files(avare_command: Any, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(40, 3)).round(3)
     for name, y in (
@@ -125,7 +145,7 @@ def test_compare_files_of_ones_own(avare_command: Any, tmp_path: Path) -> None:
     )
     assert code == 0 and out.count("│ two     │") == 4 + 1
     code, out, err = avare_command("compare", "many.csv", "--target", "y", "--loss", "smoothed_hinge")
-    assert code == 1 and err == "avare: loss = 'smoothed_hinge': many.csv has 3 classes; take softmax\n"
+    assert code == 1 and err == "avare: loss = 'smoothed_hinge': many.csv has 3 classes; use softmax\n"
     code, out, err = avare_command("compare", "real.csv", "--target", "y", "--loss", "softmax")
     assert code == 1 and "real.csv, line 2: label = " in err and "--loss least_squares or huber" in err
     code, out, err = avare_command("compare", "real.csv", "--target", "z")
@@ -135,7 +155,7 @@ def test_compare_files_of_ones_own(avare_command: Any, tmp_path: Path) -> None:
     assert code == 1 and err.count("\n") == 1 and "broken.libsvm, line 2" in err
 
 
-def test_the_loss_that_was_chosen_is_told(avare_command: Any, tmp_path: Path) -> None:
+def test_the_chosen_loss_is_printed(avare_command: Any, tmp_path: Path) -> None:
     rows = "".join(f"{k % 3},{k % 5},{k}\n" for k in range(101))
     (tmp_path / "many.csv").write_text(f"a,b,y\n{rows}")
     for words, loss in (([], "least_squares"), (["--loss", "softmax"], "softmax")):
@@ -173,7 +193,7 @@ def test_reproduce_theory(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -
     code, out, err = avare_command("reproduce", "theory", "--quick", "--jobs", "1")
     assert code == 0 and "sgd: the regret grows as t^" in out and "the theorem allows t^0.67" in out
     assert "sgld: the regret grows as t^" in out and "the theorem allows t^0.83" in out
-    assert "avare: no page was made, for avare.report is not installed; the results are in results/runs\n" in err
+    assert "avare: no page was made: avare.report is not installed; the results are in results/runs\n" in err
     code, out, _ = avare_command("reproduce", "theory", "--quick", "--jobs", "1", "--runs", "1", "--json")
     assert code == 0 and json.loads(out)["exponents"]["sgd"][2] == pytest.approx(2 / 3)
 
@@ -182,8 +202,8 @@ def test_reproduce_everything_on_tiny_data(avare_command: Any, tmp_path: Path, m
     files, _, _ = mnist(n=150)
     enter(monkeypatch, "mnist", files)
     folder = write(tmp_path / "data", files)
-    settings = {name: reproduction.SETTINGS[name] for name in ("synthetic", "mnist")}
-    monkeypatch.setattr(reproduction, "SETTINGS", settings)
+    settings = {name: paper_plan.SETTINGS[name] for name in ("synthetic", "mnist")}
+    monkeypatch.setattr(paper_plan, "SETTINGS", settings)
     arguments = ("reproduce", "mnist", "table", "--data", str(folder), *LITTLE, "--samplers", "Avare")
     code, out, _ = avare_command(*arguments)
     assert code == 0 and out.count("│ mnist ") == 2 + 1 and "│ synthetic │" in out
@@ -238,25 +258,88 @@ def test_reproduce_nets(avare_command: Any, report: Any, tmp_path: Path, monkeyp
 
 def test_reproduce_nets_goes_wrong(avare_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = avare_command("reproduce", "mnist", "--plan", "plan.toml")
-    assert code == 1 and err == "avare: --plan: is for nets, which is not asked for\n"
+    assert code == 1 and err == "avare: --plan: mnist takes none\n"
     code, _, err = avare_command("reproduce", "nets", "--plan", "plan.toml")
     assert code == 1 and "plan.toml" in err and err.count("\n") == 1
     monkeypatch.setitem(sys.modules, "torch", None)
     code, _, err = avare_command("reproduce", "nets", "--quick")
     assert code == 1 and err == "avare: training nets needs torch: pip install 'avare[torch,experiments]'\n"
-    assert "nets" not in reproduction.parts_of(["all"])
+    assert "nets" not in paper_plan.parts_of(["all"])
+
+
+class Toy(Experiment):
+    """How far a walk gets: a toy."""
+
+    name = "toy"
+    kinds: ClassVar = {"toy": Fields(texts=("sampler",), integers=("seed",), columns=("epoch", "value"))}
+
+    def stages(self, request: Request) -> Stages:
+        data, _ = obtain("synthetic")
+        settings = [(sampler, seed) for sampler in request.samplers or ("Uniform", "Own") for seed in range(2)]
+        specs = [{"experiment": "toy", "sampler": sampler, "seed": seed, "epochs": 2} for sampler, seed in settings]
+        yield Stage("toy", [Task(spec, data) for spec in specs], note="toy: four walks")
+
+    def run(self, spec: Any, X: Any, y: Any, optimum: float | None) -> dict[str, Any]:
+        values = [4.0, 2.0, 1.0 + spec["seed"]]
+        return {"seconds": {"steps": 0.5}, "status": "finished", "trace": {"epoch": [0, 1, 2], "value": values}}
+
+    def closing(self, records: Sequence[dict[str, Any]]) -> Closing:
+        ends = [record["trace"]["value"][-1] for record in records]
+        return Closing((f"Walks end at {ends}.",) if ends else (), {"toy": ends})
+
+    def summarise(self, results: Sequence[Result], runs: int = 10) -> Summary | None:
+        groups = together((each for each in results if each.shown), lambda each: each.spec["sampler"])
+        curves = tuple(
+            Curve.of_runs(name, members[0].trace["epoch"], [each.trace["value"] for each in members])
+            for name, members in groups
+        )
+        chart = Chart("Value", "Epochs", curves)
+        rows = [{"sampler": curve.label, "value": float(curve.mean[-1])} for curve in curves]
+        table = Table.of("The last value", "sampler; value||number", rows)
+        return Summary(
+            lead=f"{len(results)} toy runs",
+            tables={"toy": table},
+            figures={"toy": Figure("Toy", ((chart,),))},
+            panels=(Panel("Toy", (Section("How it falls", (chart, table)),)),),
+            numbers={"toy": rows},
+        )
+
+
+def test_another_experiment_is_run_and_reported(
+    avare_command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(registry, "_EXPERIMENTS", dict(registry._EXPERIMENTS))
+    registry.register(Toy())
+    monkeypatch.delitem(sys.modules, "avare.report")
+    code, out, err = avare_command("reproduce", "toy", "--jobs", "2")  # whose processes have not registered it
+    assert code == 0 and err.startswith("toy: four walks\ntoy: 4 wanted, 0 stored already\n")
+    assert "[4/4] " in err and "Own, seed 1: 0.5 s" in err
+    assert out.startswith("Walks end at [1.0, 2.0, 1.0, 2.0].\nResults: results/runs\nPage: ")
+    code, out, err = avare_command("reproduce", "toy", "synthetic", *LITTLE, "--samplers", "Uniform", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["toy"] == [1.0, 2.0] and [row["sampler"] for row in found["runs"]] == ["Uniform"] * 2
+    assert err.index("optima: 1 wanted") < err.index("toy: 2 wanted, 2 stored already")
+    folder = tmp_path / "results" / "report"
+    numbers = json.loads((folder / "numbers.json").read_text())
+    assert numbers["toy"] == [{"sampler": "Own", "value": 1.5}, {"sampler": "Uniform", "value": 1.5}]
+    assert (folder / "tables" / "toy.csv").read_text() == "sampler,value\nOwn,1.5\nUniform,1.5\n"
+    assert (folder / "figures" / "toy.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "index.html").read_text()
+    assert ">Toy</button>" in page and "<h2>How it falls</h2>" in page and "toy: 4 toy runs" in page
+    code, _, err = avare_command("reproduce", "check", "toy")
+    assert code == 1 and "check 'toy': must be one of synthetic, mnist" in err
 
 
 def test_check(avare_command: Any) -> None:
     code, out, _ = avare_command("reproduce", "check")
     assert code == 2 and "0 agree, 0 differ, 74 missing" in out
-    assert "What is missing is run by: avare reproduce all --runs 10 --out results\n" in out
+    assert "Run what is missing: avare reproduce all --runs 10 --out results\n" in out
     store = Store("results/runs")
     for record in as_published(2):
         store.put(record)
     code, out, _ = avare_command("reproduce", "check", "--runs", "2")
     assert code == 0 and "51 agree, 0 differ, 0 missing" in out and "NeurIPS 2020" in out
-    assert "What is missing" not in out
+    assert "Run what is missing" not in out
     for record in as_published(2, ["mnist"]):
         if record["spec"].get("sampler") == "Avare":
             trace = {**record["trace"], "regret": [0.0, 9e15]}
@@ -282,7 +365,7 @@ def test_check_changes_nothing_and_names_what_is_damaged(avare_command: Any) -> 
     first.write_bytes(first.read_bytes()[:-9])
     before = {path: path.read_bytes() for path in store.folder.iterdir()}
     code, _, err = avare_command("reproduce", "check", "mnist", "--runs", "1")
-    assert code == 2 and err.startswith(f"avare: {first.name}: not JSON: ") and err.endswith("; passed over\n")
+    assert code == 2 and err.startswith(f"avare: {first.name}: not JSON: ") and err.endswith("; skipped\n")
     found = json.loads(avare_command("reproduce", "check", "mnist", "--runs", "1", "--json")[1])
     assert [each["file"] for each in found["skipped"]] == [first.name] and found["missing"] > 0
     assert {path: path.read_bytes() for path in store.folder.iterdir()} == before
@@ -303,7 +386,7 @@ def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("gain", "verdict"), [(1.05, "no"), (1.5, "a little"), (4.0, "yes")])
 def test_the_words_of_a_diagnosis(gain: float, verdict: str) -> None:
-    found = diagnosis.Diagnosis("mine", "softmax", 10, 10, 4, [0, 5], [1.0, gain], [1.0, 0.9 * gain], gain, 2.0)
+    found = diagnosis.DataDiagnosis("mine", "softmax", 10, 10, 4, [0, 5], [1.0, gain], [1.0, 0.9 * gain], gain, 2.0)
     assert found.verdict == verdict and found.words.lower().startswith(verdict)
     assert f"{gain:.2f}" in found.words and found.as_dict()["verdict"] == verdict
 
@@ -311,7 +394,9 @@ def test_the_words_of_a_diagnosis(gain: float, verdict: str) -> None:
 def test_a_diagnosis_where_there_is_nothing_to_learn() -> None:
     from avare.experiments.data import Data
 
-    found = diagnosis.diagnose(Data("flat", np.ones((4, 1)), np.zeros(4), ""), "least_squares", batch_size=1, epochs=1)
+    found = diagnosis.diagnose_data(
+        Data("flat", np.ones((4, 1)), np.zeros(4), ""), "least_squares", batch_size=1, epochs=1
+    )
     assert found.gain_at_optimum == 1.0 and found.verdict == "no"
 
 
@@ -324,7 +409,7 @@ def test_datasets(avare_command: Any, cache: Path, tmp_path: Path, monkeypatch: 
     code, out, _ = avare_command("datasets", "list", "--data", "data", "--json")
     assert {"name": "mnist", "state": "here"} in json.loads(out)
     code, out, _ = avare_command("datasets", "where", "mnist")
-    assert code == 0 and "train-images-idx3-ubyte: not here; `avare datasets fetch` brings it" in out
+    assert code == 0 and "train-images-idx3-ubyte: not here; `avare datasets fetch` downloads it" in out
     code, out, _ = avare_command("datasets", "fetch", "mnist", "--data", "data", "--json")
     assert code == 0 and json.loads(out)["train-labels-idx1-ubyte"] == "data/train-labels-idx1-ubyte"
     assert avare_command("datasets", "fetch", "digits")[1] == "It has no files: it is built in.\n"
@@ -352,7 +437,7 @@ def test_report(avare_command: Any, report: Any, monkeypatch: pytest.MonkeyPatch
     assert avare_command("report", "nowhere") == (1, "", "avare: nowhere: there is no such folder\n")
     monkeypatch.setitem(sys.modules, "avare.report", None)
     code, _, err = avare_command("report", "results")
-    assert code == 1 and "no page was made, for avare.report is not installed" in err
+    assert code == 1 and "no page was made: avare.report is not installed" in err
 
 
 def test_a_report_is_written_beside_the_store_from_anywhere(
@@ -383,16 +468,16 @@ def test_help_and_version(avare_command: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["reproduce", "imagenet"], 1, "what = 'imagenet': must be one of synthetic, mnist"),
+        (["reproduce", "imagenet"], 1, "reproduce 'imagenet': must be one of synthetic, mnist"),
         (["reproduce", "--jobs", "0"], 2, "--jobs"),
         (["reproduce", "--steps", "up"], 2, "--steps"),
         (["reproduce", "synthetic", "--samplers", "Best"], 1, "--samplers Best: must be some of Avare"),
-        (["reproduce", "synthetic", "--samplers", ","], 1, "--samplers: names none"),
+        (["reproduce", "synthetic", "--samplers", ","], 1, "--samplers: there is no name"),
         (["compare"], 2, "DATA"),
         (["compare", "nothing"], 1, "nothing: neither a file nor one of cifar10, digits"),
         (["compare", "no/thing.csv", "--target", "y"], 1, "no/thing.csv: there is no such file"),
         (["compare", "digits", "--loss", "hinge"], 1, "--loss hinge: must be auto or one of softmax"),
-        (["compare", "digits", "--target", "y"], 1, "target = 'y': digits is a named set"),
+        (["compare", "digits", "--target", "y"], 1, "target = 'y': digits is a named dataset"),
         (["compare", "digits", "--l2", "-1"], 2, "--l2"),
         (["compare", "digits", "--no-replacement", "--batch-size", "5000"], 1, "batch_size = 5000"),
         (["compare", "digits", "--out", "file"], 1, "file/runs: cannot be used as a folder: Not a directory"),
@@ -411,19 +496,19 @@ def test_unexpected_errors_and_debug(avare_command: Any, monkeypatch: pytest.Mon
     def fail(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("avare.experiments.comparison.compare", fail)
+    monkeypatch.setattr("avare.cli.application.compare_samplers", fail)
     code, _, err = avare_command("compare", "digits")
     assert code == 1 and err == "avare: ZeroDivisionError: division by zero (--debug shows where)\n"
     with pytest.raises(ZeroDivisionError):
         main(["compare", "digits", "--debug"])
 
 
-def test_interrupts_and_damage_are_told(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupts_and_damage_are_mentioned(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     place = next(Path("results/runs").glob("*.json"))
     place.write_text("{")
     code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
-    assert code == 0 and f"avare: {place.name}.damaged: was damaged, is set aside, and was run again\n" in err
+    assert code == 0 and f"avare: {place.name}.damaged: was damaged, is renamed, and was run again\n" in err
 
     def interrupt(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
@@ -434,12 +519,12 @@ def test_interrupts_and_damage_are_told(avare_command: Any, monkeypatch: pytest.
         code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     (aside,) = (path.name for path in Path("results/runs").glob("*.damaged-*"))
     assert code == 130 and "avare: interrupted; 1 results are stored" in err
-    assert err.endswith(f"avare: {aside}: was damaged, is set aside, and will be run again\n")
+    assert err.endswith(f"avare: {aside}: was damaged, is renamed, and will be run again\n")
     avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
-    monkeypatch.setattr("avare.experiments.comparison.compare", interrupt)
+    monkeypatch.setattr("avare.cli.application.compare_samplers", interrupt)
     code, _, err = avare_command("compare", "digits")
     assert code == 130
-    assert err == "avare: interrupted; 2 results are stored, and the same command goes on from there\n"
+    assert err == "avare: interrupted; 2 results are stored, and the same command resumes\n"
 
 
 def test_without_what_it_needs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,9 +589,9 @@ def test_estimates_come_from_the_runs_most_alike() -> None:
     assert estimate.left({"a": first, "b": first, "c": second}, {"a": 4.0}) == 10.0
     assert estimate.left({"a": first, "b": first, "c": second}, {}) == 11.0
     assert estimate.left({"b": second}, {"b": 99.0}) == estimate.left({}, {}) == 0.0
-    assert (
-        describe(theory.spec) == "regret of sgd, seed 0" and describe(table_task(data).spec) == "optimum of synthetic"
-    )
+    describe = registry.get("paper").describe
+    assert describe(theory.spec) == "regret of sgd, seed 0"
+    assert describe(optimum_task(data).spec) == "optimum of synthetic"
 
 
 def sized(name: str, n: int, width: int, classes: int = 2, *, sparse: bool = False) -> Data:
@@ -541,7 +626,7 @@ def test_what_was_never_run_is_estimated_by_its_work() -> None:
 
 def test_the_time_left_of_tables_and_nets() -> None:
     estimate, data = Estimate(1), sized("mnist", 1000, 100, 10)
-    table = table_task(data)
+    table = optimum_task(data)
     estimate.learn(table, finished(table.spec, 3.0))
     assert estimate.of(table) == 3.0
     one, other, longer, mlp = (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from avare.datasets import DatasetError
-from avare.experiments.data import Loss, obtain
+from avare.experiments.data import obtain
 
 FILES = {
     "a.csv": lambda labels: "x,z,y\n" + "".join(f"{k % 7},{k % 5},{label}\n" for k, label in enumerate(labels)),
@@ -24,7 +24,7 @@ def put(folder: Path, name: str, labels: Any) -> dict[str, Any]:
 
 @files
 @pytest.mark.parametrize(("classes", "chosen"), [(2, "logistic"), (100, "softmax"), (101, "least_squares")])
-def test_the_loss_is_chosen_by_the_targets(tmp_path: Path, name: str, classes: int, chosen: Loss) -> None:
+def test_the_loss_is_chosen_by_the_targets(tmp_path: Path, name: str, classes: int, chosen: str) -> None:
     wanted = put(tmp_path, name, np.arange(300) % classes - 7)
     data, loss = obtain(**wanted)
     assert loss == chosen and data.y.dtype == (np.float64 if chosen == "least_squares" else np.int64)
@@ -38,13 +38,13 @@ def test_whole_numbers_are_classes_however_many_where_the_loss_says_so(tmp_path:
     wanted = put(tmp_path, name, np.arange(300) % 101 - 7)
     data, loss = obtain(**wanted, loss="softmax")
     assert loss == "softmax" and data.y.dtype == np.int64 and data.y.tolist() == [k % 101 - 7 for k in range(300)]
-    with pytest.raises(ValueError, match=r"loss = 'logistic': .* has 101 classes; take softmax"):
+    with pytest.raises(ValueError, match=r"loss = 'logistic': .* has 101 classes; use softmax"):
         obtain(**wanted, loss="logistic")
 
 
 @files
 @pytest.mark.parametrize("loss", ["softmax", "logistic", "smoothed_hinge"])
-def test_a_label_that_is_no_class_is_named_by_its_line(tmp_path: Path, name: str, loss: Loss) -> None:
+def test_a_label_that_is_no_class_is_named_by_its_line(tmp_path: Path, name: str, loss: str) -> None:
     wanted = put(tmp_path, name, [*(k % 2 for k in range(15)), 1.5, 1])
     with pytest.raises(DatasetError, match=rf"{name}, line 17: label = 1.5, must be an integer .*--loss least_squares"):
         obtain(**wanted, loss=loss)
@@ -53,7 +53,7 @@ def test_a_label_that_is_no_class_is_named_by_its_line(tmp_path: Path, name: str
 
 @files
 @pytest.mark.parametrize("loss", [None, "softmax", "logistic"])
-def test_one_class_is_too_few(tmp_path: Path, name: str, loss: Loss | None) -> None:
+def test_one_class_is_too_few(tmp_path: Path, name: str, loss: str | None) -> None:
     with pytest.raises(DatasetError, match=rf"{name} has one class only, 4: classification needs two or more"):
         obtain(**put(tmp_path, name, [4, 4]), loss=loss)
 

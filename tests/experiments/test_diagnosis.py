@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avare.experiments import diagnosis
-from avare.experiments.data import Data, Loss
-from avare.experiments.diagnosis import diagnose
+from avare.experiments.data import Data
+from avare.experiments.diagnosis import DataDiagnosis, diagnose_data
 
 
 @pytest.fixture
@@ -18,9 +18,9 @@ def missed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return [int(row) for row in np.setdiff1d(np.arange(1200), drawn)]
 
 
-def found(y: list[int], loss: Loss, seed: int = 3) -> diagnosis.Diagnosis:
+def found(y: list[int], loss: str, seed: int = 3) -> DataDiagnosis:
     X = np.random.default_rng(1).normal(size=(len(y), 2))
-    return diagnose(Data("rare", X, np.array(y), ""), loss, epochs=1, seed=seed)
+    return diagnose_data(Data("rare", X, np.array(y), ""), loss, epochs=1, seed=seed)
 
 
 def test_rare_classes_are_not_missed(missed: list[int]) -> None:
@@ -34,7 +34,7 @@ def test_rare_classes_are_not_missed(missed: list[int]) -> None:
 
 
 @pytest.mark.parametrize("loss", ["logistic", "smoothed_hinge", "softmax"])
-def test_two_classes_stay_two(missed: list[int], loss: Loss) -> None:
+def test_two_classes_stay_two(missed: list[int], loss: str) -> None:
     y = 1200 * [-1]
     y[missed[7]] = 1
     assert found(y, loss).rows == 1001

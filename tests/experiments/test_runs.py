@@ -9,19 +9,12 @@ import numpy as np
 import pytest
 
 import avare
-from avare.experiments import runs
+from avare.experiments import descent, runs
 from avare.experiments.data import Data, digest, obtain
-from avare.experiments.paper.plan import (
-    SETTINGS,
-    Extent,
-    descent_tasks,
-    draws_with_replacement,
-    exponent,
-    options_of,
-    parts_of,
-    table_task,
-    theory_tasks,
-)
+from avare.experiments.descent import draws_with_replacement, options_of
+from avare.experiments.facts import doubt_of_optimum
+from avare.experiments.paper.plan import SETTINGS, Extent, descent_tasks, optimum_task, parts_of, theory_tasks
+from avare.experiments.paper.theory import exponent
 from avare.experiments.runs import perform
 
 EPOCHS = 2 if numba.config.DISABLE_JIT else 5
@@ -122,11 +115,11 @@ def test_steps_do_not_overshoot_where_rows_have_much_in_common() -> None:
     X = 3.0 + generator.normal(size=(400, 4))
     y = X @ [1.0, -1.0, 0.5, 0.0] + generator.normal(size=400)
     known = spec(loss="least_squares", sampler="Uniform", steps="constant", batch_size=64)
-    problem = runs.problem_of(known, X, y)
-    caution = runs.caution_of(problem, X, 64)
+    problem = descent.problem_of(known, X, y)
+    caution = descent.caution_of(problem, X, 64)
     curvature = np.linalg.eigvalsh(X.T @ X).max() + 0.5
     assert caution == pytest.approx(64 * curvature / (2 * 400 * problem.smoothness.max()), rel=0.05)
-    assert runs.step_size_of({**known, "caution": caution}, problem)(1) * curvature == pytest.approx(1.0, rel=0.05)
+    assert descent.step_size_of({**known, "caution": caution}, problem)(1) * curvature == pytest.approx(1.0, rel=0.05)
     reckless, careful = (perform({**known, "caution": each}, X, y)["trace"]["objective"] for each in (1.0, caution))
     assert reckless[-1] is None or reckless[-1] > 10.0 * reckless[0]
     assert careful[-1] < 0.5 * careful[0]
@@ -137,16 +130,16 @@ def test_caution_needs_no_curvature_at_the_start(loss: str) -> None:
     generator = np.random.default_rng(6)
     X = 2.0 + generator.normal(size=(60, 3))
     y = np.where(X[:, 0] > 2.0, 5.0, -5.0)  # beyond where Huber's loss bends
-    problem = runs.problem_of({"loss": loss, "l2": 0.0}, X, y)
+    problem = descent.problem_of({"loss": loss, "l2": 0.0}, X, y)
     bend = {"smoothed_hinge": 1.0, "huber": 1.0, "logistic": 0.25, "softmax": 0.5}[loss]
     largest = bend * float(np.linalg.eigvalsh(X.T @ X).max())
     wanted = 32 * largest / (2 * 60 * float(problem.smoothness.max()))
-    assert runs.caution_of(problem, X, 32) == pytest.approx(wanted, rel=0.05) and wanted > 1.0
-    assert runs.caution_of(problem, 0.0 * X, 32) == 1.0
+    assert descent.caution_of(problem, X, 32) == pytest.approx(wanted, rel=0.05) and wanted > 1.0
+    assert descent.caution_of(problem, 0.0 * X, 32) == 1.0
 
 
 def test_facts_of_a_dataset(data: Data) -> None:
-    record = perform(table_task(data).spec, data.X, data.y)
+    record = perform(optimum_task(data).spec, data.X, data.y)
     problem = avare.problems.Logistic(data.X, data.y, l2=1.0)
     best = problem.minimize()
     allowed = record["facts"].pop("gradient_allowed")
@@ -164,20 +157,20 @@ def test_facts_of_a_dataset(data: Data) -> None:
     )
 
 
-def test_an_optimum_that_was_not_found_is_told(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = table_task(data).spec
+def test_an_optimum_that_was_not_found_is_mentioned(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = optimum_task(data).spec
     facts = perform(spec, data.X, data.y)["facts"]
-    assert runs.doubt_of_optimum(spec, facts) == ""
+    assert doubt_of_optimum(spec, facts) == ""
     monkeypatch.setattr("avare.problems.minimum._NEWTON_STEPS", 0)
     early = perform(spec, data.X, data.y)["facts"]
     left, missing = early["gradient_at_optimum"], early["optimum"] - facts["optimum"]
     assert left > early["gradient_allowed"] == facts["gradient_allowed"] and missing > 0.0
-    text = runs.doubt_of_optimum(spec, early)
-    assert text.startswith("The optimum of synthetic was not found to the tolerance asked for (its gradient is ")
+    text = doubt_of_optimum(spec, early)
+    assert text.startswith("The optimum of synthetic was not found to the requested tolerance (the norm of its ")
     assert f"suboptimalities are too small, by at most {left**2 / 2:.2g}, and" in text and missing <= left**2 / 2
-    assert "are too small, and the gain" in runs.doubt_of_optimum({**spec, "l2": 0.0}, early, "Mine")
+    assert "are too small, and the gain" in doubt_of_optimum({**spec, "l2": 0.0}, early, display=True)
     older = {name: value for name, value in early.items() if name != "gradient_allowed"}
-    assert runs.doubt_of_optimum(spec, older) == runs.doubt_of_optimum(spec, {}) == ""
+    assert doubt_of_optimum(spec, older) == doubt_of_optimum(spec, {}) == ""
 
 
 @pytest.mark.parametrize("method", ["sgd", "sgld"])
@@ -200,12 +193,12 @@ def test_the_regret_of_every_step(data: Data, method: str) -> None:
     x = after.x if method == "sgd" else after.draws[0, -1]
     second = avare.diagnostics.cost(problem.norms(x), sampler.probabilities()) - problem.norms(x).sum() ** 2
     assert regret[1] == pytest.approx(regret[0] + float(second))
-    assert np.isfinite(exponent(record))
+    assert np.isfinite(exponent(record["trace"]))
 
 
 def test_the_exponent_is_that_of_the_last_decade() -> None:
     def fitted(steps: Any, regret: Any) -> float:
-        return exponent({"trace": {"step": steps, "regret": regret}})
+        return exponent({"step": steps, "regret": regret})
 
     steps = np.logspace(0, 6, 61)
     assert fitted(steps, np.where(steps < 0.99e5, steps**2, 1e10 * (steps / 1e5) ** 0.5)) == pytest.approx(
@@ -224,7 +217,7 @@ def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
         reached.append(run)
         return run
 
-    monkeypatch.setattr(runs, "sgd", late)
+    monkeypatch.setattr(descent, "sgd", late)
     with pytest.raises(KeyboardInterrupt):
         perform(spec(), *tiny())
     assert not reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler

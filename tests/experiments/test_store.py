@@ -48,7 +48,7 @@ def test_the_key_depends_on_everything_and_on_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("kind", ["flipped", "cut", "empty", "text", "list", "other run", "no checksum", "not UTF-8"])
-def test_a_damaged_file_is_set_aside(tmp_path: Path, kind: str) -> None:
+def test_a_damaged_file_is_renamed(tmp_path: Path, kind: str) -> None:
     store = Store(tmp_path)
     store.put(RECORD)
     content = place(store).read_bytes()
@@ -91,7 +91,7 @@ def test_those_who_only_look_change_nothing(tmp_path: Path) -> None:
             canonical({**newer, "checksum": checksum_of(newer)}).encode(),
             "has format 2, and this version of avare reads 1",
         ),
-        (content.replace(b"1.25", b"1.26"), "damaged: the checksum is that of another content"),
+        (content.replace(b"1.25", b"1.26"), "damaged: the checksum does not match the contents"),
         (content[: len(content) // 2], "not JSON: "),
         (b"[" * 100_000, "not JSON: "),
         (b"[1, 2]", "not a record"),
@@ -134,7 +134,7 @@ def test_another_format_is_refused_and_not_set_aside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
-def test_a_full_disk_is_told_and_leaves_nothing_behind(
+def test_a_full_disk_is_an_error_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, number: int
 ) -> None:
     store = Store(tmp_path)
@@ -178,7 +178,7 @@ def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
         Store(tmp_path / "runs").claim(SPEC)
 
 
-def test_damage_that_cannot_be_set_aside_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_that_cannot_be_renamed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     store.put(RECORD)
     place(store).write_text("{}")
@@ -187,7 +187,7 @@ def test_damage_that_cannot_be_set_aside_is_told(tmp_path: Path, monkeypatch: py
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(StoreError, match="is damaged, and cannot be set aside: Read-only"):
+    with pytest.raises(StoreError, match="is damaged, and cannot be renamed: Read-only"):
         store.get(SPEC)
 
     def gone(*arguments: Any) -> None:
@@ -226,8 +226,8 @@ def test_a_claim_is_of_one_only(tmp_path: Path) -> None:
     assert second is not None
     claim.release()
     claim.release()  # once more does nothing
-    with second:
-        again = other.claim(SPEC)
+    again = other.claim(SPEC)
+    second.release()
     assert again is not None and store.claim(SPEC) is None
     assert f"process {os.getpid()} since" in (tmp_path / f"{key_of(SPEC)}.claim").read_text()
     again.release()

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from avare.experiments.base import RUNS
 from avare.experiments.paper.checking import Row, check
-from avare.experiments.paper.plan import L2, RUNS, SETTINGS
+from avare.experiments.paper.plan import L2, SETTINGS
 
 PAPER = Path(__file__).parents[2] / "benchmarks" / "results" / "paper"
 KEYS = ("dataset", "steps", "sampler", "measure")

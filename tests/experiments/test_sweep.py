@@ -10,21 +10,27 @@ import pytest
 
 from avare.experiments import Store, StoreError
 from avare.experiments import sweep as module
-from avare.experiments.comparison import compare, known, summary
+from avare.experiments.base import Stage, Stages, Task
+from avare.experiments.comparison import compare
+from avare.experiments.convergence import final_rows
 from avare.experiments.data import Data, obtain
-from avare.experiments.paper.plan import Extent, exponent, reproduce
+from avare.experiments.paper.plan import Extent, reproduce
+from avare.experiments.paper.theory import exponent
 from avare.experiments.runs import perform
 from avare.experiments.store import Claim, Record, key_of
-from avare.experiments.sweep import Task, Watch, sweep
+from avare.experiments.sweep import Watch, execute, sweep
 
 EXTENT = Extent(runs=2, epochs=2, samplers=("Uniform", "Avare"), theory_steps=30)
 
 
 class Notes(Watch):
-    """Keeps what it is told."""
+    """Keeps what it receives."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
     def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
         self.said.append(f"begin {len(tasks)} {len(stored)}")
@@ -84,7 +90,7 @@ def test_what_is_stored_is_not_run_again(tmp_path: Path) -> None:
     reproduce(["synthetic"], store, extent=larger, watch=notes)
     assert notes.count("started") == 4  # the third seed only
     assert [path.suffix for path in tmp_path.iterdir() if path.suffix not in (".json", ".damaged")] == []
-    assert all(0.0 < exponent(record) < 2.0 for record in first[-4:])
+    assert all(0.0 < exponent(record["trace"]) < 2.0 for record in first[-4:])
 
 
 def test_side_by_side_as_one_by_one(tmp_path: Path) -> None:
@@ -173,7 +179,7 @@ def test_a_run_that_fails_ends_the_sweep_and_loses_nothing(tmp_path: Path, data:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_store_that_fails_is_told(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
+def test_a_failing_store_ends_the_sweep(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
     store, tasks, claims = Store(tmp_path), tasks_of(data, 4), []
     real = store.claim
 
@@ -218,7 +224,7 @@ def test_an_interrupted_run_is_not_stored(tmp_path: Path, data: Data, monkeypatc
 def test_a_dask_scheduler_that_is_not_there(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(module, "_CONNECTING", "200ms")
-    with pytest.raises(ConnectionError, match=r"dask = 'tcp://127\.0\.0\.1:9': no scheduler answers there"):
+    with pytest.raises(ConnectionError, match=r"dask = 'tcp://127\.0\.0\.1:9': no scheduler answers"):
         sweep(tasks_of(data, 1), Store(tmp_path), dask="tcp://127.0.0.1:9")
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     with pytest.raises(ImportError, match=r"needs distributed: pip install 'avare\[dask\]'"):
@@ -243,25 +249,43 @@ def test_comparisons(tmp_path: Path) -> None:
     assert facts["facts"]["n"] == 1797 and len(runs) == 8
     assert [run["spec"]["replacement"] for run in runs[:4]] == [False, False, True, False]
     assert runs[0]["spec"]["options"]["p_min"] == pytest.approx(1 / (5 * 1797))
-    rows = {row["sampler"]: row for row in summary([facts, *runs])}
+    rows = {row["sampler"]: row for row in final_rows([facts, *runs])}
     assert list(rows) == ["Avare", "Stratified", "Mabs", "Uniform"]
     ends = [run["trace"]["suboptimality"][-1] for run in runs if run["spec"]["sampler"] == "Uniform"]
     assert rows["Uniform"]["suboptimality"] == pytest.approx(sum(ends) / 2)
     assert rows["Uniform"]["epochs_to_uniform"] == 2 and rows["Avare"]["runs"] == 2
     with pytest.raises(ValueError, match="batch_size = 2000: must be at most n = 1797 without replacement"):
         compare(data, loss, store, batch_size=2000, replacement=False)
-    alone = summary([run for run in runs if run["spec"]["sampler"] == "Avare"])
+    alone = final_rows([run for run in runs if run["spec"]["sampler"] == "Avare"])
     assert alone[0]["epochs_to_uniform"] is None
     diverged = [{**run, "status": "diverged"} if run["spec"]["sampler"] == "Avare" else run for run in runs]
-    (row,) = [row for row in summary(diverged) if row["sampler"] == "Avare"]
+    (row,) = [row for row in final_rows(diverged) if row["sampler"] == "Avare"]
     assert row["diverged"] == 2 and row["suboptimality"] is None and row["epochs_to_uniform"] is None
     behind = [
         {**run, "trace": {**run["trace"], "suboptimality": [1e9] * 3}} if run["spec"]["sampler"] == "Avare" else run
         for run in runs
     ]
-    (row,) = [row for row in summary(behind) if row["sampler"] == "Avare"]
+    (row,) = [row for row in final_rows(behind) if row["sampler"] == "Avare"]
     assert row["epochs_to_uniform"] is None
-    assert known(" OSMD ") == "Osmd" and known("Other") == "Other"
+
+
+def test_a_stage_depends_on_the_records_of_the_one_before(tmp_path: Path, data: Data) -> None:
+    seen: list[list[Record]] = []
+
+    def stages() -> Stages:
+        seen.append((yield Stage("first", tasks_of(data, 1), note="a note")))
+        seen.append((yield Stage("second", tasks_of(data, 2))))
+
+    def nothing() -> Stages:
+        yield from ()
+
+    notes = Notes()
+    records = execute(stages(), Store(tmp_path), watch=notes)
+    assert [len(each) for each in seen] == [1, 2] and records == [*seen[0], *seen[1]]
+    assert notes.said[:2] == ["a note", "begin 1 0"] and "begin 2 1" in notes.said
+    assert execute(nothing(), Store(tmp_path)) == []
+    begun = stages()
+    assert len(execute(begun, Store(tmp_path), first=next(begun))) == 3
 
 
 def test_a_worker_follows_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 import stored_runs
-from avare.experiments import published
-from avare.report import page
-from avare.report.results import gather
+from avare.report.writing import gather, page_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -66,7 +64,7 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of a store with everything in it, also names that want to be more than names."""
+    """The page of a store with everything in it, also names that look like code."""
     folder = tmp_path_factory.mktemp("report")
     store = stored_runs.full_store(folder / "store", others=("Optimal", "Novel"))
     extra = [stored_runs.run(HOSTILE, name, experiment="compare", epochs=3) for name in ("Avare", HOSTILE)]
@@ -74,7 +72,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     extra[0]["trace"]["suboptimality"] = [None] * 4
     stored_runs.put(store, extra)
     index = folder / "index.html"
-    index.write_text(page.render(gather(store, runs=3), published()), encoding="utf-8")
+    index.write_text(page_of(gather(store, runs=3)), encoding="utf-8")
     return index.as_uri()
 
 
@@ -172,6 +170,23 @@ def test_each_tab_names_its_panel(seen: Visit) -> None:
         assert panel.get_attribute("aria-labelledby") == tab.get_attribute("id")
 
 
+def test_guides_have_no_band_and_can_be_switched_off(seen: Visit) -> None:
+    seen.choose("Theory")
+    (chart,) = seen.charts().values()
+    assert chart["lines"] == ["SGD, slope 0.60", "T^(2/3)", "SGLD, slope 0.75", "T^(5/6)"] and chart["bands"] == 2
+    seen.tab.locator("[role=tabpanel]:visible").get_by_label("T^(2/3)").uncheck()
+    (chart,) = seen.charts().values()
+    assert chart["lines"] == ["SGD, slope 0.60", "SGLD, slope 0.75", "T^(5/6)"]
+    seen.tab.locator("[role=tabpanel]:visible").get_by_role("button", name="All").click()
+
+
+def test_every_marker_is_one_of_plotlys(seen: Visit) -> None:
+    symbols = seen.tab.evaluate("Plotly.PlotSchema.get().traces.scatter.attributes.marker.symbol.values")
+    lines = "[...document.querySelectorAll('.chart')].flatMap((chart) => chart.data || [])"
+    used = seen.tab.evaluate(f"{lines}.map((line) => line.marker?.symbol)")
+    assert {symbol for symbol in used if symbol is not None} <= set(symbols) and "circle" in used
+
+
 def test_an_address_opens_its_tab(browser: Any, address: str) -> None:
     seen = visit(browser, f"{address}#how-it-was-run")
     assert seen.open_tabs() == ["How it was run"]
@@ -210,11 +225,11 @@ def test_axes_are_switched_between_log_and_linear(seen: Visit) -> None:
 
 def test_what_a_log_axis_cannot_show_is_left_out(seen: Visit) -> None:
     seen.choose(HOSTILE)
-    charts = seen.charts()
-    assert charts["group-5-0-relative_error"]["least"] > 1e-3  # neither zero, nor negative, nor rounding
-    assert charts["group-5-0-suboptimality"]["lines"] == ["Avare", HOSTILE]
+    suboptimality, _, error = seen.charts().values()
+    assert error["least"] > 1e-3  # neither zero, nor negative, nor a rounding error
+    assert suboptimality["lines"] == ["Avare", HOSTILE]
     seen.tab.locator("[role=tabpanel]:visible").get_by_label("Linear").check()
-    assert seen.charts()["group-5-0-relative_error"]["least"] == -1.0
+    assert list(seen.charts().values())[2]["least"] == -1.0
 
 
 def test_it_fits_a_phone(browser: Any, address: str) -> None:
@@ -233,13 +248,13 @@ def test_it_follows_the_dark_mode(browser: Any, address: str) -> None:
 
     def colours() -> tuple[str, str]:
         background = seen.tab.evaluate("getComputedStyle(document.body).backgroundColor")
-        return background, seen.charts()["group-0-0-regret"]["colours"]["Uniform"]
+        return background, next(iter(seen.charts().values()))["colours"]["Uniform"]
 
     assert colours() == ("rgb(255, 255, 255)", "#1c2024")
     seen.tab.emulate_media(color_scheme="dark")
     seen.tab.locator("[data-drawn=dark]").wait_for()
     assert colours() == ("rgb(20, 23, 27)", "#e6e8eb")
-    assert seen.charts()["group-0-0-regret"]["colours"]["Avare"] == "#0072B2"
+    assert next(iter(seen.charts().values()))["colours"]["Avare"] == "#0072B2"
     assert seen.complaints == []
     seen.tab.close()
 

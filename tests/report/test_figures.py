@@ -3,21 +3,31 @@
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 
 import stored_runs
-from avare.report import figures
-from avare.report.results import gather
+from avare.experiments.content import Figure
+from avare.plotting import RC_PARAMS, Chart, Curve, styles_of
+from avare.report.charts import lay_out, render
+from avare.report.writing import gather
 from stored_runs import put, run
 
 
 def drawn(folder: Path, records: list[dict[str, Any]]) -> dict[str, Any]:
     """Each figure by its name, laid out, and not written."""
-    found = dict(figures._figures(gather(put(folder, records))))
+    contents = gather(put(folder, records))
+    styles = styles_of(contents.charts)
+    figures = {name: figure for summary in contents.summaries.values() for name, figure in summary.figures.items()}
+    found = {name: lay_out(figure, styles) for name, figure in figures.items()}
     for figure in found.values():
         figure.draw_without_rendering()
     return found
+
+
+def labels(figure: Any) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
 def test_one_row_a_dataset_and_one_column_a_measure(tmp_path: Path) -> None:
@@ -32,13 +42,14 @@ def test_one_row_a_dataset_and_one_column_a_measure(tmp_path: Path) -> None:
     found = drawn(tmp_path, records)
     assert list(found) == [
         "reproduce-decreasing",
-        "reproduce-synthetic-decreasing",
         "reproduce-constant",
+        "reproduce-synthetic-decreasing",
         "compare-decreasing",
     ]
     axes = found["reproduce-decreasing"].axes
     assert len(axes) == 6 and len(found["reproduce-constant"].axes) == 3
-    assert [axis.get_title() for axis in axes[:3]] == [title for title, _ in figures.AXES.values()]
+    titles = ["Suboptimality  f(x) − f*", "Dynamic regret", "Relative error"]
+    assert [axis.get_title() for axis in axes] == [*titles, "", "", ""]
     assert [axis.get_yscale() for axis in axes] == ["log", "linear", "log"] * 2
     assert [axes[0].get_ylabel(), axes[3].get_ylabel()] == ["MNIST", "IJCNN1"]
     assert axes[5].get_xlabel() == "Epochs (data passes)" and axes[0].get_xlabel() == ""
@@ -107,28 +118,63 @@ def test_theory_shows_slopes_and_bounds(tmp_path: Path) -> None:
     nothing = stored_runs.record(
         {"experiment": "theory", "method": "none", "seed": 0}, trace={"step": [1, 10], "regret": [0.0, 0.0]}
     )
-    (axis,) = drawn(tmp_path, [*records, other, nothing])["theory"].axes
+    figure = drawn(tmp_path, [*records, other, nothing])["theory"]
+    (axis,) = figure.axes
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
-    labels = [text.get_text() for text in axis.get_legend().get_texts()]
-    assert labels == ["OTHER", "SGD, slope 0.60", "SGLD, slope 0.75"]
-    assert [text.get_text() for text in axis.texts] == ["$T^{2/3}$", "$T^{5/6}$"]
-    sgd = next(line for line in axis.lines if line.get_linestyle() == "--")
+    assert labels(figure) == ["OTHER", "SGD, slope 0.60", "T^(2/3)", "SGLD, slope 0.75", "T^(5/6)"]
+    sgd = next(line for line in axis.lines if line.get_label() == "T^(2/3)")
+    assert sgd.get_linestyle() == "--" and sgd.get_marker() == ""
     x, y = (np.log(values) for values in sgd.get_data())
     assert (y[-1] - y[0]) / (x[-1] - x[0]) == pytest.approx(2 / 3)
+    assert x[0] == pytest.approx(np.log(1e6) - np.log(100.0), abs=0.2)  # over the last two decades
+    values = next(line for line in axis.lines if line.get_label() == "SGD, slope 0.60").get_data()
+    start = np.interp(x[0], np.log(values[0]), np.log(values[1]))
+    assert y[0] == pytest.approx(start + np.log(1.5))  # a little above
 
 
 def test_theory_without_growth_is_an_empty_figure(tmp_path: Path) -> None:
     nothing = stored_runs.record(
         {"experiment": "theory", "method": "sgd", "seed": 0}, trace={"step": [1, 10], "regret": [0.0, 0.0]}
     )
-    (axis,) = drawn(tmp_path, [nothing])["theory"].axes
-    assert axis.get_legend() is None and not axis.lines
+    figure = drawn(tmp_path, [nothing])["theory"]
+    assert labels(figure) == [] and not figure.axes[0].lines
+    assert [text.get_text() for text in figure.axes[0].texts] == ["no values"]
 
 
 def test_the_same_store_gives_the_same_files(tmp_path: Path) -> None:
-    results = gather(put(tmp_path / "store", [run(epochs=3)]))
-    first, second = (figures.draw(results, tmp_path / name) for name in ("one", "two"))
-    assert [path.name for path in first] == ["reproduce-decreasing.png", "reproduce-decreasing.svg"]
-    for one, two in zip(first, second, strict=True):
-        assert one.read_bytes() == two.read_bytes()
-    assert first[0].read_bytes().startswith(b"\x89PNG") and b"<svg" in first[1].read_bytes()
+    contents = gather(put(tmp_path / "store", [run(epochs=3)]))
+    (figure,) = contents.summaries["paper"].figures.values()
+    first, second = (render(figure, styles_of(contents.charts)) for _ in range(2))
+    assert first == second and list(first) == ["png", "svg"]
+    assert first["png"].startswith(b"\x89PNG") and b"<svg" in first["svg"]
+
+
+def test_more_can_be_drawn_and_gets_its_place_in_the_legend() -> None:
+    x = np.arange(3.0)
+    level = Curve("", x, np.full(3, 2.0), style=styles_of([Chart("", "", (Curve("a", x, x),))])["a"], guide=True)
+
+    def dots(axis: Any) -> None:
+        axis.plot([1.0], [2.0], "o", label="dots")
+
+    top = Chart("Left", "x", (Curve("a", x, x), level), y_title="top", draw=dots)
+    only = Chart("Left", "other x", y_title="bottom", draw=dots)
+    right = Chart("Right", "x", (Curve("b", x, x),), y_title="top")
+    charts = ((top, right), (only, Chart("Right", "other x", (Curve("a", x, x),), y_title="bottom")))
+    figure = lay_out(Figure("All", charts), styles_of(chart for row in charts for chart in row))
+    figure.draw_without_rendering()
+    assert labels(figure) == ["a", "dots", "b"] and figure.get_suptitle() == "All"
+    assert [axis.get_title() for axis in figure.axes] == ["Left", "Right", "", ""]
+    assert [axis.get_ylabel() for axis in figure.axes] == ["top", "", "bottom", ""]
+    assert [axis.get_xlabel() for axis in figure.axes] == ["x", "x", "other x", "other x"]
+    assert not figure.axes[2].texts
+
+
+def test_a_long_legend_is_within_the_figure() -> None:
+    curves = tuple(Curve(f"a sampler with a long name {number}", np.arange(2.0), np.ones(2)) for number in range(9))
+    chart = Chart("Long", "x", curves)
+    with matplotlib.rc_context(RC_PARAMS):
+        figure = lay_out(Figure("", ((chart,),)), styles_of([chart]))
+        figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.get_figwidth() * figure.dpi

@@ -18,11 +18,11 @@ from plotly import offline
 import avare.report
 import stored_runs
 from avare.cli import main
-from avare.experiments import published
-from avare.experiments.store import key_of
-from avare.report import ReportError, charts, page
-from avare.report.results import gather
-from avare.report.styles import PLOTLY_MARKERS
+from avare.experiments.content import Table
+from avare.experiments.store import Skipped, key_of
+from avare.plotting import assign
+from avare.report import ReportError, charts
+from avare.report.writing import Contents, gather, page_of
 from stored_runs import put, run
 
 
@@ -113,11 +113,10 @@ def test_facts_of_ones_own_data_are_not_checked(tmp_path: Path) -> None:
 
 def test_runs_that_all_diverged_are_in_the_check(tmp_path: Path) -> None:
     astray = {**run(), "status": "diverged"}
-    results = gather(put(tmp_path, [astray, run("digits", experiment="compare")]))
-    assert {row.dataset for row in results.checks} == {"mnist"} and [group.dataset for group in results.groups] == [
-        "digits"
-    ]
-    assert "0 of 10 runs; 1 diverged" in {row.note for row in results.checks}
+    contents = gather(put(tmp_path, [astray, run("digits", experiment="compare")]))
+    assert {row["dataset"] for row in contents.summaries["paper"].numbers["check"]} == {"mnist"}
+    assert [panel.title for panel in contents.summaries["compare"].panels] == ["Digits"]
+    assert contents.summaries["paper"].panels == ()
 
 
 def test_an_empty_store_writes_nothing(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def html_of(text: str) -> str:
 
 
 def rendered(folder: Path, runs: int = 10) -> str:
-    return html_of(page.render(gather(folder, runs), published()))
+    return html_of(page_of(gather(folder, runs)))
 
 
 def test_damaged_records_are_mentioned_on_the_page(tmp_path: Path) -> None:
@@ -148,11 +147,11 @@ def test_damaged_records_are_mentioned_on_the_page(tmp_path: Path) -> None:
 def test_an_optimum_that_was_not_found_is_mentioned_on_the_page(tmp_path: Path) -> None:
     found = stored_runs.facts("mnist", gradient_at_optimum=1e-6, gradient_allowed=1e-6)
     older = stored_runs.facts("ijcnn1", gradient_at_optimum=9.0)  # which does not say what was asked for
-    assert "not found to the tolerance" not in rendered(put(tmp_path / "found", [found, older]))
+    assert "not found to the requested tolerance" not in rendered(put(tmp_path / "found", [found, older]))
     early = stored_runs.facts("mnist", gradient_at_optimum=2e-3, gradient_allowed=1e-6)
     store = put(tmp_path / "early", [early, older])
-    words = "The optimum of MNIST was not found to the tolerance asked for (its gradient is 0.002 long, not 1e-06): "
-    words += "suboptimalities are too small, by at most 2e-06, and the gain at the optimum is approximate."
+    words = "The optimum of MNIST was not found to the requested tolerance (the norm of its gradient is 0.002, not "
+    words += "1e-06): suboptimalities are too small, by at most 2e-06, and the gain at the optimum is approximate."
     assert rendered(store).count(f'<div class="notice" role="note">{words}</div>') == 1
     (store / "broken.json").write_text("{")
     assert words in rendered(store) and "1 file of the store is left out" in rendered(store)
@@ -160,7 +159,7 @@ def test_an_optimum_that_was_not_found_is_mentioned_on_the_page(tmp_path: Path) 
     assert numbers["doubts"] == [words]
 
 
-def test_files_passed_over_are_named_and_left_as_they_are(tmp_path: Path) -> None:
+def test_skipped_files_are_named_and_left_as_they_are(tmp_path: Path) -> None:
     diverged = {**run(seed=2, epochs=2), "status": "diverged"}
     store = put(tmp_path / "store", [run(epochs=2), run(seed=1, epochs=2), diverged])
     damaged = store / f"{key_of(run(seed=1, epochs=2)['spec'])}.json"
@@ -169,8 +168,8 @@ def test_files_passed_over_are_named_and_left_as_they_are(tmp_path: Path) -> Non
     said: list[str] = []
     index = avare.report.write(store, tmp_path / "out", say=said.append)
     names = [damaged.name, f"{key_of(diverged['spec'])}.json"]
-    reasons = ["damaged: the checksum is that of another content", "status = 'diverged': the run has not finished"]
-    assert said == [f"{name}: {reason}; passed over" for name, reason in zip(names, reasons, strict=True)]
+    reasons = ["damaged: the checksum does not match the contents", "status = 'diverged': the run has not finished"]
+    assert said == [f"{name}: {reason}; skipped" for name, reason in zip(names, reasons, strict=True)]
     numbers = json.loads((index.parent / "numbers.json").read_text())
     assert [each["file"] for each in numbers["skipped"]] == names
     assert numbers["groups"][0]["series"][0]["seeds"] == [0]  # neither is plotted
@@ -189,16 +188,32 @@ def test_the_page_and_the_command_have_the_same_check(tmp_path: Path, capsys: py
         rows = json.loads(capsys.readouterr().out)["rows"]
         assert main(["report", str(tmp_path / "results"), *more]) == 0
         captured = capsys.readouterr()
-        assert (
-            captured.err == f"avare: {first.name}: not JSON: Expecting value: line 1 column 1 (char 0); passed over\n"
-        )
+        assert captured.err == f"avare: {first.name}: not JSON: Expecting value: line 1 column 1 (char 0); skipped\n"
         numbers = json.loads((tmp_path / "results" / "report" / "numbers.json").read_text())
         order = ["mnist", "ijcnn1", "cifar10", "synthetic"]  # in which the page has them
         assert numbers["check"] == sorted(rows, key=lambda row: order.index(row["dataset"]))
-        for group in gather(store, 3 if more else 10).of("reproduce"):
-            assert [row.as_dict() for row in group.checks] == [
-                row for row in rows if row["dataset"] == group.dataset and row["steps"] in group.rules
+        tables = tables_against_the_paper(gather(store, 3 if more else 10))
+        assert len(tables) == 4
+        for title, verdicts in tables.items():
+            dataset = title.lower()
+            rules = {row["steps"] for row in rows if row["dataset"] == dataset} - {""}
+            of_rules = ["decreasing"] if dataset == "synthetic" else sorted(rules, reverse=True)
+            assert verdicts == [
+                (row["verdict"], row["ours"]) for row in rows if row["dataset"] == dataset and row["steps"] in of_rules
             ]
+
+
+def tables_against_the_paper(contents: Contents) -> dict[str, list[tuple[Any, Any]]]:
+    """By the title of each tab: verdicts and our numbers of its own check."""
+    found: dict[str, list[tuple[Any, Any]]] = {}
+    for panel in contents.summaries["paper"].panels:
+        for section in panel.sections:
+            if section.heading == "Against the paper":
+                table = section.parts[1]
+                assert isinstance(table, Table)
+                names = [column.name for column in table.columns]
+                found[panel.title] = [(row[names.index("verdict")], row[names.index("ours")]) for row in table.rows]
+    return found
 
 
 def test_the_page_says_what_there_is(tmp_path: Path) -> None:
@@ -206,14 +221,13 @@ def test_the_page_says_what_there_is(tmp_path: Path) -> None:
     text = rendered(store, runs=3)
     for word in ("MNIST", "IJCNN1", "CIFAR10", "Synthetic", "Digits", "Theory", "Against the paper", "How it was run"):
         assert f">{word}</button>" in text
-    assert "93 runs of 5 samplers on 5 datasets, 2026-11-16." in text
+    words = "paper: 84 runs of 4 samplers on 4 datasets; compare: 9 runs of 3 samplers on 1 dataset, 2026-11-16."
+    assert words in text
     # The stored runs with constant steps end like those with decreasing steps: the paper's IJCNN1 does not.
     assert "49 of the 51 statements that are judged agree.</p>" in text
-    wrong = {
-        (row.dataset, row.steps, row.sampler, row.measure)
-        for row in gather(store, 3).checks
-        if row.verdict == "differs"
-    }
+    checks = gather(store, 3).summaries["paper"].numbers["check"]
+    keys = ("dataset", "steps", "sampler", "measure")
+    wrong = {tuple(row[key] for key in keys) for row in checks if row["verdict"] == "differs"}
     assert wrong == {("ijcnn1", "constant", "Avare", "relative_error"), ("ijcnn1", "constant", "Avare", "regret")}
     assert "numpy 2.4.6" in text and "Some Processor, 2 cores" in text
     assert "left out" not in text and "Not in this store" not in text
@@ -235,26 +249,102 @@ def test_the_page_says_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_long_runs_are_thinned_on_the_page(tmp_path: Path) -> None:
-    text = page.render(gather(put(tmp_path, [run(epochs=3000)])), published())
+    text = page_of(gather(put(tmp_path, [run(epochs=3000)])))
     data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)[0])
-    x = data["charts"]["group-0-0-regret"]["series"][0]["x"]
+    x = data["charts"]["chart-0-0-1"]["series"][0]["x"]
     assert len(x) == 400 and x[0] == 0 and x[-1] == 3000
 
 
 def test_the_page_names_no_host_outside_of_plotly(tmp_path: Path) -> None:
-    text = page.render(gather(put(tmp_path, [run(epochs=2)])), published())
+    text = page_of(gather(put(tmp_path, [run(epochs=2)])))
     own = text.replace(offline.get_plotlyjs(), "")
     assert len(own) < 100_000
     assert not re.findall(r"https?://", own) and "default-src 'none'" in own
 
 
 def test_every_marker_has_an_outline() -> None:
-    for marker in PLOTLY_MARKERS:
-        corners = charts.outline(marker)
-        assert len(corners) >= 3 and max(abs(x) for x, _ in corners) <= 5.0
+    for style in assign(f"new{number}" for number in range(40)).values():
+        corners = charts.outline(style.marker)
+        assert len(corners) >= 3 and 2.0 < max(abs(y) for _, y in corners) <= 6.0
+    assert min(charts.outline("^"), key=lambda corner: corner[1])[0] == 0.0  # which points up
 
 
 def test_import_needs_no_extra() -> None:
     program = "import sys, avare.report; print(' '.join(sys.modules))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"matplotlib", "plotly"} & {name.split(".")[0] for name in found.stdout.split()}
+
+
+# --- what is read ---------------------------------------------------------------------------
+
+
+def test_what_is_damaged_is_named(tmp_path: Path) -> None:
+    store = put(tmp_path, [run()])
+    (path,) = store.glob("*.json")
+    (store / "half.json").write_bytes(path.read_bytes()[:500])
+    (store / "noise.json").write_bytes(b"\xff\xfe\x00")
+    (store / "folder.json").mkdir()
+    (store / "notes.txt").write_text("not a record")
+    contents = gather(store)
+    assert len(contents.shown) == 1
+    assert [each.name for each in contents.skipped] == ["folder.json", "half.json", "noise.json"]
+    assert "cannot be read" in contents.skipped[0].reason and "not JSON" in contents.skipped[1].reason
+
+
+def test_a_number_that_has_changed_is_noticed_and_the_file_left_alone(tmp_path: Path) -> None:
+    store = put(tmp_path, [run(), run(seed=1)])
+    first, second = sorted(store.iterdir())
+    first.write_bytes(first.read_bytes().replace(b"12345.6", b"12345.7"))
+    before = {path: path.read_bytes() for path in (first, second)}
+    contents = gather(store)
+    assert [result.stored["key"] for result in contents.shown] == [second.stem]
+    assert contents.skipped == (Skipped(first.name, "damaged: the checksum does not match the contents"),)
+    assert {path: path.read_bytes() for path in store.iterdir()} == before
+
+
+def test_sound_records_that_lack_something_are_named(tmp_path: Path) -> None:
+    lacking = run(seed=1)
+    lacking["trace"]["regret"] = []
+    unknown = {**run(seed=2), "spec": {**run(seed=2)["spec"], "experiment": "other"}}
+    bad = {"spec": {"experiment": ["x"]}}
+    store = put(tmp_path, [run(), lacking, unknown, bad])
+    (tmp_path / "0.json").touch()
+    contents = gather(store)
+    reasons = {each.name: each.reason for each in contents.skipped}
+    assert len(contents.shown) == 1 and len(reasons) == 4
+    assert reasons[f"{key_of(lacking['spec'])}.json"] == "trace lacks 'regret'"
+    words = "must be one of reproduce, theory, table, compare, nets"
+    assert reasons[f"{key_of(unknown['spec'])}.json"] == f"spec['experiment'] = 'other': {words}"
+    assert reasons[f"{key_of(bad['spec'])}.json"] == f"spec['experiment'] = ['x']: {words}"
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"store = '.*nowhere': there is no such folder"):
+        gather(tmp_path / "nowhere")
+
+
+def test_an_empty_store_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"store = .*: holds no record of a finished run$"):
+        gather(tmp_path)
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(ValueError, match=r"holds no record of a finished run; skipped: bad.json \(not JSON"):
+        gather(tmp_path)
+
+
+def test_machines_and_dates(tmp_path: Path) -> None:
+    records = [run(seed=0), run(seed=1), run(seed=2)]
+    records[1]["where"] = {**stored_runs.WHERE, "processor": "Another", "date": "2026-11-18T00:00:00"}
+    index = avare.report.write(put(tmp_path / "store", records), tmp_path / "out")
+    numbers = json.loads((index.parent / "numbers.json").read_text())
+    assert [(place["records"], place["processor"]) for place in numbers["where"]] == [
+        (2, "Some Processor, 2 cores"),
+        (1, "Another"),
+    ]
+    assert "3 runs of 1 sampler on 1 dataset, 2026-11-16 to 2026-11-18." in html_of(index.read_text())
+
+
+def test_tabs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    records = [run("mnist", experiment="compare"), run("mnist"), stored_runs.theory("sgd")]
+    text = rendered(put(tmp_path, records))
+    names = re.findall(r'data-name="[^"]*">([^<]*)</button>', text)
+    assert names == ["MNIST", "Theory", "MNIST (compare)", "Against the paper", "How it was run"]

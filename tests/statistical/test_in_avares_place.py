@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from avare.experiments.data import obtain
-from avare.experiments.paper.plan import options_of
-from avare.experiments.runs import descent_spec, perform
+from avare.experiments.descent import descent_spec
+from avare.experiments.runs import perform
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="too many steps for interpreted code")
 DATA = os.environ.get("AVARE_DATA")
@@ -23,20 +23,9 @@ def relative_error(sampler: str, name: str, steps: Rule, seeds: range) -> float:
     data, loss = obtain(name, folder=DATA or None)
     found = []
     for seed in seeds:
+        size = 1 if name == "synthetic" else 128
         spec = descent_spec(
-            "reproduce",
-            dataset=name,
-            data_digest=data.digest,
-            loss=loss,
-            steps=steps,
-            sampler=sampler,
-            options=options_of(sampler, steps, len(data), EPOCHS, None),
-            seed=seed,
-            epochs=EPOCHS,
-            batch_size=1 if name == "synthetic" else 128,
-            replacement=True,
-            l2=1.0,
-            caution=1.0,
+            "reproduce", data, loss, sampler, steps=steps, seed=seed, epochs=EPOCHS, batch_size=size, l2=1.0
         )
         found.append(np.mean(perform(spec, data.X, data.y)["trace"]["relative_error"][-LAST:]))
     return float(np.mean(found))

@@ -1,6 +1,8 @@
 """Records of runs that never were, as a store keeps them."""
 
+import csv
 import hashlib
+import io
 import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +12,12 @@ from typing import Any
 import numpy as np
 
 from avare.experiments import Store, published
-from avare.experiments.paper.plan import RULES, SETTINGS
+from avare.experiments.content import Table
+from avare.experiments.descent import RULES
+from avare.experiments.paper.plan import SETTINGS
+from avare.experiments.records import Result
+from avare.experiments.registry import of_kind
+from avare.report.tables import as_csv
 
 PAPER = ("Avare", "Uniform", "Mabs", "Vrb")
 WHERE = {
@@ -120,6 +127,16 @@ def put(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
     for each in records:
         store.put(each)
     return folder
+
+
+def parsed(records: Iterable[dict[str, Any]]) -> list[Result]:
+    """Records as a summary gets them."""
+    return [of_kind(each["spec"]["experiment"]).parse(each) for each in records]
+
+
+def csv_rows(table: Table) -> list[dict[str, str]]:
+    """The rows of a table as its CSV file has them, by column."""
+    return list(csv.DictReader(io.StringIO(as_csv(table))))
 
 
 def full_store(folder: Path, *, others: Sequence[str] = ()) -> Path:

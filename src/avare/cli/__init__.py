@@ -5,13 +5,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code.
-
-    Parameters
-    ----------
-    arguments
-        Without the command's own name; by default those it was called with.
-    """
+    """Run the command with some arguments, by default those of the process; return its exit code."""
     try:
         from avare.cli.application import run
     except ImportError as error:

@@ -133,12 +133,12 @@ def reproduce(
     epochs: Epochs = None,
     steps: StepSizes = Steps.both,
     samplers: Samplers = None,
+    quick: Quick = False,
+    plan: PlanFile = None,
     jobs: Jobs = 2,
     out: Out = Path("results"),
-    data: Folder = None,
-    quick: Quick = False,
     dask: Dask = None,
-    plan: PlanFile = None,
+    data: Folder = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
@@ -153,17 +153,10 @@ def reproduce(
     chosen = _owners("reproduce", wanted, {word: each for each in _experiments() for word in _words(each)})
     if plan is not None and not any("plan" in each.takes for each, _ in chosen):
         raise ValueError(f"--plan: {', '.join(wanted)} takes none")
-    request = Request(
-        runs=runs,
-        epochs=epochs,
-        quick=quick,
-        rules=steps.rules,
-        samplers=() if samplers is None else _sampler_names(samplers),
-        plan=None if plan is None else str(plan),
-        folder=None if data is None else str(data),
-        jobs=jobs,
-        progress=True,
-    )
+    names = () if samplers is None else _sampler_names(samplers)
+    extent: dict[str, Any] = {"runs": runs, "epochs": epochs, "quick": quick, "rules": steps.rules, "samplers": names}
+    files: dict[str, Any] = {"plan": None if plan is None else str(plan), "folder": None if data is None else str(data)}
+    request = Request(**extent, **files, jobs=jobs, progress=True)
     store = Store(out / "runs")
     console = _console(stderr=True)
     records: list[Record] = []
@@ -206,21 +199,10 @@ def compare(
     store = Store(out / "runs")
     console = _console(stderr=True)
     with _stored(store):
-        records = compare_samplers(
-            found,
-            chosen,
-            store,
-            samplers=names,
-            rules=steps.rules,
-            epochs=epochs,
-            runs=runs,
-            batch_size=batch_size,
-            l2=l2,
-            replacement=replacement,
-            jobs=jobs,
-            dask=dask,
-            watch=display(console, jobs),
-        )
+        extent: dict[str, Any] = {"samplers": names, "rules": steps.rules, "epochs": epochs, "runs": runs}
+        extent |= {"batch_size": batch_size, "l2": l2, "replacement": replacement}
+        workers: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": display(console, jobs)}
+        records = compare_samplers(found, chosen, store, **extent, **workers)
     page = _report(store.folder, out / "report", console)
     return _finish([registry.get("compare").closing(records)], machine, store, page)
 

@@ -1,7 +1,7 @@
 """Samplers side by side on your own data."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from numpy.typing import NDArray
 
@@ -15,7 +15,7 @@ from avare.experiments.facts import doubt_of_optimum, facts_table, table_task
 from avare.experiments.records import Result
 from avare.experiments.registry import register
 from avare.experiments.store import Record, Spec, Store
-from avare.experiments.sweep import Watch, execute
+from avare.experiments.sweep import Workers, execute
 
 _TOLERANCE = 1e-9  # of the optimum, relative to the gradient at 0
 
@@ -81,9 +81,7 @@ def compare(
     batch_size: int = 128,
     l2: float = 1.0,
     replacement: bool = True,
-    jobs: int = 1,
-    dask: str | None = None,
-    watch: Watch | None = None,
+    **workers: Unpack[Workers],
 ) -> list[Record]:
     """Run SGD with each of some samplers; return all records, that of the dataset first.
 
@@ -91,24 +89,16 @@ def compare(
     ----------
     data, loss
         As `obtain` returns them.
-    store
-        Where results are kept.
-    samplers
-        Names of samplers.
-    rules
-        Step sizes: the paper's, or shorter ones if those are too long for the full gradient.
-    epochs
-        Epochs per run.
-    runs
-        Seeds 0, 1, ... of each sampler.
-    batch_size
-        m, draws per step.
-    l2
-        Of the one l2 term of the whole sum.
+    samplers, rules
+        Names of samplers and of step sizes: the paper's, or shorter ones if those are too long for the full gradient.
+    epochs, runs
+        Epochs per run, and runs of each sampler, with seeds 0, 1, ...
+    batch_size, l2
+        Draws per step, and the factor of the one l2 term of the whole sum.
     replacement
         How to draw, for samplers that can do both.
-    jobs, dask, watch
-        See `sweep`.
+    store, **workers
+        Where results are kept, and `Workers`.
     """
     epochs = validation.integer("epochs", epochs, at_least=1)
     runs = validation.integer("runs", runs, at_least=1)
@@ -121,20 +111,9 @@ def compare(
 
     def stages() -> Stages:
         (facts,) = yield Stage("optimum", [optimum])
-        tasks = descent.descents(
-            "compare",
-            data,
-            loss,
-            facts["facts"]["optimum"],
-            runs=runs,
-            rules=rules,
-            samplers=samplers,
-            epochs=epochs,
-            batch_size=batch_size,
-            l2=l2,
-            caution=descent.caution_of(descent.problem_of(optimum.spec, data.X, data.y), data.X, batch_size),
-            replacement=replacement,
-        )
-        yield Stage("runs", tasks)
+        caution = descent.caution_of(descent.problem_of(optimum.spec, data.X, data.y), data.X, batch_size)
+        extent: dict[str, Any] = {"runs": runs, "rules": rules, "samplers": samplers, "epochs": epochs}
+        extent |= {"batch_size": batch_size, "l2": l2, "caution": caution, "replacement": replacement}
+        yield Stage("runs", descent.descents("compare", data, loss, facts["facts"]["optimum"], **extent))
 
-    return execute(stages(), store, jobs=jobs, dask=dask, watch=watch)
+    return execute(stages(), store, **workers)

@@ -56,11 +56,7 @@ def absent(value: Any) -> bool:
 
 
 def power(value: float) -> str:
-    """Write a number with a power of ten.
-
-    >>> power(1.69e10).split()[2], power(0.002).split()[2]
-    ('10¹⁰', '10⁻³')
-    """
+    """Write a number with a power of ten, as in 1.69 × 10¹⁰."""
     digits, exponent = f"{value:.2e}".split("e")
     return f"{digits} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}".replace("-", "−")
 
@@ -101,20 +97,11 @@ class Figure:
 
     Titles that repeat are written once: a chart's title if the chart above has the same, its y title if the chart to
     the left has it, its x title if the chart below has it.
-
-    Parameters
-    ----------
-    title
-        Above all charts.
-    rows
-        The charts, row by row; all rows have the same length.
-    size
-        Width and height of a chart, in inches.
     """
 
     title: str
-    rows: tuple[tuple[Chart, ...], ...]
-    size: tuple[float, float] = (3.2, 2.35)
+    rows: tuple[tuple[Chart, ...], ...]  # of the same length
+    size: tuple[float, float] = (3.2, 2.35)  # of a chart, in inches
 
 
 Part = str | Chart | Table | Mapping[str, Any]

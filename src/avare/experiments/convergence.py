@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from avare.experiments.content import Figure, Panel, Section, Table
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.descent import MEASURES, RULES
-from avare.experiments.records import Result, apart, but_for_seed, count, number, numbers, short, spent
+from avare.experiments.records import PARTS, Result, apart, but_for_seed, count, number, numbers, short, spent
 from avare.experiments.store import Record
 from avare.experiments.sweep import duration
 from avare.plotting import Chart, Curve, order, ranked
@@ -94,7 +94,7 @@ def _series(members: Sequence[Result]) -> tuple[Series, ...]:
 
 
 def _of_seeds(label: str, spec: dict[str, Any], runs: Sequence[Result]) -> Series:
-    along, parts = runs[0].trace["epoch"], ("steps", "evaluation")
+    along = runs[0].trace["epoch"]
     return Series(
         sampler=spec["sampler"],
         label=label,
@@ -102,7 +102,7 @@ def _of_seeds(label: str, spec: dict[str, Any], runs: Sequence[Result]) -> Serie
         spec={key: value for key, value in spec.items() if key != "evaluations"},
         seeds=tuple(sorted(run.spec["seed"] for run in runs)),
         curves={measure: Curve.of_runs(label, along, [run.trace[measure] for run in runs]) for measure in MEASURES},
-        seconds={part: float(np.mean([run.seconds.get(part, math.nan) for run in runs])) for part in parts},
+        seconds={part: float(np.mean([run.seconds.get(part, math.nan) for run in runs])) for part in PARTS},
     )
 
 
@@ -174,7 +174,7 @@ def details_of(groups: Sequence[Group]) -> tuple[Section, ...]:
     for group in groups:
         setting = {key: value for key, value in group.setting.items() if value is not None}
         seeds = sorted({seed for series in group.series for seed in series.seeds})
-        took = (sum(len(each.seeds) * each.seconds[part] for each in group.series) for part in ("steps", "evaluation"))
+        took = (sum(len(each.seeds) * each.seconds[part] for each in group.series) for part in PARTS)
         pairs = {**setting, "seeds": ", ".join(map(str, seeds)), "seconds in all": spent(*took)}
         found.append(Section(group.title, (pairs, times(group))))
     return tuple(found)
@@ -227,11 +227,7 @@ def curve_numbers(curve: Curve) -> dict[str, Any]:
 
 
 def log10(value: float) -> float:
-    """Return the logarithm; minus infinity if rounding has made the value zero or less.
-
-    >>> log10(100.0), log10(-1e-16), log10(math.nan)
-    (2.0, -inf, nan)
-    """
+    """Return the logarithm; minus infinity if rounding has made the value zero or less, NaN of NaN."""
     return math.log10(value) if value > 0.0 else -math.inf if value <= 0.0 else math.nan
 
 

@@ -56,22 +56,12 @@ def listing_order(dataset: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
-    """Rows and targets.
+    """Rows and targets."""
 
-    Parameters
-    ----------
-    name
-        The name of the dataset, or of the file.
-    X, y
-        Rows and targets.
-    digest
-        A hash of both.
-    """
-
-    name: str
+    name: str  # of the dataset, or of the file
     X: Any
     y: NDArray[Any]
-    digest: str
+    digest: str  # a hash of both
 
     def __len__(self) -> int:
         return len(self.y)
@@ -97,10 +87,8 @@ def obtain(
         and takes any number of them.
     target
         The column of the targets, in a CSV or Parquet file.
-    folder
-        A folder to look into first for the files of a named dataset.
-    progress
-        Whether a download shows its progress.
+    folder, progress
+        A folder to look into first for the files of a named dataset, and whether a download shows its progress.
 
     Examples
     --------

@@ -95,14 +95,8 @@ def diagnose_data(
     data, loss
         As `obtain` returns them. Of large data some rows are drawn, with at least two of each class, or all it has; the
         l2 term is scaled with them.
-    l2
-        Of the one l2 term of the whole sum.
-    batch_size
-        m, draws per step.
-    epochs
-        Epochs of the short run.
-    seed
-        Of all draws.
+    l2, batch_size, epochs, seed
+        Of the one l2 term of the whole sum; draws per step; epochs of a short run; and the seed of all draws.
     say
         Called with a few words about each part of the work.
 
@@ -130,23 +124,22 @@ def diagnose_data(
     spec = descent_spec("compare", data, loss, _SAMPLER, steps="decreasing", **settings)
     problem = problem_of(spec, X, y)
     spec["caution"] = caution_of(problem, X, spec["batch_size"])
-    seen: list[tuple[int, float, float]] = []
+    gains: list[float] = []
+    realised: list[float] = []
 
     def look(progress: Progress) -> None:
         norms = problem.norms(progress.x)
-        gain = float(diagnostics.gain(norms))
+        gains.append(float(diagnostics.gain(norms)))
         error = float(diagnostics.relative_error(norms, progress.sampler.probabilities()))
-        seen.append((len(seen), gain, gain / (1.0 + error)))  # once per epoch
-        say(f"epoch {seen[-1][0]} of {epochs}: possible gain {gain:.2f}")
+        realised.append(gains[-1] / (1.0 + error))
+        say(f"epoch {len(gains) - 1} of {epochs}: possible gain {gains[-1]:.2f}")
 
     with interrupts_at_once():
         sgd(problem, sampler_of(spec, problem), step_size_of(spec, problem), epochs=epochs, callback=look)
     say("searching for the optimum")
     facts = facts_of(problem, _TOLERANCE)
-    along = ([each[place] for each in seen] for place in range(3))
-    return DataDiagnosis(
-        data.name, loss, n, rows, facts["dim"], *along, facts["gain_at_optimum"], facts["smoothness_ratio"]
-    )
+    ends = (facts["gain_at_optimum"], facts["smoothness_ratio"])
+    return DataDiagnosis(data.name, loss, n, rows, facts["dim"], list(range(len(gains))), gains, realised, *ends)
 
 
 def _with_all_classes(chosen: NDArray[np.int64], y: NDArray[Any], generator: np.random.Generator) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from avare import diagnostics
 from avare.experiments.base import Task
 from avare.experiments.content import Table
-from avare.experiments.data import Data
+from avare.experiments.data import Data, display_name
 from avare.experiments.descent import common_spec, problem_of
 from avare.experiments.store import Record, Spec
 from avare.problems import Linear
@@ -46,13 +46,10 @@ def facts_of(problem: Linear, tolerance: float) -> dict[str, Any]:
     }
 
 
-def doubt_of_optimum(spec: Spec, facts: Mapping[str, Any], name: str | None = None) -> str:
+def doubt_of_optimum(spec: Spec, facts: Mapping[str, Any], *, display: bool = False) -> str:
     """Return a warning if the search for an optimum ended before its tolerance; "" if it did not.
 
     It is also "" if the record does not have the tolerance, as in older versions.
-
-    >>> doubt_of_optimum({"dataset": "mine", "l2": 1.0}, {"gradient_at_optimum": 1e-9, "gradient_allowed": 1e-8})
-    ''
     """
     left, allowed = facts.get("gradient_at_optimum"), facts.get("gradient_allowed")
     if left is None or allowed is None or left <= allowed:
@@ -60,8 +57,9 @@ def doubt_of_optimum(spec: Spec, facts: Mapping[str, Any], name: str | None = No
     # A convex function of curvature mu is at most |gradient|^2 / (2 mu) above its minimum.
     l2 = spec.get("l2")
     most = f", by at most {left * left / (2.0 * l2):.2g}" if isinstance(l2, int | float) and l2 > 0.0 else ""
+    name = display_name(spec["dataset"]) if display else spec["dataset"]
     return (
-        f"The optimum of {name or spec['dataset']} was not found to the requested tolerance (the norm of its gradient "
+        f"The optimum of {name} was not found to the requested tolerance (the norm of its gradient "
         f"is {left:.2g}, not {allowed:.2g}): suboptimalities are too small{most}, and the gain at the optimum is "
         "approximate."
     )

@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare.experiments.store import canonical
 
+PARTS = ("steps", "evaluation")
+"""What the seconds of a run are counted for."""
+
 
 class RecordError(ValueError):
     """A record that lacks what its experiment needs; the message says what."""
@@ -164,30 +167,18 @@ def _words(key: str, value: Any) -> str:
 
 
 def short(value: Any, most: int = 24) -> str:
-    """Write a value in at most ``most`` characters.
-
-    >>> short(0.123456), short("a long text", 6)
-    ('0.1235', 'a lon…')
-    """
+    """Write a value in at most ``most`` characters; four digits of a number."""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def count(number: int, noun: str) -> str:
-    """Write a count.
-
-    >>> count(1, "run"), count(2, "run")
-    ('1 run', '2 runs')
-    """
+    """Write a count: 1 run, 2 runs."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def spent(steps: float, evaluation: float) -> str:
-    """Say how many seconds runs took.
-
-    >>> spent(30.0, 10.0)
-    '30 in steps, 10 in evaluation (25 %)'
-    """
+    """Say how many seconds runs took: 30 in steps, 10 in evaluation (25 %)."""
     total = steps + evaluation
     if not math.isfinite(total):
         return "not known"
@@ -199,11 +190,7 @@ def spent(steps: float, evaluation: float) -> str:
 
 
 def numbers(values: ArrayLike) -> list[float | int | None]:
-    """Return values as JSON has them: None for what is not finite.
-
-    >>> numbers(np.array([1.5, np.nan]))
-    [1.5, None]
-    """
+    """Return values as JSON has them: None for what is not finite."""
     return [number(value) for value in np.asarray(values).tolist()]
 
 

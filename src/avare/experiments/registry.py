@@ -5,6 +5,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from avare.experiments.base import Experiment
+from avare.experiments.records import RecordError
 
 GROUP = "avare.experiments"
 """The group of entry points by which other packages add experiments."""
@@ -52,7 +53,7 @@ def of_kind(kind: object) -> Experiment:
     _find_others()
     owners = _owners()
     if not isinstance(kind, str) or kind not in owners:
-        raise ValueError(f"spec['experiment'] = {kind!r}: must be one of {', '.join(owners)}")
+        raise RecordError(f"spec['experiment'] = {kind!r}: must be one of {', '.join(owners)}")
     return _EXPERIMENTS[owners[kind]]
 
 

@@ -25,21 +25,10 @@ from avare.solvers import DivergenceWarning
 def perform(
     spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None, experiment: Experiment | None = None
 ) -> Record:
-    """Do a run and return its record.
+    """Do a run from its spec, data and, if it is known, the least objective; return its record.
 
-    BLAS uses one thread, so that runs side by side do not disturb each other, and so that the numbers do not depend
-    on how many there are.
-
-    Parameters
-    ----------
-    spec
-        All that determines the run; ``spec["experiment"]`` names its kind.
-    X, y
-        The data.
-    optimum
-        The least objective, if it is known.
-    experiment
-        The experiment of this kind; None: the registered one.
+    The experiment is by default the one that is registered for ``spec["experiment"]``. BLAS uses one thread, so that
+    runs side by side do not disturb each other, and so that the numbers do not depend on how many there are.
     """
     from threadpoolctl import threadpool_limits
 

@@ -8,7 +8,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -66,10 +66,8 @@ class Store:
         whole["checksum"] = checksum_of(whole)
         text = json.dumps(whole, sort_keys=True, indent=1, allow_nan=False)
         self.make()
-        try:
+        with failing_as(StoreError, f"{self.folder}: cannot write a result"):
             write_whole(self._place(whole["key"]), text.encode())
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot write a result: {error.strerror or error}") from error
 
     def get(self, spec: Spec) -> Record | None:
         """Return the record of a run; None if there is none. A damaged file is renamed to ``<key>.json.damaged``."""
@@ -102,18 +100,13 @@ class Store:
     def claim(self, spec: Spec) -> "Claim | None":
         """Claim a run until `Claim.release`, or until this process ends; None if another process has claimed it."""
         self.make()
-        place = self.folder / f"{key_of(spec)}.claim"
-        try:
-            return Claim.take(place)
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot claim a run: {error.strerror or error}") from error
+        with failing_as(StoreError, f"{self.folder}: cannot claim a run"):
+            return Claim.take(self.folder / f"{key_of(spec)}.claim")
 
     def make(self) -> None:
         """Make the folder, if necessary."""
-        try:
+        with failing_as(StoreError, f"{self.folder}: cannot be used as a folder"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot be used as a folder: {error.strerror or error}") from error
 
     def tidy(self) -> None:
         """Remove what killed processes left: temporary files, and claims on stored runs."""
@@ -144,12 +137,9 @@ class Store:
         aside = place.with_name(f"{place.name}.damaged")
         while aside.exists():
             aside = place.with_name(f"{place.name}.damaged-{uuid.uuid4().hex[:8]}")
-        try:
+        words = f"{place}: is damaged, and cannot be renamed"
+        with failing_as(StoreError, words), suppress(FileNotFoundError):  # another process was faster
             os.replace(place, aside)
-        except FileNotFoundError:
-            pass  # another process was faster
-        except OSError as error:
-            raise StoreError(f"{place}: is damaged, and cannot be renamed: {error.strerror or error}") from error
 
 
 class Claim:
@@ -171,13 +161,9 @@ class Claim:
                 file.close()
                 return None
             # The last owner may have removed the file between opening and locking: then the lock is on no file.
-            try:
-                current = os.stat(place)
-            except FileNotFoundError:
-                file.close()
-                continue
-            if os.path.samestat(current, os.fstat(file.fileno())):
-                break
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(place), os.fstat(file.fileno())):
+                    break
             file.close()
         file.truncate(0)
         file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
@@ -188,9 +174,7 @@ class Claim:
         """Give the claim up."""
         if not self._file.closed:
             if sys.platform != "win32":  # which cannot remove open files
-                self._place.unlink(
-                    missing_ok=True
-                )  # before closing, so that whoever locks it later sees that it is gone
+                self._place.unlink(missing_ok=True)  # while locked: whoever locks it later sees that it is gone
             self._file.close()
 
 
@@ -208,6 +192,15 @@ def write_whole(place: Path, content: bytes) -> None:
         with suppress(OSError):  # the first error is the one to raise
             beside.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def failing_as(kind: type[OSError], words: str) -> Iterator[None]:
+    """Turn an error of the system into one of another kind that says more."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{words}: {error.strerror or error}") from error
 
 
 def remove_left_overs(folder: Path) -> None:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from avare import _validation as validation
 from avare.experiments.base import Stage, Stages, Task
@@ -42,32 +42,37 @@ class Watch:
         """Learn that no more runs follow."""
 
 
-def execute(
-    stages: Stages,
-    store: Store,
-    *,
-    first: Stage | None = None,
-    jobs: int = 1,
-    dask: str | None = None,
-    watch: Watch | None = None,
-) -> list[Record]:
+class Workers(TypedDict, total=False):
+    """Who does the runs, and who receives the progress: keyword arguments of everything that runs."""
+
+    jobs: int
+    """How many runs to do at a time, each in its own process; 1, the default: in this process."""
+    dask: str | None
+    """The address of a Dask scheduler, to do the runs on its workers; they need no access to the store."""
+    watch: Watch | None
+    """Receives the progress."""
+
+
+def execute(stages: Stages, store: Store, *, first: Stage | None = None, **workers: Unpack[Workers]) -> list[Record]:
     """Do all stages of an experiment, one after the other; return all their records.
 
     Parameters
     ----------
     stages
         As `Experiment.stages` returns them.
+    store
+        Where results are kept.
     first
         The first stage, if it has been taken from the stages already.
-    store, jobs, dask, watch
-        See `sweep`.
+    **workers
+        See `Workers`.
     """
     records: list[Record] = []
     stage = next(stages, None) if first is None else first
     while stage is not None:
-        if stage.note and watch is not None:
-            watch.say(stage.note)
-        done = sweep(stage.tasks, store, title=stage.title, jobs=jobs, dask=dask, watch=watch)
+        if stage.note:
+            (workers.get("watch") or Watch()).say(stage.note)
+        done = sweep(stage.tasks, store, title=stage.title, **workers)
         records += done
         try:
             stage = stages.send(done)
@@ -76,34 +81,10 @@ def execute(
     return records
 
 
-def sweep(
-    tasks: Sequence[Task],
-    store: Store,
-    *,
-    title: str = "",
-    jobs: int = 1,
-    dask: str | None = None,
-    watch: Watch | None = None,
-) -> list[Record]:
-    """Do all runs that are not stored yet, and return the records of all, in order.
-
-    Parameters
-    ----------
-    tasks
-        The runs.
-    store
-        Where results are kept.
-    title
-        What the runs are, for the watch.
-    jobs
-        How many runs to do at a time, each in its own process; 1: in this process.
-    dask
-        The address of a Dask scheduler, to do the runs on its workers; they need no access to the store.
-    watch
-        Receives the progress.
-    """
-    jobs = validation.integer("jobs", jobs, at_least=1)
-    watch = Watch() if watch is None else watch
+def sweep(tasks: Sequence[Task], store: Store, *, title: str = "", **workers: Unpack[Workers]) -> list[Record]:
+    """Do all runs that are not stored yet; return the records of all, in order. The title is for the watch."""
+    jobs, dask = validation.integer("jobs", workers.get("jobs", 1), at_least=1), workers.get("dask")
+    watch = workers.get("watch") or Watch()
     store.make()  # so that a bad folder fails before any run
     store.tidy()
     found = {task.key: store.get(task.spec) for task in tasks}
@@ -191,7 +172,7 @@ def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any
     """Yield a function from tasks to their records, in the order in which they finish."""
     if dask is None and jobs == 1:
         with interrupts_at_once():
-            yield _one_by_one
+            yield lambda tasks: (_attempt(*_arguments(task)) for task in tasks)
         return
     import joblib
 
@@ -214,11 +195,6 @@ def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any
         with joblib.parallel_config(backend="dask", client=client, scatter=list(arrays.values())):
             cores = sum(client.ncores().values())
             yield lambda tasks: side_by_side(tasks, n_jobs=-1, pre_dispatch=max(1, cores))
-
-
-def _one_by_one(tasks: Iterable[Task]) -> Iterator[Record | Exception]:
-    for task in tasks:
-        yield _attempt(*_arguments(task))
 
 
 def _arguments(task: Task) -> tuple[Any, ...]:

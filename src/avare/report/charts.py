@@ -15,7 +15,7 @@ from avare.experiments.records import numbers
 from avare.plotting import BLACK, DOTS, RC_PARAMS, Chart, Curve, Style, blank, draw
 
 _LEAST_WIDTH = 5.6  # inches
-_HANDLE, _LETTER = 0.65, 0.06  # inches that a legend entry takes, about, and each letter of it
+_HANDLE, _LETTER = 0.65, 0.068  # inches that a legend entry takes, about, and each letter of it
 _MOST_POINTS = 400  # per curve: a screen shows no more
 _SWITCHES = (("default", "Default"), ("log", "Log"), ("linear", "Linear"))
 
@@ -25,9 +25,9 @@ _SWITCHES = (("default", "Default"), ("log", "Log"), ("linear", "Linear"))
 
 def render(figure: Figure, styles: Mapping[str, Style]) -> dict[str, bytes]:
     """Draw a figure; return its files by ending, "png" and "svg"."""
-    matplotlib = require("matplotlib", "drawing figures")
-    with matplotlib.rc_context(RC_PARAMS):
-        drawn, files = lay_out(figure, styles), {}
+    files = {}
+    with require("matplotlib", "drawing figures").rc_context(RC_PARAMS):
+        drawn = lay_out(figure, styles)
         for ending in ("png", "svg"):
             content = io.BytesIO()
             metadata = {"Date": None} if ending == "svg" else None
@@ -38,7 +38,7 @@ def render(figure: Figure, styles: Mapping[str, Style]) -> dict[str, bytes]:
 
 
 def lay_out(figure: Figure, styles: Mapping[str, Style]) -> Any:
-    """Return a Matplotlib figure: a grid of charts, with titles that are not repeated, and one legend."""
+    """Return a Matplotlib figure: a grid of charts and one legend; use it within ``rc_context(RC_PARAMS)``."""
     width, height = figure.size
     rows, columns = len(figure.rows), len(figure.rows[0])
     drawn = blank((max(width * columns, _LEAST_WIDTH), 0.75 + height * rows))
@@ -58,15 +58,11 @@ def lay_out(figure: Figure, styles: Mapping[str, Style]) -> Any:
                 handles.setdefault(label, handle)
     drawn.suptitle(figure.title, fontsize=9, color="#555555")
     if handles:
-        lines = math.ceil(sum(_HANDLE + _LETTER * len(label) for label in handles) / drawn.get_figwidth())
-        drawn.legend(
-            list(handles.values()),
-            list(handles),
-            loc="outside lower center",
-            ncols=-(-len(handles) // lines),
-            handlelength=3.0,
-            columnspacing=1.6,
-        )
+        widest = _HANDLE + _LETTER * max(map(len, handles))
+        lines = math.ceil(len(handles) / max(int(drawn.get_figwidth() / widest), 1))
+        columns = math.ceil(len(handles) / lines)
+        place = {"loc": "outside lower center", "ncols": columns, "handlelength": 3.0, "columnspacing": 1.6}
+        drawn.legend(list(handles.values()), list(handles), **place)
     return drawn
 
 

@@ -18,19 +18,7 @@ _TITLE = "Adaptive importance sampling: results"
 
 
 def render(panels: Sequence[Panel], styles: Mapping[str, Style], *, lead: str, notices: Sequence[str]) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    panels
-        Its tabs.
-    styles
-        By the labels of all curves.
-    lead
-        A sentence below the title.
-    notices
-        Warnings below the lead; lines after the first become a list.
-    """
+    """Return the page: tabs below a lead and notices, of which lines after the first become a list."""
     plotly = require("plotly.offline", "making the page")
     charts: dict[str, Any] = {}
     bodies = [_body(place, panel, styles, charts) for place, panel in enumerate(panels)]
@@ -97,12 +85,14 @@ def _part(part: Part) -> str:
     if isinstance(part, Table):
         return as_html(part)
     if isinstance(part, Mapping):
-        pairs = (
-            f"<dt>{html.escape(str(key).replace('_', ' '))}</dt><dd>{html.escape(str(value))}</dd>"
-            for key, value in part.items()
-        )
+        pairs = (f"<dt>{html.escape(key.replace('_', ' '))}</dt><dd>{_value(part[key])}</dd>" for key in part)
         return f"<dl>{''.join(pairs)}</dl>\n"
     return f'<p class="hint">{html.escape(str(part))}</p>\n'
+
+
+def _value(value: Any) -> str:
+    words = [f"{key} {each}" for key, each in value.items()] if isinstance(value, Mapping) else [str(value)]
+    return html.escape(", ".join(words))
 
 
 def _file(name: str) -> str:

@@ -3,8 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from avare import _validation as validation
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Summary
 from avare.experiments.content import Panel, Section
-from avare.experiments.records import RecordError, Result, count, mapping_in, merged, spent
-from avare.experiments.store import Skipped, Store, canonical, remove_left_overs, write_whole
-from avare.plotting import styles_of
+from avare.experiments.records import PARTS, RecordError, Result, count, mapping_in, merged, spent, together
+from avare.experiments.store import Skipped, Store, failing_as, remove_left_overs, write_whole
+from avare.plotting import Chart, styles_of
 from avare.report import page
 from avare.report.charts import render
 from avare.report.tables import as_csv, as_markdown
@@ -34,6 +33,13 @@ class Contents:
     summaries: Mapping[str, Summary]  # by the name of the experiment
     shown: tuple[Result, ...]
     skipped: tuple[Skipped, ...]
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts of figures and panels."""
+        rows = [row for each in self.summaries.values() for figure in each.figures.values() for row in figure.rows]
+        panels = [panel for each in self.summaries.values() for panel in each.panels]
+        return [chart for charts in (*rows, *(panel.charts for panel in panels)) for chart in charts]
 
 
 def write(
@@ -68,30 +74,32 @@ def write(
     contents = gather(store, validation.integer("runs", runs, at_least=1))
     for each in contents.skipped:
         say(f"{each}; skipped")
-    folder = Path(out)
+    folder, styles = Path(out), styles_of(contents.charts)
     index = folder / "index.html"
-    summaries = contents.summaries.values()
-    charts = [chart for each in summaries for figure in each.figures.values() for row in figure.rows for chart in row]
-    styles = styles_of([*charts, *(chart for each in summaries for panel in each.panels for chart in panel.charts)])
-    files: dict[Path, bytes] = {}
-    for summary in summaries:
+    texts: dict[Path, str] = {}
+    for summary in contents.summaries.values():
         for name, table in summary.tables.items():
-            files[folder / "tables" / f"{name}.csv"] = as_csv(table).encode()
-            files[folder / "tables" / f"{name}.md"] = as_markdown(table).encode()
-    text = json.dumps(_numbers(contents), indent=1, ensure_ascii=False, allow_nan=False)
-    files[folder / "numbers.json"] = f"{text}\n".encode()
-    files[index] = page.render(panels_of(contents), styles, lead=_lead(contents), notices=_notices(contents)).encode()
-    with _writing_into(folder):
+            texts[folder / "tables" / f"{name}.csv"] = as_csv(table)
+            texts[folder / "tables" / f"{name}.md"] = as_markdown(table)
+    numbers = json.dumps(_numbers(contents), indent=1, ensure_ascii=False, allow_nan=False)
+    texts |= {folder / "numbers.json": f"{numbers}\n", index: page_of(contents)}
+    with failing_as(ReportError, f"{folder}: cannot write the report"):
         for place in (folder, folder / "figures", folder / "tables"):
             place.mkdir(parents=True, exist_ok=True)
             remove_left_overs(place)
-        for summary in summaries:
+        for summary in contents.summaries.values():
             for name, figure in summary.figures.items():
                 for ending, content in render(figure, styles).items():
                     write_whole(folder / "figures" / f"{name}.{ending}", content)
-        for path, content in files.items():
-            write_whole(path, content)
+        for path, text in texts.items():
+            write_whole(path, text.encode())
     return index
+
+
+def page_of(contents: Contents) -> str:
+    """Return the page."""
+    styles = styles_of(contents.charts)
+    return page.render(panels_of(contents), styles, lead=_lead(contents), notices=_notices(contents))
 
 
 def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
@@ -106,11 +114,10 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
     results: dict[str, list[Result]] = {name: [] for name in registry.names()}
     for data in found:
         try:
-            result, owner = _parse(data)
+            owner = registry.of_kind(mapping_in(data, "spec").get("experiment"))
+            results[owner.name].append(owner.parse(data))
         except RecordError as error:
             skipped.append(Skipped(f"{data['key']}.json", str(error)))
-        else:
-            results[owner].append(result)
     skipped.sort(key=lambda each: each.name)
     everything = sorted((each for members in results.values() for each in members), key=lambda each: each.stored["key"])
     skipped += [
@@ -129,23 +136,6 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
     return Contents(kept, shown, tuple(skipped))
 
 
-def _parse(data: Mapping[str, Any]) -> tuple[Result, str]:
-    kind = mapping_in(data, "spec").get("experiment")
-    try:
-        owner = registry.of_kind(kind)
-    except ValueError as error:
-        raise RecordError(str(error)) from None
-    return owner.parse(data), owner.name
-
-
-@contextmanager
-def _writing_into(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ReportError(f"{folder}: cannot write the report: {error.strerror or error}") from error
-
-
 # --- what concerns all experiments ----------------------------------------------------------
 
 
@@ -158,7 +148,9 @@ def panels_of(contents: Contents) -> list[Panel]:
             replace(panel, title=f"{panel.title} ({name})") if panel.title in taken else panel
             for panel in summary.panels
         ]
-    how = [Section("Machine and versions", tuple(_place(*pair) for pair in _places(contents.shown)))]
+    how = [
+        Section("Machine and versions", tuple({"records": each, **place} for place, each in _places(contents.shown)))
+    ]
     how.append(Section("All runs together", ({"seconds in all": _seconds(contents.shown)},)))
     how += [section for summary in contents.summaries.values() for section in summary.details]
     return [*sorted(panels, key=lambda panel: not panel.charts), Panel("How it was run", tuple(how))]
@@ -167,7 +159,7 @@ def panels_of(contents: Contents) -> list[Panel]:
 def _numbers(contents: Contents) -> dict[str, Any]:
     return {
         **merged(summary.numbers for summary in contents.summaries.values()),
-        "where": [{**place, "records": records} for place, records in _places(contents.shown)],
+        "where": [{**place, "records": each} for place, each in _places(contents.shown)],
         "skipped": [{"file": each.name, "reason": each.reason} for each in contents.skipped],
     }
 
@@ -191,22 +183,10 @@ def _notices(contents: Contents) -> list[str]:
 
 def _places(results: Sequence[Result]) -> list[tuple[dict[str, Any], int]]:
     """Return where the records were made, and how many at each place, most first."""
-    places: dict[str, tuple[dict[str, Any], int]] = {}
-    for result in results:
-        place = {key: value for key, value in result.where.items() if key != "date"}
-        places[canonical(place)] = (place, places.get(canonical(place), (place, 0))[1] + 1)
-    return sorted(places.values(), key=lambda pair: -pair[1])
-
-
-def _place(place: Mapping[str, Any], records: int) -> dict[str, Any]:
-    versions = place.get("versions")
-    words = (
-        ", ".join(f"{package} {number}" for package, number in versions.items()) if isinstance(versions, dict) else ""
-    )
-    return {"records": records, **place, **({"versions": words} if words else {})}
+    found = together(results, lambda each: {key: value for key, value in each.where.items() if key != "date"})
+    return sorted(((place, len(members)) for place, members in found), key=lambda pair: -pair[1])
 
 
 def _seconds(results: Sequence[Result]) -> str:
-    known = all(each.seconds for each in results)
-    steps, evaluation = (math.fsum(each.seconds.get(part, 0.0) for each in results) for part in ("steps", "evaluation"))
-    return spent(steps, evaluation) if known else spent(math.nan, math.nan)
+    parts = ([each.seconds.get(part, 0.0 if each.seconds else math.nan) for each in results] for part in PARTS)
+    return spent(*map(math.fsum, parts))

@@ -75,9 +75,10 @@ class Paper(Experiment):
         parts += [facts_table(known)] if known else []
         parts += [text for text in doubts if text]
         parts += convergence.sooner(row for row in rows if row["sampler"] == _METHOD)
-        for method, (mean, deviation, bound) in growth.items():
-            words = f"{method}: the regret grows as t^{mean:.2f} (±{deviation:.2f}); the theorem allows t^{bound:.2f}"
-            parts.append(words)
+        parts += [
+            f"{method}: the regret grows as t^{mean:.2f} (±{deviation:.2f}); the theorem allows t^{bound:.2f}"
+            for method, (mean, deviation, bound) in growth.items()
+        ]
         return Closing(tuple(parts), {"runs": rows, "facts": known, "exponents": growth})
 
     def check(self, records: Sequence[Record], names: Sequence[str], runs: int) -> Closing:
@@ -98,18 +99,14 @@ class Paper(Experiment):
             return None
         descents = [each for each in results if each.kind == "reproduce"]
         tables = [each for each in results if each.kind == "table" and each.shown]
-        groups, growths = (
-            convergence.groups_of(descents),
-            theory.growths_of([each for each in results if each.kind == "theory"]),
-        )
+        groups = convergence.groups_of(descents)
+        growths = theory.growths_of([each for each in results if each.kind == "theory"])
         known = facts(each.stored for each in tables)
         known = {name: known[name] for name in sorted(known, key=listing_order)}
         judged = sorted({*known, *(each.spec["dataset"] for each in descents)} & {*SETTINGS}, key=listing_order)
         rows = check([each.stored for each in results], judged, runs)
-        doubts = [
-            doubt_of_optimum(each.spec, each.stored["facts"], display_name(each.spec["dataset"])) for each in tables
-        ]
-        paper = published()
+        doubts = dict.fromkeys(doubt_of_optimum(each.spec, each.stored["facts"], display=True) for each in tables)
+        notices, paper = tuple(text for text in doubts if text), published()
         shown, panels = {}, [_group_panel(group, descents, paper, runs) for group in groups]
         if growths:
             panels.append(theory.theory_panel(growths))
@@ -124,7 +121,7 @@ class Paper(Experiment):
             shown["theory"] = theory.theory_table(growths)
         return Summary(
             lead=convergence.lead_of(groups),
-            notices=tuple(dict.fromkeys(text for text in doubts if text)),
+            notices=notices,
             tables=shown,
             figures={
                 **convergence.figures_of("reproduce", [group for group in groups if group.dataset != _APART]),
@@ -137,7 +134,7 @@ class Paper(Experiment):
                 "groups": convergence.numbers_of(groups),
                 "theory": [growth.as_dict() for growth in growths],
                 "facts": [{"dataset": name, **fact} for name, fact in known.items()],
-                "doubts": list(dict.fromkeys(text for text in doubts if text)),
+                "doubts": list(notices),
                 "check": [row.as_dict() for row in rows],
             },
         )

@@ -241,14 +241,10 @@ def _cells(records: Sequence[Stored], paper: Mapping[str, Any], runs: int) -> _C
 def _cell(versions: Sequence[Sequence[Stored]], paper: Mapping[str, Any], runs: int) -> _Cell:
     # Runs with the paper's settings come before others, then finished ones before diverged ones. If the data or the
     # settings have changed, the latest count.
-    members = max(
-        versions,
-        key=lambda each: (
-            not other_settings(each[0]["spec"], paper),
-            any(map(_finished, each)),
-            max(map(_date, each)),
-        ),
-    )
+    def rank(each: Sequence[Stored]) -> tuple[bool, bool, str]:
+        return not other_settings(each[0]["spec"], paper), any(map(_finished, each)), max(map(_date, each))
+
+    members = max(versions, key=rank)
     finished = sorted(filter(_finished, members), key=lambda record: int(record["spec"]["seed"]))[:runs]
     lacks = other_settings(members[0]["spec"], paper)
     if len(finished) < runs and not lacks:

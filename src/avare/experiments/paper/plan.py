@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Unpack
 
 from avare import samplers
 from avare.experiments.base import RUNS, Stage, Stages, Task
@@ -10,7 +11,7 @@ from avare.experiments.descent import RULES, Rule, descents, problem_of
 from avare.experiments.facts import table_task
 from avare.experiments.paper.theory import BOUNDS, theory_task
 from avare.experiments.store import Record, Store
-from avare.experiments.sweep import Watch, execute
+from avare.experiments.sweep import Workers, execute
 
 SAMPLERS = ("Uniform", "Mabs", "Vrb", "Avare")
 L2 = 1.0
@@ -73,27 +74,22 @@ def reproduce(
     *,
     extent: Extent | None = None,
     folder: str | None = None,
-    jobs: int = 1,
-    dask: str | None = None,
-    watch: Watch | None = None,
+    **workers: Unpack[Workers],
 ) -> list[Record]:
     """Run what is not stored yet of some parts of the paper; return all their records.
 
     Parameters
     ----------
-    what
-        Datasets, "table" (Table 1 of all of them), "theory" (how the regret grows), or "all".
-    store
-        Where results are kept.
-    extent
-        How much to run; by default, as the paper does.
+    what, extent
+        Datasets, "table" (Table 1 of all of them), "theory" (how the regret grows), or "all"; and how much of it: by
+        default as much as the paper.
     folder
         A folder to look into first for the files of datasets.
-    jobs, dask, watch
-        See `sweep`.
+    store, **workers
+        Where results are kept, and `Workers`.
     """
-    stages = paper_stages(what, extent or Extent(), folder, progress=watch is not None)
-    return execute(stages, store, jobs=jobs, dask=dask, watch=watch)
+    stages = paper_stages(what, extent or Extent(), folder, progress=workers.get("watch") is not None)
+    return execute(stages, store, **workers)
 
 
 def paper_stages(what: Sequence[str], extent: Extent, folder: str | None, *, progress: bool) -> Stages:
@@ -127,20 +123,10 @@ def descent_tasks(experiment: str, data: Data, loss: str, optimum: float, extent
     """Return the runs on one of the paper's datasets, seed by seed."""
     setting = SETTINGS[data.name]
     epochs = setting.quick_epochs if extent.epochs is None else extent.epochs
-    return descents(
-        experiment,
-        data,
-        loss,
-        optimum,
-        runs=extent.runs,
-        rules=extent.rules,
-        samplers=extent.samplers,
-        epochs=epochs,
-        batch_size=setting.batch_size,
-        l2=L2,
-        caution=setting.caution,
-        bound=float(problem_of({"loss": loss, "l2": L2}, data.X, data.y).lengths.max()),
-    )
+    bound = float(problem_of({"loss": loss, "l2": L2}, data.X, data.y).lengths.max())
+    wanted: dict[str, Any] = {"runs": extent.runs, "rules": extent.rules, "samplers": extent.samplers, "epochs": epochs}
+    settings: dict[str, Any] = {"batch_size": setting.batch_size, "l2": L2, "caution": setting.caution, "bound": bound}
+    return descents(experiment, data, loss, optimum, **wanted, **settings)
 
 
 def theory_tasks(data: Data, extent: Extent) -> list[Task]:

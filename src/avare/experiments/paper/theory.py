@@ -48,15 +48,9 @@ def measure_regret(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
         run = sgd(problem, sampler, schedules.inverse_time(problem.n, largest, mu), steps=steps, evaluate=1)
         trace, seconds, status = run.trace, run.seconds, run.status
     else:
-        chain = sgld(
-            problem,
-            sampler,
-            schedules.polynomial(1.0 / mu, 2.0 * problem.n * largest / mu + 1.0, 1.0),  # the same sizes
-            steps=steps,
-            burn_in=steps,  # no draw is kept
-            seed=spec["seed"],
-            evaluate=1,
-        )
+        sizes = schedules.polynomial(1.0 / mu, 2.0 * problem.n * largest / mu + 1.0, 1.0)  # the same
+        keep_no_draw = {"steps": steps, "burn_in": steps}
+        chain = sgld(problem, sampler, sizes, **keep_no_draw, seed=spec["seed"], evaluate=1)
         trace, seconds, status = chain.traces[0], chain.seconds, chain.status
     total = time.perf_counter() - started
     # A row is taken before the step that follows it: the regret of the first t steps is the sum of rows 0 to t - 1.
@@ -161,7 +155,8 @@ def theory_panel(growths: Sequence[Growth]) -> Panel:
 
 
 def _chart(growths: Sequence[Growth]) -> Chart:
-    curves = [curve for each in growths for curve in (each.curve, *guides(each))]
+    shown = [each for each in growths if np.any(each.curve.mean > 0)]  # which a log axis can show
+    curves = [curve for each in shown for curve in (each.curve, *guides(each))]
     return Chart("Cumulative dynamic regret", "Steps T", tuple(curves), log_x=True, log_y=True)
 
 
