@@ -1,25 +1,14 @@
-"""An experiment from outside the package: how the cost of a fixed distribution differs between samplers."""
+"""An experiment from outside the package: how close two samplers come to the best distribution."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from avare.experiments.content import Column, Figure, Panel, Section, Table
 
 import avare
-from avare.experiments import (
-    Experiment,
-    Fields,
-    Record,
-    Request,
-    Result,
-    Stage,
-    Stages,
-    Summary,
-    Task,
-    obtain,
-    together,
-)
+from avare.experiments import Experiment, Fields, Request, Result, Stage, Stages, Summary, Task, obtain, together
+from avare.experiments.content import Column, Figure, Panel, Section, Table
+from avare.experiments.store import Record
 from avare.plotting import Chart, Curve
 
 
@@ -27,7 +16,7 @@ class CostExperiment(Experiment):
     """The relative error of each sampler's distribution after some epochs of SGD."""
 
     name = "toy"
-    kinds = {"toy": Fields(texts=("sampler",), integers=("seed",), columns=("epoch", "relative_error"))}
+    kinds: ClassVar = {"toy": Fields(texts=("sampler",), integers=("seed",), columns=("epoch", "relative_error"))}
 
     def stages(self, request: Request) -> Stages:
         """Two samplers with two seeds each."""

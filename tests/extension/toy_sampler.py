@@ -1,4 +1,4 @@
-"""A sampler from outside the package: rotate through fixed groups, one drawn at a time, with its own kernels."""
+"""A sampler from outside the package, with its own kernels."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import avare
-from avare.samplers import kernel, learn_nothing, next_uniform, register, register_kernels
+from avare.samplers import register
+from avare.samplers.kernels import kernel, learn_nothing, next_uniform, register_kernels
 
 
 @register()
