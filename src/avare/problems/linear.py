@@ -198,6 +198,9 @@ class Linear(Problem):
             result[part] = squares
         return result
 
+    def _more(self) -> str:
+        return "".join(f", {name}={number:g}" for name, number in self._model.loss._asdict().items())
+
     # --- what a loss fills in --------------------------------------------------------------
 
     @abstractmethod
