@@ -263,8 +263,7 @@ def test_any_kind_of_x_gives_the_same(kind: str, dtype: type) -> None:
     check_sums(problems.Softmax(given, y, l2=0.4, bias=True), plain, generator)
 
 
-@pytest.mark.parametrize("name", ["Logistic", "Huber"])
-@pytest.mark.parametrize("kind", ["F", "CSR of int64"])
+@pytest.mark.parametrize(("name", "kind"), [("Logistic", "F"), ("Huber", "CSR of int64")])
 def test_float32_with_the_other_targets(name: str, kind: str) -> None:
     X, y, generator = example(CASES[name], n=9, seed=10)
     X = X.astype(np.float32).astype(np.float64)

@@ -152,7 +152,7 @@ def check_copies(case: Case, *, sparse: bool) -> None:
 def correlated(case: Case, n: int | None = None, width: int = 6, seed: int = 0) -> tuple[Array, Array]:
     """Correlated columns of different sizes, on which a plain descent would take long; and y."""
     generator = np.random.default_rng(seed)
-    n = n or (24 if numba.config.DISABLE_JIT else 300)
+    n = n or (10 if numba.config.DISABLE_JIT else 300)
     X = generator.normal(size=(n, width)) @ generator.normal(size=(width, width)) * np.logspace(-1.0, 1.0, width)
     return X, case.targets(n, generator)
 

@@ -56,9 +56,6 @@ class Huber(Linear):
     def _loss(self) -> HuberLoss:
         return HuberLoss(self.delta)
 
-    def _more(self) -> str:
-        return f", delta={self.delta:g}"
-
 
 # --- kernels -------------------------------------------------------------------------------
 

@@ -123,9 +123,9 @@ class Linear(Problem):
         scratch, most = self.scratch().rows, min(_CHUNK, self.n)
         outputs, squares = np.empty((most, len(coefficients))), np.empty(most)
         for part in self._chunks():
-            indices = _indices(part)
-            outputs_into(self._model.matrix, coefficients, indices, outputs, squares, scratch)
-            yield part, outputs[: len(indices)], squares[: len(indices)]
+            size = part.stop - part.start
+            outputs_into(self._model.matrix, coefficients, _indices(part), outputs, squares, scratch)
+            yield part, outputs[:size], squares[:size]
 
     def _evaluated(self, x: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
         """Yield losses and norms of one chunk of examples after another, in arrays that are used again."""
@@ -197,6 +197,9 @@ class Linear(Problem):
         for part, _, squares in self._outputs(np.empty((0, self.width))):
             result[part] = squares
         return result
+
+    def _more(self) -> str:
+        return "".join(f", {name}={number:g}" for name, number in self._model.loss._asdict().items())
 
     # --- what a loss fills in --------------------------------------------------------------
 

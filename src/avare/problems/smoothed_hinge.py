@@ -56,9 +56,6 @@ class SmoothedHinge(Linear):
     def _loss(self) -> SmoothedHingeLoss:
         return SmoothedHingeLoss(self.gamma)
 
-    def _more(self) -> str:
-        return f", gamma={self.gamma:g}"
-
 
 # --- kernels -------------------------------------------------------------------------------
 
