@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+torch.set_num_threads(1)  # with more, the processes of a parallel test run disturb each other
 CLASSES = 3
 Drawn = list[tuple[list[int], list[float]]]
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import avare.torch as avt
 from avare.torch.layers import parts
 
+torch.set_num_threads(1)  # with more, the processes of a parallel test run disturb each other
 Make = Callable[[], nn.Module]
 
 

@@ -131,7 +131,7 @@ def test_without_receipts_a_draw_starts_the_iteration() -> None:
 def test_receive_until() -> None:
     cursor = started(drawn=4, received=0, keep=9)
     cursor.receive_until(lambda unit: unit == 7)
-    assert cursor.position == 0 and cursor.latest is None
+    assert cursor.state() == State(0, 4, [0, 1, 2, 3])
     cursor.receive_until(lambda unit: unit >= 1)
     assert (cursor.position, cursor.latest, list(cursor.ahead)) == (2, 1, [2, 3])
 

@@ -22,6 +22,7 @@ from torch.utils.data import TensorDataset
 import avare
 import avare.torch as avt
 
+torch.set_num_threads(1)  # with more, ranks and parallel tests disturb each other
 N, CLASSES, WHOLE_BATCH = 203, 4, 16
 Drawn = list[tuple[list[int], list[float]]]
 
@@ -199,7 +200,6 @@ def run(settings: dict[str, Any]) -> None:
 
 def main() -> None:
     """Fork a process for each training, and write its exit code and standard error."""
-    torch.set_num_threads(1)
     loader = avt.ImportanceLoader(make_dataset(), 4)
     _, index, _ = next(iter(loader))
     loader.update(index, torch.ones(4))  # loads the kernels
