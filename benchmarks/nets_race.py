@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from avare.experiments.nets import plan as nets
 from avare.experiments.nets.plan import OPTIMISERS
 from avare.experiments.nets.results import net_name, reached
-from avare.experiments.nets.training import Split, Training
+from avare.experiments.nets.training import Training
 from avare.experiments.store import Spec
 from harness import RESULTS, save, table, where
 
@@ -70,8 +70,8 @@ def _race(specs: dict[str, Spec], X: NDArray[np.float32], y: NDArray[np.int64]) 
     """Train all in turn; return epochs, loss and seconds of each at its checkpoints."""
     runs = {}
     for sampler, spec in specs.items():
-        Training(spec, Split(spec, X, y)).advance(WARM_UP)
-        runs[sampler] = Training(spec, Split(spec, X, y))
+        Training(spec, X, y).advance(WARM_UP)
+        runs[sampler] = Training(spec, X, y)
     traces: dict[str, dict[str, list[float]]] = {s: {"epoch": [], "loss": [], "seconds": []} for s in specs}
     checkpoints = next(iter(specs.values()))["checkpoints"]
     for turn in range(checkpoints * TURNS + 1):

@@ -187,9 +187,9 @@ def test_a_convolutional_net() -> None:
     assert record["trace"]["loss"][-1] < record["trace"]["loss"][0]
     model = training.build({"kind": "cnn", "channels": [8, 16]}, (1, 28, 28), 10)
     assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
-    split = training.Split(spec, DATA.X, DATA.y)
-    assert split.train.tensors[0].shape == (EXAMPLES, 1, 28, 28) and len(split.test) == TESTED
-    assert split.train.tensors[0].data_ptr() == DATA.X.ctypes.data  # nothing is copied
+    started = training.Training(spec, DATA.X, DATA.y)
+    assert started.train.tensors[0].shape == (EXAMPLES, 1, 28, 28) and len(started.test) == TESTED
+    assert started.train.tensors[0].data_ptr() == DATA.X.ctypes.data  # nothing is copied
 
 
 # --- measures -------------------------------------------------------------------------------

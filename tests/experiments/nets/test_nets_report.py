@@ -162,24 +162,28 @@ def drawn(nets: NetResults) -> dict[str, Any]:
     return figures
 
 
-def test_a_figure_for_each_question(whole: NetResults) -> None:
-    found = drawn(whole)
-    assert set(found) == set(QUESTIONS)
-    for name, figure in found.items():
+@pytest.fixture(scope="module")
+def pictures(whole: NetResults) -> dict[str, Any]:
+    return drawn(whole)
+
+
+def test_a_figure_for_each_question(pictures: dict[str, Any]) -> None:
+    assert set(pictures) == set(QUESTIONS)
+    for name, figure in pictures.items():
         (legend,) = figure.legends
         box = legend.get_window_extent()
         assert all(not box.overlaps(axis.get_tightbbox()) for axis in figure.axes)
         assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 + 1
         assert figure.get_suptitle() == QUESTIONS[name]
-    titles = [axis.get_title() for axis in found["nets-faster"].axes[:4]]
+    titles = [axis.get_title() for axis in pictures["nets-faster"].axes[:4]]
     assert titles == ["MLP on MNIST", "CNN on MNIST", "MLP on IJCNN1", "CNN on CIFAR10"]
-    assert len(found["nets-step-and-batch"].axes) == 3 * 4 and len(found["nets-parts"].axes) == 2 * 3
-    labels = [text.get_text() for text in found["nets-faster"].legends[0].get_texts()]
+    assert len(pictures["nets-step-and-batch"].axes) == 3 * 4 and len(pictures["nets-parts"].axes) == 2 * 3
+    labels = [text.get_text() for text in pictures["nets-faster"].legends[0].get_texts()]
     assert labels[0] == "Calibrated" and labels[-2:] == ["DataLoader", "possible, with Calibrated"] and len(labels) == 7
 
 
-def test_lines_are_those_of_the_best_settings(whole: NetResults) -> None:
-    axis = drawn(whole)["nets-faster"].axes[0]
+def test_lines_are_those_of_the_best_settings(whole: NetResults, pictures: dict[str, Any]) -> None:
+    axis = pictures["nets-faster"].axes[0]
     best = whole.best("mnist-mlp", "Calibrated")
     assert best is not None
     first = axis.lines[0]
@@ -188,7 +192,7 @@ def test_lines_are_those_of_the_best_settings(whole: NetResults) -> None:
     assert uniform is not None
     level = axis.lines[-1]
     assert list(level.get_ydata()) == [uniform.last("loss")] * 2
-    seconds = drawn(whole)["nets-seconds"].axes[0].lines[0]
+    seconds = pictures["nets-seconds"].axes[0].lines[0]
     assert seconds.get_xdata().tolist() == best.mean("seconds").tolist()
 
 
@@ -197,9 +201,8 @@ def crosses_of(axis: Any) -> list[Any]:
     return [line for line in axis.lines if line.get_marker() == "x" and len(line.get_xdata())]
 
 
-def test_what_diverged_is_marked(whole: NetResults) -> None:
-    figure = drawn(whole)
-    crosses = crosses_of(figure["nets-step-and-batch"].axes[0])
+def test_what_diverged_is_marked(pictures: dict[str, Any]) -> None:
+    crosses = crosses_of(pictures["nets-step-and-batch"].axes[0])
     assert len(crosses) == 2 and {line.get_color() for line in crosses} == {"#0072B2"}  # Avare, both batch sizes
     steps = [
         each
@@ -209,7 +212,7 @@ def test_what_diverged_is_marked(whole: NetResults) -> None:
     (axis,) = drawn(nets_of(steps))["nets-step-and-batch"].axes
     crosses = crosses_of(axis)
     assert len({float(line.get_xdata()[0]) for line in crosses}) == 3  # none hides another
-    larger = figure["nets-larger-step"].axes
+    larger = pictures["nets-larger-step"].axes
     assert [len(crosses_of(axis)) for axis in larger] == [0, 0, 0, 1, 1, 1]
 
 

@@ -43,6 +43,7 @@ QUESTIONS = {
 """What each figure answers, by the name of its file."""
 HINTS = {
     "nets-faster": "Dotted: uniform's final loss. The gain is uniform's second moment over that of the next draw.",
+    "nets-measures": "Calibration: how many octaves expected norms differ from true ones, on average.",
     "nets-step-and-batch": "Constant steps, at the end of the grid. Solid: the smallest batches.",
 }
 """What else the page says."""
@@ -58,7 +59,7 @@ VARIANTS = {
     "nets-larger-step": ("calibrated", "step × gain, up to 2", "step × gain, up to 5", UNIFORM),
 }
 """The labels in the figures of other variants."""
-LEVELS = {"best": "at its best step", "aggressive": "at a larger step"}
+LEVELS = {"best": "at the best step", "aggressive": "at a larger step"}
 _FAMILIES = {"calibrated": DEFAULT, "remembered": "Avare"}  # which style variants have in nets-parts
 _STYLES = {
     **assign([DEFAULT, "Avare"]),
@@ -76,7 +77,7 @@ _MEASURES = {  # title, factor, and the first checkpoint that is shown
     "loss": ("Training loss", 1.0, 0),
     "gain": ("Gain realised", 1.0, 0),
     "test_error": ("Test error, %", 100.0, 1),
-    "calibration_error": ("Calibration error, octaves", 1.0, 1),
+    "calibration_error": ("Calibration, octaves", 1.0, 1),
 }
 Row = tuple[Chart, ...]
 
@@ -150,7 +151,7 @@ class NetCharts:
             size = min(group["batch_size"] for group in self.nets.of("parts", model=model))
             wanted = {"model": model, "level": level, "batch_size": size}
             groups = [group for label in labels for group in self.nets.of("parts", sampler=label, **wanted)]
-            return self._chart(net, groups, "loss", y_title=f"Training loss {LEVELS[level]}")
+            return self._chart(net, groups, "loss", y_title=f"Loss {LEVELS[level]}")
 
         return [self._per_net("parts", partial(make, level)) for level in LEVELS]
 
@@ -193,7 +194,7 @@ class NetCharts:
                 lost += [(step, style.colour) for step in x[np.isnan(y)]]
             steps = sorted({group["step"] for group in self.nets.of("grid", **wanted)})
             draw = partial(_draw_steps, steps=steps, lost=lost, dashes=dashes)
-            title = f"Final loss, {OPTIMISERS.get(optimiser, optimiser)}"
+            title = f"Loss with {OPTIMISERS.get(optimiser, optimiser)}"
             return Chart(net, "Step size", tuple(curves), title, log_x=True, log_y=True, draw=draw)
 
         optimisers = ranked({group["optimiser"] for group in grid}, OPTIMISERS)
@@ -206,7 +207,7 @@ class NetCharts:
             (group.last("loss"), 100.0 * group.last("test_error"), self.styles[group["sampler"]]) for group in groups
         ]
         draw = partial(scatter, points=points)
-        return Chart(net, "Training loss at the end", y_title="Test error at the end, %", draw=draw)
+        return Chart(net, "Final training loss", y_title="Final test error, %", draw=draw)
 
     def _step_times(self) -> Row:
         """Return the time of a step by sampler, for the two smallest batch sizes."""
@@ -282,4 +283,5 @@ def _draw_steps(
             axis.plot([x], [0.97], marker="x", markersize=5, color=colour, transform=axis.get_xaxis_transform())
     for size, dash in dashes.items():
         axis.plot([], [], color=GREY, linestyle=DASHES[dash], label=f"batches of {size}")
-    axis.plot([], [], color=GREY, linestyle="", marker="x", markersize=5, label="diverged")
+    if lost:
+        axis.plot([], [], color=GREY, linestyle="", marker="x", markersize=5, label="diverged")

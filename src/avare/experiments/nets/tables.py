@@ -55,9 +55,7 @@ def at_best(nets: NetResults) -> Table:
         for model in nets.models
         for group in nets.at_best(model)
     )
-    caption = (
-        "Each sampler at its best setting; and after which part of uniform's epochs and seconds it reaches its loss"
-    )
+    caption = "Each sampler at its best setting, and the part of uniform's epochs and seconds to reach uniform's loss"
     return Table(caption, (_NET, _SAMPLER, *_ENDS, epochs, seconds), rows)
 
 

@@ -39,12 +39,11 @@ def train(spec: Spec, X: NDArray[np.float32], y: NDArray[np.int64]) -> Record:
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
-            data = Split(spec, X, y)
             kind = (spec["model"], str(spec["loader"]), spec["optimiser"], spec["batch_size"])
             if kind not in _warm:  # keep compilation out of the timings
-                Training(spec, data).advance(_WARM_UP)
+                Training(spec, X, y).advance(_WARM_UP)
                 _warm.add(kind)
-            return _follow(Training(spec, data), spec)
+            return _follow(Training(spec, X, y), spec)
     finally:
         torch.set_num_threads(threads)
 
@@ -72,28 +71,18 @@ def _follow(training: "Training", spec: Spec) -> Record:
     }
 
 
-class Split:
-    """Training and test examples as tensors; nothing is copied."""
+class Training:
+    """A net with its data, optimiser and batches, and the time that its steps took; nothing is copied."""
 
     def __init__(self, spec: Spec, X: NDArray[np.float32], y: NDArray[np.int64]) -> None:
-        rows, labels, n = torch.from_numpy(X), torch.from_numpy(y), spec["examples"]
-        if "shape" in spec["network"]:
-            rows = rows.view(-1, *spec["network"]["shape"])
-        self.train = TensorDataset(rows[:n], labels[:n])
-        self.test = TensorDataset(rows[n:], labels[n:])
-        self.classes = int(labels.max()) + 1
-
-
-class Training:
-    """A net with its optimiser and its batches, and the time that its steps took."""
-
-    def __init__(self, spec: Spec, data: Split) -> None:
         torch.manual_seed(spec["seed"])
-        self.data, self.spec = data, spec
-        self.model = build(spec["network"], tuple(data.train.tensors[0].shape[1:]), data.classes)
+        self.spec, n = spec, spec["examples"]
+        rows, labels = torch.from_numpy(X).view(-1, *spec["network"].get("shape", X.shape[1:])), torch.from_numpy(y)
+        self.train, self.test = TensorDataset(rows[:n], labels[:n]), TensorDataset(rows[n:], labels[n:])
+        self.model = build(spec["network"], tuple(rows.shape[1:]), int(labels.max()) + 1)
         self.optimiser = _OPTIMISERS[spec["optimiser"]](self.model.parameters(), lr=spec["step"], fused=True)
-        self.batches = batches_of(spec, data.train, self.model)
-        self.steps_per_epoch = -(-len(data.train) // spec["batch_size"])
+        self.batches = batches_of(spec, self.train, self.model)
+        self.steps_per_epoch = -(-n // spec["batch_size"])
         self.steps = 0
         self.seconds = self.wall = 0.0
         self._step_size = float(spec["step"])
@@ -110,14 +99,14 @@ class Training:
 
     def measure(self, *, tested: bool) -> dict[str, float | None]:
         """Evaluate all training examples and, if asked, the test examples; see `MEASURES`."""
-        logits, labels = self._logits(self.data.train), self.data.train.tensors[1]
+        logits, labels = self._logits(self.train), self.train.tensors[1]
         loss = F.cross_entropy(logits, labels).item()
         if not math.isfinite(loss):
             return {"seconds": self.seconds, "wall": self.wall}
         norms = avt.output_norms(logits, labels).double().numpy()
         wrong = None
         if tested:
-            wrong = (self._logits(self.data.test).argmax(dim=1) != self.data.test.tensors[1]).double().mean().item()
+            wrong = (self._logits(self.test).argmax(dim=1) != self.test.tensors[1]).double().mean().item()
         return {
             "seconds": self.seconds,
             "wall": self.wall,
