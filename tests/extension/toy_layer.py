@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from avare.torch.layers import Dense, Parts, register
 
 
-class Scale(nn.Module):
+class Scale(nn.Module):  # type: ignore[misc]  # mypy skips torch
     """Multiply each feature by a learned factor."""
 
     def __init__(self, width: int) -> None:

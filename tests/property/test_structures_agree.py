@@ -90,9 +90,9 @@ class Agreement(RuleBasedStateMachine):
             source = uniform_source(self.generator)
             if not replacement and size > drawable:
                 with pytest.raises(ValueError, match=f"size = {size}: fewer examples"):
-                    structure.draw(floor, size, replacement=replacement, source=source)
+                    structure.draw(size, replacement=replacement, source=source, floor=floor)
                 continue
-            indices, probabilities = structure.draw(floor, size, replacement=replacement, source=source)
+            indices, probabilities = structure.draw(size, replacement=replacement, source=source, floor=floor)
             assert np.allclose(probabilities, p[indices], rtol=1e-14, atol=0)
             assert (probabilities > 0.0).all()
             assert replacement or len(np.unique(indices)) == size
@@ -149,7 +149,7 @@ def test_named_cases(n: int, kind: str) -> None:
         (lambda s: s([1.0, 2.0]).update([0], [1.0, 2.0]), "norms has length 2"),
         (lambda s: s([1.0, 2.0]).solve(np.nan), "floor = nan"),
         (lambda s: s([1.0, 2.0]).probabilities(-0.1), "floor = -0.1"),
-        (lambda s: s([1.0, 2.0]).draw(np.inf, 1, replacement=True, source=(0, 0)), "floor = inf"),
+        (lambda s: s([1.0, 2.0]).draw(1, replacement=True, source=(0, 0), floor=np.inf), "floor = inf"),
     ],
 )
 def test_refuse_bad_input(structure, wrong, message: str) -> None:  # type: ignore[no-untyped-def]  # any call
@@ -161,6 +161,6 @@ def test_refuse_bad_input(structure, wrong, message: str) -> None:  # type: igno
 @pytest.mark.parametrize("replacement", [True, False])
 def test_nothing_drawn(structure: type[Buckets] | type[OrderTree], replacement: bool) -> None:
     source = uniform_source(generator := np.random.default_rng(0))
-    indices, p = structure([1.0, 2.0]).draw(0.1, 0, replacement=replacement, source=source)
+    indices, p = structure([1.0, 2.0]).draw(0, replacement=replacement, source=source, floor=0.1)
     assert len(indices) == len(p) == 0
     assert generator.random() == np.random.default_rng(0).random()

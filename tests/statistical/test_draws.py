@@ -41,7 +41,7 @@ def test_with_replacement(structure: Structure, case: str) -> None:
     found = shuffled(structure, norms)
     p = found.probabilities(floor)
     generator = np.random.default_rng(21)
-    indices, _ = found.draw(floor, DRAWS, replacement=True, source=uniform_source(generator))
+    indices, _ = found.draw(DRAWS, replacement=True, source=uniform_source(generator), floor=floor)
     # In pairs, so that dependence between neighbours would show.
     pairs = list(zip(indices[::2].tolist(), indices[1::2].tolist(), strict=True))
     assert chi_square(pairs, dict(ordered_samples(p, 2, replacement=True))) > FALSE_ALARM
@@ -57,7 +57,9 @@ def test_without_replacement(structure: Structure, case: str, size: int) -> None
     p = found.probabilities(floor)
     generator = np.random.default_rng(22)
     source = uniform_source(generator)
-    draws = [tuple(found.draw(floor, size, replacement=False, source=source)[0].tolist()) for _ in range(DRAWS // 4)]
+    draws = [
+        tuple(found.draw(size, replacement=False, source=source, floor=floor)[0].tolist()) for _ in range(DRAWS // 4)
+    ]
     found.check()
     assert chi_square(draws, dict(ordered_samples(p, size, replacement=False))) > FALSE_ALARM
 
@@ -71,7 +73,9 @@ def test_where_no_example_matters_much(replacement: bool) -> None:
     p = buckets.probabilities(0.01)
     assert 2 * p.max() < 0.5
     source = uniform_source(generator)
-    draws = [tuple(buckets.draw(0.01, 2, replacement=replacement, source=source)[0].tolist()) for _ in range(DRAWS)]
+    draws = [
+        tuple(buckets.draw(2, replacement=replacement, source=source, floor=0.01)[0].tolist()) for _ in range(DRAWS)
+    ]
     assert chi_square(draws, dict(ordered_samples(p, 2, replacement))) > FALSE_ALARM
 
 
@@ -83,6 +87,6 @@ def test_many_examples_in_few_bins() -> None:
     floor = 0.999 / 3000
     p = buckets.probabilities(floor)
     assert floor < buckets.solve(floor).floor <= floor * (1 + 2.0**-10)
-    indices, _ = buckets.draw(floor, 10 * DRAWS, replacement=True, source=uniform_source(generator))
+    indices, _ = buckets.draw(10 * DRAWS, replacement=True, source=uniform_source(generator), floor=floor)
     law: dict[tuple[int, ...], float] = {(i,): chance for i, chance in enumerate(p.tolist())}
     assert chi_square([(i,) for i in indices.tolist()], law) > FALSE_ALARM

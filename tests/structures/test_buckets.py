@@ -64,7 +64,7 @@ def test_moves_through_many_pages() -> None:
 def test_zeros_are_laid_out_like_any_norms(n: int) -> None:
     buckets = Buckets.zeros(n)
     buckets.check()
-    assert np.array_equal(buckets.state(), Buckets(np.zeros(n)).state())
+    assert np.array_equal(buckets.state()["memory"], Buckets(np.zeros(n)).state()["memory"])
     buckets.update([n - 1, 0], [3.0, 3.0])
     buckets.check()
 
@@ -77,27 +77,27 @@ def test_state_keeps_the_order_of_members() -> None:
     twin.check()
     one, two = np.random.default_rng(3), np.random.default_rng(3)
     for replacement in (True, False):
-        ours, _ = buckets.draw(0.01, 20, replacement=replacement, source=uniform_source(one))
-        theirs, _ = twin.draw(0.01, 20, replacement=replacement, source=uniform_source(two))
+        ours, _ = buckets.draw(20, replacement=replacement, source=uniform_source(one), floor=0.01)
+        theirs, _ = twin.draw(20, replacement=replacement, source=uniform_source(two), floor=0.01)
         assert ours.tolist() == theirs.tolist()
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda s: s[:-1], r"state has shape \(3,\)"),
+        (lambda s: s[:-1], r"state\['memory'\] has shape \(3,\)"),
         (lambda s: s.astype(np.float64), "dtype float64"),
-        (lambda s: s[::-1].copy(), r"state\[1\] = .*: does not fit"),  # cells out of order
-        (lambda s: np.array([s[0], s[0], s[2], s[3]]), r"state\[1\]"),  # an index twice
-        (lambda s: np.array([s[0], s[1], s[2], s[3] | (5 << 31) | 9]), r"state\[3\]"),  # no such index
-        (lambda s: np.array([7 << 31, s[1], s[2], s[3]]), r"state\[0\]"),  # no such code
-        (lambda s: np.array([-1, s[1], s[2], s[3]]), r"state\[0\]"),
+        (lambda s: s[::-1].copy(), r"state\['memory'\]\[1\] = .*: does not fit"),  # cells out of order
+        (lambda s: np.array([s[0], s[0], s[2], s[3]]), r"state\['memory'\]\[1\]"),  # an index twice
+        (lambda s: np.array([s[0], s[1], s[2], s[3] | (5 << 31) | 9]), r"state\['memory'\]\[3\]"),  # no such index
+        (lambda s: np.array([7 << 31, s[1], s[2], s[3]]), r"state\['memory'\]\[0\]"),  # no such code
+        (lambda s: np.array([-1, s[1], s[2], s[3]]), r"state\['memory'\]\[0\]"),
     ],
 )
 def test_refuses_a_damaged_state(damage, message: str) -> None:  # type: ignore[no-untyped-def]  # any change
     state = Buckets([0.0, 1.0, 2.0, 4.0]).state()
     with pytest.raises(ValueError, match=message):
-        Buckets.from_state(damage(state), 4)
+        Buckets.from_state({"memory": damage(state["memory"])}, 4)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_drawing_without_replacement_takes_both_ways() -> None:
     generator = np.random.default_rng(5)
     for values, floor in ((np.full(400, 1.0), 1e-4), (np.eye(1, 400, 7)[0] + 1e-6, 1e-9)):
         buckets = Buckets(values)
-        indices, p = buckets.draw(floor, 100, replacement=False, source=uniform_source(generator))
+        indices, p = buckets.draw(100, replacement=False, source=uniform_source(generator), floor=floor)
         assert len(set(indices.tolist())) == 100
         assert np.allclose(p, buckets.probabilities(floor)[indices])
         buckets.check()
     assert indices[0] == 7  # it has all but 4e-4 of the mass
-    everyone, _ = buckets.draw(1e-9, 400, replacement=False, source=uniform_source(generator))
+    everyone, _ = buckets.draw(400, replacement=False, source=uniform_source(generator), floor=1e-9)
     assert sorted(everyone.tolist()) == list(range(400))
 
 
@@ -144,12 +144,11 @@ def test_draws_survive_rounding_at_the_ends() -> None:
     source = uniform_source(generator)
     for values, floor in (([1.0, 3.0], 0.0), ([0.0, 3.0], 0.0), ([1.0, 1e-30, 0.0], 0.0), ([1.0, 0.0], 0.1)):
         arrays = Buckets(values).arrays
-        solution = module._solve(arrays, floor)
-        threshold, _, first, _, part_count, part_sum = solution
-        total = module._weigh(arrays, (first - 1) >> 7, threshold, part_count, part_sum)
+        law = module.law_of(arrays, module.solve(arrays, floor))
         for stretch in (1.0, 2.0):
             indices, masses = np.empty(100, dtype=np.int64), np.empty(100)
-            module._propose(arrays, solution, stretch * total, source, np.empty_like(indices), indices, masses)
+            stretched = law._replace(total=stretch * law.total)
+            module.propose(arrays, stretched, source, np.empty_like(indices), indices, masses)
             assert (Buckets(values).probabilities(floor)[indices] > 0.0).all()
 
 
@@ -164,7 +163,7 @@ def test_a_hundred_million_examples() -> None:
     source = uniform_source(generator)
     for replacement in (True, False):
         for _ in range(200):
-            indices, _ = buckets.draw(0.5 / n, 10_000, replacement=replacement, source=source)
+            indices, _ = buckets.draw(10_000, replacement=replacement, source=source, floor=0.5 / n)
             assert replacement or len(np.unique(indices)) == 10_000
             buckets.update(indices, generator.lognormal(0, 2, 10_000))
     assert np.isclose(buckets.probabilities(0.5 / n).sum(), 1.0, rtol=0, atol=1e-9)

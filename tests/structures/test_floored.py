@@ -9,6 +9,7 @@ from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
 import avare
+from avare._randomness import uniform_source
 from avare.structures import floored as module
 from avare.structures.floored import Floored
 from avare.structures.weights import Weights
@@ -122,7 +123,7 @@ def test_draws_follow_the_probabilities() -> None:
     generator = np.random.default_rng(2)
     draws: list[tuple[int, ...]] = []
     for size in (0, 1, 2, 1_000) * (50 if compiled else 2):
-        indices, probabilities = floored.draw(size, generator)
+        indices, probabilities = floored.draw(size, replacement=True, source=uniform_source(generator))
         assert len(indices) == size and np.array_equal(probabilities, p[indices])
         draws += [(index,) for index in indices.tolist()]
     assert chi_square(draws, {(i,): p[i] for i in range(6)}) > FALSE_ALARM
@@ -150,8 +151,8 @@ def test_resumes_with_the_very_same_draws() -> None:
     twin.check()
     one, two = np.random.default_rng(4), np.random.default_rng(4)
     for _ in range(100):  # the heaps may differ, for keys are noted late
-        indices, p = floored.draw(7, one)
-        assert indices.tolist() == twin.draw(7, two)[0].tolist()
+        indices, p = floored.draw(7, replacement=True, source=uniform_source(one))
+        assert indices.tolist() == twin.draw(7, replacement=True, source=uniform_source(two))[0].tolist()
         exponents = 1e-3 / p
         floored.push(indices, exponents)
         twin.push(indices, exponents)
@@ -163,8 +164,8 @@ def test_refuses_a_damaged_state() -> None:
     floored = Floored(4, 0.4)
     floored.push([1], [2.0])
     for values, message in (
-        (np.zeros(4), "some above zero"),
-        (np.array([1.0, -1.0, 1.0, 1.0]), "none negative"),
+        (np.zeros(4), "all zero"),
+        (np.array([1.0, -1.0, 1.0, 1.0]), "not negative"),
         (np.array([1.0, math.nan, 1.0, 1.0]), "must be finite"),
         (np.array([1.0, math.inf, 1.0, 1.0]), "must be finite"),
         (np.ones(3), r"shape \(3,\)"),
@@ -177,11 +178,11 @@ def test_refuses_a_damaged_state() -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: f._heap.__setitem__(0, f._heap[1]), "once each"),
-        (lambda f: f._keys.__setitem__(0, 1e9), "out of order"),
-        (lambda f: f._keys.__setitem__(f._above - 1, 1e9), "above its value"),
-        (lambda f: f._weights.set([int(f._heap[0])], [1e-9]), "above its value"),
-        (lambda f: f._weights.set([int(f._heap[0])], [1e3]), "do not sum to 1"),
+        (lambda f: f._arrays.heap.__setitem__(0, f._arrays.heap[1]), "once each"),
+        (lambda f: f._arrays.keys.__setitem__(0, 1e9), "out of order"),
+        (lambda f: f._arrays.keys.__setitem__(f._above - 1, 1e9), "above its value"),
+        (lambda f: f._weights.update([int(f._arrays.heap[0])], [1e-9]), "above its value"),
+        (lambda f: f._weights.update([int(f._arrays.heap[0])], [1e3]), "do not sum to 1"),
         (lambda f: setattr(f, "_above", f._above - 1), "once each"),
         (lambda f: setattr(f, "_solution", f._solution._replace(threshold=1e9)), "below the threshold"),
         (lambda f: f._weights.values.__setitem__(2, 1e-3), "differ"),

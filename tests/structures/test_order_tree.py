@@ -53,14 +53,14 @@ def test_stays_shallow_when_filled_in_order() -> None:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (np.ones(3), r"state has shape \(3,\)"),
+        (np.ones(3), r"has shape \(3,\)"),
         (np.ones(4, dtype=np.float32), "dtype float32"),
         (np.array([1.0, np.nan, 1.0, 1.0]), r"norms\[1\] = nan"),
     ],
 )
 def test_refuses_a_damaged_state(state: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        OrderTree.from_state(state, 4)
+        OrderTree.from_state({"memory": state}, 4)
 
 
 @pytest.mark.parametrize(("name", "place"), [("norms", 3), ("left", 299), ("sizes", 5), ("sizes", 300), ("ordered", 7)])
