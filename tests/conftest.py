@@ -7,6 +7,7 @@ import numba
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest.register_assert_rewrite("sampler_checks")
 settings.register_profile(
     "avare",
     derandomize=True,

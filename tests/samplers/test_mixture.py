@@ -252,7 +252,7 @@ def test_a_state_of_other_arguments_is_refused() -> None:
     ("arguments", "error", "message"),
     [
         ({"components": [1.0] * 5}, ValueError, r"components has shape \(5,\): must have 2 dimensions"),
-        ({"components": np.ones((0, 5))}, ValueError, r"components has shape \(0, 5\): must have one row at least"),
+        ({"components": np.ones((0, 5))}, ValueError, r"components has shape \(0, 5\): must have at least one row"),
         ({"components": np.ones((2, 4))}, ValueError, r"components\[0\] has length 4: must match n, which has 5"),
         ({"components": [[1.0] * 5, [0.0] * 5]}, ValueError, r"components\[1\] is all zero"),
         ({"components": [[1, 1, 1, 1, 1], [1, 1, 1, -2, 1]]}, ValueError, r"components\[1, 3\] = -2.0"),

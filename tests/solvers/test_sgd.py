@@ -1,4 +1,4 @@
-"""SGD: the compiled loop, the plain one, and all that stands around them."""
+"""SGD: the compiled loop, the plain loop, and everything around them."""
 
 import math
 import os
@@ -14,27 +14,33 @@ from numpy.typing import NDArray
 
 import avare
 from avare.problems import Generic, LeastSquares, Linear, Softmax
-from avare.samplers import get, names
-from avare.samplers.registry import example
+from avare.samplers import build, names
+from avare.samplers.kernels import can_learn
 from avare.solvers import DivergenceWarning, Progress
 from linear_models import PROBLEMS, N, make, plainly, saved_and_loaded
+from sampler_checks import by_name, check_structures, ways
+
+COMPILED = [name for name in names() if can_learn(by_name(name)(N, 5)._compiled())]
 
 
 def steps_of(problem: Any, batch_size: int = 1) -> avare.schedules.Schedule:
     return avare.schedules.inverse_time(problem.n, problem.smoothness.max(), 0.7, batch_size)
 
 
+def test_these_samplers_compile() -> None:
+    assert COMPILED == ["Avare", "Calibrated", "Srg", "Static", "Uniform"]
+
+
 @pytest.mark.parametrize("averaging", ["none", "polyak", "suffix"])
-@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize(("name", "replacement"), [(name, way) for name in COMPILED for way in ways(by_name(name))])
 @pytest.mark.parametrize("batch_size", [1, 7])
-@pytest.mark.parametrize("kind", [avare.Avare, avare.Uniform])
 def test_compiled_and_plain_loops_give_the_same_iterates(
-    kind: type[avare.Avare], batch_size: int, replacement: bool, averaging: Any
+    name: str, batch_size: int, replacement: bool, averaging: Any
 ) -> None:
     found = []
     problem = make("Softmax", sample_weight=np.linspace(0.1, 2.0, N), bias=True)
     for each in (problem, plainly(problem)):
-        sampler = kind(N, batch_size, replacement=replacement, seed=3)
+        sampler = build(name, problem, batch_size, replacement=replacement, seed=3)
         run = avare.sgd(each, sampler, steps_of(problem, batch_size), epochs=2, averaging=averaging)
         found.append((run, sampler))
     (fast, sampler), (slow, other) = found
@@ -45,8 +51,38 @@ def test_compiled_and_plain_loops_give_the_same_iterates(
         assert np.allclose(fast.trace[column], slow.trace[column], rtol=1e-12, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("csr", [False, True])
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_run_can_be_resumed_in_the_other_loop(name: str, csr: bool) -> None:
+    problem = make("Logistic", csr=csr)
+    both = (problem, plainly(problem))
+
+    def run(kind: Any, steps: int, **options: Any) -> avare.solvers.Run:
+        sampler = build(name, problem, 6, seed=None if options else 5)
+        return avare.sgd(kind, sampler, steps_of(problem, 6), steps=steps, averaging="polyak", **options)
+
+    whole = run(problem, 80)
+    for first, second in (both, both[::-1]):
+        rest = run(second, 80, resume=run(first, 40).state_dict())
+        assert np.array_equal(whole.x, rest.x) and np.array_equal(whole.last, rest.last)
+
+
+def test_weights_out_of_scale_are_rescaled_inside_the_loop() -> None:
+    # Norms of 1e60 are above all proposals of weights that start from zero.
+    problem = make("LeastSquares")
+    rows, targets = 1e30 * np.asarray(problem._model.rows.dense), 1e30 * problem._model.targets
+    huge = LeastSquares(rows, targets, l2=0.7)
+    found = []
+    for each in (huge, plainly(huge)):
+        sampler = avare.Srg(N, 5, seed=6)
+        found.append((avare.sgd(each, sampler, 1e-63, epochs=2), sampler))
+        assert sampler.norms().max() > 1e50
+        check_structures(sampler)
+    assert np.array_equal(found[0][0].x, found[1][0].x) and np.any(found[0][0].x != 0.0)
+
+
 @pytest.mark.parametrize("name", ["Softmax", "LeastSquares"])
-def test_wide_rows_go_both_ways_alike(name: str) -> None:
+def test_wide_rows_are_the_same_in_both_loops(name: str) -> None:
     if numba.config.DISABLE_JIT:
         pytest.skip("minutes without compiled code; the compiled run tests it")
     generator = np.random.default_rng(8)
@@ -62,7 +98,7 @@ def test_wide_rows_go_both_ways_alike(name: str) -> None:
 
 @pytest.mark.parametrize("csr", [False, True])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_every_problem_goes_both_ways_alike(name: str, csr: bool) -> None:
+def test_every_problem_is_the_same_in_both_loops(name: str, csr: bool) -> None:
     problem = make(name, csr=csr)
     runs = [
         avare.sgd(each, avare.Avare(N, 6, p_min=0.2 / N, seed=4), steps_of(problem, 6), epochs=3)
@@ -95,15 +131,13 @@ def test_converges(name: str, batch_size: int, replacement: bool) -> None:
 @pytest.mark.parametrize("name", names())
 def test_every_sampler_runs(name: str) -> None:
     problem = make("Logistic")
-    options = {**example(name, N), **({"smoothness": problem.smoothness} if name in ("Safe", "Static") else {})}
-    options.pop("norms", None)
-    run = avare.sgd(problem, get(name)(N, 5, **options, seed=6), steps_of(problem, 5), epochs=5)
+    run = avare.sgd(problem, build(name, problem, 5, seed=6), steps_of(problem, 5), epochs=5)
     assert run.status == "finished" and run.steps == 150
     assert run.trace.objective[-1] < run.trace.objective[0]
     assert np.isfinite(run.trace.relative_error).all() and np.isfinite(run.trace.regret).all()
 
 
-def test_the_oracle_is_given_the_true_norms() -> None:
+def test_the_oracle_receives_the_true_norms() -> None:
     problem = make("Logistic")
     sampler = avare.Optimal(N, 5, replacement=True, seed=6)
     run = avare.sgd(problem, sampler, steps_of(problem, 5), epochs=3)
@@ -111,7 +145,7 @@ def test_the_oracle_is_given_the_true_norms() -> None:
     assert sampler._offered is None
 
 
-def test_safe_is_told_the_path() -> None:
+def test_safe_receives_the_path() -> None:
     problem = make("Logistic")
     sampler = avare.Safe(N, 5, smoothness=problem.smoothness, seed=6)
     run = avare.sgd(problem, sampler, steps_of(problem, 5), epochs=8)
@@ -217,7 +251,7 @@ def test_step_sizes_may_be_numbers_schedules_or_functions() -> None:
 
 
 @pytest.mark.parametrize("way", [lambda problem: problem, plainly])
-def test_divergence_is_told_and_what_there_is_returned(way: Callable[[Linear], Any]) -> None:
+def test_divergence_is_reported_and_the_run_returned(way: Callable[[Linear], Any]) -> None:
     problem = way(make("LeastSquares"))
     with pytest.warns(DivergenceWarning, match=r"diverged at step (\d+), of size 1e\+06: the gradient is not finite"):
         run = avare.sgd(problem, avare.Avare(N, 5, seed=1), 1e6, epochs=20, evaluate=[0, 3])
@@ -238,7 +272,7 @@ def test_an_infinite_objective_is_divergence_too() -> None:
     assert run.status == "diverged" and run.steps == 3 and run.x[0] == -3.0
 
 
-def test_ctrl_c_between_evaluations_and_going_on() -> None:
+def test_ctrl_c_between_evaluations_and_resuming() -> None:
     problem = make("Logistic")
     pressed: list[int] = []
 
@@ -268,7 +302,7 @@ def test_norms_that_are_not_finite_are_a_divergence() -> None:
     assert run.status == "diverged" and run.steps == 3
 
 
-def test_ctrl_c_ends_a_run_after_the_steps_under_way() -> None:
+def test_ctrl_c_ends_a_run_after_the_current_steps() -> None:
     problem = make("Logistic")
     before = signal.getsignal(signal.SIGINT)
 
@@ -302,15 +336,14 @@ def test_runs_in_another_thread() -> None:
 
 @pytest.mark.parametrize("way", ["pickle", "savez"])
 @pytest.mark.parametrize("averaging", ["none", "polyak", "suffix"])
-@pytest.mark.parametrize("name", ["Avare", "Uniform", "Vrb"])
+@pytest.mark.parametrize("name", [*COMPILED, "Vrb"])
 @pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
 def test_resumes_to_the_same_iterates(name: str, averaging: Any, way: str) -> None:
     problem = make("Softmax")
     options = {"steps": 90, "evaluate": 9, "averaging": averaging}
 
     def run(stop: int | None = None, resume: Any = None) -> Any:
-        kind: Any = get(name)
-        sampler = kind(N, 5, seed=None if resume else 9)
+        sampler = build(name, problem, 5, seed=None if resume else 9)
         return avare.sgd(
             problem, sampler, steps_of(problem, 5), **options, resume=resume, callback=lambda now: now.step == stop
         )
@@ -359,7 +392,7 @@ def test_a_state_that_does_not_fit_is_refused(change: Callable[[Any], Any], mess
     assert sampler.steps == 0
 
 
-def test_a_state_is_only_given_while_the_sampler_stands_still() -> None:
+def test_no_state_after_the_sampler_has_drawn_again() -> None:
     sampler = avare.Avare(N, 5, seed=9)
     run = avare.sgd(make("Logistic"), sampler, 0.01, epochs=1)
     sampler.sample()
@@ -378,7 +411,7 @@ def test_a_state_is_only_given_while_the_sampler_stands_still() -> None:
         ({"step_size": -1.0}, ValueError, "step_size = -1.0: must be above 0"),
         ({"step_size": lambda t: 2.0 - t}, ValueError, r"step_size\(3\) = -1.0: must be finite"),
         ({"epochs": -1}, ValueError, "epochs = -1"),
-        ({"epochs": 2, "steps": 3}, ValueError, "epochs = 2 and steps = 3: give one"),
+        ({"epochs": 2, "steps": 3}, ValueError, "epochs = 2 and steps = 3: pass only one"),
         ({"steps": 1.5}, TypeError, "steps = 1.5"),
         ({"start": [1.0]}, ValueError, r"start has shape \(1,\): must be \(4,\)"),
         ({"start": [1.0, math.nan, 0.0, 0.0]}, ValueError, r"start\[1\] = nan"),
@@ -406,13 +439,13 @@ def test_no_steps_at_all() -> None:
     assert avare.sgd(problem, avare.Avare(N, 5, seed=0), 0.01, epochs=0, evaluate="never").trace.shape == (0,)
 
 
-def test_progress_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     avare.sgd(make("Logistic"), avare.Avare(N, 5, seed=0), 0.01, epochs=3, progress=True)
     line = capsys.readouterr().err
     assert line.startswith("sgd with Avare: step 90 of 90, objective ") and line.endswith("s]\n")
 
 
-def test_a_sampler_of_ones_own_goes_the_plain_way() -> None:
+def test_your_own_sampler_runs_in_the_plain_loop() -> None:
     class Favourite(avare.Sampler):
         def __init__(self) -> None:
             super().__init__(N, 2, replacement=True, seed=0)

@@ -21,7 +21,7 @@ SIZES = avare.schedules.polynomial(1e-3, 5.0, 0.4)
 
 def test_compiled_and_plain_loops_give_the_same_draws() -> None:
     problem = make("Softmax", bias=True)
-    for kind in (avare.Avare, avare.Uniform):
+    for kind in (avare.Avare, avare.Calibrated, avare.Uniform):
         fast, slow = (
             avare.sgld(each, kind(N, 6, seed=3), SIZES, steps=60, burn_in=11, thin=4, seed=2, evaluate=20)
             for each in (problem, plainly(problem))
@@ -77,7 +77,7 @@ def test_averages_are_weighted_by_step_sizes() -> None:
         chain.quantile(2.0)
 
 
-def test_chains_are_their_own_and_do_not_depend_on_each_other() -> None:
+def test_chains_are_independent() -> None:
     problem = make("Logistic")
     sampler = avare.Avare(N, 5, seed=1)
     chains = avare.sgld(problem, sampler, SIZES, steps=30, chains=3, seed=4)
@@ -107,14 +107,14 @@ def test_arviz_takes_the_draws() -> None:
     assert np.abs(weighted.posterior["x"].values.mean(axis=(0, 1)) - right).max() < np.abs(plain - right).max()
 
 
-def test_arviz_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_arviz_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=4, seed=4)
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(ImportError, match="pip install 'avare\\[experiments\\]'"):
         chain.to_arviz()
 
 
-def test_arviz_1_is_given_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interface_of_arviz_1_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     class Newer:
         __version__ = "1.2.0"
 
@@ -162,7 +162,7 @@ def test_resumes_to_the_same_draws(chains: int, way: str) -> None:
         avare.sgld(problem, avare.Avare(N, 5), SIZES, steps=60, burn_in=12, thin=7, chains=chains, resume=state)
 
 
-def test_divergence_of_a_chain_is_told() -> None:
+def test_divergence_of_a_chain_is_reported() -> None:
     problem = make("LeastSquares")
     with pytest.warns(DivergenceWarning, match="chain [01] diverged at step"):
         chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), 1e6, steps=1000, chains=2, seed=4)
