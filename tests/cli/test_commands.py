@@ -419,7 +419,7 @@ def test_datasets(avare_command: Any, cache: Path, tmp_path: Path, monkeypatch: 
     assert (code, err) == (1, "avare: folder (--data) = 'nowhere': there is no such folder\n")
     write(tmp_path / "data", {"train-images-idx3-ubyte": b"other"})
     code, _, err = avare_command("datasets", "fetch", "mnist", "--data", "data")
-    assert code == 1 and "another file; without it the official one is fetched (in Python, verify=False" in err
+    assert code == 1 and "different one; remove it to download the official one (in Python, verify=False" in err
     code, _, err = avare_command("datasets", "where", "imagenet")
     assert code == 1 and "name = 'imagenet': must be one of cifar10" in err
 

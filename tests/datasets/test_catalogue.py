@@ -1,4 +1,4 @@
-"""The named sets, from files in a folder; the real ones where AVARE_DATA has them."""
+"""The named datasets, from files in a folder; the real files if AVARE_DATA has them."""
 
 import bz2
 import gzip
@@ -86,17 +86,17 @@ def test_digits() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 5])
-def test_synthetic_is_made_as_the_papers(seed: int) -> None:
+def test_synthetic_is_generated_as_in_the_paper(seed: int) -> None:
     data = load("synthetic", seed=seed)
     assert data.X.shape == (100, 10) and data.y.dtype == np.int64 and set(data.y.tolist()) == {-1, 1}
-    # A row is a normal direction u over |u|^2, times a log-normal(0, 1): the draws come in this order.
+    # A row is a normal direction u over |u|^2, times a log-normal(0, 1), drawn in this order.
     generator = np.random.default_rng(seed)
     directions, lengths = generator.normal(size=(100, 10)), generator.lognormal(0.0, 1.0, 100)
     assert np.allclose(np.linalg.norm(data.X, axis=1), lengths / np.linalg.norm(directions, axis=1))
     assert data.source == f"seed {seed}"
 
 
-def test_synthetic_has_a_seed_of_its_own() -> None:
+def test_synthetic_has_its_own_seed() -> None:
     assert np.array_equal(load("synthetic").X, load("synthetic", seed=0).X)
     assert not np.array_equal(load("synthetic").X, load("synthetic", seed=1).X)
 
@@ -106,9 +106,9 @@ def test_synthetic_has_a_seed_of_its_own() -> None:
     [
         ("mnits", {}, ValueError, "name = 'mnits': must be one of cifar10, digits, ijcnn1, mnist, synthetic"),
         ("mnist", {"split": "val"}, ValueError, "split = 'val': must be one of 'train', 'test'"),
-        ("digits", {"split": "test"}, ValueError, "split = 'test': digits has 'train' only"),
-        ("digits", {"seed": 1}, ValueError, "seed = 1: only 'synthetic' is made at random"),
-        ("mnist", {"seed": 1}, ValueError, "seed = 1: only 'synthetic' is made at random"),
+        ("digits", {"split": "test"}, ValueError, "split = 'test': digits has only 'train'"),
+        ("digits", {"seed": 1}, ValueError, "seed = 1: only 'synthetic' is generated"),
+        ("mnist", {"seed": 1}, ValueError, "seed = 1: only 'synthetic' is generated"),
         ("synthetic", {"seed": -1}, ValueError, "seed = -1: must be at least 0"),
         ("synthetic", {"seed": 0.5}, TypeError, "seed = 0.5: must be an integer"),
         ("mnist", {"verify": "no"}, TypeError, "verify = 'no': must be True or False"),
@@ -127,7 +127,7 @@ def test_the_variable_must_name_a_folder(monkeypatch: pytest.MonkeyPatch) -> Non
         load("ijcnn1")
 
 
-def test_a_given_folder_goes_before_the_variable_and_the_cache(
+def test_the_folder_precedes_the_variable_and_the_cache(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enter(monkeypatch, "ijcnn1", IJCNN1)
@@ -150,7 +150,7 @@ def test_a_folder_needs_nothing_but_numpy(tmp_path: Path, monkeypatch: pytest.Mo
     for module in ("pooch", "scipy.sparse", "sklearn.datasets", "pyarrow"):
         monkeypatch.setitem(sys.modules, module, None)
     assert len(load("ijcnn1", folder=tmp_path)) == 2
-    with pytest.raises(ImportError, match=r"fetching and caching datasets needs pooch: pip install 'avare\[experi"):
+    with pytest.raises(ImportError, match=r"downloading and caching datasets needs pooch: pip install 'avare\[experi"):
         load("mnist", folder=tmp_path)
     with pytest.raises(ImportError, match="the digits dataset needs scikit-learn: pip install"):
         load("digits")
@@ -164,9 +164,7 @@ def test_a_wrong_checksum_names_file_expected_and_found(tmp_path: Path, ending: 
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'ijcnn1'}{ending} has the MD5 checksum ")
     assert "expected 3f95c31e40f84fef90fb8c4fbe4f4201" in message
-    assert message.endswith(
-        "; without it the official one is fetched (in Python, verify=False reads this one all the same)"
-    )
+    assert message.endswith("; remove it to download the official one (in Python, verify=False reads this one)")
     assert load("ijcnn1", folder=tmp_path, verify=False).X.shape == (2, 22)
 
 
@@ -231,7 +229,7 @@ def test_other_data_must_fit_ijcnn1(tmp_path: Path, text: bytes, message: str) -
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_images_are_loaded_with_little_memory_beside_them(
+def test_images_are_loaded_with_little_memory_besides_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     if name == "mnist":
@@ -247,7 +245,7 @@ def test_images_are_loaded_with_little_memory_beside_them(
     data = load(name, folder=tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # A block of 512 rows as bytes, twice, labels, the decompressor's buffers and what is imported: some 4 MB.
+    # A block of 512 rows as bytes, twice, the labels, the decompressor's buffers and the imports: about 4 MB.
     assert peak < data.X.nbytes + data.y.nbytes + 8e6
     assert data.X.nbytes > 30e6
 

@@ -1,4 +1,4 @@
-"""Files from a server, which here is a local one: whole and checked, or not at all."""
+"""Downloads from a local server: files that are complete and checked, or none."""
 
 import bz2
 import dataclasses
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 
 class Server:
-    """Gives out contents by path, and remembers what was asked for."""
+    """Serve contents by path, and record the requests."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}
-        self.cut: set[str] = set()  # what breaks off half way
+        self.cut: set[str] = set()  # paths whose download breaks off halfway
         self.asked: list[str] = []
         server = self
 
@@ -82,7 +82,7 @@ def free_port() -> int:
 
 
 def inside(folder: Path) -> list[str]:
-    """Every file and folder below a folder."""
+    """All files and folders below a folder."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
@@ -90,14 +90,14 @@ def zipped(files: dict[str, bytes]) -> dict[str, bytes]:
     return {f"{name}.bz2": bz2.compress(content) for name, content in files.items()}
 
 
-def test_fetches_once_checks_and_keeps(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloads_once_checks_and_keeps(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, images, _ = mnist()
     enter(monkeypatch, "mnist", files, (server.address,))
     server.contents = {f"{name}.gz": gzip.compress(content) for name, content in files.items()}
     assert set(where("mnist").values()) == {None}
     train = load("mnist")
     assert np.array_equal(train.X, images.reshape(7, 12).astype(np.float32) / np.float32(255))
-    assert len(server.asked) == 2  # the test part has not been asked for
+    assert len(server.asked) == 2  # not the test split
     paths = fetch("mnist")
     assert paths == where("mnist") == {name: cache / "mnist" / f"{name}.gz" for name in files}
     assert len(load("mnist", split="test")) == 2 and len(server.asked) == 4
@@ -131,7 +131,7 @@ def test_an_archive_that_is_not_as_expected(
     server.contents = {"cifar-10-binary.tar.gz": content}
     with pytest.raises(DatasetError, match=message):
         load("cifar10")
-    # What came before the fault was whole and checked, and stays.
+    # The files before the fault are complete and checked, and stay.
     stayed = ["data_batch_1.bin", "data_batch_2.bin"] if fault == "holds another file" else []
     assert inside(cache) == ["cifar-10-batches-bin", *(f"cifar-10-batches-bin/{name}" for name in stayed)]
 
@@ -142,7 +142,7 @@ def test_wrong_contents_are_refused_and_not_kept(server: Server, cache: Path, mo
     found = hashlib.sha256(b"1 1:1\n").hexdigest()
     expected = hashlib.sha256(IJCNN1["ijcnn1"]).hexdigest()
     with pytest.raises(DatasetError, match=rf"{server.address}ijcnn1\.bz2: .* checksum {found} .*expected {expected}"):
-        load("ijcnn1", verify=False)  # which is for files of one's own
+        load("ijcnn1", verify=False)  # that is for files in a folder
     assert inside(cache) == ["ijcnn1"]
 
 
@@ -164,7 +164,7 @@ def test_a_wrong_archive_is_refused_by_its_own_checksum(
 def test_an_interrupted_download_leaves_nothing(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
     server.contents, server.cut = zipped(IJCNN1), {"ijcnn1.t.bz2"}
-    with pytest.raises(DatasetError, match=r"no ijcnn1\.t in .*\n.*ijcnn1\.t\.bz2: .*IncompleteRead"):
+    with pytest.raises(DatasetError, match=r"ijcnn1\.t not found in .*\n.*ijcnn1\.t\.bz2: .*IncompleteRead"):
         fetch("ijcnn1")
     assert inside(cache) == ["ijcnn1", "ijcnn1/ijcnn1.bz2"]
     server.cut.clear()
@@ -191,7 +191,7 @@ def test_the_next_mirror_is_tried(server: Server, cache: Path, monkeypatch: pyte
     assert inside(cache) == ["ijcnn1", "ijcnn1/ijcnn1.bz2"]
 
 
-def test_without_network_and_files_says_what_to_do(
+def test_without_network_and_files_the_error_says_what_to_do(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -202,16 +202,17 @@ def test_without_network_and_files_says_what_to_do(
         load("mnist", folder=given)
     message = str(caught.value)
     assert message.startswith(
-        f"mnist: no train-images-idx3-ubyte, train-labels-idx1-ubyte in {given} or {cache}, and none to be fetched:\n"
+        f"mnist: train-images-idx3-ubyte, train-labels-idx1-ubyte not found in {given} or {cache}, "
+        f"and the download failed:\n"
         f"  {address}train-images-idx3-ubyte.gz: "
     )
     assert f"\n  {address}mirror/train-images-idx3-ubyte.gz: " in message and "refused" in message
     assert "compressed (.gz, .bz2, .xz) or not, in a folder or in its subfolder mnist" in message
-    assert "by --data (in Python, folder=...) or in the environment variable AVARE_DATA" in message
+    assert "by --data (in Python, folder=...) or by the environment variable AVARE_DATA" in message
     assert inside(cache) == ["mnist"]
 
 
-def test_an_error_page_is_not_taken_for_a_file(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_page_is_not_saved_as_a_file(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
     with pytest.raises(DatasetError, match=r"ijcnn1\.bz2: 404"):
         load("ijcnn1")
@@ -226,7 +227,7 @@ def test_a_cache_that_cannot_be_written_is_named(server: Server, cache: Path, mo
         load("ijcnn1", split="test")
 
 
-def test_a_damaged_cache_is_fetched_again(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_downloaded_again(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
     server.contents = zipped(IJCNN1)
     write(cache / "ijcnn1", {"ijcnn1.bz2": b"half", "ijcnn1.t.bz2": bz2.compress(b"1 1:1\n-1 1:2\n")})
@@ -238,7 +239,7 @@ def test_a_damaged_cache_is_fetched_again(server: Server, cache: Path, monkeypat
 
 @pytest.mark.parametrize("content", ["cut", "empty", "no archive", "changed", "other"])
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
-def test_what_is_wrong_inside_is_fetched_again(
+def test_a_compressed_file_with_wrong_contents_is_downloaded_again(
     server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch, ending: str, content: str
 ) -> None:
     enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
@@ -261,7 +262,7 @@ def test_what_is_wrong_inside_is_fetched_again(
     [PermissionError(errno.EACCES, "Permission denied"), OSError(errno.EIO, "Input/output error"), MemoryError("full")],
 )
 @pytest.mark.parametrize("early", [True, False])
-def test_what_cannot_be_read_stays_in_the_cache(
+def test_a_file_that_cannot_be_read_stays_in_the_cache(
     server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, early: bool
 ) -> None:
     class Failing(io.RawIOBase):
@@ -286,7 +287,7 @@ def test_what_cannot_be_read_stays_in_the_cache(
 
 
 @pytest.mark.parametrize("rich", [True, False])
-def test_progress_is_shown_where_rich_is_installed(
+def test_progress_is_shown_if_rich_is_installed(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rich: bool
 ) -> None:
     enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))
@@ -300,7 +301,7 @@ def test_progress_is_shown_where_rich_is_installed(
     assert pooch.get_logger().level == level != logging.WARNING
 
 
-def test_nothing_is_shown_unless_asked_for(
+def test_no_progress_is_shown_by_default(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     enter(monkeypatch, "ijcnn1", IJCNN1, (server.address,))

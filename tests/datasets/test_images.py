@@ -1,4 +1,4 @@
-"""The files of the named sets, whatever is in them: rows of the right shape, or an error that names the file."""
+"""Any contents of the files of the named datasets give rows of the right shape, or an error that names the file."""
 
 import bz2
 import contextlib
@@ -23,7 +23,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
 }
 SETS = {"mnist": mnist()[0], "cifar10": cifar10(n=1)[0], "ijcnn1": IJCNN1}
-FILES = {  # of the training part
+FILES = {  # of the training split
     "train-images-idx3-ubyte": "mnist",
     "train-labels-idx1-ubyte": "mnist",
     "data_batch_1.bin": "cifar10",
@@ -35,7 +35,7 @@ names = pytest.mark.parametrize("name", FILES)
 
 lengths = st.integers(0, 9) | st.integers(0, 31).map(lambda power: 2**power) | st.integers(0, 2**32 - 1)
 pixels = st.binary(min_size=1, max_size=9)
-LIKE = {  # what is nearly right
+LIKE = {  # almost valid
     "mnist": st.builds(
         lambda shape, pattern, count: idx_header(shape) + (count * pattern)[:count],
         st.tuples(st.just(7) | lengths) | st.tuples(st.just(7) | lengths, lengths, lengths),  # 7, as in the other file
@@ -57,7 +57,7 @@ def idx_header(shape: tuple[int, ...]) -> bytes:
 
 
 def attempt(folder: Path, name: str, ending: str, content: bytes) -> bool:
-    """Loads the set with this in place of one of its files, or sees the one error, which names that file."""
+    """Load the dataset with other contents of one file, or expect the one error, which names that file."""
     files = {**SETS[FILES[name]], name: content}
     write(folder, {each + (ending if each == name else ""): inside for each, inside in files.items()})
     found: Dataset | None = None
@@ -121,5 +121,5 @@ def test_every_byte_of_a_header_counts(tmp_path: Path, name: str, header: int) -
 
 @pytest.mark.parametrize("ending", COMPRESS)
 @names
-def test_what_the_damage_is_done_to_is_sound(tmp_path: Path, name: str, ending: str) -> None:
+def test_the_files_are_valid_before_they_are_damaged(tmp_path: Path, name: str, ending: str) -> None:
     assert attempt(tmp_path, name, ending, COMPRESS[ending](SETS[FILES[name]][name]))

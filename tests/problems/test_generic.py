@@ -57,17 +57,17 @@ def test_minimises_by_gradients() -> None:
     linear, plain, x = example()
     problem = problems.Generic(17, 4, batch_gradient=plain_batch(plain), objective=plain.objective, l2=0.6)
     found, best = problem.minimize(start=x, tolerance=1e-5), linear.minimize()
-    # f is at least l2-strongly convex: what is left of the gradient bounds the distance.
+    # f is l2-strongly convex: the norm of the gradient bounds the distance.
     assert np.linalg.norm(found - best) <= 1e-5 / 0.6 * (1.0 + 1e-6)
     assert problem.optimum == pytest.approx(linear.optimum, rel=1e-9) and problem.optimum == problem.objective(found)
     with pytest.warns(problems.ToleranceWarning, match="above tolerance = 1e-300"):
         problem.minimize(tolerance=1e-300)
     without = problems.Generic(17, 4, batch_gradient=plain_batch(plain))
-    with pytest.raises(ValueError, match="objective was not given: there is nothing to minimise"):
+    with pytest.raises(ValueError, match="objective was not given: pass objective="):
         without.minimize()
 
 
-def test_without_an_objective_there_is_none_to_report() -> None:
+def test_without_an_objective_it_is_nan() -> None:
     _, plain, x = example()
     problem = problems.Generic(17, 4, batch_gradient=plain_batch(plain), l2=1.0)
     assert math.isnan(problem.objective(x))
@@ -86,18 +86,18 @@ def test_an_objective_may_be_infinite() -> None:
 @pytest.mark.parametrize(
     ("found", "error", "message"),
     [
-        (np.zeros(2), TypeError, "batch_gradient gave a ndarray: must give a gradient and norms"),
-        (None, TypeError, "batch_gradient gave a NoneType: must give"),
-        ((np.zeros(2), np.zeros(3), 0), TypeError, "batch_gradient gave a tuple of 3: must give"),
-        ((np.zeros(3), np.zeros(3)), ValueError, r"gave a gradient of shape \(3,\): must be \(2,\)"),
-        ((np.zeros((1, 2)), np.zeros(3)), ValueError, r"gave a gradient of shape \(1, 2\): must be \(2,\)"),
-        ((np.zeros(2), np.zeros(2)), ValueError, r"gave norms of shape \(2,\): must be \(3,\)"),
-        ((np.zeros(2), 0.0), ValueError, r"gave norms of shape \(\): must be \(3,\)"),
+        (np.zeros(2), TypeError, "batch_gradient returned a ndarray: must return a gradient and norms"),
+        (None, TypeError, "batch_gradient returned a NoneType: must return"),
+        ((np.zeros(2), np.zeros(3), 0), TypeError, "batch_gradient returned a tuple of 3: must return"),
+        ((np.zeros(3), np.zeros(3)), ValueError, r"returned a gradient of shape \(3,\): must be \(2,\)"),
+        ((np.zeros((1, 2)), np.zeros(3)), ValueError, r"returned a gradient of shape \(1, 2\): must be \(2,\)"),
+        ((np.zeros(2), np.zeros(2)), ValueError, r"returned norms of shape \(2,\): must be \(3,\)"),
+        ((np.zeros(2), 0.0), ValueError, r"returned norms of shape \(\): must be \(3,\)"),
         ((["a", "b"], np.zeros(3)), TypeError, "batch_gradient's gradient has dtype <U1: must hold real numbers"),
         ((np.zeros(2), np.zeros(3) + 1j), TypeError, "batch_gradient's norms has dtype complex128"),
     ],
 )
-def test_refuses_what_batch_gradient_gives(found: Any, error: type[Exception], message: str) -> None:
+def test_refuses_wrong_results_of_batch_gradient(found: Any, error: type[Exception], message: str) -> None:
     problem = problems.Generic(3, 2, batch_gradient=lambda x, indices, weights: found)
     for call in (problem.gradient, problem.norms, lambda x: problem.batch_gradient(x, [0, 1, 2], np.ones(3))):
         with pytest.raises(error, match=message):
@@ -112,7 +112,7 @@ def test_refuses_what_batch_gradient_gives(found: Any, error: type[Exception], m
         (None, TypeError, r"norms\(x\) has dtype object"),
     ],
 )
-def test_refuses_what_norms_gives(found: Any, error: type[Exception], message: str) -> None:
+def test_refuses_wrong_results_of_norms(found: Any, error: type[Exception], message: str) -> None:
     problem = problems.Generic(3, 2, batch_gradient=lambda x, i, w: (x, w), norms=lambda x: found)
     for call in (problem.norms, problem.evaluate):
         with pytest.raises(error, match=message):
@@ -120,14 +120,14 @@ def test_refuses_what_norms_gives(found: Any, error: type[Exception], message: s
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_refuses_norms_that_are_none(value: float) -> None:
+def test_refuses_norms_that_are_negative_or_not_finite(value: float) -> None:
     problem = problems.Generic(3, 2, batch_gradient=lambda x, i, w: (x, w), norms=lambda x: [1.0, value, 1.0])
     with pytest.raises(ValueError, match=rf"norms\(x\)\[1\] = {value}: must be finite and not negative"):
         problem.norms(np.zeros(2))
 
 
 @pytest.mark.parametrize("found", [None, "1", np.ones(1), 1j, [1.0]])
-def test_refuses_what_objective_gives(found: Any) -> None:
+def test_refuses_wrong_results_of_objective(found: Any) -> None:
     problem = problems.Generic(3, 2, batch_gradient=lambda x, i, w: (x, w), objective=lambda x: found)
     with pytest.raises(TypeError, match=r"objective\(x\) = .*: must be a number"):
         problem.objective(np.zeros(2))

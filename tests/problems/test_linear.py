@@ -108,7 +108,7 @@ def test_any_shape_and_any_values(case: Case, sparse: bool, data: st.DataObject)
     problem = case.make(sp.csr_array(X) if sparse else X, y, l2=l2, sample_weight=weights, bias=bias)
     plain = Plain(case, X, y, l2, weights, bias)
     x = generator.normal(size=problem.dim) * 10.0 ** data.draw(st.integers(-3, 2))
-    # An output is off by a few roundings of what it is summed from, and so are its slope and value.
+    # An output has an error of a few roundings of its summands, and so have its slope and value.
     outputs = np.abs(plain.X) @ np.abs(x.reshape(plain.outputs, -1)).T
     error = 1e-14 * (1.0 + outputs.max(axis=1) + np.abs(y)) * case.curvature * 2
     lengths = np.sqrt(np.square(plain.X).sum(axis=1))
@@ -119,7 +119,7 @@ def test_any_shape_and_any_values(case: Case, sparse: bool, data: st.DataObject)
     indices = generator.integers(0, n, 6)
     gradient, some = problem.batch_gradient(x, indices, np.ones(6))
     assert np.linalg.norm(gradient - plain.gradients(x)[indices].sum(axis=0)) <= 6 * slack
-    # Outputs that enter only by their slope, which may be large: squares of what is off by an error.
+    # A value may be the square of an output: its error is that of the output times a slope, which may be large.
     size = 1.0 + outputs.max(axis=1) + np.abs(y)
     expected = plain.objective(x)
     assert abs(problem.objective(x) - expected) <= np.sum(plain.s * size * error * 10) * size.max() + 1e-12 * expected
@@ -134,7 +134,7 @@ def test_large_outputs_do_not_overflow(case: Case, sparse: bool, output: float) 
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="NumPy warns of what is meant to overflow")
-def test_what_is_too_large_is_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_objective_that_is_too_large_is_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "_CHUNK", 1)
     problem = problems.LeastSquares(np.ones((2, 1)), [0.0, 0.0], l2=0.0)
     assert problem.objective([1e154]) == pytest.approx(1e308)
@@ -145,7 +145,7 @@ def test_what_is_too_large_is_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_totals_that_are_too_large_are_infinite() -> None:
     assert linear._total([1e308, 1e308]) == linear._total([math.inf, 1.0]) == math.inf
-    assert linear._total([0.1] * 10) == 1.0  # exact, where one after another they make 0.9999999999999999
+    assert linear._total([0.1] * 10) == 1.0  # exact: a plain sum gives 0.9999999999999999
 
 
 @every_loss
@@ -168,10 +168,10 @@ def test_smoothness_is_attained(case: Case) -> None:
     problem = case.make(X, y, l2=2.1, sample_weight=weights, bias=True)
     for i in (0, 1, 2):
         row = np.append(X[i], 1.0)
-        row /= row @ row  # of output 1
+        row /= row @ row  # so that its output is 1
         if case is Softmax:  # two classes of probability nearly 1/2, the third of e^-40
             x, step = np.concatenate([20.0 * row, 20.0 * row, -20.0 * row]), np.concatenate([row, -row, 0.0 * row])
-        else:  # where the loss is curved most: at 0, at a residual of 0, or within the rounding
+        else:  # where the curvature is largest: at 0, at a residual of 0, or in the quadratic part
             x = (0.0 if case is Logistic else y[i] * 0.7 if case is Hinge else y[i]) * row
             step = row
         x, z = x + 1e-4 * step, x - 1e-4 * step
@@ -223,7 +223,7 @@ IN_PLACE: dict[str, Callable[[NDArray[Any]], Any]] = {
 
 
 def duplicated(X: NDArray[Any]) -> Any:
-    """Each entry in two parts, in no order."""
+    """Each entry in two parts, unsorted."""
     rows, columns = np.nonzero(X)
     rows, columns = np.concatenate([rows, rows]), np.concatenate([columns, columns])
     values = np.concatenate([0.25 * X[X != 0], 0.75 * X[X != 0]])
@@ -299,7 +299,7 @@ def test_x_is_not_copied(kind: str, dtype: type) -> None:
 
 
 @pytest.mark.parametrize("kind", ["duplicated", "unsorted"])
-def test_what_is_given_stays_as_it_was(kind: str) -> None:
+def test_the_given_matrix_is_not_changed(kind: str) -> None:
     X, y, _ = example(Squares)
     given = {"duplicated": duplicated, "unsorted": unsorted}[kind](X)
     before = [part.copy() for part in (given.data, given.indices, given.indptr)]
@@ -316,14 +316,14 @@ def test_memory_does_not_grow_with_x(kind: str) -> None:
     problem = problems.LeastSquares(IN_PLACE[kind](X), np.ones(n), bias=True)
     x = np.ones(width + 1)
     for measure, result in (("objective", 0), ("gradient", 0), ("norms", 8 * n)):
-        getattr(problem, measure)(x)  # compiled, if it was not
+        getattr(problem, measure)(x)  # compiles
         tracemalloc.start()
         try:
             getattr(problem, measure)(x)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        # Three numbers for each of 4096 examples, and the result; the index of all alone would be 320 kB.
+        # A few numbers for each of 4096 examples, and the result; the indices of all alone would take 320 kB.
         assert peak <= result + 3 * 8 * 4096 + 50_000
 
 
@@ -391,7 +391,7 @@ def test_copies_are_the_same(case: Case, sparse: bool) -> None:
     check_copies(case, sparse=sparse)
 
 
-def test_tells_what_it_is() -> None:
+def test_repr() -> None:
     X, y, _ = example(Softmax)
     assert repr(problems.Softmax(X, y, l2=0.5)) == "Softmax(n=21, dim=15, l2=0.5)"
     assert repr(problems.Huber(X, y, delta=0.25)) == "Huber(n=21, dim=5, l2=1, delta=0.25)"
@@ -494,7 +494,7 @@ def test_refuses_bad_parameters(name: str, arguments: dict[str, Any], error: typ
         CASES[name].make(GOOD, [0, 1, 0, 1], **arguments)
 
 
-def test_refuses_targets_that_are_no_numbers() -> None:
+def test_refuses_targets_that_are_not_numbers() -> None:
     for name in ("LeastSquares", "Huber"):
         with pytest.raises(TypeError, match="y has dtype <U1: must hold real numbers"):
             CASES[name].make(GOOD, ["a", "b", "a", "b"])
@@ -562,7 +562,7 @@ def test_refuses_bad_probabilities() -> None:
         problem.evaluate(np.ones(3), [0.5, -0.5, 0.5, 0.5])
 
 
-def test_what_is_never_drawn_costs_only_if_it_has_a_norm() -> None:
+def test_an_example_that_is_never_drawn_costs_only_if_it_has_a_norm() -> None:
     problem = problems.LeastSquares(np.array([[1.0], [1.0], [0.0]]), [3.0, 0.0, 1.0], l2=0.0)
     assert problem.evaluate([2.0], [0.25, 0.75, 0.0])[2] == pytest.approx(1.0 / 0.25 + 4.0 / 0.75)
     assert problem.evaluate([2.0], [0.0, 1.0, 0.0])[2] == math.inf

@@ -1,4 +1,4 @@
-"""What to learn from: named sets, checked and cached, and files of one's own."""
+"""Data to train on: named datasets, checked and cached, and your own files."""
 
 from avare.datasets.catalogue import fetch as fetch
 from avare.datasets.catalogue import load as load

@@ -1,4 +1,4 @@
-"""The named sets: their files, where these are looked for, and what is made of them."""
+"""The named datasets: their files, where to find them, and how to read them."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,25 +21,25 @@ from avare.datasets.libsvm import read_libsvm
 VARIABLE = "AVARE_DATA"
 Arrays = tuple[NDArray[Any], NDArray[Any]]
 Folder = str | os.PathLike[str] | None
-_ANOTHER = "; without it the official one is fetched (in Python, verify=False reads this one all the same)"
+_ANOTHER = "; remove it to download the official one (in Python, verify=False reads this one)"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A named set that is made of files.
+    """A named dataset that is read from files.
 
     Parameters
     ----------
     description
-        What it is, in a sentence.
+        One sentence about the data.
     splits
-        The files of each part.
+        The files of each split.
     parse
-        Makes X and y of the files of a part.
+        Function that reads X and y from the files of a split.
     folders
-        Where its files may lie within a folder; the first is used in the cache.
+        Subfolders that may hold the files; the cache uses the first.
     mirrors
-        Addresses that have the files.
+        Addresses of the files.
     """
 
     description: str
@@ -50,12 +50,12 @@ class Entry:
 
     @property
     def files(self) -> tuple[File, ...]:
-        """The files of all parts."""
+        """The files of all splits."""
         return tuple(file for files in self.splits.values() for file in files)
 
 
 def names() -> list[str]:
-    """The sets there are.
+    """List the named datasets.
 
     >>> names()
     ['cifar10', 'digits', 'ijcnn1', 'mnist', 'synthetic']
@@ -72,26 +72,26 @@ def load(
     verify: bool = True,
     progress: bool = False,
 ) -> Dataset:
-    """A named set.
+    """Load a named dataset.
 
-    Its files are looked for in ``folder``, or else in the folder that the environment variable
-    ``AVARE_DATA`` names; then in the cache; and only then fetched from their official source.
-    In a folder they may be compressed (.gz, .bz2, .xz) or not, and lie in it or in a subfolder named after the set.
+    Its files are searched in ``folder``, by default the value of the environment variable ``AVARE_DATA``, and then in
+    the cache. Files found in neither are downloaded from their official source. In a folder they may be compressed
+    (.gz, .bz2, .xz) or not, and be in the folder itself or in a subfolder named after the dataset.
 
     Parameters
     ----------
     name
-        "mnist", "ijcnn1", "cifar10", "digits" (bundled with scikit-learn) or "synthetic" (the paper's, made at once).
+        "mnist", "ijcnn1", "cifar10", "digits" (part of scikit-learn) or "synthetic" (the paper's, generated).
     split
-        "train", or "test" where there is one.
+        "train", or "test" if the dataset has one.
     folder
-        Where to look first.
+        Folder to search first.
     seed
-        Of "synthetic", by default 0.
+        Seed of "synthetic", by default 0.
     verify
         Whether the files must have the official checksums.
     progress
-        Whether to show how a download gets on, if rich is installed.
+        Whether to show the progress of downloads, if rich is installed.
 
     Examples
     --------
@@ -99,14 +99,12 @@ def load(
     (100, 10)
     """
     _check(name)
+    if seed is not None and name not in _RANDOM:
+        raise ValueError(f"seed = {seed}: only {', '.join(map(repr, _RANDOM))} is generated")
     if name in _MADE:
         if split != "train":
-            raise ValueError(f"split = {split!r}: {name} has 'train' only")
-        if seed is not None and name != "synthetic":
-            raise ValueError(f"seed = {seed}: only 'synthetic' is made at random")
+            raise ValueError(f"split = {split!r}: {name} has only 'train'")
         return _MADE[name](validation.integer("seed", 0 if seed is None else seed, at_least=0))
-    if seed is not None:
-        raise ValueError(f"seed = {seed}: only 'synthetic' is made at random")
     entry = ENTRIES[name]
     if split not in tuple(entry.splits):
         raise ValueError(f"split = {split!r}: must be one of {', '.join(map(repr, entry.splits))}")
@@ -116,9 +114,9 @@ def load(
 
 
 def fetch(name: str, *, folder: Folder = None, verify: bool = True, progress: bool = False) -> dict[str, Path]:
-    """Make sure that all files of a named set are here, and say where; what is missing is put in the cache.
+    """Download the missing files of a named dataset to the cache, and return the paths of all its files.
 
-    Parameters are those of `load`.
+    The parameters are those of `load`.
 
     >>> fetch("digits")
     {}
@@ -128,7 +126,7 @@ def fetch(name: str, *, folder: Folder = None, verify: bool = True, progress: bo
 
 
 def where(name: str, *, folder: Folder = None) -> dict[str, Path | None]:
-    """Where the files of a named set are on this machine: in the folder, in the cache, or nowhere (None).
+    """Return the paths of the files of a named dataset in the folder or the cache; None for those that are missing.
 
     >>> where("synthetic")
     {}
@@ -142,11 +140,11 @@ def where(name: str, *, folder: Folder = None) -> dict[str, Path | None]:
 
 def _check(name: str) -> None:
     if name not in names():
-        raise ValueError(f"name = {name!r}: must be one of {', '.join(names())}; `read` reads files of your own")
+        raise ValueError(f"name = {name!r}: must be one of {', '.join(names())}; `read` reads your own files")
 
 
 def _obtain(name: str, files: Sequence[File], folder: Folder, check: bool, progress: bool) -> dict[str, Path]:
-    """The path of each file: in the folder, in the cache, or fetched."""
+    """Return the path of each file: in the folder, in the cache, or downloaded."""
     check, progress = validation.boolean("verify", check), validation.boolean("progress", progress)
     entry, given = ENTRIES[name], _folders(folder)
     found: dict[str, Path] = {}
@@ -156,7 +154,7 @@ def _obtain(name: str, files: Sequence[File], folder: Folder, check: bool, progr
         if path is None:
             path = _find(entry, file, [_cache()])
             if path is not None and check and not _intact(path, file):
-                path.unlink()  # to be fetched again
+                path.unlink()  # downloaded again below
                 path = None
         elif check:
             verify(path, file.checksum, advice=_ANOTHER)
@@ -174,7 +172,7 @@ def _obtain(name: str, files: Sequence[File], folder: Folder, check: bool, progr
 
 
 def _intact(path: Path, file: File) -> bool:
-    """Whether a file holds what it should; an error if it cannot be read at all."""
+    """Return whether a file has the right contents; raise an error if it cannot be read."""
     try:
         verify(path, file.checksum)
     except DamagedError:
@@ -183,7 +181,7 @@ def _intact(path: Path, file: File) -> bool:
 
 
 def _folders(folder: Folder) -> list[Path]:
-    """The folder to look into first, if any."""
+    """The folder to search first, if any."""
     given = folder if folder is not None else os.environ.get(VARIABLE) or None
     if given is None:
         return []
@@ -195,7 +193,7 @@ def _folders(folder: Folder) -> list[Path]:
 
 
 def _cache() -> Path:
-    return Path(require("pooch", "fetching and caching datasets").os_cache("avare"))
+    return Path(require("pooch", "downloading and caching datasets").os_cache("avare"))
 
 
 def _find(entry: Entry, file: File, places: Sequence[Path]) -> Path | None:
@@ -209,19 +207,19 @@ def _find(entry: Entry, file: File, places: Sequence[Path]) -> Path | None:
 
 
 def _advice(name: str, missing: Sequence[File], given: Sequence[Path], failures: Sequence[str]) -> str:
-    """What to do where there is neither a file nor a network."""
+    """The error message if a file is missing and cannot be downloaded."""
     files = ", ".join(file.name for file in missing)
     looked = " or ".join(str(place) for place in (*given, _cache()))
     return (
-        f"{name}: no {files} in {looked}, and none to be fetched:\n"
+        f"{name}: {files} not found in {looked}, and the download failed:\n"
         + "".join(f"  {failure}\n" for failure in failures)
-        + f"To do without a network, put these files, compressed ({', '.join(COMPRESSIONS)}) or not, in a folder or in "
-        f"its subfolder {ENTRIES[name].folders[0]}, and name the folder by --data (in Python, folder=...) or in the "
+        + f"Without a network, put these files, compressed ({', '.join(COMPRESSIONS)}) or not, in a folder or in its "
+        f"subfolder {ENTRIES[name].folders[0]}, and pass the folder by --data (in Python, folder=...) or by the "
         f"environment variable {VARIABLE}. They come from {ENTRIES[name].mirrors[0]}{missing[0].remote}."
     )
 
 
-# --- the sets ------------------------------------------------------------------------------
+# --- the datasets --------------------------------------------------------------------------
 
 
 def _ijcnn1(paths: Sequence[Path]) -> Arrays:
@@ -240,7 +238,7 @@ def _digits(seed: int) -> Dataset:
 
 
 def _synthetic(seed: int) -> Dataset:
-    """The rows and labels of the paper's synthetic problem: 100 examples, 10 features."""
+    """Generate the paper's synthetic problem: 100 examples, 10 features."""
     generator = np.random.default_rng(seed)
     directions = generator.normal(size=(100, 10))
     lengths = generator.lognormal(0.0, 1.0, 100)
@@ -257,6 +255,7 @@ def _cifar(name: str, digest: str) -> File:
 
 
 _MADE: dict[str, Callable[[int], Dataset]] = {"digits": _digits, "synthetic": _synthetic}
+_RANDOM = ("synthetic",)  # those that depend on the seed
 
 ENTRIES: dict[str, Entry] = {
     "mnist": Entry(

@@ -1,4 +1,4 @@
-"""What is loaded, and the error where it cannot be."""
+"""A loaded dataset, and the errors of loading."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,20 +8,20 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Rows and their labels.
+    """Examples and their labels.
 
     Parameters
     ----------
     name
-        Of the set, or of the file without its endings.
+        Name of the dataset, or of the file without its endings.
     X
-        One row an example: an array, or a SciPy CSR matrix.
+        One row per example: an array, or a SciPy CSR matrix.
     y
-        One label an example: int64 for classes, float64 for regression.
+        One label per example: int64 for classes, float64 for regression.
     description
-        What it is, in a sentence.
+        One sentence about the data.
     source
-        Where it comes from: an address, a file, or how it was made.
+        Where it comes from: an address, a file, or how it was generated.
     """
 
     name: str
@@ -39,8 +39,8 @@ class Dataset:
 
 
 class DatasetError(ValueError):
-    """A file that is missing, damaged, or not what it should be; the message names it."""
+    """A file is missing, damaged or has the wrong format; the message names it."""
 
 
 class DamagedError(DatasetError):
-    """A file that was read, and whose checksum or compression is wrong."""
+    """A file can be read, but its checksum or its compression is wrong."""

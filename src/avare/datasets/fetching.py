@@ -1,4 +1,4 @@
-"""Files from their official sources, checked before they are put in place."""
+"""Download files from their official sources, and check them before they are used."""
 
 import logging
 import os
@@ -18,18 +18,18 @@ from avare.datasets.files import verify
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a named set.
+    """A file of a named dataset.
 
     Parameters
     ----------
     name
-        What it is called, without the ending of a compression.
+        File name, without the ending of a compression.
     checksum
-        Of what is inside, as "algorithm:digits".
+        Checksum of the contents, decompressed, as "algorithm:digits".
     remote
-        What it, or the archive that holds it, is called at its source.
+        Name of the file at its source, or of the archive that holds it.
     remote_checksum
-        Of that, as it comes; None where it is not known.
+        Checksum of `remote` as downloaded; None if unknown.
     """
 
     name: str
@@ -39,9 +39,9 @@ class File:
 
 
 def download(files: Sequence[File], mirrors: Sequence[str], folder: Path, progress: bool) -> list[str]:
-    """Put files in a folder; return what went wrong, or nothing if all are there.
+    """Download files to a folder; return the failures, or an empty list if all files are there.
 
-    Nothing is put in place that is not whole and checked.
+    Only complete files with the right checksum are put in the folder.
     """
     for remote in dict.fromkeys(file.remote for file in files):
         wanted = [file for file in files if file.remote == remote]
@@ -58,8 +58,8 @@ def download(files: Sequence[File], mirrors: Sequence[str], folder: Path, progre
 
 
 def _retrieve(url: str, files: Sequence[File], folder: Path, progress: bool) -> None:
-    """One address into the folder; an archive is unpacked, and not kept."""
-    pooch = require("pooch", "fetching datasets")
+    """Download one address to the folder; unpack an archive, and delete it."""
+    pooch = require("pooch", "downloading datasets")
     remote, checksum = files[0].remote, files[0].remote_checksum
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
@@ -73,7 +73,7 @@ def _retrieve(url: str, files: Sequence[File], folder: Path, progress: bool) -> 
 
 
 def _unpack(archive: Path, files: Sequence[File]) -> list[Path]:
-    """Some files out of an archive, beside it; the folders within the archive do not matter."""
+    """Extract some files from an archive to its own folder, whatever their folders in the archive."""
     parts = {file.name: archive.parent / file.name for file in files}
     with tarfile.open(archive) as members:
         for member in members:
@@ -89,7 +89,7 @@ def _unpack(archive: Path, files: Sequence[File]) -> list[Path]:
 
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Without pooch's own remarks."""
+    """Hide pooch's log messages."""
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
@@ -99,7 +99,7 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
 
 
 class _Bar:
-    """What pooch wants of a progress bar, shown by rich."""
+    """A progress bar with the interface that pooch expects, shown by rich."""
 
     def __init__(self, bars: Any, name: str) -> None:
         self._bars, self._task = bars, bars.add_task(name, total=None)
@@ -107,7 +107,7 @@ class _Bar:
 
     @property
     def total(self) -> int:
-        """Bytes to come."""
+        """Number of bytes to download."""
         return self._total
 
     @total.setter
@@ -116,20 +116,20 @@ class _Bar:
         self._bars.update(self._task, total=value)
 
     def update(self, count: int) -> None:
-        """Some bytes have come."""
+        """Count some bytes."""
         self._bars.advance(self._task, count)
 
     def reset(self) -> None:
-        """From 0 again."""
+        """Start again from 0."""
         self._bars.reset(self._task, total=self.total)
 
     def close(self) -> None:
-        """All have come."""
+        """Do nothing: the bar closes with its context."""
 
 
 @contextmanager
 def _bar(progress: bool, name: str) -> Iterator[Any]:
-    """A bar, or False where none is wanted or rich is not installed."""
+    """Show a bar; False if none is wanted or rich is not installed."""
     if not progress:
         yield False
         return

@@ -1,4 +1,4 @@
-"""Files, compressed or not: what is inside them, its lines, and its checksum."""
+"""Files, compressed or not: their contents, lines and checksums."""
 
 import bz2
 import gzip
@@ -15,12 +15,12 @@ from avare.datasets.dataset import DamagedError, DatasetError
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
-_FAILURES = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError)  # of reading
+_FAILURES = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError)  # of reading a file
 _BLOCK = 2**20  # bytes read at once
 
 
 def compression(path: Path | str) -> str:
-    """The ending that says how a file is compressed, or nothing.
+    """Return the ending of a compressed file, or an empty string.
 
     >>> compression("ijcnn1.t.bz2"), compression("ijcnn1.t")
     ('.bz2', '')
@@ -31,7 +31,7 @@ def compression(path: Path | str) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedIOBase]:
-    """What is inside a file, decompressed as its ending says."""
+    """Open a file, and decompress it according to its ending."""
     try:
         with _OPENERS.get(compression(path), open)(path, "rb") as stream:
             yield stream
@@ -40,14 +40,14 @@ def opened(path: Path) -> Iterator[BufferedIOBase]:
 
 
 def lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """The lines of a file, many at once, each time with the number of the first. O(size), however long a line is."""
+    """Yield the lines of a file in blocks, each with the number of its first line. O(size), however long a line is."""
     number, pieces, held, ends = 1, [b""], 0, False
     failure: Exception | None = None
     with opened(path) as stream:
         while True:
             try:
                 more = stream.read1(_BLOCK)
-            except _FAILURES as error:  # to be raised after the lines that are whole
+            except _FAILURES as error:  # raised below, after the complete lines
                 failure, more = error, b""
             pieces.append(more)
             held, ends = held + len(more), ends or b"\n" in more
@@ -67,7 +67,7 @@ def lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def exactly(path: Path, stream: BufferedIOBase, count: int) -> bytes:
-    """So many bytes, or an error that says how many there are."""
+    """Read `count` bytes, or raise an error that says how many are missing."""
     data = stream.read(count)
     if len(data) != count:
         raise DatasetError(f"{path} is truncated: {count - len(data)} bytes are missing")
@@ -75,7 +75,7 @@ def exactly(path: Path, stream: BufferedIOBase, count: int) -> bytes:
 
 
 def size(path: Path) -> int:
-    """How many bytes are inside."""
+    """Return the number of bytes in a file, decompressed."""
     if not compression(path):
         return path.stat().st_size
     with opened(path) as stream:
@@ -83,23 +83,23 @@ def size(path: Path) -> int:
 
 
 def verify(path: Path, checksum: str, advice: str = "") -> None:
-    """Compare what is inside a file with its checksum, such as "md5:900150983cd24fb0d6963f7d28e17f72"."""
+    """Compare the contents of a file with a checksum such as "md5:900150983cd24fb0d6963f7d28e17f72"."""
     algorithm, _, expected = checksum.partition(":")
     with opened(path) as stream:
         found = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
     if found != expected:
         raise DamagedError(
             f"{path} has the {algorithm.upper()} checksum {found} (of its contents, decompressed): "
-            f"expected {expected}; it is damaged, or another file{advice}"
+            f"expected {expected}; the file is damaged, or a different one{advice}"
         )
 
 
 def _unreadable(path: Path, error: Exception, line: int | None = None) -> DatasetError:
-    """The error of a file that cannot be opened, or not to its end."""
+    """The error for a file that cannot be opened, or not be read to its end."""
     place = "" if line is None or line == 1 else f" after line {line - 1}"
     if isinstance(error, EOFError):
         return DamagedError(f"{path} is truncated{place}: {error}")
     reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-    # What a decompressor cannot make sense of is an OSError too, but none that the system gave a number.
+    # Decompressors raise OSErrors too, but only those of the operating system have a number.
     foreign = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
     return (DatasetError if foreign else DamagedError)(f"{path} cannot be read{place}: {reason}")

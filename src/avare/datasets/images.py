@@ -1,6 +1,6 @@
-"""Images as their makers give them: MNIST's idx files and CIFAR10's binary ones.
+"""Read images: MNIST's idx files and CIFAR10's binary files.
 
-Pixels are divided by 255 block by block, so that nothing is held beside the result.
+Pixels are divided by 255 in blocks, so that memory holds little besides the result.
 """
 
 import math
@@ -18,12 +18,12 @@ Images = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 _CIFAR_PIXELS = 3 * 32 * 32
 _CLASSES = 10
-_MOST_PIXELS = 2**40  # far more than any machine can hold
+_MOST_PIXELS = 2**40  # more than any machine's memory
 _ROWS = 512  # read at once
 
 
 def read_idx(paths: Sequence[Path]) -> Images:
-    """Flattened images and their labels, from MNIST's two files."""
+    """Read flattened images and their labels from MNIST's two files."""
     images, labels = paths
     with opened(labels) as stream:
         (n,) = _idx_shape(labels, stream, 1)
@@ -44,7 +44,7 @@ def read_idx(paths: Sequence[Path]) -> Images:
 
 
 def read_cifar(paths: Sequence[Path]) -> Images:
-    """Images (1,024 red, 1,024 green, 1,024 blue pixels) and their labels, from CIFAR10's files."""
+    """Read images (1,024 red, 1,024 green, 1,024 blue pixels) and their labels from CIFAR10's files."""
     counts = []
     for path in paths:
         rows, odd = divmod(size(path), 1 + _CIFAR_PIXELS)
@@ -70,7 +70,7 @@ def read_cifar(paths: Sequence[Path]) -> Images:
 
 
 def _idx_shape(path: Path, stream: BufferedIOBase, dimensions: int) -> tuple[int, ...]:
-    """The shape in the header: two zeros, 8 for bytes, the number of dimensions, then each as 4 bytes."""
+    """Read the shape from the header: two zeros, 8 for bytes, the number of dimensions, then each in 4 bytes."""
     magic = exactly(path, stream, 4)
     if magic != bytes([0, 0, 8, dimensions]):
         raise DatasetError(f"{path} starts with {magic.hex()}: an idx file of this kind has 0000080{dimensions}")

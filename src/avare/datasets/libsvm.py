@@ -1,6 +1,6 @@
-"""LIBSVM's text format: a label, then index:value pairs in increasing order, counted from 1.
+"""Read LIBSVM's text format: a label, then index:value pairs with increasing indices, counted from 1.
 
-A regular expression looks at each line, so that NumPy may then read the numbers of many lines at once.
+A regular expression checks each line, so that NumPy can then read the numbers of many lines at once.
 """
 
 import re
@@ -19,8 +19,8 @@ _LARGEST_INDEX = 2**31 - 1
 _LONGEST = 40  # characters of a line that an error shows
 
 
-class Rows(NamedTuple):
-    """A matrix by rows, as in SciPy's CSR, with the label and the line of each."""
+class SparseTable(NamedTuple):
+    """A sparse matrix as in SciPy's CSR, with the label and the line number of each row."""
 
     labels: NDArray[np.float64]
     line_numbers: NDArray[np.int64]
@@ -30,15 +30,15 @@ class Rows(NamedTuple):
     features: int
 
     def dense(self) -> NDArray[np.float64]:
-        """The same as an array."""
+        """Return the matrix as an array."""
         X = np.zeros((len(self.labels), self.features))
         X[np.repeat(np.arange(len(X)), np.diff(self.starts)), self.columns] = self.values
         return X
 
 
-def read_libsvm(path: Path, features: int | None = None) -> Rows:
-    """All rows, with as many columns as the largest index, or as given. O(size), and little beside the result."""
-    stores = tuple(bytearray() for _ in range(5))  # which grow in place
+def read_libsvm(path: Path, features: int | None = None) -> SparseTable:
+    """Read all rows; by default the largest index is the number of columns. O(size), with little extra memory."""
+    stores = tuple(bytearray() for _ in range(5))  # these grow in place
     for first, block in lines(path):
         kept = [line.partition(b"#")[0] if b"#" in line else line for line in block]
         for offset, line in enumerate(kept):
@@ -59,13 +59,13 @@ def read_libsvm(path: Path, features: int | None = None) -> Rows:
         raise DatasetError(f"{path} is empty: it has no rows")
     starts = np.concatenate([[0], np.cumsum(counts)])
     width = features or (int(columns.max()) + 1 if len(columns) else 0)
-    return Rows(labels, line_numbers, starts, columns, values, width)
+    return SparseTable(labels, line_numbers, starts, columns, values, width)
 
 
 def _split(
     path: Path, line_numbers: NDArray[np.int64], pairs: NDArray[np.int64], numbers: NDArray[np.float64], largest: int
 ) -> tuple[NDArray[Any], ...]:
-    """Labels, lines, counts, columns from 0 and values, of rows whose numbers follow each other."""
+    """Split the numbers of some rows into labels, line numbers, counts, columns (from 0) and values."""
     places = np.cumsum(1 + 2 * pairs) - (1 + 2 * pairs)  # of the labels
     infinite = np.flatnonzero(~np.isfinite(numbers))
     if len(infinite):
@@ -92,7 +92,7 @@ def _split(
 
 
 def _fault(line: bytes) -> str:
-    """Why a line is not LIBSVM's."""
+    """The reason why a line is not in LIBSVM's format."""
     label, *pairs = line.split() or [b""]
     if not re.fullmatch(_NUMBER, label):
         return f"label {_shown(label)} must be a finite number; a line is `label index:value index:value ...`"
@@ -101,7 +101,7 @@ def _fault(line: bytes) -> str:
         if not colon:
             return f"{_shown(pair)} must be index:value"
         if index == b"qid":
-            return f"{_shown(pair)}: queries (qid) are for ranking, and not supported"
+            return f"{_shown(pair)}: queries (qid) are not supported"
         if not re.fullmatch(rb"[0-9]+", index):
             return f"index {_shown(index)} must be an integer, at least 1"
         if not re.fullmatch(_NUMBER, value):
@@ -110,6 +110,6 @@ def _fault(line: bytes) -> str:
 
 
 def _shown(token: bytes) -> str:
-    """What an error shows of a part of a line."""
+    """A part of a line as an error shows it, shortened."""
     text = token.decode(errors="backslashreplace")
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")

@@ -1,4 +1,4 @@
-"""Files of one's own."""
+"""Read your own files."""
 
 import os
 from pathlib import Path
@@ -26,12 +26,12 @@ def read(
     dense: bool = False,
     features: int | None = None,
 ) -> Dataset:
-    r"""Rows and labels from a file; its ending says what it is.
+    r"""Read examples and labels from a file; its ending determines the format.
 
     ============== ===========================================================================
     .csv           numbers, with a header; X is every column but ``target``
     .parquet, .pq  the same
-    .npz           arrays X, one row an example, and y
+    .npz           arrays X, one row per example, and y
     anything else  LIBSVM text: ``label index:value index:value ...``, indices counted from 1
     ============== ===========================================================================
 
@@ -46,11 +46,11 @@ def read(
     task
         "classification": labels are integers, of two classes or more. "regression": any numbers.
     dense
-        For LIBSVM text, whether X is to be an array; otherwise it is a SciPy CSR matrix, however many of its entries
-        are zero, so that the kind never depends on the data.
+        For LIBSVM text, whether X is an array. By default it is a SciPy CSR matrix, whatever its density, so that its
+        type never depends on the data.
     features
-        For LIBSVM text, the number of columns; by default the largest index. Give it where a second file must fit the
-        first.
+        For LIBSVM text, the number of columns; by default the largest index. Set it if a test file must have the
+        columns of a training file.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def read(
     name = place.stem if compression(place) else place.name
     kind = _KINDS.get(Path(name).suffix.lower(), "LIBSVM text")
     if kind in ("Parquet", "NumPy archive") and compression(place):
-        raise DatasetError(f"{place}: only text is read compressed; decompress it first")
+        raise DatasetError(f"{place}: only text files may be compressed; decompress it first")
     if kind not in ("CSV", "Parquet") and target is not None:
         raise ValueError(f"target = {target!r}: {place} is read as {kind}, which has no named columns")
     if kind != "LIBSVM text" and features is not None:
@@ -110,7 +110,7 @@ def _table(path: Path, kind: str, target: str | None, dense: bool, features: int
 
 
 def _labels(path: Path, table: Table, task: str) -> NDArray[Any]:
-    """Labels as the task wants them."""
+    """Return the labels, checked and converted for the task."""
     if task == "regression":
         return table.labels
     wrong = np.flatnonzero((table.labels != np.rint(table.labels)) | (np.abs(table.labels) > _LARGEST_CLASS))

@@ -1,4 +1,4 @@
-"""Tables with named columns, CSV and Parquet, and NumPy's archives: X, labels and where each row stands."""
+"""Read tables with named columns (CSV and Parquet) and NumPy archives."""
 
 import csv
 import lzma
@@ -16,17 +16,17 @@ from avare._optional import require
 from avare.datasets.dataset import DatasetError
 from avare.datasets.files import lines
 
-_ROWS = 8_192  # looked at, or read, at once
-_MOST_NAMES = 20  # that an error lists
-_DAMAGES = (  # what a damaged archive makes NumPy and zipfile raise
+_ROWS = 8_192  # checked or read at once
+_MOST_NAMES = 20  # in an error message
+_DAMAGES = (  # errors of NumPy and zipfile on a damaged archive
     *(OSError, EOFError, ValueError, KeyError, MemoryError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-_PANDAS_INDEX = "__index_level_"  # how pandas calls an index that it keeps as a column
+_PANDAS_INDEX = "__index_level_"  # the name of an index that pandas stored as a column
 
 
 class Table(NamedTuple):
-    """Rows, their labels, and what to call the place of a row in an error."""
+    """Examples, their labels, and a function that returns the place of a row for an error message."""
 
     X: Any
     labels: NDArray[np.float64]
@@ -34,7 +34,7 @@ class Table(NamedTuple):
 
 
 def read_csv(path: Path, target: str | None) -> Table:
-    """A CSV file with a header, of numbers only."""
+    """Read a CSV file of numbers, with a header."""
     rows = csv.reader(_text(path), strict=True)
     values, labels, line_numbers = array("d"), array("d"), array("q")
     header: list[str] = []
@@ -53,7 +53,7 @@ def read_csv(path: Path, target: str | None) -> Table:
                     f"{path}, line {rows.line_num}: has {len(row)} cells, but the header has {len(header)}"
                 )
             try:
-                if "_" in "".join(row):  # which Python, and nobody else, takes for a part of a number
+                if "_" in "".join(row):  # Python accepts it in a number, CSV does not
                     raise ValueError
                 labels.append(float(row[chosen]))
                 values.extend(map(float, row[:chosen] + row[chosen + 1 :]))
@@ -76,7 +76,7 @@ def read_csv(path: Path, target: str | None) -> Table:
 
 
 def read_parquet(path: Path, target: str | None) -> Table:
-    """A Parquet file of numbers only."""
+    """Read a Parquet file of numbers."""
     arrow = require("pyarrow", "reading Parquet")
     parquet = require("pyarrow.parquet", "reading Parquet")
     try:
@@ -112,9 +112,9 @@ def read_parquet(path: Path, target: str | None) -> Table:
 
 
 def read_npz(path: Path) -> Table:
-    """An archive of NumPy's that holds X, one row an example, and y."""
+    """Read a NumPy archive that holds X, one row per example, and y."""
     try:
-        with path.open("rb") as stream:  # which NumPy would leave open where it fails
+        with path.open("rb") as stream:  # NumPy would leave it open after an error
             archive = np.load(stream, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise DatasetError(f"{path} is one array: must be an archive with X and y, as numpy.savez makes")
@@ -142,7 +142,7 @@ def read_npz(path: Path) -> Table:
 
 
 def _text(path: Path) -> Iterator[str]:
-    """The lines of a file, as text; bytes that are none are kept, to be complained of where they stand."""
+    """Yield the lines of a file as text; keep invalid bytes, so that the error can name their line."""
     encoding = "utf-8-sig"
     for _, block in lines(path):
         for line in block:
@@ -151,19 +151,19 @@ def _text(path: Path) -> Iterator[str]:
 
 
 def _chosen(path: Path, names: Sequence[str], target: str | None) -> int:
-    """Where the target stands among the columns."""
+    """Return the index of the target among the columns."""
     twice = [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []
     if twice:
         raise DatasetError(f"{path} has two columns {twice[0]!r}: names must differ")
     if target not in names:
         raise DatasetError(f"{path}: target = {target!r}, must be one of its columns: {_listed(names)}")
     if len(names) == 1:
-        raise DatasetError(f"{path} has no column beside the target {target!r}")
+        raise DatasetError(f"{path} has no column besides the target {target!r}")
     return names.index(target)
 
 
 def _check_finite(X: NDArray[Any], place: Callable[[int, int], str]) -> None:
-    """Refuse NaN and infinity, looking at some rows at once."""
+    """Raise an error for NaN and infinity; check some rows at once, to save memory."""
     for start in range(0, len(X), _ROWS):
         finite = np.isfinite(X[start : start + _ROWS])
         if not finite.all():

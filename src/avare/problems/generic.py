@@ -77,7 +77,7 @@ class Generic(Problem):
     def smoothness(self) -> Vector:
         """The smoothness constant of each example."""
         if self._smoothness is None:
-            raise ValueError("smoothness was not given")
+            raise ValueError("smoothness was not given: pass smoothness=...")
         return self._smoothness
 
     def norms(self, x: ArrayLike) -> Vector:
@@ -86,7 +86,7 @@ class Generic(Problem):
 
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
         if self._given_objective is None:
-            raise ValueError("objective was not given: there is nothing to minimise")
+            raise ValueError("objective was not given: pass objective=... to minimise it")
         return minimum_by_gradients(self, start, tolerance, progress=progress)
 
     def _objective(self, x: Vector) -> float:
@@ -119,13 +119,13 @@ class Generic(Problem):
         found: Any = self._given_batch_gradient(x, indices, weights)
         if not isinstance(found, tuple) or len(found) != 2:
             size = f" of {len(found)}" if isinstance(found, tuple) else ""
-            raise TypeError(f"batch_gradient gave a {type(found).__name__}{size}: must give a gradient and norms")
+            raise TypeError(f"batch_gradient returned a {type(found).__name__}{size}: must return a gradient and norms")
         gradient = validation.real("batch_gradient's gradient", found[0])
         norms = validation.real("batch_gradient's norms", found[1])
         if gradient.shape != (self.dim,):
-            raise ValueError(f"batch_gradient gave a gradient of shape {gradient.shape}: must be ({self.dim},)")
+            raise ValueError(f"batch_gradient returned a gradient of shape {gradient.shape}: must be ({self.dim},)")
         if norms.shape != indices.shape:
-            raise ValueError(f"batch_gradient gave norms of shape {norms.shape}: must be {indices.shape}")
+            raise ValueError(f"batch_gradient returned norms of shape {norms.shape}: must be {indices.shape}")
         return gradient, norms
 
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
