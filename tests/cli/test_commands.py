@@ -184,7 +184,11 @@ def test_reproduce(avare_command: Any, report: Any) -> None:
     found = json.loads(out)
     assert code == 0 and found["exponents"] == {} and found["store"] == "results/runs"
     assert [row["sampler"] for row in found["runs"]] == ["Srg"] and list(found["facts"]) == ["synthetic"]
-    assert report[0] == (Path("results/runs"), Path("results/report"), 1)  # the check needs the number of runs that was asked for
+    assert report[0] == (
+        Path("results/runs"),
+        Path("results/report"),
+        1,
+    )  # the check needs the number of runs that was asked for
 
 
 def test_reproduce_theory(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,9 +235,7 @@ def test_a_claim_has_one_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_claim_removed_while_it_is_being_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
+def test_a_claim_removed_while_it_is_being_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
     store, seen = Store(tmp_path), []
     file, lock = tmp_path / f"{key_of(SPEC)}.claim", module._lock
 

@@ -141,7 +141,9 @@ def test_runs_of_another_process_are_waited_for(tmp_path: Path, data: Data, monk
     assert f"finished {tasks[1].key[:8]} False" in notes.said
 
 
-def test_runs_that_another_process_gave_up_are_done_here(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_another_process_gave_up_are_done_here(
+    tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_WAIT", 0.01)
     tasks, store = tasks_of(data, 1), Store(tmp_path)
     claim = store.claim(tasks[0].spec)
