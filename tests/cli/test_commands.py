@@ -243,7 +243,7 @@ def test_reproduce_nets(avare_command: Any, report: Any, tmp_path: Path, monkeyp
     assert code == 0 and err.startswith("nets: 6 runs in all\nnets: grid: 4 wanted, 0 stored already\n")
     assert "nets: best settings: 2 wanted" in err
     assert "mnist-mlp, Calibrated, sgd 0." in err and "constant, batches of 10, seed 1: " in err
-    assert "│ mnist-mlp │ DataLoader │ sgd 0." in out and "│ mnist-mlp │ Calibrated │" in out
+    assert "│ MLP on MNIST │ DataLoader │ SGD " in out and "│ MLP on MNIST │ Calibrated │ SGD " in out
     assert out.endswith("Page: results/report/index.html\n") and report
     code, out, err = avare_command(*arguments, "--json")
     found = json.loads(out)

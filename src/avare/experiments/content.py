@@ -56,7 +56,7 @@ def absent(value: Any) -> bool:
 
 
 def power(value: float) -> str:
-    """Write a number with a power of ten, as in 1.69 × 10¹⁰."""
+    """Write a number as three digits and a power of ten."""
     digits, exponent = f"{value:.2e}".split("e")
     return f"{digits} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}".replace("-", "−")
 
