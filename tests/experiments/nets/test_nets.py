@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import avare
 import avare.torch as avt
 from avare import datasets
 from avare.datasets import Dataset
+from avare.experiments import Request
 from avare.experiments.data import Data, digest
 from avare.experiments.nets import NetsExperiment, training
 from avare.experiments.nets import plan as nets
@@ -32,6 +34,22 @@ from avare.experiments.runs import perform
 from avare.experiments.store import Record, Store, key_of
 
 EXAMPLES, TESTED = 96, 40
+MINE = f"""
+[full]
+samplers = ["DataLoader", "Calibrated"]
+optimisers = ["sgd"]
+batch_sizes = [8]
+rules = ["constant"]
+models = {{ mnist-mlp = {{ examples = {EXAMPLES}, tested = {TESTED}, grid_epochs = 1, epochs = 2 }} }}
+sizes = {{ sgd = [0.05, 0.5] }}
+grid = {{ seeds = [0], checkpoints = 1, test_every = 1 }}
+best = {{ seeds = [1, 2], checkpoints = 4, test_every = 2 }}
+
+[times.mnist-mlp]
+step = {{ 16 = 0.001 }}
+importance = 0.0003
+evaluation = 0.004
+"""
 
 
 def make_data(n: int = EXAMPLES + TESTED, seed: int = 0) -> Data:
@@ -450,6 +468,21 @@ def test_rows_are_chosen_and_classes_start_from_0() -> None:
     plan.models["mnist-mlp"]["tested"] = 99  # type: ignore[index]  # read-only to others
     with pytest.raises(ValueError, match="tested = 99 for mnist-mlp: mnist has 40"):
         nets.load(plan)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_request_runs_the_plan_in_its_file(tmp_path: Path) -> None:
+    text = resources.files("avare.experiments.nets").joinpath("plan.toml").read_text(encoding="utf-8")
+    path = tmp_path / "mine.toml"
+    path.write_text(text.split("[full]")[0] + MINE)
+    stages = NetsExperiment().stages(Request(words=("nets",), plan=str(path), jobs=2))
+    grid = next(stages)
+    assert grid.title == "nets: grid" and grid.note == "nets: 8 runs in all, about 0 s if none is stored"
+    records = [{"spec": dict(task.spec), "trace": {"loss": [1.0]}} for task in grid.tasks]
+    best = stages.send(records)
+    assert best.title == "nets: best settings" and len(best.tasks) == 4
+    with pytest.raises(StopIteration):
+        stages.send([])
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
