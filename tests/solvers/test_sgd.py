@@ -70,7 +70,7 @@ def test_a_run_can_be_resumed_in_the_other_loop(name: str, csr: bool) -> None:
 def test_weights_out_of_scale_are_rescaled_inside_the_loop() -> None:
     # Norms of 1e60 are above all proposals of weights that start from zero.
     problem = make("LeastSquares")
-    rows, targets = 1e30 * np.asarray(problem._model.rows.dense), 1e30 * problem._model.targets
+    rows, targets = 1e30 * np.asarray(problem._model.matrix.dense), 1e30 * problem._model.targets
     huge = LeastSquares(rows, targets, l2=0.7)
     found = []
     for each in (huge, plainly(huge)):
