@@ -1,0 +1,84 @@
+"""What a stranger adds, one file each: they pass the common checks, and take part in loops, command and report."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+import toy_layer
+import toy_loss
+import toy_sampler
+from torch import nn
+from toy_experiment import CostExperiment
+
+import avare
+from avare import experiments, problems, samplers
+from avare.cli import main
+from avare.experiments import registry
+from avare.samplers.kernels import can_learn
+from loss_checks import check_loss
+from per_example import check_layer
+from plain_losses import Case
+from sampler_checks import SamplerChecks, by_name
+
+
+class TestSampler(SamplerChecks):
+    samplers: ClassVar = {"Halves": by_name("Halves")}
+
+
+def test_a_sampler_is_built_by_name_and_drawn_in_the_compiled_loop() -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(50, 3))
+    problem = avare.problems.LeastSquares(X, X @ [1.0, 2.0, 3.0], l2=0.1)
+    sampler = samplers.build("Halves", problem, 5, seed=1)
+    assert isinstance(sampler, toy_sampler.Halves) and can_learn(sampler._compiled())
+    run = avare.sgd(problem, sampler, 1e-3, epochs=20)
+    assert run.trace.objective[-1] < 0.1 * run.trace.objective[0]
+
+
+def log_cosh(z: Any, y: float) -> tuple[float, Any, Any]:
+    """Value, slope and curvature in plain NumPy."""
+    r = z - y
+    return float(np.logaddexp(r, -r).sum() - np.log(2.0)), np.tanh(r), np.diag(1.0 - np.tanh(r) ** 2)
+
+
+def test_a_loss_passes_the_checks_of_all_losses() -> None:
+    assert problems.get("log_cosh") is toy_loss.LogCosh
+    check_loss(Case(toy_loss.LogCosh, log_cosh, 1.0))
+
+
+def test_a_layer_passes_the_checks_of_all_layers() -> None:
+    check_layer(lambda: toy_layer.Scale(4), lambda n: torch.randn(n, 4))
+    check_layer(lambda: nn.Sequential(nn.Linear(3, 4), toy_layer.Scale(4)), lambda n: torch.randn(n, 6, 3))
+
+
+def test_sampler_and_loss_take_part_in_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(60, 2))
+    rows = np.column_stack([X, X @ [1.0, -1.0] + 0.1 * generator.normal(size=60)])
+    np.savetxt(tmp_path / "mine.csv", rows, delimiter=",", header="a,b,y", comments="")
+    where, out = str(tmp_path / "mine.csv"), str(tmp_path / "out")
+    words = ["compare", where, "--target", "y", "--loss", "log_cosh", "--samplers", "Uniform,Halves"]
+    assert main([*words, "--epochs", "2", "--runs", "2", "--jobs", "1", "--out", out, "--json"]) == 0
+    assert {row["sampler"] for row in json.loads(capsys.readouterr().out)["runs"]} == {"Uniform", "Halves"}
+
+
+@pytest.fixture
+def with_toy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    monkeypatch.setattr(registry, "_EXPERIMENTS", dict(registry._EXPERIMENTS))
+    return lambda: experiments.register(CostExperiment())
+
+
+def test_an_experiment_takes_part_in_command_and_report(with_toy: Callable[[], None], tmp_path: Path) -> None:
+    with_toy()
+    assert main(["reproduce", "toy", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    pages = list(tmp_path.rglob("index.html"))
+    assert len(pages) == 1 and ">Toy</button>" in pages[0].read_text()
+    report = pages[0].parent
+    assert (report / "figures" / "toy.png").stat().st_size > 5_000
+    assert "Avare" in (report / "tables" / "toy.md").read_text()
+    numbers = json.loads((report / "numbers.json").read_text())["toy"]
+    assert sorted(each["label"] for each in numbers) == ["Avare", "Uniform"]
