@@ -46,7 +46,7 @@ def test_what_a_problem_lacks_must_be_passed(name: str, problem: Any) -> None:
         ValueError, match=f"{name} needs {needs[0]}, which the problem does not have: pass {needs[0]}=..."
     ):
         build(name, problem, 5)
-    options = {"smoothness": np.ones(N), "components": np.ones((1, N))}
+    options: dict[str, Any] = {"smoothness": np.ones(N), "components": np.ones((1, N))}
     assert build(name, problem, 5, **{need: options[need] for need in needs}).n == N
 
 
@@ -66,7 +66,7 @@ def test_the_horizon_goes_to_samplers_that_use_it() -> None:
         uses = "horizon" in get(name).takes
         sampler = build(name, PROBLEM, 5, horizon=777)
         assert sampler.state_dict().get("stated_horizon", 0) == (777 if uses else 0)
-    assert argument(build("Vrb", PROBLEM, 5, horizon=777, **{"bound": 2.0}), "stated_bound") == 2.0
+    assert argument(build("Vrb", PROBLEM, 5, horizon=777, bound=2.0), "stated_bound") == 2.0
     assert argument(build("Vrb", PROBLEM, 5), "stated_horizon") == 0
 
 
