@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import avare
 import linear_models
-from avare.samplers import LimitWarning, Sampler, get
+from avare.samplers import LimitWarning, Sampler, get, names
 from avare.samplers.kernels import can_learn
 from avare.samplers.registry import example
 from laws import FALSE_ALARM, chi_square, ordered_samples
@@ -38,6 +38,11 @@ def by_name(name: str) -> Make:
         return get(name)(n, batch_size, **{**example(name, n if 0 < n <= 1000 else 10), **arguments})
 
     return make
+
+
+def own_names() -> list[str]:
+    """The samplers of the package: a test or a page may have registered others."""
+    return [name for name in names() if get(name).__module__.startswith("avare.")]
 
 
 def ways(make: Make) -> list[bool]:
