@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import avare
 import linear_models
-from avare.samplers import LimitWarning, Sampler, get
+from avare.samplers import LimitWarning, Sampler, get, names
 from avare.samplers.kernels import can_learn
 from avare.samplers.registry import example
 from laws import FALSE_ALARM, chi_square, ordered_samples
@@ -38,6 +38,11 @@ def by_name(name: str) -> Make:
         return get(name)(n, batch_size, **{**example(name, n if 0 < n <= 1000 else 10), **arguments})
 
     return make
+
+
+def own_names() -> list[str]:
+    """The samplers of the package: a test or a page may have registered others."""
+    return [name for name in names() if get(name).__module__.startswith("avare.")]
 
 
 def ways(make: Make) -> list[bool]:
@@ -116,20 +121,29 @@ def check_structures(sampler: Sampler) -> None:
 
 
 class SamplerChecks:
-    """The checks. What a test takes as ``make``, with ``replacement`` or without, is filled in from `samplers`."""
+    """The checks. A test runs for each of `samplers` as ``make``, or as ``compiled`` for those that bring kernels.
+
+    A test that takes ``replacement`` runs for each way that the sampler can draw.
+    """
 
     samplers: ClassVar[Mapping[str, Make]]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        only_compiled = "compiled" in metafunc.fixturenames
+        chosen = {
+            name: make
+            for name, make in self.samplers.items()
+            if not only_compiled or can_learn(make(10, 2)._compiled())
+        }
         if "replacement" in metafunc.fixturenames:
             cases = [
                 pytest.param(make, way, id=f"{name}, {'with' if way else 'without'} replacement")
-                for name, make in self.samplers.items()
+                for name, make in chosen.items()
                 for way in ways(make)
             ]
-            metafunc.parametrize(("make", "replacement"), cases)
+            metafunc.parametrize(("compiled" if only_compiled else "make", "replacement"), cases)
         elif "make" in metafunc.fixturenames:
-            metafunc.parametrize("make", self.samplers.values(), ids=self.samplers.keys())
+            metafunc.parametrize("make", chosen.values(), ids=chosen.keys())
 
     def law_of(self, sampler: Sampler) -> dict[tuple[int, ...], float]:
         """The law of the next batch: independent or successive draws."""
@@ -439,14 +453,14 @@ class SamplerChecks:
                 make(10, 11, replacement=False)
 
     @pytest.mark.parametrize("batch_size", [1, 7])
-    def test_kernels_and_methods_give_the_same_iterates(self, make: Make, replacement: bool, batch_size: int) -> None:
+    def test_kernels_and_methods_give_the_same_iterates(
+        self, compiled: Make, replacement: bool, batch_size: int
+    ) -> None:
         problem = linear_models.make("Softmax")
         n, sizes = problem.n, avare.schedules.inverse_time(problem.n, problem.smoothness.max(), 0.7, batch_size)
-        if not can_learn(make(n, batch_size, replacement=replacement)._compiled()):
-            pytest.skip("brings no kernels")
         found = []
         for each in (problem, linear_models.plainly(problem)):
-            sampler = make(n, batch_size, replacement=replacement, seed=18)
+            sampler = compiled(n, batch_size, replacement=replacement, seed=18)
             found.append((avare.sgd(each, sampler, sizes, epochs=2, evaluate="never"), sampler))
         (fast, sampler), (slow, other) = found
         assert fast._loop._compiled is not None and slow._loop._compiled is None

@@ -10,11 +10,13 @@ A sampler that brings kernels gives three things:
 `register_kernels` joins them. A loop calls `draw_into` and `learn_from` with any such state; Numba chooses the version
 by the state's type when the loop is compiled. `Sampler.sample` and `Sampler.update` call the same kernels.
 
-Use `kernel` to compile them, and ``next_uniform(source)``, a number in [0, 1), for all randomness.
+Both functions are compiled by Numba. For all randomness they use ``next_uniform(source)``, a number in [0, 1).
 """
 
 from collections.abc import Callable
 from typing import Any
+
+import numba
 
 from avare._compilation import ByType, lean
 from avare._compilation import kernel as kernel
@@ -34,19 +36,25 @@ def register_kernels(
     state
         The ``NamedTuple`` that they take first.
     draw
-        ``draw(state, step, source, indices, probabilities, weights)``. It must not fail.
+        ``draw(state, step, source, indices, probabilities, weights)``, compiled by `kernel` or a plain function,
+        which is then compiled. It must not fail.
     learn
-        ``learn(state, indices, norms)``; for a sampler that learns nothing, `learn_nothing`. By default the
-        sampler learns in Python, by its method ``_learn``, and no compiled loop can use it.
+        ``learn(state, indices, norms)``, likewise; for a sampler that learns nothing, `learn_nothing`. By default
+        the sampler learns in Python, by its method ``_learn``, and no compiled loop can use it.
     """
-    _DRAW.version(state)(draw)
+    _DRAW.version(state)(_compiled(draw))
     if learn is not None:
-        _LEARN.version(state)(learn)
+        _LEARN.version(state)(_compiled(learn))
 
 
 def can_learn(state: Any) -> bool:
     """Whether a state has a compiled `learn`, so that a compiled loop can use it."""
     return type(state) in _LEARN
+
+
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    compiled: Callable[..., None] = function if numba.extending.is_jitted(function) else kernel(function)
+    return compiled
 
 
 @lean
