@@ -32,6 +32,9 @@ stops in the middle of an epoch gets a new one. "Over, not started" is a state s
 an epoch: its rest is empty. `units`, `finish` and `load` also end all earlier iterations: these raise an error
 from then on, and cannot take units from a new one.
 
+A user's own ``DataLoader`` does not say which batches its consumer has received. Then ``keep`` bounds the units
+ahead, a draw counts as start, and `receive_until` counts the units up to one that is known to have arrived.
+
 An example, with epochs of 3 units of which a worker loads one ahead:
 
 >>> letters = iter("abcdef")
@@ -41,7 +44,7 @@ An example, with epochs of 3 units of which a worker loads one ahead:
 ('a', 'b', 'a')
 >>> saved = cursor.state()
 >>> saved
-State(epoch=0, drawn=2, ahead=['b'])
+Saved(epoch=0, drawn=2, ahead=['b'])
 >>> cursor.load(*saved)
 >>> list(cursor.units(lambda: next(letters)))
 ['b', 'c']
@@ -58,7 +61,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 Unit = TypeVar("Unit")
 
 
-class State(NamedTuple):
+class Saved(NamedTuple):
     """What `Cursor.state` saves, as `Cursor.load` takes it."""
 
     epoch: int
@@ -148,9 +151,9 @@ class Cursor(Generic[Unit]):
         self._started = False
         self._iteration += 1
 
-    def state(self) -> State:
+    def state(self) -> Saved:
         """What to save, so that `load` continues here."""
-        return State(self.epoch, self.drawn, list(self.ahead))
+        return Saved(self.epoch, self.drawn, list(self.ahead))
 
     def load(self, epoch: int, drawn: int, ahead: Iterable[Unit] = ()) -> None:
         """Continue from a saved state. The next iteration gives the rest of its epoch."""

@@ -118,7 +118,7 @@ class UpperBoundLoader:
         self._cursor: Cursor[Loaded] = Cursor(self._length)
         self._tau = 0.0
         self._index = np.empty(0, dtype=np.int64)  # of the last batch
-        self._told = True  # whether tau has learned from the last batch
+        self._learned = True  # whether tau has learned from the last batch
 
     @property
     def tau(self) -> float:
@@ -170,9 +170,9 @@ class UpperBoundLoader:
         if not_finite == "skip" and not np.isfinite(reported).all():
             return
         values = validation.nonnegative("norms", reported)
-        if not self._told:
+        if not self._learned:
             self._smooth(_shares(values))
-            self._told = True
+            self._learned = True
 
     def log(self, writer: Any, step: int, prefix: str = "avare") -> None:
         """Write ``tau``, ``gain`` and ``active`` (1 or 0) to a TensorBoard ``SummaryWriter``."""
@@ -187,7 +187,7 @@ class UpperBoundLoader:
             "epoch": self._cursor.epoch,
             "position": self._cursor.position,
             "tau": self._tau,
-            "told": self._told,
+            "told": self._learned,
             "index": torch.from_numpy(self._index.copy()),
             "generator": generator_to_text(self._generator),
         }
@@ -208,7 +208,7 @@ class UpperBoundLoader:
         except (TypeError, ValueError, KeyError, AttributeError):
             raise ValueError("state['generator'] is not the state of a generator: it is damaged") from None
         self._cursor.load(epoch, position)
-        self._tau, self._told, self._index, self._generator = tau, told, index, generator
+        self._tau, self._learned, self._index, self._generator = tau, told, index, generator
 
     def _arguments(self) -> State:
         """The arguments that must be the same for a state to be loaded."""
@@ -232,7 +232,7 @@ class UpperBoundLoader:
     def _draw_uniformly(self) -> Loaded:
         drawn = self._fetch(self.batch_size)
         batch = drawn.collated(self.collate_fn)
-        self._index, self._told = drawn.pairs.indices.copy(), False
+        self._index, self._learned = drawn.pairs.indices.copy(), False
         return batch, drawn.pairs
 
     def _draw_from_a_pool(self) -> Loaded:
@@ -242,7 +242,7 @@ class UpperBoundLoader:
         weights = (1.0 / (self.pool_size * shares[places])).astype(np.float32)
         batch = pool.collated(self.collate_fn, places)  # from the same items that were scored
         self._smooth(shares)
-        self._index, self._told = pool.pairs.indices[places], True
+        self._index, self._learned = pool.pairs.indices[places], True
         return batch, Pairs(self._index.copy(), weights)
 
     def _fetch(self, size: int) -> Fetched:

@@ -2,7 +2,7 @@
 
 A rule is a function of a module, its input and the gradient of its output, both with the batch as first
 dimension. For each trained parameter of the module it yields the parameter and a `Part`: what this use of the
-parameter adds to the gradient of each example. `Dense` stores these gradients; `Outer` and `OneHot` stand for
+parameter adds to the gradient of each example. `Dense` stores these gradients; `Outer` and `OneHot` represent
 sums whose norms need not write them out.
 
 A layer of your own needs one decorated function, in any file that is imported before `GradientNorms` is made:
