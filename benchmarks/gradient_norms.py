@@ -1,8 +1,8 @@
-"""What the exact norms of all examples add to a training step: `python benchmarks/gradient_norms.py`.
+"""Measure what the norms of all examples add to a training step: `python benchmarks/gradient_norms.py`.
 
-A step is the forward pass, the weighted loss, the backward pass and plain SGD, on one random batch of
-128; with norms, they are computed from the same pass. Whole training steps, with draws and updates
-and over uniform training, are measured by `torch_loader.py`.
+A step is the forward pass, the weighted loss, the backward pass and plain SGD, on one random batch of 128; the
+norms come from the same pass. `torch_loader.py` measures whole training steps, with draws and updates, against
+uniform training.
 """
 
 import argparse
@@ -19,19 +19,19 @@ from harness import duration, interleave, save, table, where
 
 BATCH_SIZE = 128
 MODELS = ("MLP 784-512-256-10", "CNN, 2 convolutions and 2 linear layers on 28 × 28")
-MEANING = f"Median time of a training step with batches of {BATCH_SIZE}, and over it, that of a step with norms."
-CAUTION = "where others are at work, threads wait for them, and rows for several threads tell little."
+MEANING = f"Median time of a training step with batches of {BATCH_SIZE}, and the ratio to it of a step with norms."
+CAUTION = "if other processes are running, threads wait for them, and rows for several threads mean little."
 Step = Callable[[], object]
 
 
 def mlp() -> tuple[nn.Module, Tensor]:
-    """A multi-layer perceptron, and a batch."""
+    """Return a multi-layer perceptron, and a batch."""
     layers = [nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10)]
     return nn.Sequential(*layers), torch.randn(BATCH_SIZE, 784)
 
 
 def cnn() -> tuple[nn.Module, Tensor]:
-    """A small convolutional net, and a batch."""
+    """Return a small convolutional net, and a batch."""
     layers = [
         *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
@@ -41,7 +41,7 @@ def cnn() -> tuple[nn.Module, Tensor]:
 
 
 def steps_of(make: Callable[[], tuple[nn.Module, Tensor]]) -> dict[str, Step]:
-    """A training step without norms, and with each kind."""
+    """Return a training step without norms, and one with each kind."""
     torch.manual_seed(0)
     target = torch.randint(0, 10, (BATCH_SIZE,))
     weight = torch.rand(BATCH_SIZE) + 0.5
@@ -71,7 +71,7 @@ def steps_of(make: Callable[[], tuple[nn.Module, Tensor]]) -> dict[str, Step]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The tables."""
+    """Return the tables."""
     rows = []
     for name, by_threads in result["seconds"].items():
         for threads, each in by_threads.items():
@@ -91,7 +91,7 @@ def main() -> None:
     """Measure, then write JSON and tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads")
-    parser.add_argument("--seconds", type=float, default=30.0, help="to spend on each model and number of threads")
+    parser.add_argument("--seconds", type=float, default=30.0, help="time per model and number of threads")
     arguments = parser.parse_args()
     result: dict[str, Any] = {"where": where(), "load": os.getloadavg()[0], "seconds": {name: {} for name in MODELS}}
     for threads in arguments.threads:

@@ -1,10 +1,9 @@
-"""PyTorch: what a training step costs with an importance loader, and what a draw costs: `make bench`.
+"""Measure what a training step with an importance loader costs, and what a draw costs: `make bench`.
 
-A step is one of SGD on an MLP 784-512-256-10, or on a small CNN, at batch 128, data in memory: the
-batch is drawn and fetched, the norms, of the logits' gradients or exact over all parameters, are
-computed and told. Its rival is the same step on ``DataLoader(shuffle=True)``, without weights.
-Draws are of 128 without replacement; their rival is ``torch.multinomial``, which also takes only
-weights, of which there can be no more than 2^24.
+A step is one of SGD on an MLP 784-512-256-10, or on a small CNN, with batches of 128 and data in memory. It draws
+and fetches the batch, computes the norms (of the logits' gradients, or exact over all parameters) and reports
+them. The rival is the same step on ``DataLoader(shuffle=True)``, without weights. A draw is of 128 examples
+without replacement; its rival is ``torch.multinomial``, which takes at most 2^24 weights.
 """
 
 import argparse
@@ -27,14 +26,14 @@ DRAWN_FROM = [10**6, 10**7, 5 * 10**7]
 SHAPES = {"MLP": (784,), "CNN": (1, 28, 28)}
 LIMITS = {("MLP", "output_norms"): 1.05, ("MLP", "GradientNorms"): 1.25, ("CNN", "GradientNorms"): 1.8}
 MEANING = (
-    f"Median time of a training step on shuffled batches of {BATCH_SIZE}, and over it, that of one on drawn batches, "
-    "with norms and update. MLP: 784-512-256-10; CNN: 2 convolutions and 2 linear layers on 28 × 28."
+    f"Median time of a training step on shuffled batches of {BATCH_SIZE}, and the ratio to it of a step on drawn "
+    "batches, with norms and update. MLP: 784-512-256-10; CNN: 2 convolutions and 2 linear layers on 28 × 28."
 )
 Step = Callable[[], object]
 
 
-class Rows(Dataset[Any]):
-    """Any other dataset than torch's own: one item at a time."""
+class ItemByItem(Dataset[Any]):
+    """A dataset that returns one item at a time, unlike torch's own."""
 
     def __init__(self, dataset: TensorDataset) -> None:
         self.dataset = dataset
@@ -53,14 +52,14 @@ def forever(loader: Any) -> Iterator[Any]:
 
 
 def make_model(name: str) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The net, and plain SGD."""
+    """Return the net, and plain SGD."""
     torch.manual_seed(0)
     model, _ = mlp() if name == "MLP" else cnn()
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 def uniform_step(name: str, dataset: Any, workers: int) -> Step:
-    """A step on shuffled batches."""
+    """Return a step on shuffled batches."""
     model, optimizer = make_model(name)
     batches = forever(DataLoader(dataset, BATCH_SIZE, shuffle=True, num_workers=workers))
 
@@ -75,7 +74,7 @@ def uniform_step(name: str, dataset: Any, workers: int) -> Step:
 
 
 def importance_step(name: str, dataset: Any, workers: int, kind: str) -> Step:
-    """A step on weighted batches, with the norms told."""
+    """Return a step on weighted batches that reports the norms."""
     model, optimizer = make_model(name)
     loader = avt.ImportanceLoader(dataset, BATCH_SIZE, seed=0, num_workers=workers)
     batches = forever(loader)
@@ -95,14 +94,14 @@ def importance_step(name: str, dataset: Any, workers: int, kind: str) -> Step:
 
 
 def training(seconds: float, workers: list[int]) -> dict[str, dict[str, Any]]:
-    """Seconds a step, by model, kind of dataset and number of workers."""
+    """Measure seconds per step, by model, kind of dataset and number of workers."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(EXAMPLES, 784, generator=generator)
     labels = torch.randint(10, (EXAMPLES,), generator=generator)
     found = {}
     for model, shape in SHAPES.items():
         tensors = TensorDataset(rows.view(EXAMPLES, *shape), labels)
-        for name, dataset in {"TensorDataset": tensors, "item by item": Rows(tensors)}.items():
+        for name, dataset in {"TensorDataset": tensors, "item by item": ItemByItem(tensors)}.items():
             for number in workers:
                 place = f"{model}, {name}, {number} workers"
                 print(f"Measuring training steps: {place} ...", flush=True)
@@ -114,24 +113,24 @@ def training(seconds: float, workers: list[int]) -> dict[str, dict[str, Any]]:
 
 
 def drawing(n: int, seconds: float) -> dict[str, float]:
-    """Seconds a draw of a batch; `torch.multinomial` where it can."""
+    """Measure seconds per draw of a batch, also by `torch.multinomial` if it takes this number of weights."""
     norms = np.random.default_rng(1).lognormal(0.0, 2.0, n)
     batches = avt.AvareBatchSampler(n, BATCH_SIZE, sampler_options={"initial_norms": norms}, seed=0, endless=True)
     drawn = iter(batches)
     weights = torch.from_numpy(norms)
 
-    def draw_and_tell() -> None:
+    def draw_and_report() -> None:
         pairs = next(drawn)
         batches.update(pairs.indices, norms[pairs.indices])
 
-    steps: dict[str, Step] = {"importance": lambda: next(drawn), "importance, and update": draw_and_tell}
+    steps: dict[str, Step] = {"importance": lambda: next(drawn), "importance, and update": draw_and_report}
     if n <= 2**24:
         steps["torch.multinomial"] = lambda: torch.multinomial(weights, BATCH_SIZE, replacement=False)
     return interleave(steps, seconds=seconds)
 
 
 def report(result: dict[str, Any]) -> str:
-    """The tables."""
+    """Return the tables."""
     steps, targets = [], []
     for name, each in result["training"].items():
         ratios = {kind: each[kind] / each["uniform"] for kind in ("output_norms", "GradientNorms")}
@@ -175,8 +174,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=float, nargs="+", default=DRAWN_FROM, help="numbers of examples to draw from")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1], help="numbers of workers")
-    parser.add_argument("--seconds", type=float, default=20.0, help="to spend on each comparison")
-    parser.add_argument("--threads", type=int, default=1, help="of torch; more are disturbed by whatever else runs")
+    parser.add_argument("--seconds", type=float, default=20.0, help="time per comparison")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="threads of torch; with more, other processes disturb the measurement"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     result: dict[str, Any] = {"where": where(), "threads": arguments.threads, "drawing": {}}

@@ -1,7 +1,7 @@
 """The same net under Hugging Face Accelerate: `accelerate launch examples/torch_accelerate.py`.
 
-`prepare` leaves the loader as it is, for it shares draws between processes by itself; only move
-its batches to the device. `save_state` and `load_state` carry it once it is registered.
+`prepare` returns the loader unchanged, because the loader shares draws between processes itself; move its
+batches to the device yourself. `save_state` and `load_state` include it once it is registered.
 """
 
 import argparse
@@ -18,10 +18,10 @@ from torch_plain import make_dataset
 
 
 def main() -> None:
-    """Train, and go on where the last run stopped if there is a checkpoint."""
+    """Train, from the checkpoint if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--checkpoint", type=Path, help="folder to save to at the end, and to go on from")
+    parser.add_argument("--checkpoint", type=Path, help="folder to save to at the end, and to resume from")
     arguments = parser.parse_args()
     accelerator = Accelerator(cpu=True)
     torch.manual_seed(0)

@@ -1,7 +1,7 @@
 """The same net under Lightning, on one device or, with `--devices 2`, on several.
 
-The loader is made in `train_dataloader()`, where the process group exists. Lightning saves its
-state with every checkpoint, and goes on in mid-epoch from there.
+Make the loader in `train_dataloader()`, where the process group exists. Lightning saves its state with every
+checkpoint, and resumes in the middle of an epoch.
 """
 
 import argparse
@@ -24,18 +24,18 @@ class Classifier(lightning.LightningModule):
         self.net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10))
 
     def train_dataloader(self) -> avt.ImportanceLoader:
-        """Batches of 64 in all."""
+        """Make a loader of batches of 64, over all devices."""
         return avt.ImportanceLoader(make_dataset(), batch_size=64 // self.trainer.world_size, seed=0)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The weighted loss; the norms are told at once."""
+        """Return the weighted loss, and report the norms."""
         (rows, labels), index, weight = batch
         logits = self.net(rows)
         self.trainer.train_dataloader.update(index, avt.output_norms(logits, labels))
         return (weight * F.cross_entropy(logits, labels, reduction="none")).mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Plain SGD."""
+        """Use plain SGD."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
@@ -50,7 +50,7 @@ def main() -> None:
         accelerator="cpu",
         devices=arguments.devices,
         strategy="ddp" if arguments.devices > 1 else "auto",
-        use_distributed_sampler=False,  # the loader knows of the other ranks by itself
+        use_distributed_sampler=False,  # the loader knows the other ranks itself
         max_epochs=arguments.epochs,
         logger=False,
         enable_checkpointing=False,

@@ -1,4 +1,4 @@
-"""A net trained with an importance loader, in plain PyTorch.
+"""Train a net with an importance loader, in plain PyTorch.
 
 With several processes: `torchrun --nproc-per-node 2 examples/torch_plain.py`.
 """
@@ -18,7 +18,7 @@ import avare.torch as avt
 
 
 def make_dataset(n: int = 4000, classes: int = 10) -> TensorDataset:
-    """Clusters, most of them far apart and a few close to each other: most examples are soon easy."""
+    """Make clusters, a few of them close to each other: most examples soon become easy."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(classes, 20, generator=generator) * torch.linspace(0.4, 3.0, classes)[:, None]
     labels = torch.randint(classes, (n,), generator=generator)
@@ -26,11 +26,11 @@ def make_dataset(n: int = 4000, classes: int = 10) -> TensorDataset:
 
 
 def main() -> None:
-    """Train, and go on where the last run stopped if there is a checkpoint."""
+    """Train, from the checkpoint if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--checkpoint", type=Path, help="where to save after each epoch, and to go on from")
+    parser.add_argument("--checkpoint", type=Path, help="file to save to after each epoch, and to resume from")
     arguments = parser.parse_args()
     if "RANK" in os.environ:  # set by torchrun
         dist.init_process_group("gloo")

@@ -1,8 +1,8 @@
 """The same net under the Trainer of Hugging Face Transformers.
 
-Two of its methods are overridden, as it foresees: `get_train_dataloader` and `compute_loss`. A
-callback saves the loader's state beside each checkpoint; `ignore_data_skip` keeps the Trainer
-from skipping batches when it goes on from one, for the loader knows where it was.
+Override two methods, `get_train_dataloader` and `compute_loss`. A callback saves the loader's state with each
+checkpoint. `ignore_data_skip` stops the Trainer from skipping batches when it resumes: the loader knows its
+position.
 """
 
 import argparse
@@ -25,7 +25,7 @@ class ImportanceTrainer(Trainer):
     loader: avt.ImportanceLoader | None = None
 
     def get_train_dataloader(self) -> avt.ImportanceLoader:
-        """One loader for the whole of the training."""
+        """Return one loader for the whole training."""
         if self.loader is None:
             self.loader = avt.ImportanceLoader(
                 self.train_dataset,
@@ -38,7 +38,7 @@ class ImportanceTrainer(Trainer):
         return self.loader
 
     def compute_loss(self, model: nn.Module, inputs: Any, return_outputs: bool = False, **options: Any) -> Any:
-        """The weighted loss while training, the plain one otherwise."""
+        """Return the weighted loss in training, the plain one otherwise."""
         if not model.training:
             logits = model(inputs["rows"])
             loss = F.cross_entropy(logits, inputs["labels"])
@@ -51,26 +51,26 @@ class ImportanceTrainer(Trainer):
 
 
 class SaveLoader(TrainerCallback):
-    """Keeps the loader's state with each checkpoint."""
+    """Save the loader's state with each checkpoint."""
 
     def __init__(self, loader: avt.ImportanceLoader) -> None:
         self.loader = loader
 
     def on_save(self, args: Any, state: Any, control: Any, **options: Any) -> None:
-        """Called after the Trainer has saved."""
+        """Save it; the Trainer calls this after its own save."""
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             torch.save(self.loader.state_dict(), folder / "loader.pt")
 
 
 def collate(items: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """Any collate function: it sees items only."""
+    """Make a batch of items, as any collate function does."""
     rows, labels = zip(*items, strict=True)
     return {"rows": torch.stack(rows), "labels": torch.stack(labels)}
 
 
 def make_trainer(folder: Path, epochs: int, **options: Any) -> ImportanceTrainer:
-    """A net, its data and how to train it."""
+    """Make a net, its data and its Trainer."""
     torch.manual_seed(0)
     return ImportanceTrainer(
         model=nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10)),

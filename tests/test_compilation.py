@@ -1,12 +1,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numba
 import pytest
 
 import avare
-from avare._compilation import kernel
+from avare._compilation import ByType, kernel, lean
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
@@ -37,3 +38,115 @@ def test_imports_where_no_folder_can_be_written_to(tmp_path: Path) -> None:
         check=False,
     )
     assert found.stdout.strip() == "True", found.stderr
+
+
+_MODULE = """
+from typing import NamedTuple
+from avare._compilation import ByType, kernel, lean
+
+class Line(NamedTuple):
+    length: float
+
+class Square(NamedTuple):
+    side: float
+
+size = ByType("size")
+measure = size.function
+
+@size.version(Line)
+@lean
+def size_of_line(line, factor):
+    return factor * line.length
+
+@size.version(Square)
+@lean
+def size_of_square(square, factor):
+    return factor * square.side**2
+
+@kernel
+def twice(shape, factor):
+    return 2.0 * measure(shape, factor)
+"""
+_PROGRAM = """
+import numba, shapes
+print(shapes.twice(shapes.Line(3.0), 5.0), shapes.twice(shapes.Square(3.0), 5.0))
+if not numba.config.DISABLE_JIT:
+    print(sum(shapes.twice.stats.cache_hits.values()))
+"""
+
+
+def printed(program: str, folder: Path) -> list[str]:
+    """What a program prints in a new process, in lines."""
+    source = Path(avare.__file__).parents[1]
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": f"{folder}:{source}", "NUMBA_DISABLE_JIT": str(int(numba.config.DISABLE_JIT))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not found.returncode, found.stderr
+    return found.stdout.splitlines()
+
+
+def test_versions_are_chosen_by_type_inside_a_kernel_and_kept_on_disk(tmp_path: Path) -> None:
+    (tmp_path / "shapes.py").write_text(_MODULE)
+    lines = [printed(_PROGRAM, tmp_path) for _ in range(2)]
+    assert lines[0][0] == lines[1][0] == "30.0 90.0"
+    if not numba.config.DISABLE_JIT:
+        assert (lines[0][1], lines[1][1]) == ("0", "2")
+
+
+_EXTENSION = """
+from typing import NamedTuple
+from avare._compilation import lean
+import shapes
+
+class Cube(NamedTuple):
+    side: float
+
+@shapes.size.version(Cube)
+@lean
+def size_of_cube(cube, factor):
+    return factor * cube.side**{power}
+"""
+
+
+def test_types_of_other_packages_may_change_or_go(tmp_path: Path) -> None:
+    # A cache of the caller would hold the version of last time, and could not be read without the class.
+    (tmp_path / "shapes.py").write_text(_MODULE)
+    program = "import shapes, solids; print(shapes.twice(solids.Cube(2.0), 5.0))"
+    for power, expected in ((3, "80.0"), (4, "160.0")):
+        (tmp_path / "solids.py").write_text(_EXTENSION.format(power=power))
+        assert printed(program, tmp_path) == [expected]
+    (tmp_path / "solids.py").unlink()
+    assert printed(_PROGRAM, tmp_path)[0] == "30.0 90.0"
+
+
+def test_types_of_the_same_name_have_their_own_versions() -> None:
+    # As when a cell of a notebook is run again.
+    size = ByType("size")
+    measure = size.function
+
+    def make(factor: float) -> type:
+        class Line(NamedTuple):
+            length: float
+
+        size.version(Line)(lean(lambda line: factor * line.length))
+        return Line
+
+    once, twice, thrice = make(1.0), make(2.0), make(3.0)
+    inside = kernel(lambda line: measure(line))
+    for _ in range(2):
+        assert (inside(once(5.0)), inside(twice(5.0)), inside(thrice(5.0))) == (5.0, 10.0, 15.0)
+
+
+def test_a_type_without_a_version_is_refused() -> None:
+    class Circle(NamedTuple):
+        radius: float
+
+    size = ByType("size")
+    measure = size.function
+    double = kernel(lambda shape: 2.0 * measure(shape))
+    with pytest.raises(KeyError if numba.config.DISABLE_JIT else numba.core.errors.TypingError, match="Circle"):
+        double(Circle(1.0))

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from numba import njit
+import numba
+from numba import njit, types
+from numba.core.caching import FunctionCache
+from numba.extending import overload
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -35,10 +38,88 @@ def summing(function: Callable[..., Any]) -> Any:
     return _compile(function, fastmath={"reassoc", "nsz"})
 
 
+class ByType:
+    """A kernel with one version for each type of its first argument, a ``NamedTuple``.
+
+    The version is chosen when the caller is compiled, so that the choice costs nothing at run time, and
+    the caller is kept on disk like any other kernel. (A function passed as an argument would not be.)
+    For a type of another package the caller is compiled once per process instead.
+
+    >>> from typing import NamedTuple
+    >>> class Square(NamedTuple):
+    ...     side: float
+    >>> area = ByType("area")
+    >>> @area.version(Square)
+    ... @kernel
+    ... def area_of_square(square):
+    ...     return square.side**2
+    >>> area.function(Square(3.0))
+    9.0
+    """
+
+    def __init__(self, name: str) -> None:
+        self._versions: dict[type, Callable[..., Any]] = {}
+
+        def function(state: Any, *arguments: Any) -> Any:
+            return self._versions[type(state)](state, *arguments)
+
+        function.__name__ = name
+        self.function = function
+        """Call this one, from Python or inside a kernel."""
+        if not numba.config.DISABLE_JIT:
+            # Numba compares signatures, annotations included: hence a function without any.
+            options = {"nogil": True, "_nrt": False, "forceinline": True}
+            overload(function, jit_options=options)(lambda state, *arguments: self._choose(state))
+
+    def version(self, kind: type) -> Callable[[Callable[..., Any]], Any]:
+        """Declare the compiled version for a type."""
+        # Numba names what it compiles after the types' names and fields, and would link one version for both types.
+        if any(other is not kind and other.__name__ == kind.__name__ for other in self._versions):
+            kind.__name__ += f"_{len(self._versions)}"
+
+        def enter(function: Callable[..., Any]) -> Any:
+            self._versions[kind] = function
+            return function
+
+        return enter
+
+    def __contains__(self, kind: type) -> bool:
+        return kind in self._versions
+
+    def _choose(self, state: Any) -> Any:
+        chosen = self._versions.get(getattr(state, "instance_class", type(None)))
+        return None if chosen is None else lambda state, *arguments: chosen(state, *arguments)
+
+
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
     # The first, not said, would be taken over from whoever calls it first; the second saves compiling what none calls.
     options = {"_nrt": True, "no_cfunc_wrapper": True, **options}
     try:
-        return njit(cache=True, nogil=True, **options)(function)
+        compiled = njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:  # no folder to keep it in can be written to
         return njit(nogil=True, **options)(function)
+    if not numba.config.DISABLE_JIT:
+        compiled._cache = _Cache(function)
+    return compiled
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
+    """Numba's cache on disk, but only for types of the kernel's own package.
+
+    A kernel that is compiled for a type of another package contains that package's kernels. The cache would not
+    notice when they change, and could not be read where that package is missing.
+    """
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        return super().load_overload(signature, target) if self._is_own(signature) else None
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        if self._is_own(signature):
+            super().save_overload(signature, compiled)
+
+    def _is_own(self, signature: Any) -> bool:
+        """Whether no type in a signature is a ``NamedTuple`` of another package."""
+        package = self._py_func.__module__.split(".")[0]
+        tuples = [each for each in signature if isinstance(each, types.BaseTuple)]
+        modules = [each.instance_class.__module__ for each in tuples if isinstance(each, types.BaseNamedTuple)]
+        return all(module.split(".")[0] == package for module in modules) and all(map(self._is_own, tuples))

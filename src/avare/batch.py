@@ -11,26 +11,26 @@ from avare._compilation import inlined, kernel
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Indices drawn, in drawing order.
+    """A batch of indices, in the order of the draws, with their weights.
 
     The sum over the batch of ``weights[j] * g[indices[j]]`` is an unbiased estimate of the
-    sum of ``g`` over all examples; for a mean, divide by their number.
+    sum of ``g`` over all examples. For the mean, divide by the number of examples.
     """
 
     indices: NDArray[np.int64]
     weights: NDArray[np.float64]
     probabilities: NDArray[np.float64]
-    """Of each index drawn, before any draw."""
+    """The probability of each index before the first draw of the batch."""
 
     def __len__(self) -> int:
         return len(self.indices)
 
 
 def batch_weights(probabilities: ArrayLike, replacement: bool) -> NDArray[np.float64]:
-    """Weights for draws with the given probabilities, in drawing order. O(m).
+    """Return the weights of draws with the given probabilities, in the order of the draws. O(m).
 
-    With replacement ``w_j = 1 / (m p_j)``; without, where each draw is from what is left,
-    ``w_j = ((1 - sum_{k<j} p_k) / p_j + (m - j)) / m`` for ``j = 1 ... m``.
+    With replacement ``w_j = 1 / (m p_j)``. Without replacement, each draw is from the remaining
+    examples, and ``w_j = ((1 - sum_{k<j} p_k) / p_j + (m - j)) / m`` for ``j = 1 ... m``.
 
     >>> batch_weights([0.5, 0.25], replacement=True)
     array([1., 2.])
@@ -43,7 +43,7 @@ def batch_weights(probabilities: ArrayLike, replacement: bool) -> NDArray[np.flo
     if wrong.size:
         raise ValueError(f"probabilities[{wrong[0]}] = {p[wrong[0]]}: must be above 0 and at most 1")
     if not replacement and p.sum() > 1.0 + 1e-9:
-        raise ValueError(f"probabilities sum to {p.sum()}: without replacement they must not exceed 1")
+        raise ValueError(f"probabilities sum to {p.sum()}: without replacement the sum must be at most 1")
     return weigh(p, replacement)
 
 
@@ -52,7 +52,7 @@ def batch_weights(probabilities: ArrayLike, replacement: bool) -> NDArray[np.flo
 
 @kernel
 def weigh(probabilities, replacement):
-    """`batch_weights` without its checks."""
+    """Return `batch_weights` without checking the probabilities."""
     weights = np.empty(len(probabilities), dtype=np.float64)
     weigh_into(weights, probabilities, replacement)
     return weights
@@ -60,7 +60,7 @@ def weigh(probabilities, replacement):
 
 @inlined
 def weigh_into(weights, probabilities, replacement):
-    """The same, into an array that is there."""
+    """Write the weights into an existing array."""
     size = len(probabilities)
     left = 1.0
     for j in range(size):

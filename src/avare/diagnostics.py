@@ -1,6 +1,6 @@
-"""How good a distribution is, given the norms: the measures of the paper.
+"""Measures of how good a distribution is for given norms, as in the paper.
 
-Each takes norms and probabilities of shape (N,), or of shape (T, N) for T steps.
+Each function takes norms and probabilities of shape (N,), or of shape (T, N) for T steps.
 """
 
 import numpy as np
@@ -12,9 +12,9 @@ Result = np.float64 | NDArray[np.float64]
 
 
 def cost(norms: ArrayLike, p: ArrayLike) -> Result:
-    r"""The second moment of the estimate, :math:`c(p) = \sum_i n_i^2 / p_i`. O(N).
+    r"""Return the second moment of the estimate, :math:`c(p) = \sum_i n_i^2 / p_i`. O(N).
 
-    An example with a norm and no probability makes it infinite; one with neither adds nothing.
+    It is infinite if an example with a positive norm has probability 0. Examples whose norm is 0 add nothing.
 
     >>> float(cost([3.0, 1.0], [0.5, 0.5]))
     20.0
@@ -29,7 +29,7 @@ def cost(norms: ArrayLike, p: ArrayLike) -> Result:
 
 
 def optimal_cost(norms: ArrayLike) -> Result:
-    r"""The least cost there is, :math:`(\sum_i n_i)^2`, at :math:`p_i \propto n_i`. O(N).
+    r"""Return the smallest possible cost, :math:`(\sum_i n_i)^2`, of :math:`p_i \propto n_i`. O(N).
 
     >>> float(optimal_cost([3.0, 1.0]))
     16.0
@@ -39,23 +39,23 @@ def optimal_cost(norms: ArrayLike) -> Result:
 
 
 def relative_error(norms: ArrayLike, p: ArrayLike) -> Result:
-    """(cost - optimal cost) / optimal cost; 0 where all norms are zero. O(N).
+    """Return (cost - optimal cost) / optimal cost; 0 if all norms are zero. O(N).
 
     >>> float(relative_error([3.0, 1.0], [0.5, 0.5]))
     0.25
     """
     n = _matrix("norms", norms)
     exponents = np.frexp(n.max(axis=-1, keepdims=True))[1]
-    scaled = np.ldexp(n, -exponents)  # so that no square leaves float64's range
+    scaled = np.ldexp(n, -exponents)  # so that no square overflows
     least = optimal_cost(scaled)
     error = np.where(least > 0.0, cost(scaled, p) / np.where(least > 0.0, least, 1.0) - 1.0, 0.0)
     return np.float64(error) if error.ndim == 0 else error
 
 
 def gain(norms: ArrayLike) -> Result:
-    r"""What there is to gain over uniform: its cost over the least, :math:`N \sum n_i^2 / (\sum n_i)^2`. O(N).
+    r"""Return the possible gain: uniform's cost over the smallest, :math:`N \sum n_i^2 / (\sum n_i)^2`. O(N).
 
-    Between 1 (all norms equal) and N (one norm only); 1 where all norms are zero.
+    It is between 1 (all norms are equal) and N (a single norm is not zero), and 1 if all norms are zero.
 
     >>> float(gain([3.0, 1.0]))
     1.25
@@ -65,7 +65,7 @@ def gain(norms: ArrayLike) -> Result:
 
 
 def dynamic_regret(norms: ArrayLike, p: ArrayLike) -> np.float64:
-    r"""The cost beyond that of the best p of every step, :math:`\sum_t [c_t(p_t) - \min_p c_t(p)]`. O(TN).
+    r"""Return the cost above that of the best p of each step, :math:`\sum_t [c_t(p_t) - \min_p c_t(p)]`. O(TN).
 
     >>> float(dynamic_regret([[3.0, 1.0], [1.0, 3.0]], [[0.5, 0.5], [0.25, 0.75]]))
     4.0
@@ -75,7 +75,7 @@ def dynamic_regret(norms: ArrayLike, p: ArrayLike) -> np.float64:
 
 
 def static_regret(norms: ArrayLike, p: ArrayLike) -> np.float64:
-    r"""The cost beyond that of the best fixed p in hindsight, :math:`p_i \propto \sqrt{\sum_t n_{i,t}^2}`. O(TN).
+    r"""Return the cost above that of the best fixed p, :math:`p_i \propto \sqrt{\sum_t n_{i,t}^2}`. O(TN).
 
     >>> round(float(static_regret([[3.0, 1.0], [1.0, 3.0]], [[0.5, 0.5], [0.25, 0.75]])), 9)
     -4.0
@@ -85,9 +85,9 @@ def static_regret(norms: ArrayLike, p: ArrayLike) -> np.float64:
 
 
 def smoothness_ratio(smoothness: ArrayLike) -> np.float64:
-    r"""Largest over mean smoothness constant, :math:`N L_{\max} / \sum_i L_i`. O(N).
+    r"""Return the largest smoothness constant over the mean, :math:`N L_{\max} / \sum_i L_i`. O(N).
 
-    What earlier work looked at; the paper shows that `gain` at the optimum tells more.
+    Earlier work used this ratio; the paper shows that `gain` at the optimum is more informative.
 
     >>> float(smoothness_ratio([3.0, 1.0]))
     1.5
@@ -99,7 +99,7 @@ def smoothness_ratio(smoothness: ArrayLike) -> np.float64:
 
 
 def _matrix(name: str, values: ArrayLike, ndim: int | None = None) -> NDArray[np.float64]:
-    """A non-empty array with one dimension, or two where ``ndim`` allows."""
+    """Return a non-empty array with `ndim` dimensions; with one or two if it is None."""
     found = np.ndim(validation.real(name, values))
     array = validation.nonnegative(name, values, ndim=ndim if ndim is not None else min(max(found, 1), 2))
     if array.size == 0:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare._optional import require
 
-# The colours of Okabe and Ito, which colour-blind readers can tell apart; their yellow is too pale for lines.
+# The colours of Okabe and Ito, which colour-blind readers can distinguish; their yellow is too pale for lines.
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
     "#000000",
     "#E69F00",
@@ -53,7 +53,7 @@ _LEARNED = 10.0  # norms, from which on a cell's expectation hardly depends on i
 
 
 class Style(NamedTuple):
-    """How a curve looks; different styles can be told apart without colour too."""
+    """How a curve looks; different styles differ without colour too."""
 
     colour: str
     dash: str

@@ -1,7 +1,7 @@
 """Step sizes and floors: pure functions of the step t = 1, 2, ...
 
-Each function here returns a schedule, to be called with t (an integer, or an array of
-them). Schedules are immutable, comparable and can be pickled.
+Each function here returns a schedule. Call it with t, an integer or an array of integers. Schedules are immutable,
+comparable and can be pickled.
 """
 
 from abc import ABC, abstractmethod
@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
+from avare._compilation import inlined
 
-_LARGEST_C = 1e6
+_LARGEST_C = 1e6  # times the default
 
 
 class Schedule(ABC):
-    """A value for each step t, counted from 1."""
+    """A value for each step t, where t counts from 1."""
 
     __slots__ = ()
 
@@ -27,7 +28,7 @@ class Schedule(ABC):
     @overload
     def __call__(self, t: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]: ...
     def __call__(self, t: Any) -> Any:
-        """The value at step t, or the values at many."""
+        """Return the value at step t, or the values at an array of steps."""
         if not isinstance(t, int):
             t = np.asarray(t)
         if np.min(t) < 1 if isinstance(t, np.ndarray) else t < 1:
@@ -36,11 +37,11 @@ class Schedule(ABC):
 
     @abstractmethod
     def _at(self, t: Any) -> Any:
-        """The same, with t checked."""
+        """Return the value at t, which has been checked."""
 
 
 def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = None, p_min: float = 0.0) -> "Floor":
-    r"""The smallest probability that Avare allows at step t.
+    r"""Return the schedule of the smallest probability that Avare allows at step t.
 
     .. math:: \varepsilon_t = \frac{1}{C^{1-\delta/3} (C + m(t-1))^{\delta/3}} + p_{\min}
 
@@ -49,15 +50,15 @@ def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = Non
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     delta
-        How fast the iterates settle, in (0, 1]: for step sizes falling as t^-b, take
+        How fast the iterates settle, in (0, 1]. For step sizes that fall as t^-b, use
         delta = b for SGD and b/2 for SGLD.
     c
-        C, at least 1 / (1/n - p_min), which is also the default; n where p_min = 0.
+        C, at least 1 / (1/n - p_min), which is also the default (n if p_min = 0).
         C = 2n makes the paper's theorem hold for every horizon. At most a million times the default.
     p_min
-        In [0, 1/n]: what the floor falls to. 0 for decreasing steps; 1 / (5n) is a safe
+        The limit of the floor, in [0, 1/n]. Use 0 for decreasing steps; 1 / (5n) is a safe
         choice for constant steps.
 
     Examples
@@ -77,28 +78,28 @@ def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = Non
     smallest = np.inf if p_min * n == 1.0 else n / (1.0 - p_min * n)
     if c is None:
         c = smallest
-    elif c != smallest:  # which is infinite where p_min = 1/n
+    elif c != smallest:  # infinite if p_min = 1/n
         c = validation.number("c", c, above=0.0)
         if c < smallest * (1.0 - 1e-12):
             raise ValueError(f"c = {c}: must be at least 1 / (1/n - p_min) = {smallest}")
-        if c > _LARGEST_C * max(n, smallest):  # what is left of 1 after the other draws would be lost
+        if c > _LARGEST_C * max(n, smallest):  # weights without replacement would lose all digits
             raise ValueError(f"c = {c}: must be at most a million times 1 / (1/n - p_min)")
     return Floor(n, batch_size, delta, float(c), p_min)
 
 
 def inverse_time(n: int, smoothness: float, strong_convexity: float, batch_size: int = 1) -> "InverseTime":
-    r"""The paper's step size for SGD, :math:`\alpha_t = m / (2 N L + m \mu t)`.
+    r"""Return the paper's step sizes for SGD, :math:`\alpha_t = m / (2 N L + m \mu t)`.
 
     Parameters
     ----------
     n
-        N, number of examples.
+        N, the number of examples.
     smoothness
         L, the largest smoothness constant of an example.
     strong_convexity
-        mu, of the whole sum.
+        mu, the strong convexity of the whole sum.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
 
     Examples
     --------
@@ -115,7 +116,7 @@ def inverse_time(n: int, smoothness: float, strong_convexity: float, batch_size:
 
 
 def polynomial(scale: float, offset: float, power: float) -> "Polynomial":
-    r"""Step sizes :math:`\alpha_t = E / (F + t - 1)^\beta`.
+    r"""Return the step sizes :math:`\alpha_t = E / (F + t - 1)^\beta`.
 
     Parameters
     ----------
@@ -135,12 +136,12 @@ def polynomial(scale: float, offset: float, power: float) -> "Polynomial":
     offset = validation.number("offset", offset, at_least=1.0)
     power = validation.number("power", power, at_least=0.0)
     if power > 1.0:
-        raise ValueError(f"power = {power}: must be at most 1, or the steps' sum stays finite")
+        raise ValueError(f"power = {power}: must be at most 1: otherwise the sum of all steps is finite")
     return Polynomial(scale, offset, power)
 
 
 def constant(value: float) -> "Polynomial":
-    """The same step size at each step.
+    """Return the same step size at each step.
 
     >>> constant(0.1)(7)
     0.1
@@ -150,7 +151,7 @@ def constant(value: float) -> "Polynomial":
 
 @dataclass(frozen=True, slots=True)
 class Floor(Schedule):
-    """What `floor` returns."""
+    """The schedule that `floor` returns."""
 
     n: int
     batch_size: int
@@ -158,15 +159,18 @@ class Floor(Schedule):
     c: float
     p_min: float
 
+    @property
+    def constants(self) -> tuple[float, float, float]:
+        """What `floor_at` takes: c, delta and p_min."""
+        return self.c, self.delta, self.p_min
+
     def _at(self, t: Any) -> Any:
-        if self.c == np.inf:  # p_min = 1/n
-            return 0.0 * t + self.p_min
-        return (self.c / (self.c + self.batch_size * (t - 1))) ** (self.delta / 3.0) / self.c + self.p_min
+        return _floor(self.constants, self.batch_size * (t - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class InverseTime(Schedule):
-    """What `inverse_time` returns."""
+    """The schedule that `inverse_time` returns."""
 
     offset: float
     slope: float
@@ -177,7 +181,7 @@ class InverseTime(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Polynomial(Schedule):
-    """What `polynomial` and `constant` return."""
+    """The schedule that `polynomial` and `constant` return."""
 
     scale: float
     offset: float
@@ -185,3 +189,17 @@ class Polynomial(Schedule):
 
     def _at(self, t: Any) -> Any:
         return self.scale / (self.offset + t - 1) ** self.power
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+def _floor(constants: tuple[float, float, float], drawn: Any) -> Any:
+    """Return the floor after a number of draws (or an array of numbers), from `Floor.constants`."""
+    c, delta, p_min = constants
+    c = min(c, 1e300)  # it is infinite if p_min = 1/n; either way it adds nothing
+    return (c / (c + drawn)) ** (delta / 3.0) / c + p_min
+
+
+floor_at = inlined(_floor)
+"""The same inside a kernel."""

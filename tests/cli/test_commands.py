@@ -165,7 +165,7 @@ def test_the_chosen_loss_is_printed(avare_command: Any, tmp_path: Path) -> None:
         assert code == 0 and out.startswith(f"many: 101 examples, {loss}, ")
 
 
-def test_a_file_is_not_taken_for_a_named_set(tmp_path: Path) -> None:
+def test_a_file_is_not_mistaken_for_a_named_dataset(tmp_path: Path) -> None:
     path = tmp_path / "mnist.csv"
     path.write_text("a,y\n1,0\n2,1\n3,0\n")
     assert obtain(str(path), target="y")[0].name == "mnist.csv"
@@ -184,7 +184,11 @@ def test_reproduce(avare_command: Any, report: Any) -> None:
     found = json.loads(out)
     assert code == 0 and found["exponents"] == {} and found["store"] == "results/runs"
     assert [row["sampler"] for row in found["runs"]] == ["Srg"] and list(found["facts"]) == ["synthetic"]
-    assert report[0] == (Path("results/runs"), Path("results/report"), 1)  # checked against as many as were asked for
+    assert report[0] == (
+        Path("results/runs"),
+        Path("results/report"),
+        1,
+    )  # the check needs the number of runs that was asked for
 
 
 def test_reproduce_theory(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +260,7 @@ def test_reproduce_nets(avare_command: Any, report: Any, tmp_path: Path, monkeyp
     assert err.startswith("nets: 4 runs in all, about 3 min if none is stored\n")
 
 
-def test_reproduce_nets_goes_wrong(avare_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_nets_fails(avare_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = avare_command("reproduce", "mnist", "--plan", "plan.toml")
     assert code == 1 and err == "avare: --plan: mnist takes none\n"
     code, _, err = avare_command("reproduce", "nets", "--plan", "plan.toml")
@@ -527,7 +531,7 @@ def test_interrupts_and_damage_are_mentioned(avare_command: Any, monkeypatch: py
     assert err == "avare: interrupted; 2 results are stored, and the same command resumes\n"
 
 
-def test_without_what_it_needs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "avare.cli.application")
     monkeypatch.setitem(sys.modules, "typer", None)
     monkeypatch.setattr(sys, "argv", ["avare", "--version"])
@@ -575,7 +579,7 @@ def test_displays(kind: type[Lines] | type[Live]) -> None:
         assert "4/4" in text and "synthetic, constant steps, Uniform, seed 1" in text
 
 
-def test_estimates_come_from_the_runs_most_alike() -> None:
+def test_estimates_come_from_the_most_similar_runs() -> None:
     data, _ = obtain("synthetic")
     first, second = descent_tasks("reproduce", data, "logistic", 1.0, Extent(1, 3, ("constant",), ("Mabs", "Avare")))
     (theory, _) = theory_tasks(data, Extent(1))
@@ -599,7 +603,7 @@ def sized(name: str, n: int, width: int, classes: int = 2, *, sparse: bool = Fal
     return Data(name, csr_array(np.eye(n, width)) if sparse else X, np.arange(n) % classes, name)
 
 
-def test_what_was_never_run_is_estimated_by_its_work() -> None:
+def test_new_kinds_of_runs_are_estimated_by_their_work() -> None:
     """The datasets come one after another, and theory in the end: the time left is known after the first run."""
     large, small = sized("cifar10", 2000, 200, 10), sized("mnist", 1000, 100, 10)
     extent = Extent(1, 20, ("constant",), ("Uniform", "Avare"), theory_steps=4000)

@@ -64,7 +64,7 @@ def test_killed_and_started_again(tmp_path: Path, undisturbed: dict[str, Any]) -
         sweep.kill()
         sweep.communicate()
     _, alive = psutil.wait_procs(workers, timeout=60)
-    assert not alive  # nobody goes on computing for nobody
+    assert not alive  # no worker is left
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in store.glob("*.json")}
     assert 4 <= len(before) < RECORDS
     found = run(tmp_path, *SWEEP)
@@ -85,17 +85,17 @@ def test_two_at_once_share_the_work(tmp_path: Path, undisturbed: dict[str, Any])
         )
         for _ in range(2)
     ]
-    told = [sweep.communicate(timeout=200)[1] for sweep in sweeps]
-    assert [sweep.returncode for sweep in sweeps] == [0, 0], told
+    texts = [sweep.communicate(timeout=200)[1] for sweep in sweeps]
+    assert [sweep.returncode for sweep in sweeps] == [0, 0], texts
     assert numbers(tmp_path / "r" / "runs") == undisturbed
-    done_here = [line for text in told for line in text.splitlines() if line.startswith("[") and " s" in line]
+    done_here = [line for text in texts for line in text.splitlines() if line.startswith("[") and " s" in line]
     by_others = [line for line in done_here if "by another process" in line]
     assert len(done_here) - len(by_others) == RECORDS  # each run once
     assert not list((tmp_path / "r" / "runs").glob("*.claim"))
 
 
 class Terminal:
-    """A command on a terminal of its own."""
+    """A command on its own terminal."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._master, slave = pty.openpty()

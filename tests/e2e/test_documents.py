@@ -29,7 +29,7 @@ def test_snippets_run_as_printed(page: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_readme_has_short_examples() -> None:
-    for example, loop in zip(snippets(ROOT / "README.md"), ("for step in", "for (x, y)"), strict=True):
+    for example, loop in zip(snippets(ROOT / "README.md"), ("for (x, y)", "for step in"), strict=True):
         lines = [line for line in example.splitlines() if line and not line.startswith(("import", "from"))]
         assert len(lines) <= 12
         assert any(line.startswith(loop) for line in lines)

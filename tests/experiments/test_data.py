@@ -34,7 +34,7 @@ def test_the_loss_is_chosen_by_the_targets(tmp_path: Path, name: str, classes: i
 
 
 @files
-def test_whole_numbers_are_classes_however_many_where_the_loss_says_so(tmp_path: Path, name: str) -> None:
+def test_a_loss_for_classes_takes_any_number_of_them(tmp_path: Path, name: str) -> None:
     wanted = put(tmp_path, name, np.arange(300) % 101 - 7)
     data, loss = obtain(**wanted, loss="softmax")
     assert loss == "softmax" and data.y.dtype == np.int64 and data.y.tolist() == [k % 101 - 7 for k in range(300)]

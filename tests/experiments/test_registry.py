@@ -32,7 +32,7 @@ class Small(Experiment):
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A registry of its own, which looks for entry points again."""
+    """A separate registry, which looks for entry points again."""
     monkeypatch.setattr(registry, "_EXPERIMENTS", dict(registry._EXPERIMENTS))
     registry._find_others.cache_clear()
     yield

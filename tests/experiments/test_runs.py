@@ -103,14 +103,14 @@ def test_every_loss_can_be_run(loss: str) -> None:
     assert np.allclose(dense["trace"]["objective"], sparse["trace"]["objective"])
 
 
-def test_what_goes_to_infinity_is_recorded_as_such() -> None:
+def test_a_diverging_run_is_recorded() -> None:
     X, y = tiny(classes=2)
     record = perform(spec(loss="least_squares", l2=0.0), X, 1e200 * (1.0 + y))
     assert record["status"] == "diverged"
     assert all(value is None or abs(value) < 1e308 for values in record["trace"].values() for value in values)
 
 
-def test_steps_do_not_overshoot_where_rows_have_much_in_common() -> None:
+def test_steps_do_not_overshoot_if_rows_have_much_in_common() -> None:
     generator = np.random.default_rng(5)
     X = 3.0 + generator.normal(size=(400, 4))
     y = X @ [1.0, -1.0, 0.5, 0.0] + generator.normal(size=400)
@@ -243,18 +243,18 @@ def test_the_papers_settings(data: Data) -> None:
     assert SETTINGS["mnist"].batch_size == SETTINGS["ijcnn1"].batch_size == SETTINGS["cifar10"].batch_size == 128
 
 
-def test_what_may_be_asked_for() -> None:
+def test_known_and_unknown_parts() -> None:
     assert parts_of(["all"]) == ["synthetic", "mnist", "ijcnn1", "cifar10", "table", "theory"]
     with pytest.raises(ValueError, match="what = 'imagenet': must be one of synthetic"):
         parts_of(["mnist", "imagenet"])
 
 
-def test_how_to_draw() -> None:
+def test_with_or_without_replacement() -> None:
     assert draws_with_replacement("Avare") and not draws_with_replacement("Avare", wanted=False)
     assert draws_with_replacement("Mabs", wanted=False) and not draws_with_replacement("Stratified")
 
 
-def test_data_are_known_by_what_is_in_them(data: Data) -> None:
+def test_data_are_identified_by_their_contents(data: Data) -> None:
     from scipy.sparse import csr_array
 
     assert len(data) == 100 and data.digest == obtain("synthetic")[0].digest
@@ -264,7 +264,7 @@ def test_data_are_known_by_what_is_in_them(data: Data) -> None:
     assert digest(np.asfortranarray(X), y) == digest(X, y)
 
 
-def test_the_surroundings_where_little_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_surroundings_on_an_unknown_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.metadata import PackageNotFoundError
     from pathlib import Path
 

@@ -25,7 +25,7 @@ def place(store: Store, spec: dict[str, Any] = SPEC) -> Path:
     return store.folder / f"{key_of(spec)}.json"
 
 
-def test_what_is_put_in_comes_out(tmp_path: Path) -> None:
+def test_put_and_get(tmp_path: Path) -> None:
     store = Store(tmp_path / "new" / "runs")
     assert store.get(SPEC) is None and list(store.records()) == [] and not store.folder.exists()
     store.put(RECORD)
@@ -76,7 +76,7 @@ def test_a_damaged_file_is_renamed(tmp_path: Path, kind: str) -> None:
     assert len(store.damaged()) == 2  # the first is kept as well
 
 
-def test_those_who_only_look_change_nothing(tmp_path: Path) -> None:
+def test_reading_changes_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs")
     assert store.read() == ([], []) and not store.folder.exists()
     specs = [{**SPEC, "seed": seed} for seed in range(9)]
@@ -122,7 +122,7 @@ def test_a_file_that_is_gone_when_it_is_read(tmp_path: Path, monkeypatch: pytest
     assert store.read() == ([], [])
 
 
-def test_another_format_is_refused_and_not_set_aside(tmp_path: Path) -> None:
+def test_another_format_is_refused_and_not_renamed(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(RECORD)
     record = {**json.loads(place(store).read_text()), "format": 2}
@@ -197,7 +197,7 @@ def test_damage_that_cannot_be_renamed_is_an_error(tmp_path: Path, monkeypatch: 
     assert store.get(SPEC) is None
 
 
-def test_what_killed_processes_left_is_taken_away(tmp_path: Path) -> None:
+def test_files_that_killed_processes_left_are_removed(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.tidy()
     old, new = tmp_path / ".aa.1.tmp", tmp_path / ".bb.2.tmp"
@@ -218,7 +218,7 @@ def test_what_killed_processes_left_is_taken_away(tmp_path: Path) -> None:
     assert len(list(store.records())) == 1
 
 
-def test_a_claim_is_of_one_only(tmp_path: Path) -> None:
+def test_a_claim_has_one_owner(tmp_path: Path) -> None:
     store, other = Store(tmp_path), Store(tmp_path)
     claim = store.claim(SPEC)
     assert claim is not None and other.claim(SPEC) is None
@@ -235,15 +235,13 @@ def test_a_claim_is_of_one_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_claim_taken_away_while_it_is_being_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
+def test_a_claim_removed_while_it_is_being_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
     store, seen = Store(tmp_path), []
     file, lock = tmp_path / f"{key_of(SPEC)}.claim", module._lock
 
     def late(handle: Any) -> bool:
         seen.append(handle)
-        if len(seen) == 1:  # its owner has just released it, and perhaps somebody has claimed it anew
+        if len(seen) == 1:  # its owner has just released it, and another process may have claimed it again
             file.unlink()
             if again:
                 file.touch()
@@ -256,7 +254,7 @@ def test_a_claim_taken_away_while_it_is_being_locked(
     claim.release()
 
 
-def test_where_folders_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_cannot_open_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> int:
         raise PermissionError
 

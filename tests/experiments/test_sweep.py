@@ -70,7 +70,7 @@ def numbers(records: Sequence[Record]) -> list[Any]:
     ]
 
 
-def test_what_is_stored_is_not_run_again(tmp_path: Path) -> None:
+def test_stored_runs_are_not_done_again(tmp_path: Path) -> None:
     store, notes = Store(tmp_path), Notes()
     first = reproduce(["synthetic", "theory"], store, extent=EXTENT, watch=notes)
     assert notes.count("started") == notes.count("finished") == 1 + 8 + 4
@@ -93,7 +93,7 @@ def test_what_is_stored_is_not_run_again(tmp_path: Path) -> None:
     assert all(0.0 < exponent(record["trace"]) < 2.0 for record in first[-4:])
 
 
-def test_side_by_side_as_one_by_one(tmp_path: Path) -> None:
+def test_two_jobs_give_the_same_numbers_as_one(tmp_path: Path) -> None:
     one = reproduce(["synthetic"], Store(tmp_path / "one"), extent=EXTENT, jobs=1)
     two = reproduce(["synthetic"], Store(tmp_path / "two"), extent=EXTENT, jobs=2)
     assert numbers(one) == numbers(two)
@@ -120,7 +120,7 @@ def test_a_table_alone_and_unknown_names(tmp_path: Path, monkeypatch: pytest.Mon
     assert sweep([], Store(tmp_path)) == []
 
 
-def test_what_another_process_runs_is_waited_for(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_another_process_are_waited_for(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WAIT", 0.01)
     tasks, store, notes = tasks_of(data), Store(tmp_path), Notes()
     claim = store.claim(tasks[1].spec)
@@ -141,7 +141,9 @@ def test_what_another_process_runs_is_waited_for(tmp_path: Path, data: Data, mon
     assert f"finished {tasks[1].key[:8]} False" in notes.said
 
 
-def test_what_another_process_gave_up_is_run_here(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_another_process_gave_up_are_done_here(
+    tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_WAIT", 0.01)
     tasks, store = tasks_of(data, 1), Store(tmp_path)
     claim = store.claim(tasks[0].spec)

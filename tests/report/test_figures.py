@@ -30,7 +30,7 @@ def labels(figure: Any) -> list[str]:
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
-def test_one_row_a_dataset_and_one_column_a_measure(tmp_path: Path) -> None:
+def test_one_row_per_dataset_and_one_column_per_measure(tmp_path: Path) -> None:
     records = [
         run(dataset, sampler, steps=rule, epochs=10)
         for dataset in ("mnist", "ijcnn1")
@@ -76,7 +76,7 @@ def test_a_band_below_zero_is_clipped_on_a_log_axis(tmp_path: Path) -> None:
     assert np.concatenate([path.vertices for path in band.get_paths()])[:, 1].min() < 0.0
 
 
-def test_what_is_rounding_is_not_shown_on_a_log_axis(tmp_path: Path) -> None:
+def test_rounding_errors_are_not_shown_on_a_log_axis(tmp_path: Path) -> None:
     best = run(sampler="Optimal", epochs=10)
     best["trace"]["relative_error"] = [1e-16, 0.0, -1e-16] + [2e-16] * 8
     (figure,) = drawn(tmp_path, [best, run(epochs=10)]).values()

@@ -52,7 +52,7 @@ def test_writes_all_and_says_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["figures/reproduce-decreasing.png", "tables/reproduce.md", "index.html"])
-def test_a_full_disk_leaves_the_former_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_full_disk_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     out = tmp_path / "out"
     avare.report.write(put(tmp_path / "store", [run(epochs=2)]), out)
     before = {path: path.read_bytes() for path in out.rglob("*.*")}
@@ -91,7 +91,7 @@ def test_where_no_report_can_be_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_what_there_is_not_gets_no_table(tmp_path: Path) -> None:
+def test_missing_results_get_no_table(tmp_path: Path) -> None:
     record = run("digits", experiment="compare", epochs=2)
     record["trace"]["suboptimality"] = [None] * 3
     del record["where"], record["seconds"]
@@ -103,7 +103,7 @@ def test_what_there_is_not_gets_no_table(tmp_path: Path) -> None:
     assert "Against the paper" not in text and "Theory" not in text and "not known" in text
 
 
-def test_facts_of_ones_own_data_are_not_checked(tmp_path: Path) -> None:
+def test_facts_about_own_data_are_not_checked(tmp_path: Path) -> None:
     facts = stored_runs.facts("mnist", spec={"dataset": "digits"})
     index = avare.report.write(put(tmp_path / "store", [facts]), tmp_path / "out")
     assert {path.name for path in (index.parent / "tables").iterdir()} == {"table1.csv", "table1.md"}
@@ -112,8 +112,8 @@ def test_facts_of_ones_own_data_are_not_checked(tmp_path: Path) -> None:
 
 
 def test_runs_that_all_diverged_are_in_the_check(tmp_path: Path) -> None:
-    astray = {**run(), "status": "diverged"}
-    contents = gather(put(tmp_path, [astray, run("digits", experiment="compare")]))
+    diverged = {**run(), "status": "diverged"}
+    contents = gather(put(tmp_path, [diverged, run("digits", experiment="compare")]))
     assert {row["dataset"] for row in contents.summaries["paper"].numbers["check"]} == {"mnist"}
     assert [panel.title for panel in contents.summaries["compare"].panels] == ["Digits"]
     assert contents.summaries["paper"].panels == ()
@@ -204,7 +204,7 @@ def test_the_page_and_the_command_have_the_same_check(tmp_path: Path, capsys: py
 
 
 def tables_against_the_paper(contents: Contents) -> dict[str, list[tuple[Any, Any]]]:
-    """By the title of each tab: verdicts and our numbers of its own check."""
+    """By the title of each tab: verdicts and our numbers."""
     found: dict[str, list[tuple[Any, Any]]] = {}
     for panel in contents.summaries["paper"].panels:
         for section in panel.sections:
@@ -216,7 +216,7 @@ def tables_against_the_paper(contents: Contents) -> dict[str, list[tuple[Any, An
     return found
 
 
-def test_the_page_says_what_there_is(tmp_path: Path) -> None:
+def test_the_page_says_what_it_shows(tmp_path: Path) -> None:
     store = stored_runs.full_store(tmp_path)
     text = rendered(store, runs=3)
     for word in ("MNIST", "IJCNN1", "CIFAR10", "Synthetic", "Digits", "Theory", "Against the paper", "How it was run"):
@@ -343,7 +343,7 @@ def test_machines_and_dates(tmp_path: Path) -> None:
     assert "3 runs of 1 sampler on 1 dataset, 2026-11-16 to 2026-11-18." in html_of(index.read_text())
 
 
-def test_tabs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+def test_tabs_of_the_same_name_get_different_titles(tmp_path: Path) -> None:
     records = [run("mnist", experiment="compare"), run("mnist"), stored_runs.theory("sgd")]
     text = rendered(put(tmp_path, records))
     names = re.findall(r'data-name="[^"]*">([^<]*)</button>', text)

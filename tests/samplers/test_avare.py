@@ -9,7 +9,7 @@ import avare
 from avare import _validation as validation
 from avare import batch
 from avare.samplers import base
-from avare.structures import buckets, cells, expectations, floored, groups, intervals, newton, order_tree, weights
+from avare.structures import buckets, cells, expectations, floored, order_tree, weights
 
 
 def test_probabilities_are_lemma_1_at_the_scheduled_floor() -> None:
@@ -80,7 +80,7 @@ def test_a_state_of_other_hyperparameters_is_refused() -> None:
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
 @pytest.mark.parametrize(
     "module",
-    [buckets, cells, expectations, order_tree, weights, groups, floored, intervals, newton, batch, base, validation],
+    [buckets, cells, expectations, order_tree, weights, floored, batch, base, validation],
 )
 def test_kernels_release_the_gil_and_are_cached(module: object) -> None:
     kernels = [value for _, value in inspect.getmembers(module, lambda value: isinstance(value, Dispatcher))]

@@ -174,8 +174,8 @@ def test_warns_once_of_each_limit() -> None:
     messages = [str(each.message) for each in caught]
     assert [each.category for each in caught] == [LimitWarning, LimitWarning]
     assert all(each.filename == __file__ for each in caught)
-    assert messages[0] == "a norm of 1.5 exceeds bound = 1: Osmd goes on with 2"
-    assert messages[1] == "horizon = 8 draws have passed: Osmd goes on with 16"
+    assert messages[0] == "a norm of 1.5 exceeds bound = 1: Osmd continues with 2"
+    assert messages[1] == "horizon = 8 is exceeded: Osmd continues with 16 draws"
     silent = Osmd(2, 4, seed=5)
     for step in range(20):
         batch = silent.sample()

@@ -197,10 +197,10 @@ def test_limits_are_raised_with_one_warning_each(kind: type[avare.Mabs] | type[a
         warnings.simplefilter("error")
         for _ in range(4):
             sampler.update(sampler.sample().indices, [2.0, 1.0])
-    with pytest.warns(LimitWarning, match=f"horizon = 8 draws have passed: {kind.__name__} goes on with 16") as seen:
+    with pytest.warns(LimitWarning, match=f"horizon = 8 is exceeded: {kind.__name__} continues with 16 draws") as seen:
         sampler.update(sampler.sample().indices, [1.0, 1.0])
     assert seen[0].filename == __file__
-    with pytest.warns(LimitWarning, match=r"a norm of 7 exceeds bound = 2: .* goes on with 8"):
+    with pytest.warns(LimitWarning, match=r"a norm of 7 exceeds bound = 2: .* continues with 8"):
         sampler.update(sampler.sample().indices, [7.0, 1.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -307,7 +307,7 @@ def test_no_norm_overflows(kind: type[Sampler], norm: float) -> None:
         (
             lambda: avare.Static(2, 2, smoothness=[1.0, 0.0], uniform=0.0),
             ValueError,
-            "only 1 have a probability above 0",
+            "only 1 examples have a probability above 0",
         ),
         (
             lambda: avare.Static(2, 2, smoothness=[1.0, 0.0], uniform=1.1),

@@ -346,7 +346,7 @@ def test_a_run_that_ended_can_be_made_longer() -> None:
         (lambda state: {**state, "format": 0}, "resume\\['format'\\] = 0"),
         (lambda state: {**state, "step": 31}, "resume\\['step'\\] = 31: this run has 30 steps"),
         (lambda state: {**state, "x": np.full(4, np.nan)}, "resume\\['x'\\]\\[0\\] = nan"),
-        (lambda state: {**state, "mean": np.zeros(4)}, "arrays of other sizes"),
+        (lambda state: {**state, "mean": np.zeros(4)}, "arrays whose shapes do not fit"),
         (lambda state: {**state, "sampler/steps": 3}, "checksum"),
     ],
 )

@@ -192,7 +192,7 @@ def test_chains_that_did_not_diverge_are_kept() -> None:
 
 
 def test_a_callback_needs_evaluations() -> None:
-    with pytest.raises(ValueError, match="callback is called after each evaluation: give evaluate="):
+    with pytest.raises(ValueError, match='callback is called after each evaluation, and evaluate = "never"'):
         avare.sgld(make("Logistic"), avare.Avare(N, 5), SIZES, steps=10, callback=lambda now: None)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare.structures.groups import split
+from avare.simplex import split
 from avare.structures.race import race
 from avare.structures.weights import Weights
 from laws import FALSE_ALARM, chi_square, ordered_samples
@@ -61,6 +61,19 @@ def test_distinct_draws(start: list[float], how: str) -> None:
     draw = weights.draw_distinct if how == "weights" else lambda size, generator: race(np.array(start), size, generator)
     draws = [tuple(draw(3, generator).tolist()) for _ in range(DRAWS // 5)]
     assert chi_square(draws, dict(ordered_samples(weights.probabilities(), 3, replacement=False))) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("start", [[0.3, 1 / 3, 2.0, 0.0, 1e-9], [1e300, 1e100, 1.0, 1e-100, 1e-300, 5e-324, 0.0]])
+def test_distinct_draws_leave_the_weights_as_they_were(start: list[float]) -> None:
+    # Each of the second is nearly all of the mass that is left: its order is certain, but for 1e-100.
+    weights, generator = Weights(start), np.random.default_rng(6)
+    some = int(np.count_nonzero(start))
+    for _ in range(20):
+        drawn = weights.draw_distinct(some, generator)
+        assert sorted(drawn.tolist()) == np.flatnonzero(start).tolist()
+        assert len(start) == 5 or drawn.tolist() == list(range(some))
+        assert weights.values.tolist() == start
+        weights.check()
 
 
 def test_too_few_to_be_distinct() -> None:

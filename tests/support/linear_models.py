@@ -1,4 +1,4 @@
-"""Small linear models of every kind, for the tests of the solvers."""
+"""Small linear models with every loss, for the tests of the solvers."""
 
 import io
 import pickle
@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from avare.problems import Generic, Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
+from avare import problems
+from avare.problems import Generic, Linear
 
 N, D = 150, 4
 PROBLEMS = ("Softmax", "Logistic", "LeastSquares", "Huber", "SmoothedHinge")
@@ -17,15 +18,14 @@ def make(name: str, *, csr: bool = False, n: int = N, **options: Any) -> Linear:
     generator = np.random.default_rng(11)
     X = generator.normal(size=(n, D)) * generator.lognormal(0, 1, (n, 1)) / 3
     X[generator.random((n, D)) < 0.2] = 0.0
-    outputs = X @ np.array([1.0, -2.0, 0.5, 1.0]) + 0.3 * generator.normal(size=n)
-    rows = sparse.csr_matrix(X) if csr else X
-    options = {"l2": 0.7, **options}
-    if name == "Softmax":
-        return Softmax(rows, np.digitize(outputs, [-0.5, 0.5]), **options)
-    if name in ("Logistic", "SmoothedHinge"):
-        kind = Logistic if name == "Logistic" else SmoothedHinge
-        return kind(rows, np.sign(outputs + 0.2 * generator.normal(size=n)), **options)
-    return (LeastSquares if name == "LeastSquares" else Huber)(rows, outputs, **options)
+    y = X @ np.array([1.0, -2.0, 0.5, 1.0]) + 0.3 * generator.normal(size=n)
+    kind = getattr(problems, name)
+    if kind.target == "classes":
+        y = np.digitize(y, [-0.5, 0.5])
+    elif kind.target == "two classes":
+        y = np.sign(y + 0.2 * generator.normal(size=n))
+    problem: Linear = kind(sparse.csr_matrix(X) if csr else X, y, **{"l2": 0.7, **options})
+    return problem
 
 
 def plainly(problem: Linear) -> Generic:

@@ -1,4 +1,4 @@
-"""The parts, in a DataLoader of one's own."""
+"""The parts, in your own DataLoader."""
 
 import itertools
 import pickle
@@ -36,7 +36,7 @@ def test_draws_what_the_loader_draws() -> None:
 
 @pytest.mark.parametrize("collate", [avt.IndexedCollate(), None], ids=["ours", "torch's"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_in_a_dataloader_of_ones_own(collate: Any, workers: int) -> None:
+def test_in_your_own_dataloader(collate: Any, workers: int) -> None:
     batches = make(seed=0)
     loader = DataLoader(avt.Indexed(rows()), batch_sampler=batches, collate_fn=collate, num_workers=workers)
     for epoch in range(2):
@@ -53,13 +53,13 @@ def test_in_a_dataloader_of_ones_own(collate: Any, workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_told_has_been_received(workers: int) -> None:
+def test_an_update_counts_as_receipt(workers: int) -> None:
     def loader_of(batches: avt.AvareBatchSampler) -> DataLoader[Any]:
         return DataLoader(
             avt.Indexed(rows()), batch_sampler=batches, collate_fn=avt.IndexedCollate(), num_workers=workers
         )
 
-    def tell(batches: avt.AvareBatchSampler, drawn: list[list[int]], until: int) -> None:
+    def report(batches: avt.AvareBatchSampler, drawn: list[list[int]], until: int) -> None:
         for (x,), index, _ in loader_of(batches):
             drawn.append(index.tolist())
             batches.update(index, x + 1.0)
@@ -68,21 +68,21 @@ def test_what_was_told_has_been_received(workers: int) -> None:
 
     expected: list[list[int]] = []
     whole = make(seed=0)
-    tell(whole, expected, 7)
-    tell(whole, expected, 14)
+    report(whole, expected, 7)
+    report(whole, expected, 14)
     drawn: list[list[int]] = []
     first, second = make(seed=0), make(seed=1)
-    tell(first, drawn, 3)
+    report(first, drawn, 3)
     assert first.position == 3
     second.load_state_dict(first.state_dict())
-    tell(second, drawn, 7)
+    report(second, drawn, 7)
     third = make(seed=2)
     third.load_state_dict(second.state_dict())  # of an epoch that is over
-    tell(third, drawn, 14)
+    report(third, drawn, 14)
     assert drawn == expected and third.epoch == 1
 
 
-def test_what_is_never_told_is_forgotten_in_the_end() -> None:
+def test_old_batches_without_norms_are_dropped() -> None:
     batches = make(endless=True)
     drawn = iter(batches)
     for _ in range(1200):
@@ -90,35 +90,35 @@ def test_what_is_never_told_is_forgotten_in_the_end() -> None:
     assert len(batches.state_dict()["ahead_indices"]) == 1024
 
 
-def test_an_iteration_that_was_left_cannot_go_on() -> None:
+def test_an_earlier_iteration_cannot_continue() -> None:
     batches = make(seed=0)
     first = iter(batches)
     next(first)
     next(iter(batches))
-    with pytest.raises(RuntimeError, match="another iteration has begun, or a state was loaded"):
+    with pytest.raises(RuntimeError, match="another iteration has begun"):
         next(first)
 
 
-def test_all_are_remembered_where_receipts_are_told() -> None:
+def test_all_batches_are_kept_until_they_are_received() -> None:
     batches = make(seed=0, endless=True)
-    batches.expect_receipts()
+    batches.cursor.keep = None
     drawn = [pairs.indices.tolist() for pairs in itertools.islice(batches, 1200)]
     for _ in range(3):
-        batches.receive()
+        batches.cursor.receive()
     assert batches.state_dict()["ahead_indices"].tolist() == drawn[3:]
-    batches.update(drawn[3], np.ones(8))  # does not count as receipt, but for the gain
+    batches.update(drawn[3], np.ones(8))  # counts for the gain, but not as receipt
     assert len(batches.state_dict()["ahead_indices"]) == 1197
     assert batches.sampler.gain > 0.0
 
 
-def test_indexed_wants_pairs() -> None:
+def test_indexed_takes_pairs() -> None:
     indexed = avt.Indexed(rows())
     assert len(indexed) == 50
     assert indexed[3, 0.5][1:] == (3, 0.5)
     assert [index for _, index, _ in indexed.__getitems__([(3, 0.5), (4, 1.0)])] == [3, 4]
-    with pytest.raises(TypeError, match="3 is no pair of an index and a weight"):
+    with pytest.raises(TypeError, match="3 is not a pair of an index and a weight"):
         indexed[3]
-    with pytest.raises(TypeError, match="is no pair"):
+    with pytest.raises(TypeError, match="is not a pair"):
         next(iter(DataLoader(indexed, batch_size=2)))
 
 
@@ -141,13 +141,13 @@ def test_visits_against_a_plain_count() -> None:
         assert visits.age == pytest.approx(np.mean(ages) if ages else np.nan, nan_ok=True)
         last.update(dict.fromkeys(drawn.tolist(), step))
         waiting |= set(drawn.tolist())
-        told = generator.choice(sorted(last), size=3)
-        visits.tell(told, step)
-        assert visits.lag == pytest.approx(np.mean([step - last[int(i)] for i in told]))
-        waiting -= set(told.tolist())
+        reported = generator.choice(sorted(last), size=3)
+        visits.report(reported, step)
+        assert visits.lag == pytest.approx(np.mean([step - last[int(i)] for i in reported]))
+        waiting -= set(reported.tolist())
         assert visits.waiting == len(waiting)
         assert visits.never_drawn(np.arange(9)) == [i for i in range(9) if i not in last]
-    visits.tell(np.zeros(0, dtype=np.int64), 200)
+    visits.report(np.zeros(0, dtype=np.int64), 200)
     assert np.isnan(visits.lag)
     visits.draw(np.array([3]), 2**40)  # the count stops there
     assert visits.last[3] == 2**31 - 1

@@ -1,4 +1,4 @@
-"""Several processes draw what one would; parts of the examples, weighted, add up."""
+"""Several processes draw what one process draws; sharded parts, with their weights, add up."""
 
 import itertools
 import json
@@ -26,39 +26,47 @@ from train_ranks import WHOLE_BATCH, N, make_dataset, make_model, train
 STEPS, SAVED, DEATH = 200, 60, 75
 
 
-def start(folder: Path, world: int, **settings: Any) -> list[subprocess.Popen[str]]:
-    """As many processes, of which each knows its rank."""
-    folder.mkdir()
+class Run:
+    """What became of one run of several processes."""
+
+    def __init__(self, folder: Path, world: int) -> None:
+        self.codes = [int((folder / f"code{rank}").read_text()) for rank in range(world)]
+        self.complaints = [(folder / f"errors{rank}").read_text() for rank in range(world)]
+        self._paths = [folder / f"rank{rank}.pt" for rank in range(world)]
+        self.checkpoint = folder / "checkpoint.pt"
+
+    def results(self) -> list[dict[str, Any]]:
+        """What each process found, if all ended well."""
+        assert set(self.codes) == {0}, self.complaints
+        return [torch.load(path, weights_only=True) for path in self._paths]
+
+    def has_result(self, rank: int) -> bool:
+        return self._paths[rank].exists()
+
+
+def runs_of(folder: Path, world: int, *runs: dict[str, Any]) -> list[Run]:
+    """Let ranks make one run after another. Each run has processes of its own, forked from one per rank."""
+    folder.mkdir(exist_ok=True)
+    folders = [folder / f"run{place}" for place in range(len(runs))]
+    for each in folders:
+        each.mkdir()
     script = str(Path(__file__).parent / "train_ranks.py")
-    return [
-        subprocess.Popen(
-            [sys.executable, script, json.dumps({**settings, "rank": rank, "world": world, "folder": str(folder)})],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    settings = [{**run, "world": world, "folder": str(each)} for run, each in zip(runs, folders, strict=True)]
+    processes = [
+        subprocess.Popen([sys.executable, script, json.dumps([{**each, "rank": rank} for each in settings])])
         for rank in range(world)
     ]
-
-
-def finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    """How each ended, and what it complained about."""
     try:
-        complaints = [process.communicate(timeout=150)[1] for process in processes]
+        assert [process.wait(timeout=150) for process in processes] == [0] * world
     finally:
         for process in processes:
             process.kill()
-    return [(process.returncode, text) for process, text in zip(processes, complaints, strict=True)]
-
-
-def results(folder: Path, world: int, **settings: Any) -> list[dict[str, Any]]:
-    """What each of them found."""
-    for code, complaint in finish(start(folder, world, **settings)):
-        assert code == 0, complaint
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(world)]
+            process.wait()
+    return [Run(each, world) for each in folders]
 
 
 def joined(found: list[dict[str, Any]]) -> list[Any]:
-    """The whole batches, from each rank's part."""
+    """The whole batches, joined from each rank's part."""
     return [
         ([i for part in parts for i in part[0]], [w for part in parts for w in part[1]])
         for parts in zip(*(each["drawn"] for each in found), strict=True)
@@ -73,39 +81,42 @@ def alone() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What was saved by two processes, of which one died some steps later."""
-    folder, timeout = tmp_path_factory.mktemp("death") / "run", 15
-    survivor, victim = start(folder, 2, steps=STEPS, save=SAVED, die_at=DEATH, timeout=timeout)
-    try:
-        assert victim.wait(timeout=150) == 3
-        # It ends by itself, with the process group's error; the rest is for Python to come to its end.
-        _, complaint = survivor.communicate(timeout=timeout + 30)
-    finally:
-        for process in (survivor, victim):
-            process.kill()
-            process.communicate()
-    assert survivor.returncode not in (0, 3)
-    errors = r"^(\[rank0\]: )?(RuntimeError|torch\.distributed\.Dist\w+Error): .*(gloo|peer|timed? ?out)"
-    assert re.search(errors, complaint, re.IGNORECASE | re.MULTILINE), complaint
-    assert not (folder / "rank0.pt").exists()
-    return folder / "checkpoint.pt"
+def death_and_resume(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
+    """Two processes, of which one dies some steps after a state was saved; then two that resume from that state."""
+    folder = tmp_path_factory.mktemp("ranks")
+    resume = {"resume": str(folder / "run0" / "checkpoint.pt"), "first": SAVED, "more": True}
+    death, resumed = runs_of(
+        folder,
+        2,
+        {"steps": STEPS, "save": SAVED, "die_at": DEATH, "timeout": 15},
+        {"steps": STEPS, **resume},
+    )
+    return death, resumed
 
 
 def check_as_alone(found: list[dict[str, Any]], alone: dict[str, Any], first: int = 0) -> None:
     assert joined(found) == alone["drawn"][first:]
-    message = "all_gather", 16 * WHOLE_BATCH // len(found)  # bytes, of this rank's part of the batch
+    message = "all_gather", 16 * WHOLE_BATCH // len(found)  # bytes of this rank's part of the batch
     for each in found:
         if "sent" in each:
-            assert each["sent"] == [message] * (STEPS - first)  # one a step
+            assert each["sent"] == [message] * (STEPS - first)  # one per step
         assert each["gain"] == pytest.approx(alone["gain"], rel=1e-9)
         for name, value in alone["model"].items():
-            # Sums in another order: errors of 1e-16 a step, in 200 steps.
+            # Sums in a different order: errors of 1e-16 per step, in 200 steps.
             assert torch.allclose(each["model"][name], value, rtol=0, atol=1e-6)
 
 
-def test_one_process_goes_on_where_another_number_stopped(checkpoint: Path, alone: dict[str, Any]) -> None:
-    saved = torch.load(checkpoint, weights_only=True)
+def test_a_rank_that_dies_ends_the_others(death_and_resume: tuple[Run, Run]) -> None:
+    death, _ = death_and_resume
+    assert death.codes[1] == 3 and death.codes[0] not in (0, 3)
+    # The survivor ends by itself, with the process group's error.
+    errors = r"^(\[rank0\]: )?(RuntimeError|torch\.distributed\.Dist\w+Error): .*(gloo|peer|timed? ?out)"
+    assert re.search(errors, death.complaints[0], re.IGNORECASE | re.MULTILINE), death.complaints
+    assert not death.has_result(0)
+
+
+def test_one_process_resumes_from_the_state_of_two(death_and_resume: tuple[Run, Run], alone: dict[str, Any]) -> None:
+    saved = torch.load(death_and_resume[0].checkpoint, weights_only=True)
     loader, model = avt.ImportanceLoader(make_dataset(), WHOLE_BATCH, seed=1), make_model()
     loader.load_state_dict(saved["loader"])
     model.load_state_dict(saved["model"])
@@ -113,8 +124,8 @@ def test_one_process_goes_on_where_another_number_stopped(checkpoint: Path, alon
     check_as_alone([{"drawn": drawn, "model": model.state_dict(), "gain": loader.gain}], alone, SAVED)
 
 
-def test_two_processes(checkpoint: Path, alone: dict[str, Any], tmp_path: Path) -> None:
-    found = results(tmp_path / "resumed", 2, steps=STEPS, resume=str(checkpoint), first=SAVED, more=True)
+def test_two_processes(death_and_resume: tuple[Run, Run], alone: dict[str, Any]) -> None:
+    found = death_and_resume[1].results()
     check_as_alone(found, alone, SAVED)
     zero, one = found
     for each in found:
@@ -122,7 +133,7 @@ def test_two_processes(checkpoint: Path, alone: dict[str, Any], tmp_path: Path) 
         assert each["unchanged"]
         assert each["waiting"] == 8 - 5
         assert "seed = 1 on rank 1 and 0 on rank 0" in each["other seed"]
-        assert "has drawn other batches" in each["apart"]
+        assert "has drawn different batches" in each["apart"]
         assert "index has length 8: must be at most 4" in each["too many"]
         assert each["object"] == (4, -(-N // 8))
         assert each["sent by shards"] == each["sent by shards at first"] == [("all_gather_object", 0)]
@@ -132,7 +143,7 @@ def test_two_processes(checkpoint: Path, alone: dict[str, Any], tmp_path: Path) 
         assert "1 examples cannot be shared by 2 ranks" in each["too few"]
     assert zero["unseeded"] == one["unseeded"]
     assert zero["outside"] == "no error" and "this process is not a member of it" in one["outside"]
-    assert zero["refused"].startswith("ValueError: rank 1 was told norms")
+    assert zero["refused"].startswith("ValueError: rank 1 received invalid norms")
     assert one["refused"].startswith("ValueError: norms[2] = nan")
     assert (zero["shard size"], one["shard size"]) == (102, 101)
     assert {i for indices, _ in zero["shard"] for i in indices} <= set(range(102))
@@ -144,18 +155,21 @@ def test_two_processes(checkpoint: Path, alone: dict[str, Any], tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_four_processes_with_workers(checkpoint: Path, alone: dict[str, Any], tmp_path: Path) -> None:
-    check_as_alone(results(tmp_path / "four", 4, steps=STEPS), alone)
-    resumed = results(tmp_path / "resumed", 4, steps=STEPS, resume=str(checkpoint), first=SAVED)
-    check_as_alone(resumed, alone, SAVED)
+def test_four_processes_with_workers(death_and_resume: tuple[Run, Run], alone: dict[str, Any], tmp_path: Path) -> None:
+    resume = {"resume": str(death_and_resume[0].checkpoint), "first": SAVED}
+    plain, resumed, with_workers = runs_of(
+        tmp_path / "four", 4, {"steps": STEPS}, {"steps": STEPS, **resume}, {"steps": STEPS, "workers": 1}
+    )
+    check_as_alone(plain.results(), alone)
+    check_as_alone(resumed.results(), alone, SAVED)
     loader, model = avt.ImportanceLoader(make_dataset(), WHOLE_BATCH, seed=7, num_workers=1), make_model()
     ahead = {"drawn": train(loader, model, STEPS), "model": model.state_dict(), "gain": loader.gain}
-    assert ahead["drawn"] != alone["drawn"]  # for they are drawn before the last norms are known
-    check_as_alone(results(tmp_path / "workers", 4, steps=STEPS, workers=1), ahead)
+    assert ahead["drawn"] != alone["drawn"]  # because batches are drawn before the last norms are known
+    check_as_alone(with_workers.results(), ahead)
 
 
 def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
-    """Take the place of one rank of a process group."""
+    """Act as one rank of a process group."""
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_rank", lambda group=None: rank)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda group=None: world)
@@ -167,7 +181,7 @@ def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
 
 
 class Threads:
-    """A process group whose ranks are threads, for what needs no processes of its own."""
+    """A process group whose ranks are threads, which start faster than processes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, world: int) -> None:
         self.world = world
@@ -186,7 +200,7 @@ class Threads:
             monkeypatch.setattr(f"torch.distributed.{name}", function)
 
     def run(self, action: Callable[[int], Any]) -> list[Any]:
-        """What the action gives on each rank, an error included."""
+        """What the action returns on each rank, or its error."""
         found: list[Any] = [None] * self.world
 
         def on(rank: int) -> None:
@@ -219,7 +233,7 @@ class Threads:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", [5, None])
-def test_any_number_of_ranks_draws_what_one_would(
+def test_any_number_of_ranks_draws_what_one_process_draws(
     monkeypatch: pytest.MonkeyPatch, world: int, seed: int | None
 ) -> None:
     def train_rank(rank: int) -> Any:
@@ -243,8 +257,8 @@ def test_any_number_of_ranks_draws_what_one_would(
             alone.update(index, np.exp(np.sin(index.numpy())))
     assert joined([{"drawn": each} for each in drawn]) == whole
     assert set(ends) == {repr(alone.state_dict())}
-    assert set(ranks.sizes) == {16 * 12 // world}  # at most 16 bytes an example
-    assert len(ranks.sizes) == len(whole) * world  # one message a step from each
+    assert set(ranks.sizes) == {16 * 12 // world}  # at most 16 bytes per example
+    assert len(ranks.sizes) == len(whole) * world  # one message per step from each
 
 
 def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +272,7 @@ def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
             if wrong is not None:
                 norms[2] = wrong if rank == 1 else 1.0
             elif rank == 1:
-                norms = norms.to("meta")  # which fails otherwise than by a check
+                norms = norms.to("meta")  # an error that is no failed check
             with pytest.raises((ValueError, NotImplementedError)) as caught:
                 loader.update(index, norms)
             found.append(str(caught.value))
@@ -275,12 +289,12 @@ def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     zero, one, two = Threads(monkeypatch, 3).run(refuse)
-    assert zero == two == ["rank 1 was told norms that it cannot take: nothing has changed on any rank"] * 4
+    assert zero == two == ["rank 1 received invalid norms: nothing has changed on any rank"] * 4
     assert [text.split(":")[0] for text in one[:3]] == ["norms[2] = nan", "norms[2] = -1.0", "norms[2] = inf"]
     assert "meta" in one[3]
 
 
-def test_ranks_that_draw_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_ranks_that_draw_different_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def differ(rank: int) -> Any:
         loader = avt.ImportanceLoader(make_dataset(), 4, seed=np.random.default_rng(rank))
         _, index, _ = next(iter(loader))
@@ -313,7 +327,7 @@ def test_ranks_that_draw_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     for action in (differ, draw_ahead):
         zero, one = Threads(monkeypatch, 2).run(action)
         assert type(zero) is type(one) is RuntimeError
-        assert "rank 1 has drawn other batches than rank 0" in str(zero)
+        assert "rank 1 has drawn different batches from rank 0" in str(zero)
     for action, message in (
         (seeds, "seed = 1 on rank 1 and 0 on rank 0"),
         (samplers, "p_min="),
@@ -325,7 +339,7 @@ def test_ranks_that_draw_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None
             assert type(error) is ValueError and message in str(error)
 
 
-def test_a_loader_made_before_the_process_group_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_a_process_group_that_is_younger_than_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = avt.ImportanceLoader(make_dataset(), 4)
     next(iter(loader))
     as_rank(monkeypatch, 0, 2)
@@ -333,7 +347,7 @@ def test_a_loader_made_before_the_process_group_says_so(monkeypatch: pytest.Monk
         next(iter(loader))
 
 
-def test_what_a_shard_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_of_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     as_rank(monkeypatch, 1, 2)
     batches = avt.AvareBatchSampler(N, 4, seed=0, distributed="sharded")
     assert batches.n == N and batches.sampler.n == 101
@@ -344,7 +358,7 @@ def test_what_a_shard_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         avt.AvareBatchSampler(N, 102, distributed="sharded")
     with pytest.raises(ValueError, match="1 examples cannot be shared by 2 ranks"):
         avt.AvareBatchSampler(1, 1, distributed="sharded")
-    as_rank(monkeypatch, 0, 2)  # which has one more, and must not wait for the other
+    as_rank(monkeypatch, 0, 2)  # has one example more, and must not wait for the other rank
     with pytest.raises(ValueError, match="102 of 101 examples cannot be drawn without replacement"):
         avt.AvareBatchSampler(N, 102, distributed="sharded")
 
@@ -382,14 +396,14 @@ def test_shards_of_unequal_sizes_are_unbiased_by_enumeration(
         pairs = next(drawn)
         assert pairs.weights == pytest.approx(weights[tuple(pairs.indices.tolist())], rel=1e-6)  # float32
         for sample, chance in law.items():
-            mean += chance * (weights[sample] @ g[list(sample)]) / size / world  # what DDP averages
+            mean += chance * (weights[sample] @ g[list(sample)]) / size / world  # DDP takes the average
     assert np.allclose(mean, g.mean(axis=0), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_shard_resumes_to_the_very_same_batches(
+def test_a_shard_resumes_to_the_same_batches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rank: int, workers: int
 ) -> None:
     as_rank(monkeypatch, rank, 3)
@@ -399,7 +413,7 @@ def test_a_shard_resumes_to_the_very_same_batches(
             make_dataset(), 6, seed=seed, distributed="sharded", endless=True, num_workers=workers
         )
 
-    def go(loader: avt.ImportanceLoader, first: int, last: int) -> list[Any]:
+    def draws(loader: avt.ImportanceLoader, first: int, last: int) -> list[Any]:
         drawn = []
         for step, (_, index, weight) in enumerate(itertools.islice(loader, last - first), start=first):
             drawn.append((index.tolist(), weight.tolist()))
@@ -407,11 +421,11 @@ def test_a_shard_resumes_to_the_very_same_batches(
         return drawn
 
     whole, loader, twin = make(4), make(4), make(5)
-    expected = go(whole, 0, 30)
-    assert go(loader, 0, 11) == expected[:11]
+    expected = draws(whole, 0, 30)
+    assert draws(loader, 0, 11) == expected[:11]
     torch.save(loader.state_dict(), tmp_path / "state.pt")
     twin.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert go(twin, 11, 30) == expected[11:]
+    assert draws(twin, 11, 30) == expected[11:]
     as_rank(monkeypatch, 1, 3)
     with pytest.raises(
         ValueError, match=rf"state\['layout'\] = 'part {rank} of 3': this loader has 'part 1 of 3'; each"
@@ -420,7 +434,7 @@ def test_a_shard_resumes_to_the_very_same_batches(
 
 
 def test_refuses_a_process_outside_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    as_rank(monkeypatch, -1, -1)  # which is what torch says of it
+    as_rank(monkeypatch, -1, -1)  # torch's rank for it
     modes: list[Mode] = ["auto", "replicated", "sharded"]
     for mode in modes:
         with pytest.raises(ValueError, match="process_group: this process is not a member of it"):
@@ -428,7 +442,7 @@ def test_refuses_a_process_outside_the_group(monkeypatch: pytest.MonkeyPatch) ->
     assert len(avt.AvareBatchSampler(10, 2, distributed=None)) == 5
 
 
-def test_refuses_what_has_no_process_group() -> None:
+def test_refuses_to_distribute_without_a_process_group() -> None:
     modes: list[Mode] = ["replicated", "sharded"]
     for mode in modes:
         with pytest.raises(ValueError, match=f"distributed = '{mode}': there is no process group"):
@@ -437,7 +451,7 @@ def test_refuses_what_has_no_process_group() -> None:
         avt.AvareBatchSampler(10, 2, distributed="all")  # type: ignore[arg-type]  # the point
 
 
-def test_nobody_else_is_asked_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_ignores_the_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
     as_rank(monkeypatch, 1, 2)
     loader = avt.ImportanceLoader(make_dataset(), 4, distributed=None)
     assert len(next(iter(loader))[1]) == 4 and len(loader) == -(-N // 4)

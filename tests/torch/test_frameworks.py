@@ -1,7 +1,8 @@
-"""Lightning, Accelerate and the Trainer, where they are installed: the examples run, and checkpoints go on."""
+"""Lightning, Accelerate and the Trainer, if they are installed: the examples run, and resume from checkpoints."""
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import avare.torch as avt
 from torch_plain import make_dataset
 
 ROOT = Path(__file__).parents[2]
-FRAMEWORKS = {"plain": "torch", "lightning": "lightning", "accelerate": "accelerate", "trainer": "transformers"}
+FRAMEWORKS = {"lightning": "lightning", "accelerate": "accelerate", "trainer": "transformers"}
 
 
 def run(*words: str, launcher: tuple[str, ...] = ()) -> str:
@@ -36,14 +37,20 @@ def gain_in(text: str) -> float:
     return float(re.findall(r"gain (\S+)", text)[-1])
 
 
+def test_plain_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["torch_plain.py", "--epochs", "4"])
+    runpy.run_path(str(ROOT / "examples" / "torch_plain.py"), run_name="__main__")
+    assert gain_in(capsys.readouterr().out) > 1.3
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_the_examples_gain(name: str) -> None:
+def test_examples(name: str) -> None:
     pytest.importorskip(FRAMEWORKS[name], reason=f"{FRAMEWORKS[name]} is not installed")
     assert gain_in(run(f"examples/torch_{name}.py", "--epochs", "4")) > 1.3
 
 
 @pytest.mark.slow
-def test_the_plain_example_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+def test_the_plain_example_resumes_from_a_checkpoint(tmp_path: Path) -> None:
     whole = run("examples/torch_plain.py", "--epochs", "2")
     path = str(tmp_path / "checkpoint.pt")
     parts = [run("examples/torch_plain.py", "--epochs", epochs, "--checkpoint", path) for epochs in ("1", "2")]
@@ -72,8 +79,8 @@ def test_lightning_on_two_processes() -> None:
     assert gain_in(one) == gain_in(two) > 1.0
 
 
-class Record:
-    """A loader's updates, in order."""
+class Updates:
+    """The indices of a loader's updates, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[list[int]] = []
@@ -90,9 +97,9 @@ class Record:
         return seen
 
 
-@pytest.mark.filterwarnings("ignore")  # those of the framework are its own
+@pytest.mark.filterwarnings("ignore")  # the framework's own
 @pytest.mark.parametrize("stop", [70, 126])
-def test_lightning_goes_on_where_it_stopped(stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lightning_resumes_where_it_stopped(stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lightning = pytest.importorskip("lightning", reason="lightning is not installed")
     from torch_lightning import Classifier
 
@@ -105,16 +112,16 @@ def test_lightning_goes_on_where_it_stopped(stop: int, tmp_path: Path, monkeypat
         trainer.fit(Classifier(), ckpt_path=checkpoint)
         return trainer
 
-    record = Record(monkeypatch)
+    updates = Updates(monkeypatch)
     fit(150)
-    whole = record.take()
+    whole = updates.take()
     fit(stop).save_checkpoint(tmp_path / "checkpoint.ckpt")  # epochs have 63 steps
     fit(150, tmp_path / "checkpoint.ckpt")
-    assert record.take() == whole
+    assert updates.take() == whole
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_accelerate_leaves_the_loader_alone_and_saves_it(tmp_path: Path) -> None:
+def test_accelerate_does_not_change_the_loader_and_saves_it(tmp_path: Path) -> None:
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     accelerator = accelerate.Accelerator(cpu=True)
     loader, twin = (avt.ImportanceLoader(make_dataset(), 64, seed=seed) for seed in range(2))
@@ -133,20 +140,20 @@ def test_accelerate_leaves_the_loader_alone_and_saves_it(tmp_path: Path) -> None
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_trainer_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trainer_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     from torch_trainer import make_trainer
 
-    record = Record(monkeypatch)
+    updates = Updates(monkeypatch)
     make_trainer(tmp_path / "whole", 2, save_strategy="no").train()
-    whole = record.take()
+    whole = updates.take()
     assert len(whole) == 126
     first = make_trainer(tmp_path / "parts", 2, save_strategy="steps", save_steps=70)
     first.train()
-    assert record.take() == whole
+    assert updates.take() == whole
     second = make_trainer(tmp_path / "parts", 2, save_strategy="no")
     folder = tmp_path / "parts" / "checkpoint-70"
     second.get_train_dataloader().load_state_dict(torch.load(folder / "loader.pt", weights_only=True))
     second.train(resume_from_checkpoint=str(folder))
-    assert record.take() == whole[70:]
+    assert updates.take() == whole[70:]
     assert second.evaluate(first.train_dataset)["eval_loss"] > 0.0

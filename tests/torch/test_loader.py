@@ -1,6 +1,5 @@
-"""The loader: unbiased, resumed to the very same batches, and clear about wrong use."""
+"""The loader: unbiased, with epochs of any length, and clear about wrong use."""
 
-import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,24 +11,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, default_collate
 
 import avare
 import avare.torch as avt
 from avare.samplers.registry import example
 from laws import ordered_samples
+from loaders import CLASSES, Writer, changing_norms, make_dataset, run, snapshot, through_a_file
 
-# Python warns of every fork of a process with threads, and torch has threads.
+# Python warns about every fork of a process with threads, and torch has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
-CLASSES = 3
-Drawn = list[tuple[list[int], list[float]]]
-
-
-def make_dataset(n: int) -> TensorDataset:
-    generator = np.random.default_rng(n)
-    rows = generator.normal(size=(n, 4)) * generator.lognormal(0.0, 1.0, (n, 1))
-    return TensorDataset(torch.from_numpy(rows), torch.from_numpy(generator.integers(CLASSES, size=n)))
 
 
 def norms_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -42,42 +33,10 @@ def make_model() -> torch.nn.Module:
 
 
 def gradient(model: torch.nn.Module, rows: Any, labels: Any, weight: Any) -> Any:
-    """Of the mean of weight times loss."""
+    """The gradient of the mean of weight times loss."""
     model.zero_grad()
     (weight * F.cross_entropy(model(rows), labels, reduction="none")).mean().backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
-def forever(loader: avt.ImportanceLoader) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
-def told(step: int, index: torch.Tensor) -> torch.Tensor:
-    """Norms that change with time, over some octaves."""
-    return torch.exp(torch.sin(index * 1.7 + step * 0.3) * 2.0)
-
-
-def run(loader: avt.ImportanceLoader, first: int, last: int) -> Drawn:
-    """Steps ``first`` to ``last``, told after each; what was drawn."""
-    drawn = []
-    for step, (_, index, weight) in enumerate(forever(loader), start=first):
-        drawn.append((index.tolist(), weight.tolist()))
-        loader.update(index, told(step, index))
-        if step == last:
-            break
-    return drawn
-
-
-def through_a_file(state: dict[str, Any]) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-def snapshot(loader: avt.ImportanceLoader) -> str:
-    return repr(loader.state_dict())
 
 
 # --- unbiased ------------------------------------------------------------------------------
@@ -92,7 +51,7 @@ def test_the_batch_gradient_is_unbiased_by_enumeration(replacement: bool, worker
         dataset, size, replacement=replacement, seed=1, endless=True, num_workers=workers, distributed=None
     )
     lag = 2 * workers
-    laws = [loader.importance_sampler.probabilities()] * (lag + 1)  # of batch k, as it was drawn
+    laws = [loader.importance_sampler.probabilities()] * (lag + 1)  # with which batch k is drawn
     batches = iter(loader)
     for step in range(steps):
         (rows, labels), index, weight = next(batches)
@@ -101,7 +60,7 @@ def test_the_batch_gradient_is_unbiased_by_enumeration(replacement: bool, worker
         assert weight.dtype == torch.float32 and index.dtype == torch.int64
         assert np.allclose(weight.numpy(), expected, rtol=1e-6)  # float32
         assert torch.equal(rows, dataset.tensors[0][index]) and torch.equal(labels, dataset.tensors[1][index])
-        loader.update(index, norms_of(model(rows), labels) * told(step, index))
+        loader.update(index, norms_of(model(rows), labels) * changing_norms(step, index))
         laws.append(loader.importance_sampler.probabilities())  # the law of batch step + 1 + lag
     assert len({tuple(p.round(6)) for p in laws}) > 3
     rows, labels = dataset.tensors
@@ -133,7 +92,7 @@ def _options(name: str) -> dict[str, Any]:
     return {key: value for key, value in example(name, 20).items() if key != "replacement"}
 
 
-def test_by_default_a_calibrated_memory_with_a_lasting_floor() -> None:
+def test_the_default_is_calibrated_with_a_lasting_floor() -> None:
     sampler = avt.ImportanceLoader(make_dataset(20), 4).importance_sampler
     assert isinstance(sampler, avare.Calibrated)
     same = avare.Calibrated(20, 4, p_min=1 / 100)
@@ -150,7 +109,7 @@ def test_more_examples_than_float32_can_count() -> None:
     beyond = set()
     for item, index, weight in itertools.islice(loader, 20):
         assert torch.equal(item, index) and index.dtype == torch.int64
-        assert torch.allclose(weight, torch.ones(64), rtol=1e-3)  # nothing is known yet
+        assert torch.allclose(weight, torch.ones(64), rtol=1e-3)  # no norm is known yet
         beyond |= {i for i in index.tolist() if i > 2**24 and i % 2}  # which are no float32
         loader.update(index, 1.0 + index % 7)
     assert len(beyond) > 100  # a quarter of 1280 is expected; fewer by 14 standard deviations
@@ -171,7 +130,7 @@ def test_a_sampler_given_as_an_object() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_epochs_are_as_long_as_it_takes_to_draw_n(workers: int) -> None:
+def test_an_epoch_draws_n_examples(workers: int) -> None:
     loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=workers)
     assert len(loader) == 7
     for epoch in range(3):
@@ -203,7 +162,7 @@ def test_a_new_iteration_is_a_new_epoch(workers: int) -> None:
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_asking_twice_changes_nothing(persistent: bool) -> None:
+def test_a_second_iterator_changes_nothing(persistent: bool) -> None:
     def make() -> avt.ImportanceLoader:
         return avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=2, persistent_workers=persistent)
 
@@ -213,7 +172,7 @@ def test_asking_twice_changes_nothing(persistent: bool) -> None:
     assert loader.importance_sampler.steps == 14  # 10, and 4 ahead
 
 
-def test_an_iteration_that_was_left_cannot_go_on() -> None:
+def test_an_earlier_iteration_cannot_continue() -> None:
     for workers in (0, 2):
         loader = avt.ImportanceLoader(make_dataset(50), 8, num_workers=workers)
         first = iter(loader)
@@ -229,17 +188,17 @@ def test_an_iteration_that_was_left_cannot_go_on() -> None:
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_an_iteration_that_was_left_takes_nothing_from_the_next(persistent: bool) -> None:
+def test_an_earlier_iteration_takes_nothing_from_the_next(persistent: bool) -> None:
     def make() -> avt.ImportanceLoader:
         return avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=1, persistent_workers=persistent)
 
-    def go(disturb: bool) -> list[list[int]]:
+    def drawn_by(disturb: bool) -> list[list[int]]:
         loader = make()
-        never, first = iter(loader), iter(loader)
+        unused, first = iter(loader), iter(loader)
         next(first)
         second = iter(loader)
         drawn = [next(second)[1].tolist()]
-        for stale in (never, first) if disturb else ():
+        for stale in (unused, first) if disturb else ():
             with pytest.raises(RuntimeError, match="another iteration has begun"):
                 next(stale)
         drawn += [index.tolist() for _, index, _ in second]
@@ -249,11 +208,11 @@ def test_an_iteration_that_was_left_takes_nothing_from_the_next(persistent: bool
         assert loader.epoch == 2 and loader.state_dict()["drawn"] == 0
         return drawn
 
-    assert len(go(True)) == 7
-    assert go(True) == go(False)
+    assert len(drawn_by(True)) == 7
+    assert drawn_by(True) == drawn_by(False)
 
 
-def test_an_iteration_that_was_left_cannot_hand_out_what_it_has_drawn() -> None:
+def test_an_earlier_iteration_does_not_return_what_it_has_drawn() -> None:
     loader = avt.ImportanceLoader(make_dataset(50), 8, num_workers=2)
     first = iter(loader)
     for _ in range(5):  # of 7: the last two are on their way
@@ -268,165 +227,7 @@ def test_all_batches_taken_one_by_one() -> None:
     batches = iter(loader)
     for _ in range(7):
         next(batches)
-    assert len(list(loader)) == 7  # a new epoch, although nobody asked for the end of the first
-
-
-# --- resume --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"num_workers": 2},
-        {"num_workers": 2, "persistent_workers": True},
-        {"num_workers": 1, "prefetch_factor": 3, "endless": True},
-    ],
-    ids=["no workers", "workers", "persistent workers", "endless"],
-)
-def test_resumes_to_the_very_same_batches(options: dict[str, Any]) -> None:
-    def make(seed: int) -> avt.ImportanceLoader:
-        return avt.ImportanceLoader(make_dataset(50), 8, seed=seed, **options)
-
-    last = 20  # epochs of 7
-    uninterrupted = make(0)
-    expected = run(uninterrupted, 1, last)
-    for stop in (2, 5, 7, 8):  # early, with an epoch's last draws made, at its end, at the start of the next
-        loader = make(0)
-        assert run(loader, 1, stop) == expected[:stop]
-        twin = make(99)
-        twin.load_state_dict(through_a_file(loader.state_dict()))
-        assert run(twin, stop + 1, last) == expected[stop:]
-        assert twin.gain == uninterrupted.gain and twin.waiting == uninterrupted.waiting
-        assert snapshot(twin) == snapshot(uninterrupted)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_resumes_between_draw_and_update_and_between_epochs(workers: int) -> None:
-    def make(seed: int) -> avt.ImportanceLoader:
-        return avt.ImportanceLoader(make_dataset(50), 8, seed=seed, num_workers=workers)
-
-    loader, twin = make(0), make(1)
-    for place, (_, index, _) in enumerate(loader):
-        if place == 3:
-            twin.load_state_dict(through_a_file(loader.state_dict()))
-            twin.update(index, told(place, index))
-        loader.update(index, told(place, index))
-        if place == 3:
-            assert (
-                twin.importance_sampler.probabilities().tolist() == loader.importance_sampler.probabilities().tolist()
-            )
-    twin.load_state_dict(loader.state_dict())
-    assert twin.epoch == 1
-    assert run(twin, 1, 9) == run(loader, 1, 9)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_saved_with_its_last_batch_has_nothing_left(workers: int) -> None:
-    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=workers)
-    for _, _, _ in loader:
-        state = loader.state_dict()
-    loader.load_state_dict(state)
-    assert [len(list(loader)) for _ in range(2)] == [0, 7]
-
-
-def test_resumes_with_another_number_of_workers() -> None:
-    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=2)
-    run(loader, 1, 2)
-    ahead = [indices.tolist() for indices in loader.state_dict()["ahead_indices"]]
-    twin = avt.ImportanceLoader(make_dataset(50), 8)
-    twin.load_state_dict(loader.state_dict())
-    assert len(ahead) == 4
-    assert [index.tolist() for _, index, _ in itertools.islice(twin, 5)][:4] == ahead
-
-
-def test_a_state_keeps_its_values() -> None:
-    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0)
-    run(loader, 1, 3)
-    state = loader.state_dict()
-    before = repr(state)
-    run(loader, 4, 9)
-    assert repr(state) == before
-
-
-def test_refuses_other_states_and_stays_as_it_was() -> None:
-    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=1)
-    run(loader, 1, 3)
-    state, before = loader.state_dict(), snapshot(loader)
-    sampler = {**state["sampler"], "steps": 99}
-    other = avt.ImportanceLoader(make_dataset(50), 8, seed=1).state_dict()
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({**state, "format": 2}, r"state\['format'\] = 2: this loader has 1"),
-        (avt.ImportanceLoader(make_dataset(51), 8).state_dict(), r"state\['n'\] = 51: this loader has 50"),
-        (avt.ImportanceLoader(make_dataset(50), 9).state_dict(), r"state\['whole_batch'\] = 9: this loader has 8"),
-        ({**state, "batches_per_epoch": 8}, r"state\['batches_per_epoch'\] = 8: this loader has 7"),
-        ({key: value for key, value in state.items() if key != "visits"}, "state lacks 'visits'"),
-        ({**state, "sampler": sampler}, "it is damaged"),
-        (
-            {**state, "sampler": other["sampler"]},
-            r"state\['checksum'\] = \d+, but its contents give \d+: it is damaged",
-        ),
-        ({**state, "sampler": 7}, r"state\['sampler'\] is of type int: it is damaged"),
-        ({**state, "checksum": None}, r"state\['checksum'\] = None, but its contents give"),
-        (avt.ImportanceLoader(make_dataset(50), 8, sampler="Uniform").state_dict(), "state lacks 'decay'"),
-        ({}, "state lacks 'format'"),
-    ]
-    for each, message in wrong:
-        with pytest.raises(ValueError, match=message):
-            loader.load_state_dict(each)
-        assert snapshot(loader) == before
-    with pytest.raises(TypeError, match="state is of type list"):
-        loader.load_state_dict([1])  # type: ignore[arg-type]  # the point
-
-
-DAMAGES: list[tuple[str, Callable[[Any], Any]]] = [
-    ("epoch", lambda epoch: epoch + 1),
-    ("epoch", lambda epoch: None),
-    ("epoch", lambda epoch: 10**30),
-    ("drawn", lambda drawn: -1),
-    ("drawn", lambda drawn: "5"),
-    ("waiting", lambda waiting: waiting + 1),
-    ("fingerprint", lambda fingerprint: fingerprint ^ 1),
-    ("ahead_indices", lambda indices: indices.tolist()),
-    ("ahead_indices", lambda indices: [[1], [2, 3]]),
-    ("ahead_indices", lambda indices: indices + 50),
-    ("ahead_indices", lambda indices: indices[:, :3]),
-    ("ahead_indices", lambda indices: indices[1:]),
-    ("ahead_weights", lambda weights: weights * 2.0),
-    ("ahead_weights", lambda weights: weights.bfloat16()),
-    ("visits", lambda visits: visits[1:]),
-    ("visits", lambda visits: visits + 1),
-]
-
-
-@pytest.mark.parametrize(("field", "damage"), DAMAGES)
-def test_a_damaged_state_is_refused(field: str, damage: Callable[[Any], Any]) -> None:
-    loader = avt.ImportanceLoader(make_dataset(50), 8, seed=0, num_workers=1)
-    run(loader, 1, 3)
-    state, before = loader.state_dict(), snapshot(loader)
-    with pytest.raises(ValueError, match=r"state\['checksum'\] = \d+, but its contents give \d+: it is damaged"):
-        loader.load_state_dict({**state, field: damage(state[field])})
-    assert snapshot(loader) == before
-
-
-def test_resumes_with_thousands_of_batches_drawn_ahead() -> None:
-    def make(seed: int) -> avt.ImportanceLoader:
-        return avt.ImportanceLoader(make_dataset(50), 2, seed=seed, endless=True, num_workers=1, prefetch_factor=1100)
-
-    loader, twin = make(0), make(1)
-    batches = iter(loader)
-    _, first, _ = next(batches)
-    state = loader.state_dict()
-    assert len(state["ahead_indices"]) == 1100
-    twin.load_state_dict(state)
-    rest = iter(twin)
-    for step in range(3):
-        (_, index, weight), (_, same_index, same_weight) = next(batches), next(rest)
-        assert index.tolist() == same_index.tolist() and weight.tolist() == same_weight.tolist()
-        if step == 0:
-            assert math.isnan(loader.gain)
-            loader.update(first, torch.ones(2))
-            assert loader.gain > 0.0  # the draw is remembered, although 1100 have followed
+    assert len(list(loader)) == 7  # a new epoch, without asking for the end of the first
 
 
 # --- updates -------------------------------------------------------------------------------
@@ -444,7 +245,7 @@ def test_norms_of_any_kind(kind: torch.dtype) -> None:
     assert loader.gain > 0.0
 
 
-def test_norms_as_arrays_and_lists_at_once_or_later_or_twice() -> None:
+def test_updates_with_arrays_and_lists_at_once_later_or_twice() -> None:
     loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
     batches = [index for _, index, _ in loader]
     drawn = len({int(i) for index in batches for i in index})
@@ -473,7 +274,7 @@ BAD_UPDATES: list[tuple[Any, Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("index", "norms", "error", "message"), BAD_UPDATES)
-def test_refuses_bad_updates_and_stays_as_it_was(index: Any, norms: Any, error: type[Exception], message: str) -> None:
+def test_a_bad_update_changes_nothing(index: Any, norms: Any, error: type[Exception], message: str) -> None:
     loader = avt.ImportanceLoader(make_dataset(20), 20, seed=0)
     next(iter(loader))
     before = snapshot(loader)
@@ -482,13 +283,13 @@ def test_refuses_bad_updates_and_stays_as_it_was(index: Any, norms: Any, error: 
     assert snapshot(loader) == before
 
 
-def test_norms_that_are_not_finite_may_be_passed_over() -> None:
+def test_norms_that_are_not_finite_can_be_skipped() -> None:
     loader = avt.ImportanceLoader(make_dataset(20), 6, sampler="Avare", seed=0)
     sampler = loader.importance_sampler
     assert isinstance(sampler, avare.Avare)
     _, index, _ = next(iter(loader))
-    told = torch.tensor([1.0, math.nan, 2.0, math.inf, -math.inf, 3.0])
-    loader.update(index, told, not_finite="skip")
+    norms = torch.tensor([1.0, math.nan, 2.0, math.inf, -math.inf, 3.0])
+    loader.update(index, norms, not_finite="skip")
     assert sampler.norms()[index.numpy()].tolist() == [1.0, 0.0, 2.0, 0.0, 0.0, 3.0]
     assert loader.waiting == 3 and math.isnan(loader.gain)
     before = snapshot(loader)
@@ -498,7 +299,7 @@ def test_norms_that_are_not_finite_may_be_passed_over() -> None:
     with pytest.raises(ValueError, match="norms has length 2: must match index, which has 6"):
         loader.update(index, [math.nan, 1.0], not_finite="skip")
     with pytest.raises(ValueError, match=r"norms has shape \(1, 6\)"):
-        loader.update(index, told[None], not_finite="skip")
+        loader.update(index, norms[None], not_finite="skip")
     with pytest.raises(ValueError, match="not_finite = 'keep': must be 'raise' or 'skip'"):
         loader.update(index, torch.ones(6), not_finite="keep")  # type: ignore[arg-type]  # the point
     assert snapshot(loader) == before
@@ -516,22 +317,12 @@ def test_refuses_what_was_never_drawn_and_names_it() -> None:
     assert snapshot(loader) == before
 
 
-class Writer:
-    """What was written, by tag."""
-
-    def __init__(self) -> None:
-        self.seen: dict[str, list[tuple[float, int]]] = {}
-
-    def add_scalar(self, tag: str, value: float, step: int) -> None:
-        self.seen.setdefault(tag, []).append((value, step))
-
-
-def test_logs_what_there_is_to_watch() -> None:
+def test_log() -> None:
     dataset = make_dataset(6)
     loader = avt.ImportanceLoader(dataset, 6, seed=0, batches_per_epoch=50)
     writer = Writer()
     loader.log(writer, 0)
-    assert set(writer.seen) == {"avare/floor", "avare/waiting"}  # nothing drawn yet
+    assert set(writer.seen) == {"avare/floor", "avare/waiting"}  # before the first draw
     for step, (_, index, weight) in enumerate(loader, start=1):
         assert loader.waiting == 6
         loader.update(index, 1.0 + index)
@@ -555,7 +346,7 @@ def test_age_is_that_of_norms_and_not_of_draws() -> None:
         if step in (1, 2, 5):
             loader.update(index, torch.ones(6))
         loader.log(writer, step)
-    # Told of draws 1, 2 and 5, hence known of draws 2, 3 and 6; otherwise the last draw has told nothing of the norm.
+    # Draws 1, 2 and 5 are reported, so the age is known at draws 2, 3 and 6; otherwise the last draw was not reported.
     assert writer.seen["avare/age"] == [(1.0, 2), (1.0, 3), (1.0, 6)]
 
 
@@ -634,23 +425,23 @@ def test_tensors_come_as_the_default_collate_function_makes_them() -> None:
 
 
 def pin(data: Any, device: Any = None) -> Any:
-    """What PyTorch 2.4 does to pin the memory of a batch, but that tensors are handed back as they are."""
+    """Do what PyTorch 2.4 does to pin the memory of a batch, but return tensors unchanged."""
     if isinstance(data, torch.Tensor | str):
         return data
     if isinstance(data, tuple):
         return [pin(each) for each in data]
     if isinstance(data, Sequence):
         try:
-            return type(data)([pin(each) for each in data])  # type: ignore[call-arg]  # as it is there
+            return type(data)([pin(each) for each in data])  # type: ignore[call-arg]  # as PyTorch does
         except TypeError:
             return [pin(each) for each in data]
     return data.pin_memory() if hasattr(data, "pin_memory") else data
 
 
-def test_pinned_as_older_versions_of_torch_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_pinned_by_older_versions_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     loader, plain = (avt.ImportanceLoader(make_dataset(20), 4, seed=0) for _ in range(2))
     batches: Any = iter(loader)
-    batches._batches._pin_memory = True  # which it is where there is an accelerator
+    batches._loaded._pin_memory = True  # which it is where there is an accelerator
     monkeypatch.setattr("torch.utils.data._utils.pin_memory.pin_memory", pin)
     for (rows, labels), index, weight in plain:
         (same_rows, same_labels), same_index, same_weight = next(batches)
@@ -658,7 +449,7 @@ def test_pinned_as_older_versions_of_torch_do_it(monkeypatch: pytest.MonkeyPatch
         assert torch.equal(same_index, index) and torch.equal(same_weight, weight)
 
 
-def test_what_is_done_to_a_batch_does_not_touch_the_loader() -> None:
+def test_changes_to_a_batch_do_not_reach_the_loader() -> None:
     loader, twin = (avt.ImportanceLoader(make_dataset(20), 4, seed=0) for _ in range(2))
     (rows, _), index, weight = next(iter(loader))
     next(iter(twin))
@@ -678,8 +469,13 @@ class Stream(IterableDataset[int]):
 
 
 ANYTHING: Any = [1, 2]
+NEEDS = [(name, need) for name in avare.samplers.names() for need in avare.samplers.get(name).needs]
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: avt.ImportanceLoader(Stream(), 2), TypeError, "an IterableDataset: examples that come in a stream"),
+    (
+        lambda: avt.ImportanceLoader(Stream(), 2),
+        TypeError,
+        "an IterableDataset: the examples of a stream",
+    ),
     (lambda: avt.ImportanceLoader(7, 2), TypeError, "dataset is of type int: must have __getitem__ and __len__"),
     (lambda: avt.ImportanceLoader([], 2), ValueError, "n = 0: must be at least 1"),
     (lambda: avt.ImportanceLoader([1, 2, 3], 2, shuffle=True), ValueError, "shuffle = True: batches are drawn"),
@@ -690,7 +486,11 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     ),
     (lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler=ANYTHING), TypeError, "sampler is of type list"),
     (lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler="Best"), ValueError, "name = 'Best': must be one of"),
-    (lambda: avt.ImportanceLoader([1, 2, 3], 2, batch_sampler=[[1]]), ValueError, "batch_sampler is given"),
+    (
+        lambda: avt.ImportanceLoader([1, 2, 3], 2, batch_sampler=[[1]]),
+        ValueError,
+        "this loader has its own",
+    ),
     (lambda: avt.ImportanceLoader([1, 2, 3], 2, drop_last=True), ValueError, "every batch is full"),
     (lambda: avt.ImportanceLoader([1, 2, 3], 2, in_order=False), ValueError, "in_order = False"),
     (lambda: avt.ImportanceLoader([1, 2, 3], 4), ValueError, "4 of 3 examples cannot be drawn without replacement"),
@@ -723,7 +523,14 @@ def test_refuses_wrong_use_and_says_why(make: Callable[[], Any], error: type[Exc
         make()
 
 
-def test_what_says_nothing_may_be_given() -> None:
+def test_options_without_effect_are_accepted() -> None:
     loader = avt.ImportanceLoader([1, 2, 3], 4, replacement=True, shuffle=False, drop_last=False, in_order=True)
     assert [len(index) for _, index, _ in loader] == [4]
     assert isinstance(loader, DataLoader)
+
+
+@pytest.mark.parametrize(("name", "need"), NEEDS)
+def test_a_sampler_that_needs_more_than_a_dataset_says_so(name: str, need: str) -> None:
+    message = rf"sampler = '{name}' needs {need}, .* pass sampler_options=\{{'{need}': ...\}}"
+    with pytest.raises(ValueError, match=message):
+        avt.ImportanceLoader([1, 2, 3], 2, sampler=name)

@@ -45,7 +45,7 @@ def test_cross_entropy(n: int, k: int, more: tuple[int, ...], smoothing: float, 
         target = torch.softmax(torch.randn(n, k, *more, generator=generator), dim=1)
     else:
         target = torch.randint(0, k, (n, *more), generator=generator)
-        target[1::3] = 7  # which is no class, and ignored
+        target[1::3] = 7  # not a class: ignored
         options["ignore_index"] = 7
     class_weight = torch.rand(k, generator=generator) + 0.5 if weighted else None
     found = avt.output_norms(output.requires_grad_(), target, class_weight=class_weight, **options)
@@ -66,7 +66,7 @@ def test_plain_class_indices_give_the_same(more: tuple[int, ...], kind: torch.dt
     found, wanted = avt.output_norms(output, target), avt.output_norms(output, target, ignore_index=-7)
     if more or kind != torch.int64:
         assert torch.equal(found, wanted)
-    else:  # by a kernel of its own, which adds up in float64
+    else:  # a kernel of its own, which sums in float64
         assert close(found, wanted)
         assert torch.equal(avt.output_norms(output.double(), target).float(), found)
     assert torch.equal(output, before)
@@ -84,7 +84,7 @@ def test_many_logits_or_strided_ones_give_the_same_as_few(dtype: torch.dtype) ->
     assert close(avt.output_norms(output[:60:2], target[:60:2]), few[:60:2])
 
 
-def test_the_norm_of_what_is_fitted_is_not_lost() -> None:
+def test_the_small_norms_of_fitted_examples_are_accurate() -> None:
     output = torch.tensor([[30.0, 0.0], [60.0, 0.0]])
     wanted = math.sqrt(2.0) * torch.tensor([-30.0, -60.0]).exp()
     torch.testing.assert_close(avt.output_norms(output, torch.tensor([0, 0])), wanted, rtol=1e-5, atol=0.0)
@@ -171,7 +171,7 @@ def test_class_weights_as_an_array() -> None:
     )
 
 
-def test_what_is_not_finite_may_be_kept() -> None:
+def test_values_that_are_not_finite_can_be_kept() -> None:
     output = torch.tensor([[0.0, 1.0], [nan, 1.0], [inf, 0.0], [2.0, 1.0]])
     for target in (torch.tensor([0, 0, 1, 1]), torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])):
         found = avt.output_norms(output, target, not_finite="keep")
@@ -213,7 +213,7 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         (lambda: avt.output_norms(two, wrong((1, 1), nan)), r"target\[1, 1\] = nan"),
         (lambda: avt.output_norms(wrong((0,), nan, (2,)), torch.ones(2), "binary"), r"output\[0\] = nan"),
         (lambda: avt.output_norms(two, wrong((0, 2), nan), "squared"), r"target\[0, 2\] = nan"),
-        (lambda: avt.output_norms(wrong((1, 1), 1e30), two, "squared"), r"example 1 leaves the range of torch.float32"),
+        (lambda: avt.output_norms(wrong((1, 1), 1e30), two, "squared"), r"example 1 is too large for torch.float32"),
         (lambda: avt.output_norms(two, torch.tensor([0, 3])), r"target\[1\] = 3: must be in \[0, 3\)"),
         (lambda: avt.output_norms(two, torch.tensor([-1, 0])), r"target\[0\] = -1: must be in \[0, 3\)"),
         (lambda: avt.output_norms(two, torch.tensor([0])), r"target has shape \(1,\): class indices must have \(2,\)"),
@@ -258,6 +258,10 @@ def test_refuses_bad_values(call: Callable[[], Any], message: str) -> None:
         (lambda: avt.output_norms(two, [0, 1]), "target is of type list: must be a tensor"),
         (lambda: avt.output_norms(two, labels.bool()), "target has dtype torch.bool"),
         (lambda: avt.last_layer_norms(two, two, labels, bias=any_of(1)), "bias = 1: must be True or False"),
+        (
+            lambda: avt.last_layer_norms(two, two, labels, **any_of({"smooth": 1})),
+            "smooth: must be one of class",
+        ),
     ],
 )
 def test_refuses_other_types(call: Callable[[], Any], message: str) -> None:

@@ -1,9 +1,7 @@
-"""The loader that scores a pool: unbiased, switched by tau, resumed exactly, and clear about wrong use."""
+"""The loader that scores a pool: unbiased, active by tau, resumed exactly, and clear about wrong use."""
 
-import io
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,13 +11,14 @@ from torch.utils.data import TensorDataset
 
 import avare.torch as avt
 from laws import FALSE_ALARM, chi_square, ordered_samples
+from loaders import Writer, forever, through_a_file
 
 SCORES = torch.tensor([1.0, 5.0, 0.5, 2.0, 9.0])
 DATA = TensorDataset(SCORES, 10.0 * torch.arange(5))
 
 
 class Items:
-    """A dataset whose items are different each time they are asked for."""
+    """A dataset whose items differ each time they are fetched."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -37,17 +36,12 @@ def score(batch: Any) -> torch.Tensor:
     return found
 
 
-def forever(loader: avt.UpperBoundLoader) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
-def switched_on(loader: avt.UpperBoundLoader) -> bool:
+def is_active(loader: avt.UpperBoundLoader) -> bool:
     return loader.active
 
 
-def test_unbiased_and_of_the_law() -> None:
-    # Every pool of 3 of 5 is as likely, and from it come 2 with replacement, in proportion to the scores.
+def test_unbiased_and_with_the_right_law() -> None:
+    # Every pool of 3 of 5 has the same probability; 2 of it are drawn with replacement, in proportion to the scores.
     g = np.array([3.0, -1.0, 4.0, 1.0, 5.0])
     law: dict[tuple[int, ...], float] = {}
     mean = 0.0
@@ -69,19 +63,18 @@ def test_unbiased_and_of_the_law() -> None:
         return score(batch)
 
     loader = avt.UpperBoundLoader(DATA, watched, 2, pool_size=3, threshold=0, seed=0)
-    found, moments = [], 0.0
-    for (scores, tens), index, weight in itertools.islice(forever(loader), 20_000):
-        scored = seen[-1]
-        total = float(SCORES[scored].sum())
-        assert weight.tolist() == pytest.approx((total / (3 * SCORES[index])).tolist(), rel=1e-6)
-        assert scores.tolist() == SCORES[index].tolist() and tens.tolist() == (10 * index).tolist()
-        found.append((*sorted(scored), *index.tolist()))
-        moments += float(weight.sum())
+    batches = list(itertools.islice(forever(loader), 20_000))
+    scores, tens = (torch.stack([batch[part] for batch, _, _ in batches]) for part in range(2))
+    index, weight = (torch.stack([batch[part] for batch in batches]) for part in (1, 2))
+    totals = SCORES[torch.tensor(seen)].sum(dim=1, keepdim=True)
+    torch.testing.assert_close(weight, totals / (3 * SCORES[index]), rtol=1e-6, atol=0.0)
+    assert torch.equal(scores, SCORES[index]) and torch.equal(tens, 10.0 * index)
+    found = [(*sorted(pool), *drawn) for pool, drawn in zip(seen, index.tolist(), strict=True)]
     assert chi_square(found, law) > FALSE_ALARM
-    assert moments / 40_000 == pytest.approx(1.0, abs=0.05)  # weights are 1 on average
+    assert float(weight.mean()) == pytest.approx(1.0, abs=0.05)  # weights are 1 on average
 
 
-def test_uniform_while_switched_off() -> None:
+def test_uniform_while_inactive() -> None:
     def never(batch: Any) -> torch.Tensor:
         raise AssertionError("scored")
 
@@ -101,33 +94,33 @@ def test_the_switch() -> None:
     loader = avt.UpperBoundLoader(dataset, lambda batch: scores, 4, smoothing=0.5, seed=0)
     assert loader.pool_size == 12 and loader.threshold == 2.0 and loader.tau == 0.0
     batches = forever(loader)
-    # One norm of four is not 0: tau is sqrt(4 * 1) = 2, of which half comes to bear at each step.
+    # One norm of four is not 0: tau moves half way to sqrt(4 * 1) = 2 at each step.
     for expected in (1.0, 1.5, 1.75):
-        assert not switched_on(loader)
+        assert not is_active(loader)
         _, index, weight = next(batches)
         loader.update(index, [0.0, 7.0, 0.0, 0.0])
         assert loader.tau == expected and weight.tolist() == [1.0] * 4
-        loader.update(index, [1.0] * 4)  # told again: nothing
+        loader.update(index, [1.0] * 4)  # a second report changes nothing
         assert loader.tau == expected
     _, index, _ = next(batches)
     loader.update(index, [1e300] + [1e-300] * 3)  # no overflow: half of 1.75 and of 2
-    assert loader.tau == 1.875 and not switched_on(loader)
+    assert loader.tau == 1.875 and not is_active(loader)
     loader._tau = 2.5
-    assert switched_on(loader) and loader.gain == 6.25
+    assert is_active(loader) and loader.gain == 6.25
     scores = torch.tensor([1.0] + [0.0] * 11)
     _, index, weight = next(batches)
     assert loader.tau == pytest.approx(0.5 * 2.5 + 0.5 * math.sqrt(12))
     assert len(set(index.tolist())) == 1 and weight.tolist() == pytest.approx([1 / 12] * 4)
     before = loader.tau
-    loader.update(index, [1.0] * 4)  # of a batch that came from a pool: nothing
+    loader.update(index, [1.0] * 4)  # the batch came from a pool: no change
     assert loader.tau == before
-    scores = torch.zeros(12)  # nothing is known: all alike
+    scores = torch.zeros(12)  # all shares are equal
     _, index, weight = next(batches)
     assert loader.tau == pytest.approx(0.5 * before + 0.5) and weight.tolist() == pytest.approx([1.0] * 4)
-    assert not switched_on(loader)
+    assert not is_active(loader)
 
 
-def test_the_items_drawn_are_those_that_were_scored() -> None:
+def test_the_batch_has_the_items_that_were_scored() -> None:
     data, seen = Items(), []
 
     def watched(batch: Any) -> Any:
@@ -138,7 +131,7 @@ def test_the_items_drawn_are_those_that_were_scored() -> None:
     for (indices, variants), index, _ in loader:
         assert indices.tolist() == index.tolist()
         assert set(zip(indices.tolist(), variants.tolist(), strict=True)) <= set(seen[-1])
-    assert len(loader) == 4 and data.asked == 4 * 5  # each but once
+    assert len(loader) == 4 and data.asked == 4 * 5  # each once
     named = avt.UpperBoundLoader(data, lambda batch: np.ones(5), 2, pool_size=5, threshold=0.0, collate_fn=tuple)
     (first, _), index, _ = next(iter(named))
     assert first[0] == index[0]
@@ -160,20 +153,17 @@ def test_resumes_exactly() -> None:
     for stop in (1, 5, 7, 23):
         first = make(3)
         assert run(first, stop) == whole[:stop]
-        file = io.BytesIO()
-        torch.save(first.state_dict(), file)
-        file.seek(0)
         second = make(4)
-        second.load_state_dict(torch.load(file, weights_only=True))
-        iter(second)  # asked for and not used
+        second.load_state_dict(through_a_file(first.state_dict()))
         if stop % 5 == 0:
-            assert list(second) == []  # saved with the last batch of an epoch: nothing is left of it
+            assert list(second) == []  # saved with the last batch of an epoch: its rest is empty
+        iter(second)  # not used
         assert run(second, 40 - stop) == whole[stop:]
     between = make(3)
     batches = iter(between)
     _, index, _ = next(batches)
     other = make(9)
-    other.load_state_dict(between.state_dict())  # between a batch and what is told of it
+    other.load_state_dict(between.state_dict())  # between a batch and its update
     for loader in (between, other):
         loader.update(index, [2.0])
     assert other.state_dict()["tau"] == between.state_dict()["tau"] > 0.0
@@ -182,7 +172,7 @@ def test_resumes_exactly() -> None:
 def test_epochs() -> None:
     loader = avt.UpperBoundLoader(DATA, score, 2, batches_per_epoch=4, seed=0)
     assert len(list(loader)) == 4 == len(loader) and loader.epoch == 1
-    next(iter(loader))  # left early
+    next(iter(loader))  # not the whole epoch
     batches = iter(loader)
     next(batches)
     assert loader.epoch == 2
@@ -206,7 +196,7 @@ def test_a_score_that_fails_changes_nothing() -> None:
         assert repr(loader.state_dict()) == before
 
 
-def test_what_is_told_wrongly_changes_nothing() -> None:
+def test_a_bad_update_changes_nothing() -> None:
     loader = avt.UpperBoundLoader(DATA, score, 2, seed=0)
     _, index, _ = next(iter(loader))
     before = repr(loader.state_dict())
@@ -214,7 +204,7 @@ def test_what_is_told_wrongly_changes_nothing() -> None:
         (index, [1.0, -1.0], r"norms\[1\] = -1.0"),
         (index, [1.0], "norms has length 1"),
         ([0, 9], [1.0, 1.0], r"index\[1\] = 9"),
-        (index.flip(0), [1.0, 1.0], "index is not that of the batch handed out last"),
+        (index.flip(0), [1.0, 1.0], "index is not that of the last batch"),
     ):
         with pytest.raises(ValueError, match=message):
             loader.update(wrong, norms)
@@ -222,7 +212,7 @@ def test_what_is_told_wrongly_changes_nothing() -> None:
     for norms, message in (([1.0, math.nan], r"norms\[1\] = nan"), ([1.0, math.inf], r"norms\[1\] = inf")):
         with pytest.raises(ValueError, match=message):
             loader.update(index, norms)
-        loader.update(index, norms, not_finite="skip")  # as the other loader: an overflow under a GradScaler
+        loader.update(index, norms, not_finite="skip")  # as with the other loader: an overflow under a GradScaler
         assert repr(loader.state_dict()) == before
     with pytest.raises(ValueError, match=r"norms\[0\] = -1.0"):
         loader.update(index, [-1.0, 1.0], not_finite="skip")
@@ -233,7 +223,7 @@ def test_what_is_told_wrongly_changes_nothing() -> None:
     assert loader.tau > 0.0
 
 
-def test_states_that_do_not_fit() -> None:
+def test_refuses_bad_states() -> None:
     loader = avt.UpperBoundLoader(DATA, score, 2, seed=0)
     state = loader.state_dict()
     before = repr(state)
@@ -243,7 +233,7 @@ def test_states_that_do_not_fit() -> None:
         ({"tau": None}, None),
         ({"tau": -1.0}, r"state\['tau'\] = -1.0"),
         ({"position": 99}, r"state\['position'\] = 99: must be at most 3"),
-        ({"generator": "{}"}, r"state\['generator'\] is no state of a generator"),
+        ({"generator": "{}"}, r"state\['generator'\] is not the state of a generator"),
         ({"index": torch.tensor([7])}, r"state\['index'\]\[0\] = 7"),
         ({"pool_size": 4}, r"state\['pool_size'\] = 4: this loader has 5"),
         ({"format": 2}, r"state\['format'\] = 2"),
@@ -278,16 +268,9 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], messag
 
 
 def test_log() -> None:
-    class Writer:
-        found: dict[str, float]
-
-        def add_scalar(self, tag: str, value: float, step: int) -> None:
-            self.found[tag] = value
-
     writer = Writer()
-    writer.found = {}
     avt.UpperBoundLoader(DATA, score, 2).log(writer, 3)
-    assert writer.found == {"avare/tau": 0.0, "avare/gain": 1.0, "avare/active": 0.0}
+    assert writer.seen == {"avare/tau": [(0.0, 3)], "avare/gain": [(1.0, 3)], "avare/active": [(0.0, 3)]}
 
 
 def test_a_net_is_trained() -> None:

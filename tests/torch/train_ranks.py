@@ -1,4 +1,8 @@
-"""One of several processes of a training: run by test_distributed.py, with its settings as JSON."""
+"""One rank of several trainings, one after another: run by test_distributed.py, with a list of settings as JSON.
+
+Each training has a process of its own, because a rank may die. It is forked, so that torch and the kernels are loaded
+only once.
+"""
 
 import json
 import os
@@ -18,6 +22,7 @@ from torch.utils.data import TensorDataset
 import avare
 import avare.torch as avt
 
+torch.set_num_threads(1)  # with more, ranks and parallel tests disturb each other
 N, CLASSES, WHOLE_BATCH = 203, 4, 16
 Drawn = list[tuple[list[int], list[float]]]
 
@@ -31,12 +36,12 @@ def make_dataset() -> TensorDataset:
 
 
 def norms_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The gradient norm with respect to the logits; it still requires a gradient, as a user's might."""
+    """The gradient norm with respect to the logits; not detached, as a user's may be."""
     return (logits.softmax(dim=1) - F.one_hot(labels, CLASSES)).norm(dim=1)
 
 
 def make_model() -> torch.nn.Module:
-    """In float64, so that norms, kept in float32, are the same whatever the order of sums."""
+    """In float64, so that norms, remembered in float32, do not depend on the order of sums."""
     torch.manual_seed(1)
     return torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, CLASSES)).double()
 
@@ -56,7 +61,7 @@ def train(
     save: tuple[int, Path] | None = None,
     die_at: int | None = None,
 ) -> Drawn:
-    """Steps of SGD; what was drawn at each."""
+    """Make steps of SGD; return what was drawn at each."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     drawn: Drawn = []
     for step, ((rows, labels), index, weight) in enumerate(forever(loader), start=first + 1):
@@ -77,7 +82,7 @@ def train(
 
 
 class Sent:
-    """What a process sends while this is entered, by the functions of ``torch.distributed``: name and bytes of each."""
+    """Record what a process sends by the functions of ``torch.distributed``: name and bytes of each message."""
 
     _NAMES = ("all_gather", "all_gather_object", "all_gather_into_tensor", "all_reduce", "broadcast", "gather", "send")
 
@@ -112,7 +117,7 @@ def _bare(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _error(action: Any) -> str:
-    """The kind and text of the error that an action ends with."""
+    """Return the kind and text of an action's error."""
     try:
         action()
     except (ValueError, RuntimeError) as error:
@@ -121,7 +126,7 @@ def _error(action: Any) -> str:
 
 
 def _of_ranks(rank: int, world: int) -> dict[str, Any]:
-    """What else there is to see of ranks: of refusals, of ranks that drew apart, of shards."""
+    """Return what else ranks do: refusals, ranks that drew different batches, shards."""
     dataset = make_dataset()
     found: dict[str, Any] = {}
     loader = avt.ImportanceLoader(dataset, 4, seed=None)
@@ -133,7 +138,7 @@ def _of_ranks(rank: int, world: int) -> dict[str, Any]:
         norms[2] = torch.nan
     found["refused"] = _error(lambda: loader.update(index, norms))
     found["unchanged"] = str(loader.state_dict()) == before
-    loader.update(index[: 2 + rank], torch.ones(2 + rank))  # in part, and of different lengths
+    loader.update(index[: 2 + rank], torch.ones(2 + rank))  # parts of different lengths
     found["waiting"] = loader.waiting
     found["too many"] = _error(lambda: loader.update(torch.cat([index, index]), torch.ones(8)))
     found["other seed"] = _error(lambda: avt.ImportanceLoader(dataset, 4, seed=rank))
@@ -159,11 +164,9 @@ def _of_ranks(rank: int, world: int) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Join the others, train, write what was drawn."""
-    settings = json.loads(sys.argv[1])
+def run(settings: dict[str, Any]) -> None:
+    """Join the other ranks, train, write what was drawn."""
     rank, world, folder = settings["rank"], settings["world"], Path(settings["folder"])
-    torch.set_num_threads(1)
     before = avt.ImportanceLoader(make_dataset(), 4)
     dist.init_process_group(
         "gloo",
@@ -193,6 +196,23 @@ def main() -> None:
         result.update(_of_ranks(rank, world))
     torch.save(result, folder / f"rank{rank}.pt")
     dist.destroy_process_group()
+
+
+def main() -> None:
+    """Fork a process for each training, and write its exit code and standard error."""
+    loader = avt.ImportanceLoader(make_dataset(), 4)
+    _, index, _ = next(iter(loader))
+    loader.update(index, torch.ones(4))  # loads the kernels
+    for settings in json.loads(sys.argv[1]):
+        rank, folder = settings["rank"], Path(settings["folder"])
+        child = os.fork()
+        if child == 0:
+            with open(folder / f"errors{rank}", "w") as errors:
+                os.dup2(errors.fileno(), 2)
+            run(settings)
+            return
+        _, status = os.waitpid(child, 0)
+        (folder / f"code{rank}").write_text(str(os.waitstatus_to_exitcode(status)))
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ import typer
 from rich.console import Console
 
 import avare
-from avare import datasets, samplers
+from avare import datasets, problems, samplers
 from avare.cli.display import display
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Closing, Experiment, Request
 from avare.experiments.comparison import compare as compare_samplers
 from avare.experiments.content import Table
-from avare.experiments.data import Data, loss_names, obtain
+from avare.experiments.data import Data, obtain
 from avare.experiments.descent import RULES, Rule
 from avare.experiments.diagnosis import diagnose_data
 from avare.experiments.records import merged
@@ -68,7 +68,7 @@ StepSizes = Annotated[Steps, typer.Option("--steps", help="Step sizes.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: about two minutes.")]
 PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with settings, for experiments that take one.")]
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
-Loss = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(loss_names())}.")]
+Loss = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(problems.names())}.")]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the targets, in a CSV or Parquet file.")]
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Of the one l2 term of the whole sum.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Draws per step.")]
@@ -338,8 +338,8 @@ def _report(store: Path, out: Path, console: Console, runs: int = RUNS) -> Path 
 
 
 def _obtain(source: str, loss: str, target: str | None, folder: Path | None) -> tuple[Data, str]:
-    if loss not in ("auto", *loss_names()):
-        raise ValueError(f"--loss {loss}: must be auto or one of {', '.join(loss_names())}")
+    if loss not in ("auto", *problems.names()):
+        raise ValueError(f"--loss {loss}: must be auto or one of {', '.join(problems.names())}")
     return obtain(
         source,
         loss=None if loss == "auto" else loss,

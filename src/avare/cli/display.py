@@ -11,8 +11,8 @@ from rich import progress
 from rich.console import Console
 from rich.text import Text
 
+from avare import problems
 from avare.experiments.base import Task
-from avare.experiments.data import target_of
 from avare.experiments.registry import of_kind
 from avare.experiments.store import Record, Spec
 from avare.experiments.sweep import Watch, duration
@@ -236,4 +236,4 @@ def _coefficients(task: Task) -> float:
     """Return how many numbers an example meets; for a net, those of a linear model."""
     X, y, loss = task.data.X, task.data.y, task.spec.get("loss")
     width = X.nnz / max(1, len(y)) if hasattr(X, "indptr") else math.prod(X.shape[1:])
-    return float(width * (len(np.unique(y)) if loss is not None and target_of(loss) == "classes" else 1))
+    return float(width * (len(np.unique(y)) if loss is not None and problems.get(loss).target == "classes" else 1))

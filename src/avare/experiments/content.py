@@ -14,7 +14,7 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "answer": lambda value: ANSWERS[value],
     "integer": lambda value: f"{value:,.0f}".replace(",", "\u202f"),
     "percent": lambda value: f"{100.0 * value:.2f} %",
-    "digits": lambda value: f"{value:.3g}",
+    "digits": lambda value: f"{value:.3g}" if value == 0.0 or 1e-3 <= abs(value) < 999.5 else power(value),
     "value": lambda value: f"{value:.6g}",
     "seconds": lambda value: f"{value:.3g}" if value < 100 else f"{value:.0f}",
 }
@@ -41,8 +41,6 @@ class Column(NamedTuple):
             return _NOTHING
         if isinstance(value, str):
             return value
-        if self.kind == "digits" and not (1e-3 <= abs(value) < 999.5 or value == 0.0):
-            return power(value)
         if self.kind in _FORMS:
             return _FORMS[self.kind](value)
         if self.kind == "power" or abs(value) >= 1000.0:

@@ -164,7 +164,7 @@ def last_epoch(
         "suboptimality_log10_paper|paper|number; regret||power; regret_deviation||detail; regret_paper|paper|number",
         rows,
     )
-    paper = [column.name for column in table.columns if column.heading == "paper"]
+    paper = [column.name for column in table.columns if column.name.endswith("_paper")]
     return table if published else table.without(*paper)
 
 

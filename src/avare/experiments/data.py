@@ -13,31 +13,9 @@ from avare import datasets, problems
 from avare.datasets import DatasetError
 from avare.plotting import rank
 
-_PROBLEMS: dict[str, tuple[type[problems.Linear], str]] = {  # and the kind of target
-    "softmax": (problems.Softmax, "classes"),
-    "logistic": (problems.Logistic, "two classes"),
-    "least_squares": (problems.LeastSquares, "numbers"),
-    "huber": (problems.Huber, "numbers"),
-    "smoothed_hinge": (problems.SmoothedHinge, "two classes"),
-}
 _DEFAULTS = {"numbers": "least_squares", "two classes": "logistic", "classes": "softmax"}
 _MOST_CLASSES = 100  # up to this many different whole numbers are classes by default
 _TITLES = {"mnist": "MNIST", "ijcnn1": "IJCNN1", "cifar10": "CIFAR10", "synthetic": "Synthetic", "digits": "Digits"}
-
-
-def loss_names() -> list[str]:
-    """Return the names of all losses."""
-    return list(_PROBLEMS)
-
-
-def problem_class(loss: str) -> type[problems.Linear]:
-    """Return the problem of a loss."""
-    return _PROBLEMS[loss][0]
-
-
-def target_of(loss: str) -> str:
-    """Return what the targets of a loss are: "classes", "two classes" or "numbers"."""
-    return _PROBLEMS[loss][1]
 
 
 def display_name(dataset: str) -> str:
@@ -96,8 +74,8 @@ def obtain(
     >>> data.name, data.X.shape, loss
     ('synthetic', (100, 10), 'logistic')
     """
-    if loss is not None and loss not in loss_names():
-        raise ValueError(f"loss = {loss!r}: must be one of {', '.join(loss_names())}")
+    if loss is not None and loss not in problems.names():
+        raise ValueError(f"loss = {loss!r}: must be one of {', '.join(problems.names())}")
     if source in datasets.names():
         if target is not None:
             raise ValueError(f"target = {target!r}: {source} is a named dataset, which has its own targets")
@@ -106,7 +84,7 @@ def obtain(
     else:
         if not Path(source).expanduser().is_file() and not {".", os.sep} & set(source):
             raise DatasetError(f"{source}: neither a file nor one of {', '.join(datasets.names())}")
-        classes = loss is not None and target_of(loss) != "numbers"
+        classes = loss is not None and problems.get(loss).target != "numbers"
         found = datasets.read(source, target=target, task="classification" if classes else "regression")
         name, X, y = found.name, found.X, found.y
         if name in datasets.names():  # so that it is not mistaken for that dataset
@@ -139,8 +117,8 @@ def _fitting(source: str, y: NDArray[Any], loss: str | None) -> str:
     classes = len(np.unique(y)) if y.dtype.kind in "iu" else None
     kind = "numbers" if classes is None else "two classes" if classes <= 2 else "classes"
     chosen = _DEFAULTS[kind] if loss is None else loss
-    if classes == 1 and target_of(chosen) != "numbers":
+    if classes == 1 and problems.get(chosen).target != "numbers":
         raise DatasetError(f"{source} has one class only, {y[0]}: classification needs two or more")
-    if kind == "classes" and target_of(chosen) == "two classes":
+    if kind == "classes" and problems.get(chosen).target == "two classes":
         raise ValueError(f"loss = {loss!r}: {source} has {classes} classes; use {_DEFAULTS[kind]}")
     return chosen

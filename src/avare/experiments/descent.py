@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from avare import problems, samplers, schedules
 from avare.experiments.base import Task
-from avare.experiments.data import Data, problem_class
+from avare.experiments.data import Data
 from avare.experiments.records import Fields, numbers
 from avare.experiments.store import Record, Spec
 from avare.problems import Linear
@@ -122,9 +122,7 @@ def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
 
 def problem_of(spec: Spec, X: Any, y: NDArray[Any]) -> Linear:
     """Return the problem of a run: no bias, and one l2 term for the whole sum."""
-    kind: Any = problem_class(spec["loss"])
-    problem: Linear = kind(X, y, l2=spec["l2"])
-    return problem
+    return problems.get(spec["loss"])(X, y, l2=spec["l2"])
 
 
 def sampler_of(spec: Spec, problem: Linear) -> Sampler:
@@ -196,6 +194,9 @@ def caution_of(problem: Linear, X: Any, batch_size: int) -> float:
         if largest == 0.0:
             return 1.0
         direction /= largest
-    bend = 1.0 / len(problem.classes) if isinstance(problem, problems.Softmax) else problem.curvature
-    needed = batch_size * (bend * largest + problem.l2) / (2.0 * problem.n * float(problem.smoothness.max()))
+    needed = (
+        batch_size
+        * (problem.curvature_at_zero * largest + problem.l2)
+        / (2.0 * problem.n * float(problem.smoothness.max()))
+    )
     return max(1.0, float(f"{needed:.2g}"))  # rounded, because it is a part of the spec

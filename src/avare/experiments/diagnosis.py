@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
-from avare import diagnostics
+from avare import diagnostics, problems
 from avare.experiments.content import Table
-from avare.experiments.data import Data, target_of
+from avare.experiments.data import Data
 from avare.experiments.descent import caution_of, descent_spec, problem_of, sampler_of, step_size_of
 from avare.experiments.facts import facts_of
 from avare.experiments.runs import interrupts_at_once
@@ -116,7 +116,7 @@ def diagnose_data(
     if rows < n:
         say(f"drawing {rows:,} of {n:,} rows")
         chosen = np.sort(generator.choice(n, size=rows, replace=False))
-        if target_of(loss) != "numbers":
+        if problems.get(loss).target != "numbers":
             chosen = _with_all_classes(chosen, y, generator)
         X, y, rows = X[chosen], y[chosen], len(chosen)
     size = validation.integer("batch_size", batch_size, at_least=1)

@@ -1,4 +1,4 @@
-"""What all problems are: finite sums, f(x) = sum_i f_i(x) + l2/2 |x|^2."""
+"""The base class of all problems: finite sums, f(x) = sum_i f_i(x) + l2/2 |x|^2."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -12,10 +12,10 @@ Vector = NDArray[np.float64]
 
 
 class Problem(ABC):
-    """A sum over n examples, of a vector of dim numbers.
+    """A sum over n examples, as a function of a vector x of dim numbers.
 
-    The l2 term is taken exactly: it enters objective, gradient and steps, but neither the
-    gradients of single examples nor their norms.
+    The l2 term is exact, not sampled: it is part of the objective, the gradient and the steps, but not of the
+    gradients of single examples or their norms.
     """
 
     n: int
@@ -23,6 +23,7 @@ class Problem(ABC):
     dim: int
     """Length of x."""
     l2: float
+    """Strength of the l2 term."""
     _precision: ClassVar[float] = 1e-10
 
     def __init__(self, n: int, dim: int, l2: float) -> None:
@@ -33,7 +34,7 @@ class Problem(ABC):
 
     @property
     def optimum(self) -> float | None:
-        """The least objective there is; None until it is set, or found by `minimize`."""
+        """The smallest value of the objective; None until it is set, or found by `minimize`."""
         return self._optimum
 
     @optimum.setter
@@ -42,27 +43,27 @@ class Problem(ABC):
 
     @property
     def strong_convexity(self) -> float:
-        """mu, as far as it is known: that of the l2 term."""
+        """A lower bound on the strong convexity mu of f: that of the l2 term."""
         return self.l2
 
     def objective(self, x: ArrayLike) -> float:
-        """f(x)."""
+        """Return f(x)."""
         point = self.vector("x", x)
         return self._objective(point) + self._penalty(point)
 
     def gradient(self, x: ArrayLike) -> Vector:
-        """The gradient of f at x, the l2 term included."""
+        """Return the gradient of f at x, the l2 term included."""
         point = self.vector("x", x)
         return self._gradient(point) + self.l2 * point
 
     def norms(self, x: ArrayLike) -> Vector:
-        """The norm of each example's gradient at x."""
+        """Return the norm of each example's gradient at x."""
         return self._norms(self.vector("x", x))
 
     def batch_gradient(self, x: ArrayLike, indices: ArrayLike, weights: ArrayLike) -> tuple[Vector, Vector]:
-        """The weighted sum of the gradients of some examples, without the l2 term, and their norms.
+        """Return the weighted sum of the gradients of some examples, and their norms, without the l2 term.
 
-        With a batch's weights this estimates the sum over all examples.
+        With the weights of a batch, the sum estimates that over all examples.
         """
         point = self.vector("x", x)
         chosen = validation.indices("indices", indices, self.n)
@@ -71,9 +72,9 @@ class Problem(ABC):
         return self._batch_gradient(point, chosen, factors)
 
     def evaluate(self, x: ArrayLike, p: ArrayLike | None = None) -> tuple[float, float, float]:
-        """Objective, sum of all norms, and the cost of p: three measures in one pass.
+        """Return the objective, the sum of all norms and the cost of p, in one pass over the data.
 
-        The cost, sum_i n_i^2 / p_i, is that of `diagnostics.cost`; nan where no p is given.
+        The cost, sum_i n_i^2 / p_i, is that of `diagnostics.cost`; NaN without p.
         """
         point = self.vector("x", x)
         chances = None if p is None else validation.nonnegative("p", p)
@@ -85,20 +86,20 @@ class Problem(ABC):
     def minimize(
         self, *, start: ArrayLike | None = None, tolerance: float | None = None, progress: bool = False
     ) -> Vector:
-        """The minimiser, to a gradient of at most `tolerance`; sets `optimum`.
+        """Minimise f until the norm of its gradient is at most `tolerance`; set `optimum`, and return the best x.
 
-        By L-BFGS (SciPy's), then, for linear models, Newton's method with conjugate gradients. Where
-        it ends earlier, by rounding on large data say, the best x is returned, and a
-        `ToleranceWarning` says so.
+        The method is SciPy's L-BFGS, followed for linear models by Newton's method with conjugate gradients. If it
+        cannot reach the tolerance, for example because of rounding on large data, it warns with a
+        `ToleranceWarning`.
 
         Parameters
         ----------
         start
             Where to start; 0 by default.
         tolerance
-            On the length of the gradient: by default 1e-10, and 1e-6 where there are no second derivatives.
+            Largest norm of the gradient: by default 1e-10, and 1e-6 for problems without second derivatives.
         progress
-            Whether to say on the standard error stream how it goes.
+            Whether to show progress on the standard error stream.
         """
         first = np.zeros(self.dim) if start is None else self.vector("start", start).copy()
         tolerance = self._precision if tolerance is None else validation.number("tolerance", tolerance, above=0.0)
@@ -107,16 +108,16 @@ class Problem(ABC):
         return x
 
     def vector(self, name: str, values: ArrayLike) -> Vector:
-        """Values as a vector of dim finite numbers."""
+        """Return the values as a vector of dim finite numbers, or raise an error that names the argument."""
         point = validation.real(name, values)
         if point.shape != (self.dim,):
             raise ValueError(f"{name} has shape {point.shape}: must be ({self.dim},)")
         return validation.finite(name, point)
 
     def _penalty(self, x: Vector) -> float:
-        return 0.5 * self.l2 * float(x @ x) if self.l2 > 0.0 else 0.0  # and not 0 times infinity
+        return 0.5 * self.l2 * float(x @ x) if self.l2 > 0.0 else 0.0  # avoids 0 times infinity
 
-    # --- what a problem fills in: without the l2 term, of arguments that have been checked ----
+    # --- what a problem fills in: without the l2 term; arguments are checked already -----------
 
     @abstractmethod
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector: ...
@@ -144,6 +145,6 @@ class Problem(ABC):
 
 
 def cost_of(norms: NDArray[Any], p: NDArray[Any]) -> float:
-    """The sum of n^2 / p, with 0 / 0 = 0."""
+    """Return the sum of n^2 / p, with 0 / 0 = 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.where(norms > 0.0, norms * (norms / p), 0.0).sum())

@@ -15,7 +15,7 @@ _BLOCK = 4096
 
 
 class Generic(Problem):
-    """A problem of one's own, by plain Python functions, for the same loops as the others.
+    """A problem given by your own Python functions, for the same solvers as the others.
 
     Parameters
     ----------
@@ -24,16 +24,16 @@ class Generic(Problem):
     dim
         Length of x.
     batch_gradient
-        ``(x, indices, weights)`` to the weighted sum of the gradients of these examples, and the
-        norm of each, unweighted and without the l2 term.
+        Function of ``(x, indices, weights)`` that returns the weighted sum of the gradients of these examples, and
+        the norm of each gradient, unweighted, both without the l2 term.
     objective
-        x to sum_i f_i(x), without the l2 term. Without it there is no objective to report.
+        Function of x that returns sum_i f_i(x), without the l2 term. By default the objective is NaN.
     norms
-        x to all n norms. Without it they are found by `batch_gradient`, if it is asked for them.
+        Function of x that returns all n norms. By default `batch_gradient` computes them.
     l2
-        Of an l2 term, l2/2 |x|^2, that is added to the sum and taken exactly.
+        Strength of an l2 term, l2/2 |x|^2, which is added to the sum.
     smoothness
-        Of each example's gradient, where known.
+        The smoothness constant of each example, if known.
 
     Examples
     --------
@@ -81,8 +81,8 @@ class Generic(Problem):
         return self._smoothness
 
     def norms(self, x: ArrayLike) -> Vector:
-        """The norm of each example's gradient at x."""
-        return validation.nonnegative("norms(x)", super().norms(x))  # solvers take those not finite for divergence
+        """Return the norm of each example's gradient at x."""
+        return validation.nonnegative("norms(x)", super().norms(x))  # solvers read others as divergence
 
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
         if self._given_objective is None:

@@ -1,33 +1,40 @@
-"""Huber: linear regression that large residuals do not dominate."""
+"""Huber: linear regression that is robust to large residuals."""
 
-from typing import Any
+from typing import Any, NamedTuple, Unpack
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from avare import _validation as validation
-from avare.problems.linear import Linear, real_targets
-from avare.problems.losses import HUBER, Loss
+from avare.problems.linear import Common, Linear
+from avare.problems.losses import register_kernels
+from avare.problems.registry import register
 
 
+class HuberLoss(NamedTuple):
+    """Huber's loss."""
+
+    delta: float
+
+
+@register()
 class Huber(Linear):
-    r"""Robust regression: half the squared residual, linear where it is beyond delta.
+    r"""Robust regression: half the squared residual up to delta, linear beyond.
 
-    With :math:`r = a_i \cdot x - y_i`, :math:`f_i(x) = s_i r^2 / 2` where :math:`|r| \le \delta`, and
-    :math:`s_i \delta (|r| - \delta / 2)` elsewhere.
+    With :math:`r = a_i \cdot x - y_i`, :math:`f_i(x) = s_i r^2 / 2` if :math:`|r| \le \delta`, and
+    :math:`s_i \delta (|r| - \delta / 2)` otherwise.
 
     Parameters
     ----------
     X
         Examples by features: float32 or float64, in any order, or sparse (CSR). Not copied.
     y
-        A number for each example.
-    l2
-        Of the l2 term, l2/2 |x|^2 in all (not by example).
+        A number per example.
     delta
         The residual from which on the loss is linear, above 0.
+    l2
+        Strength of the l2 term, l2/2 |x|^2 in total (not per example).
     sample_weight
-        s, one for each example; 1 by default.
+        s, one number per example; 1 by default.
     bias
         Whether to add a column of ones, whose coefficient is penalised like the others.
 
@@ -39,26 +46,33 @@ class Huber(Linear):
     array([1.])
     """
 
+    target = "numbers"
     curvature = 1.0
 
-    def __init__(
-        self,
-        X: Any,
-        y: ArrayLike,
-        *,
-        l2: float = 1.0,
-        delta: float = 1.0,
-        sample_weight: ArrayLike | None = None,
-        bias: bool = False,
-    ) -> None:
+    def __init__(self, X: Any, y: ArrayLike, *, delta: float = 1.0, **common: Unpack[Common]) -> None:
         self.delta = validation.number("delta", delta, above=0.0)
-        super().__init__(X, y, l2=l2, sample_weight=sample_weight, bias=bias)
+        super().__init__(X, y, **common)
 
-    def _targets(self, y: ArrayLike) -> NDArray[np.float64]:
-        return real_targets(y)
+    def _loss(self) -> HuberLoss:
+        return HuberLoss(self.delta)
 
-    def _loss(self) -> Loss:
-        return Loss(HUBER, self.delta)
 
-    def _more(self) -> str:
-        return f", delta={self.delta:g}"
+# --- kernels -------------------------------------------------------------------------------
+
+
+def _value(loss: HuberLoss, target: float, z: float) -> float:
+    residual = abs(z - target)
+    if residual <= loss.delta:
+        return 0.5 * residual * residual
+    return loss.delta * (residual - 0.5 * loss.delta)
+
+
+def _slope(loss: HuberLoss, target: float, z: float) -> float:
+    return min(max(z - target, -loss.delta), loss.delta)
+
+
+def _curvature(loss: HuberLoss, target: float, z: float) -> float:
+    return 1.0 if abs(z - target) <= loss.delta else 0.0
+
+
+register_kernels(HuberLoss, value=_value, slope=_slope, curvature=_curvature)

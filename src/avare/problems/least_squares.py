@@ -1,14 +1,17 @@
 """LeastSquares: linear regression."""
 
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from avare.problems.linear import Linear, real_targets
-from avare.problems.losses import LEAST_SQUARES, Loss
+from avare.problems.linear import Linear
+from avare.problems.losses import register_kernels
+from avare.problems.registry import register
 
 
+class SquaredLoss(NamedTuple):
+    """Half the squared residual, which has no parameters."""
+
+
+@register()
 class LeastSquares(Linear):
     r"""Linear regression, :math:`f_i(x) = \tfrac{s_i}{2} (a_i \cdot x - y_i)^2`.
 
@@ -17,11 +20,11 @@ class LeastSquares(Linear):
     X
         Examples by features: float32 or float64, in any order, or sparse (CSR). Not copied.
     y
-        A number for each example.
+        A number per example.
     l2
-        Of the l2 term, l2/2 |x|^2 in all (not by example).
+        Strength of the l2 term, l2/2 |x|^2 in total (not per example).
     sample_weight
-        s, one for each example; 1 by default. As a negative log-likelihood: one over the noise's variance.
+        s, one number per example; 1 by default. For a negative log-likelihood, one over the variance of the noise.
     bias
         Whether to add a column of ones, whose coefficient is penalised like the others.
 
@@ -33,15 +36,26 @@ class LeastSquares(Linear):
     array([1.])
     """
 
+    target = "numbers"
     curvature = 1.0
 
-    def __init__(
-        self, X: Any, y: ArrayLike, *, l2: float = 1.0, sample_weight: ArrayLike | None = None, bias: bool = False
-    ) -> None:
-        super().__init__(X, y, l2=l2, sample_weight=sample_weight, bias=bias)
+    def _loss(self) -> SquaredLoss:
+        return SquaredLoss()
 
-    def _targets(self, y: ArrayLike) -> NDArray[np.float64]:
-        return real_targets(y)
 
-    def _loss(self) -> Loss:
-        return Loss(LEAST_SQUARES, 0.0)
+# --- kernels -------------------------------------------------------------------------------
+
+
+def _value(loss: SquaredLoss, target: float, z: float) -> float:
+    return 0.5 * (z - target) ** 2
+
+
+def _slope(loss: SquaredLoss, target: float, z: float) -> float:
+    return z - target
+
+
+def _curvature(loss: SquaredLoss, target: float, z: float) -> float:
+    return 1.0
+
+
+register_kernels(SquaredLoss, value=_value, slope=_slope, curvature=_curvature)

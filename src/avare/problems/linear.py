@@ -1,36 +1,44 @@
 """What the linear models share: data, dense or sparse, and sums over it by compiled kernels."""
 
-import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare._compilation import kernel, lean
+from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of
-from avare.problems.losses import Loss, curve, mean_curvature, slope, value
+from avare.problems.losses import curve, mean_curvature, slope, value
+from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix
 from avare.problems.minimum import minimum
-from avare.problems.rows import BLOCK, Rows, Sparse, add, load
+from avare.problems.targets import Target, parse_targets
 
-_CHUNK = 4096  # examples a call: sums over all are made of these, exact to the last digits
+_CHUNK = 4096  # examples per call: a sum over all adds up the chunks' sums, exact to the last digits
 
 
-class Model(NamedTuple):
+class Common(TypedDict, total=False):
+    """The arguments that all linear models have in common, besides X and y."""
+
+    l2: float
+    sample_weight: ArrayLike | None
+    bias: bool
+
+
+class LinearModel(NamedTuple):
     """A linear model as kernels take it."""
 
-    rows: Rows
-    targets: NDArray[Any]
+    matrix: Matrix
+    targets: NDArray[np.float64]
     sample_weight: NDArray[np.float64]
-    """Empty: all 1."""
-    loss: Loss
+    """Empty if all are 1."""
+    loss: Any
 
 
 class Scratch(NamedTuple):
-    """What kernels write to on the way."""
+    """Arrays that kernels overwrite."""
 
     rows: NDArray[np.float64]
     outputs: NDArray[np.float64]
@@ -39,30 +47,44 @@ class Scratch(NamedTuple):
 
 
 class Linear(Problem):
-    """f(x) = sum_i s_i loss(y_i, a_i.x) + l2/2 |x|^2, with rows a_i of X.
+    """A linear model, f(x) = sum_i s_i loss(y_i, a_i.x) + l2/2 |x|^2, with the rows a_i of X.
 
-    X is read where it stands and not copied: a float32 or float64 array in any order, or a SciPy
-    sparse matrix in CSR format (others are converted once). All sums are made in float64.
+    X is read in place and not copied: a float32 or float64 array in any order, or a SciPy sparse matrix in CSR format
+    (others are converted once). All sums are made in float64.
+
+    To add a loss, derive a class with `target`, `curvature` and `_loss`, and register its kernels by
+    `register_kernels`.
     """
 
-    outputs: ClassVar[int] = 1
-    """How many numbers a_i.x is: the number of classes, for softmax."""
+    target: ClassVar[Target]
+    """What y holds: "classes" (one output per class), "two classes" or "numbers" (one output)."""
     curvature: float
     """The largest second derivative of the loss."""
+    classes: NDArray[Any]
+    """The labels in order; empty if the targets are numbers."""
+    outputs: int
+    """Numbers per example, a_i.x: one, or one per class."""
+    width: int
+    """Coefficients per output: columns of X, and one for the bias."""
 
-    def __init__(self, X: Any, y: ArrayLike, *, l2: float, sample_weight: ArrayLike | None, bias: bool) -> None:
-        bias = validation.boolean("bias", bias)
-        rows, n, width = _rows(X, bias)
-        targets = self._targets(y)
+    def __init__(
+        self, X: Any, y: ArrayLike, *, l2: float = 1.0, sample_weight: ArrayLike | None = None, bias: bool = False
+    ) -> None:
+        matrix, n, self.width = read_matrix(X, validation.boolean("bias", bias))
+        self.classes, targets = parse_targets(self.target, y)
+        self.outputs = len(self.classes) if self.target == "classes" else 1
         validation.same_length("y", len(targets), "X", n)
         weights = np.empty(0)
         if sample_weight is not None:
             weights = validation.nonnegative("sample_weight", sample_weight)
             validation.same_length("sample_weight", len(weights), "X", n)
-        self.width = width + int(bias)
-        """Coefficients for each output: columns of X, and one for the bias."""
         super().__init__(n, self.outputs * self.width, l2)
-        self._model = Model(rows, targets, weights, self._loss())
+        self._model = LinearModel(matrix, targets, weights, self._loss())
+
+    @property
+    def curvature_at_zero(self) -> float:
+        """The largest second derivative of the loss where all outputs are 0, or a bound on it."""
+        return self.curvature
 
     @property
     def smoothness(self) -> Vector:
@@ -78,19 +100,43 @@ class Linear(Problem):
         return np.sqrt(self._squared_lengths())
 
     def coefficients(self, x: ArrayLike) -> Vector:
-        """The vector x as a table: a row for each output, a column for each of X, and for the bias the last."""
+        """Return x as a table: a row per output, a column per column of X, and the bias last."""
         return self.vector("x", x).reshape(self.outputs, self.width)
+
+    def link(self, outputs: ArrayLike) -> NDArray[np.float64]:
+        """Turn outputs a.x into predictions: probabilities if the loss has them, otherwise the outputs themselves."""
+        return np.asarray(outputs, dtype=np.float64)
 
     # --- sums over the examples -----------------------------------------------------------
 
-    def scratch(self, outputs: int | None = None) -> Scratch:
-        """What kernels write to on the way."""
-        outputs = self.outputs if outputs is None else outputs
-        block = (BLOCK, self.width if self._model.rows.sparse is None else 0)
-        return Scratch(np.empty(block), np.empty((BLOCK, outputs)), np.empty((BLOCK, outputs)), np.empty(BLOCK))
+    def scratch(self) -> Scratch:
+        """Allocate the arrays that kernels overwrite."""
+        width = self.width if self._model.matrix.sparse is None else 0
+        outputs = (BLOCK, self.outputs)
+        return Scratch(np.empty((BLOCK, width)), np.empty(outputs), np.empty(outputs), np.empty(BLOCK))
 
-    def _chunks(self) -> Iterator[NDArray[np.int64]]:
-        return (np.arange(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK))
+    def _chunks(self) -> Iterator[slice]:
+        return (slice(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK))
+
+    def _outputs(self, coefficients: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
+        """Yield outputs and squared lengths of one chunk of examples after another, in arrays that are used again."""
+        scratch, most = self.scratch().rows, min(_CHUNK, self.n)
+        outputs, squares = np.empty((most, len(coefficients))), np.empty(most)
+        for part in self._chunks():
+            size = part.stop - part.start
+            outputs_into(self._model.matrix, coefficients, _indices(part), outputs, squares, scratch)
+            yield part, outputs[:size], squares[:size]
+
+    def _evaluated(self, x: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
+        """Yield losses and norms of one chunk of examples after another, in arrays that are used again."""
+        losses = np.empty(min(_CHUNK, self.n))
+        for part, outputs, norms in self._outputs(self.coefficients(x)):
+            _evaluate(*self._terms(part), outputs, losses, norms)
+            yield part, losses[: len(norms)], norms
+
+    def _terms(self, part: slice) -> tuple[Any, Vector, Vector]:
+        """The loss, targets and sample weights of some examples, without their rows."""
+        return self._model.loss, self._model.targets[part], self._model.sample_weight[part]
 
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
         return minimum(self, start, tolerance, progress=progress)
@@ -99,31 +145,26 @@ class Linear(Problem):
         return self._evaluate(x, None)[0]
 
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
-        coefficients, scratch = self.coefficients(x), self.scratch()
-        losses, norms = np.empty(_CHUNK), np.empty(_CHUNK)
         sums = []
-        for indices in self._chunks():
-            size = len(indices)
-            _evaluate(self._model, coefficients, indices, losses, norms, scratch)
-            cost = math.nan if p is None else cost_of(norms[:size], p[indices[0] : indices[0] + size])
-            sums.append((losses[:size].sum(), norms[:size].sum(), cost))
+        for part, losses, norms in self._evaluated(x):
+            cost = math.nan if p is None else cost_of(norms, p[part])
+            sums.append((losses.sum(), norms.sum(), cost))
         loss, total, cost = (_total(each) for each in zip(*sums, strict=True))
         return loss, total, cost
 
     def _norms(self, x: Vector) -> Vector:
-        coefficients, scratch = self.coefficients(x), self.scratch()
-        losses, norms = np.empty(_CHUNK), np.empty(self.n)
-        for indices in self._chunks():
-            _evaluate(self._model, coefficients, indices, losses, norms[indices[0] :], scratch)
-        return norms
+        result = np.empty(self.n)
+        for part, _, norms in self._evaluated(x):
+            result[part] = norms
+        return result
 
     def _gradient(self, x: Vector) -> Vector:
         coefficients, scratch = self.coefficients(x), self.scratch()
         ones, norms = np.ones(_CHUNK), np.empty(_CHUNK)
-        part, total = np.empty((self.outputs, self.width)), np.zeros(self.dim)
-        for indices in self._chunks():
-            add_gradients(self._model, coefficients, indices, ones, part, norms, scratch)
-            total += part.ravel()
+        gradient, total = np.empty((self.outputs, self.width)), np.zeros(self.dim)
+        for part in self._chunks():
+            add_gradients(self._model, coefficients, _indices(part), ones, gradient, norms, scratch)
+            total += gradient.ravel()
         return total
 
     def _batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
@@ -132,232 +173,108 @@ class Linear(Problem):
         return gradient.ravel(), norms
 
     def hessian_product(self, x: ArrayLike, direction: ArrayLike) -> Vector:
-        """The second derivative of f at x times a direction, the l2 term included."""
+        """Return the second derivative of f at x times a direction, the l2 term included. O(size of X)."""
         coefficients, towards = self.coefficients(x), self.vector("direction", direction)
         directions, scratch = self.coefficients(towards), self.scratch()
-        part, total = np.empty((self.outputs, self.width)), self.l2 * towards
-        for indices in self._chunks():
-            _curve(self._model, coefficients, directions, indices, part, scratch)
-            total += part.ravel()
+        product, total = np.empty((self.outputs, self.width)), self.l2 * towards
+        for part in self._chunks():
+            _curve(self._model, coefficients, directions, _indices(part), product, scratch)
+            total += product.ravel()
         return total
 
     def gram(self, x: ArrayLike) -> Vector:
-        """sum_i c_i a_i a_i^T, with c_i the mean curvature of example i over its outputs. O(n width^2)."""
-        coefficients, scratch = self.coefficients(x), self.scratch()
-        curvatures, total = np.empty(_CHUNK), np.zeros((self.width, self.width))
-        for indices in self._chunks():
-            _mean_curvatures(self._model, coefficients, indices, curvatures, scratch)
-            block = self._dense(indices)
-            block *= np.sqrt(curvatures[: len(indices), None])
-            total += block.T @ block
+        """Return sum_i c_i a_i a_i^T, with c_i the mean curvature of example i over its outputs. O(n width^2)."""
+        curvatures, total = np.empty(min(_CHUNK, self.n)), np.zeros((self.width, self.width))
+        for part, outputs, _ in self._outputs(self.coefficients(x)):
+            _mean_curvatures(*self._terms(part), outputs, curvatures)
+            rows = dense_rows(self._model.matrix, part.start, part.stop, self.width)
+            rows *= np.sqrt(curvatures[: len(rows), None])
+            total += rows.T @ rows
         return total
 
-    def _dense(self, indices: NDArray[np.int64]) -> Vector:
-        """Some rows, one after another, as a table in float64."""
-        rows, part = self._model.rows, slice(indices[0], indices[-1] + 1)
-        block = np.zeros((len(indices), self.width))
-        width = self.width - int(rows.bias)
-        if rows.dense is not None:
-            block[:, :width] = rows.dense[part]
-        elif rows.sparse is not None:
-            starts = rows.sparse.starts[indices[0] : indices[-1] + 2]
-            entries = slice(starts[0], starts[-1])
-            block[np.repeat(indices - indices[0], np.diff(starts)), rows.sparse.columns[entries]] = rows.sparse.values[
-                entries
-            ]
-        block[:, width:] = 1.0
-        return block
-
     def _squared_lengths(self) -> Vector:
-        scratch, none = self.scratch(0), np.empty((0, self.width))
-        squares = np.empty(self.n)
-        for indices in self._chunks():
-            _squared_lengths(self._model.rows, none, indices, squares[indices[0] :], scratch)
-        return squares
+        result = np.empty(self.n)
+        for part, _, squares in self._outputs(np.empty((0, self.width))):
+            result[part] = squares
+        return result
 
-    # --- what a model fills in ------------------------------------------------------------
+    def _more(self) -> str:
+        return "".join(f", {name}={number:g}" for name, number in self._model.loss._asdict().items())
 
-    @abstractmethod
-    def _targets(self, y: ArrayLike) -> NDArray[np.float64]:
-        """The targets as kernels take them: of one type for all models, so that kernels are compiled once."""
+    # --- what a loss fills in --------------------------------------------------------------
 
     @abstractmethod
-    def _loss(self) -> Loss:
-        """The loss as kernels know it."""
+    def _loss(self) -> Any:
+        """Return the parameters of the loss: a ``NamedTuple`` whose kernels are registered."""
 
 
-def two_classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """The two labels in y, and for each example -1 for the smaller and +1 for the larger."""
-    labels, places = _labels(y)
-    if len(labels) > 2:
-        some = ", ".join(repr(label) for label in labels[:3].tolist())
-        raise ValueError(f"y has {len(labels)} classes, {some}{', ...' if len(labels) > 3 else ''}: must have 2")
-    return labels, np.where(places == 0, -1.0, 1.0)
-
-
-def many_classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """The labels in y, and for each example which it has."""
-    labels, places = _labels(y)
-    return labels, places.astype(np.float64)
-
-
-def _labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    try:
-        array = np.asarray(y)
-    except ValueError as error:
-        raise ValueError(f"y is not an array: {error}") from None
-    if array.ndim != 1:
-        raise ValueError(f"y has shape {array.shape}: must have 1 dimension")
-    if array.dtype.kind == "f":
-        real_targets(array)  # nan is no label
-    try:
-        labels, places = np.unique(array, return_inverse=True)
-    except TypeError as error:
-        raise TypeError(f"y holds labels that have no order: {error}") from None
-    if len(labels) == 1:
-        raise ValueError(f"y has 1 class, {labels.tolist()[0]!r}: must have at least 2")
-    return labels, places
-
-
-def real_targets(y: ArrayLike) -> NDArray[np.float64]:
-    """Targets that are finite numbers."""
-    return validation.finite("y", y)
-
-
-def _rows(X: Any, bias: bool) -> tuple[Rows, int, int]:
-    """Checked rows, how many there are, and of how many columns."""
-    if hasattr(X, "tocsr"):
-        matrix = copy.copy(X.tocsr())  # of the matrix, not of its arrays: what is mended stays here
-        if len(matrix.shape) != 2:
-            raise ValueError(f"X has shape {matrix.shape}: must have 2 dimensions")
-        try:
-            matrix.check_format(full_check=True)  # kernels do not look whether a column is there
-        except ValueError as error:
-            raise ValueError(f"X is no CSR matrix: {error}") from None
-        if not matrix.has_canonical_format:  # entries that stand twice would spoil the lengths
-            matrix = matrix.copy()
-            matrix.sum_duplicates()
-        values = _floating("X", matrix.data)
-        n, width = matrix.shape
-        fault = int(_first_not_finite(values.reshape(1, -1)))
-        if fault >= 0:
-            row = int(np.searchsorted(matrix.indptr, fault, side="right")) - 1
-            raise ValueError(f"X[{row}, {matrix.indices[fault]}] = {values[fault]}: must be finite")
-        return _nonempty(Rows(None, Sparse(values, matrix.indices, matrix.indptr), bias), n, width)
-    try:
-        array = _floating("X", np.asarray(X))
-    except ValueError as error:
-        raise ValueError(f"X is not an array: {error}") from None
-    if array.ndim != 2:
-        raise ValueError(f"X has shape {array.shape}: must have 2 dimensions")
-    fault = int(_first_not_finite(array))
-    if fault >= 0:
-        place = divmod(fault, array.shape[1])
-        raise ValueError(f"X[{place[0]}, {place[1]}] = {array[place]}: must be finite")
-    return _nonempty(Rows(array, None, bias), *array.shape)
+def _indices(part: slice) -> NDArray[np.int64]:
+    return np.arange(part.start, part.stop)
 
 
 def _total(parts: Iterable[float]) -> float:
-    """The sum of numbers that are not negative, infinite where it is too large."""
+    """The sum of numbers that are not negative, infinite if it is too large."""
     try:
         return math.fsum(parts)
     except OverflowError:
         return math.inf
 
 
-def _nonempty(rows: Rows, n: int, width: int) -> tuple[Rows, int, int]:
-    if n == 0 or width == 0:
-        raise ValueError(f"X has shape ({n}, {width}): must not be empty")
-    return rows, n, width
-
-
-def _floating(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """float32 and float64 as they are, other real numbers as float64."""
-    if array.dtype in (np.float32, np.float64):
-        return array
-    return validation.real(name, array)
-
-
 # --- kernels -------------------------------------------------------------------------------
-
-
-@kernel
-def _first_not_finite(array):
-    for i in range(array.shape[0]):
-        for j in range(array.shape[1]):
-            if not np.isfinite(array[i, j]):
-                return i * array.shape[1] + j
-    return -1
 
 
 @lean
 def add_gradients(model, coefficients, indices, weights, gradient, norms, scratch):
     """Set the gradient to the weighted sum of those of some examples, and set their norms."""
-    rows = model.rows
     gradient[:, :] = 0.0
     for first in range(0, len(indices), BLOCK):
         count = min(BLOCK, len(indices) - first)
-        load(rows, indices, first, count, coefficients, scratch.rows, scratch.outputs, scratch.squares)
+        load(model.matrix, indices, first, count, coefficients, scratch.rows, scratch.outputs, scratch.squares)
         for r in range(count):
             index = indices[first + r]
-            factor = model.sample_weight[index] if len(model.sample_weight) > 0 else 1.0
+            factor = _factor(model.sample_weight, index)
             length = slope(model.loss, model.targets[index], scratch.outputs[r])
             norms[first + r] = factor * length * np.sqrt(scratch.squares[r])
             for k in range(len(coefficients)):
                 scratch.outputs[r, k] *= factor * weights[first + r]
-        add(rows, indices, first, count, scratch.outputs, scratch.rows, gradient)
-
-
-@lean
-def _evaluate(model, coefficients, indices, losses, norms, scratch):
-    """Set loss and norm of some examples."""
-    rows = model.rows
-    for first in range(0, len(indices), BLOCK):
-        count = min(BLOCK, len(indices) - first)
-        load(rows, indices, first, count, coefficients, scratch.rows, scratch.outputs, scratch.squares)
-        for r in range(count):
-            index = indices[first + r]
-            factor = model.sample_weight[index] if len(model.sample_weight) > 0 else 1.0
-            losses[first + r] = factor * value(model.loss, model.targets[index], scratch.outputs[r])
-            length = slope(model.loss, model.targets[index], scratch.outputs[r])
-            norms[first + r] = factor * length * np.sqrt(scratch.squares[r])
+        add(model.matrix, indices, first, count, scratch.outputs, scratch.rows, gradient)
 
 
 @lean
 def _curve(model, coefficients, directions, indices, product, scratch):
     """Set the product to the second derivative of the sum over some examples times the directions."""
-    rows = model.rows
     product[:, :] = 0.0
     for first in range(0, len(indices), BLOCK):
         count = min(BLOCK, len(indices) - first)
         for table, results in ((coefficients, scratch.outputs), (directions, scratch.directions)):
-            load(rows, indices, first, count, table, scratch.rows, results, scratch.squares)
+            load(model.matrix, indices, first, count, table, scratch.rows, results, scratch.squares)
         for r in range(count):
             index = indices[first + r]
-            factor = model.sample_weight[index] if len(model.sample_weight) > 0 else 1.0
             curve(model.loss, model.targets[index], scratch.outputs[r], scratch.directions[r])
             for k in range(len(coefficients)):
-                scratch.directions[r, k] *= factor
-        add(rows, indices, first, count, scratch.directions, scratch.rows, product)
+                scratch.directions[r, k] *= _factor(model.sample_weight, index)
+        add(model.matrix, indices, first, count, scratch.directions, scratch.rows, product)
 
 
-@kernel
-def _mean_curvatures(model, coefficients, indices, curvatures, scratch):
-    """Set the mean over its outputs of each example's second derivatives."""
-    rows = model.rows
-    for first in range(0, len(indices), BLOCK):
-        count = min(BLOCK, len(indices) - first)
-        load(rows, indices, first, count, coefficients, scratch.rows, scratch.outputs, scratch.squares)
-        for r in range(count):
-            index = indices[first + r]
-            factor = model.sample_weight[index] if len(model.sample_weight) > 0 else 1.0
-            curvatures[first + r] = factor * mean_curvature(
-                model.loss, model.targets[index], scratch.outputs[r], scratch.directions[r]
-            )
+# The next two do not depend on the kind of X: they are compiled once per loss.
 
 
-@kernel
-def _squared_lengths(rows, none, indices, squares, scratch):
-    for first in range(0, len(indices), BLOCK):
-        count = min(BLOCK, len(indices) - first)
-        load(rows, indices, first, count, none, scratch.rows, scratch.outputs, squares[first : first + BLOCK])
+@lean
+def _evaluate(loss, targets, sample_weight, outputs, losses, norms):
+    """Set the losses, and turn squared lengths into the norms of the gradients; overwrites the outputs."""
+    for i in range(len(outputs)):
+        factor = _factor(sample_weight, i)
+        losses[i] = factor * value(loss, targets[i], outputs[i])
+        norms[i] = factor * slope(loss, targets[i], outputs[i]) * np.sqrt(norms[i])
+
+
+@lean
+def _mean_curvatures(loss, targets, sample_weight, outputs, curvatures):
+    """Set the mean over its outputs of each example's second derivatives; overwrites the outputs."""
+    for i in range(len(outputs)):
+        curvatures[i] = _factor(sample_weight, i) * mean_curvature(loss, targets[i], outputs[i])
+
+
+@inlined
+def _factor(sample_weight, index):
+    return sample_weight[index] if len(sample_weight) > 0 else 1.0

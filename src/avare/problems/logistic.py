@@ -1,14 +1,22 @@
-"""Logistic: regression of two classes."""
+"""Logistic: logistic regression for two classes."""
 
-from typing import Any
+import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare.problems.linear import Linear, two_classes
-from avare.problems.losses import LOGISTIC, Loss
+from avare._compilation import inlined
+from avare.problems.linear import Linear
+from avare.problems.losses import register_kernels
+from avare.problems.registry import register
 
 
+class LogisticLoss(NamedTuple):
+    """The logistic loss, which has no parameters."""
+
+
+@register()
 class Logistic(Linear):
     r"""Logistic regression, :math:`f_i(x) = s_i \log(1 + e^{-y_i a_i \cdot x})`.
 
@@ -19,9 +27,9 @@ class Logistic(Linear):
     y
         The class of each example: two labels, of which the smaller counts as -1, the larger as +1.
     l2
-        Of the l2 term, l2/2 |x|^2 in all (not by example).
+        Strength of the l2 term, l2/2 |x|^2 in total (not per example).
     sample_weight
-        s, one for each example; 1 by default.
+        s, one number per example; 1 by default.
     bias
         Whether to add a column of ones, whose coefficient is penalised like the others.
 
@@ -33,16 +41,38 @@ class Logistic(Linear):
     array([0.5653])
     """
 
+    target = "two classes"
     curvature = 0.25
 
-    def __init__(
-        self, X: Any, y: ArrayLike, *, l2: float = 1.0, sample_weight: ArrayLike | None = None, bias: bool = False
-    ) -> None:
-        super().__init__(X, y, l2=l2, sample_weight=sample_weight, bias=bias)
+    def link(self, outputs: ArrayLike) -> NDArray[np.float64]:
+        """Return the probability of the larger label, for each output."""
+        return np.asarray(0.5 + 0.5 * np.tanh(0.5 * np.asarray(outputs, dtype=np.float64)))
 
-    def _targets(self, y: ArrayLike) -> NDArray[np.float64]:
-        self.classes, targets = two_classes(y)
-        return targets
+    def _loss(self) -> LogisticLoss:
+        return LogisticLoss()
 
-    def _loss(self) -> Loss:
-        return Loss(LOGISTIC, 0.0)
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+def _value(loss: LogisticLoss, target: float, z: float) -> float:
+    margin = target * z
+    return math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0)
+
+
+def _slope(loss: LogisticLoss, target: float, z: float) -> float:
+    return -target * float(_sigmoid(-target * z))
+
+
+def _curvature(loss: LogisticLoss, target: float, z: float) -> float:
+    chance = float(_sigmoid(z))
+    return chance * (1.0 - chance)
+
+
+@inlined
+def _sigmoid(z: float) -> float:
+    small = math.exp(-abs(z))
+    return (1.0 if z >= 0.0 else small) / (1.0 + small)
+
+
+register_kernels(LogisticLoss, value=_value, slope=_slope, curvature=_curvature)

@@ -1,6 +1,13 @@
-"""The losses of linear models: value, slope and curvature in the outputs of one example.
+"""How kernels find a loss: by the type of its parameters.
 
-An output is z = a.x, of example a; softmax has one for each class, the others one only.
+A loss is a function of one example's target and outputs. An output is z = a.x, where a is the example's row of X. Most
+losses have one output; softmax has one per class. Each loss has its own file, with
+
+- a ``NamedTuple`` of its parameters, which may have no field;
+- its value, slope and curvature: plain functions, compiled by `register_kernels`;
+- a class derived from `Linear`, which builds the ``NamedTuple`` from its arguments.
+
+Kernels call `value`, `slope`, `curve` and `mean_curvature` below. Numba chooses the version when they are compiled.
 
 ==============  ==========================================  =======================  ==========
 loss            value                                       slope                    curvature
@@ -8,137 +15,107 @@ loss            value                                       slope               
 softmax         log sum_k exp(z_k) - z_y                    softmax(z) - e_y         <= 1/2
 logistic        log(1 + exp(-y z))                          -y / (1 + exp(y z))      <= 1/4
 least squares   (z - y)^2 / 2                               z - y                    1
-huber           r^2 / 2, or d |r| - d^2 / 2 where |r| > d   r cut to [-d, d]         <= 1
+huber           r^2 / 2, or d |r| - d^2 / 2 if |r| > d      r cut to [-d, d]         <= 1
 smoothed hinge  0 / (1 - yz)^2 / 2g / 1 - yz - g / 2        0 / -y (1 - yz) / g / -y  <= 1/g
 ==============  ==========================================  =======================  ==========
 """
 
-import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from avare._compilation import inlined
+from avare._compilation import ByType, inlined
 
-SOFTMAX, LOGISTIC, LEAST_SQUARES, HUBER, SMOOTHED_HINGE = range(5)
+_VALUE, _SLOPE, _CURVE, _MEAN_CURVATURE = map(ByType, ("value", "slope", "curve", "mean_curvature"))
+_VALUE_AT, _SLOPE_AT, _CURVATURE_AT = map(ByType, ("value_at", "slope_at", "curvature_at"))
 
+value = _VALUE.function
+"""``value(loss, target, outputs)``: the loss of one example."""
+slope = _SLOPE.function
+"""``slope(loss, target, outputs)``: replace the outputs by the derivatives of the loss; return their norm."""
+curve = _CURVE.function
+"""``curve(loss, target, outputs, directions)``: replace the directions by the second derivative times them."""
+mean_curvature = _MEAN_CURVATURE.function
+"""``mean_curvature(loss, target, outputs)``: the mean of the second derivatives over the outputs; overwrites these."""
+_value_at, _slope_at, _curvature_at = _VALUE_AT.function, _SLOPE_AT.function, _CURVATURE_AT.function
 
-class Loss(NamedTuple):
-    """A loss as kernels know it."""
-
-    kind: int
-    parameter: float
-    """Huber's d, the smoothed hinge's g; else unused."""
-
-
-# --- kernels -------------------------------------------------------------------------------
-
-
-@inlined
-def value(loss, target, outputs):
-    """The loss of one example."""
-    z = outputs[0]
-    if loss.kind == SOFTMAX:
-        return _log_sum_exp(outputs) - outputs[int(target)]
-    if loss.kind == LOGISTIC:
-        margin = target * z
-        return math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0)
-    if loss.kind == LEAST_SQUARES:
-        return 0.5 * (z - target) ** 2
-    if loss.kind == HUBER:
-        residual = abs(z - target)
-        if residual <= loss.parameter:
-            return 0.5 * residual * residual
-        return loss.parameter * (residual - 0.5 * loss.parameter)
-    short = 1.0 - target * z
-    if short <= 0.0:
-        return 0.0
-    if short >= loss.parameter:
-        return short - 0.5 * loss.parameter
-    return 0.5 * short * short / loss.parameter
+Function = Callable[[Any, float, float], float]
 
 
-@inlined
-def slope(loss, target, outputs):
-    """Turn the outputs of one example into the loss's derivatives by them; return their length."""
-    if loss.kind == SOFTMAX:
-        _softmax(outputs)
-        outputs[int(target)] -= 1.0
-        squares = 0.0
-        for k in range(len(outputs)):
-            squares += outputs[k] * outputs[k]
-        return math.sqrt(squares)
-    z = outputs[0]
-    if loss.kind == LOGISTIC:
-        result = -target * _sigmoid(-target * z)
-    elif loss.kind == LEAST_SQUARES:
-        result = z - target
-    elif loss.kind == HUBER:
-        result = min(max(z - target, -loss.parameter), loss.parameter)
-    else:
-        result = -target * min(max(1.0 - target * z, 0.0) / loss.parameter, 1.0)
-    outputs[0] = result
-    return abs(result)
+def register_kernels(parameters: type, *, value: Function, slope: Function, curvature: Function) -> None:
+    """Compile the functions of a loss with one output, and make them known to all kernels.
+
+    Each is a plain function of the parameters, the target (-1 or 1 for two classes) and the output z. It must be
+    one that Numba can compile: numbers, ``if`` and `math`.
+
+    Parameters
+    ----------
+    parameters
+        The ``NamedTuple`` that `Linear._loss` returns, and that the functions take first.
+    value
+        The loss.
+    slope
+        Its derivative by z.
+    curvature
+        Its second derivative by z.
+
+    Examples
+    --------
+    >>> import math
+    >>> from typing import NamedTuple
+    >>> class Poisson(NamedTuple):
+    ...     pass
+    >>> register_kernels(
+    ...     Poisson,
+    ...     value=lambda loss, count, z: math.exp(z) - count * z,
+    ...     slope=lambda loss, count, z: math.exp(z) - count,
+    ...     curvature=lambda loss, count, z: math.exp(z),
+    ... )
+    """
+    for family, function in ((_VALUE_AT, value), (_SLOPE_AT, slope), (_CURVATURE_AT, curvature)):
+        family.version(parameters)(inlined(function))
+    _enter(parameters, _value_of_one, _slope_of_one, _curve_of_one, _curvature_of_one)
 
 
-@inlined
-def curve(loss, target, outputs, directions):
-    """Turn directions, in the outputs of one example, into the second derivative times them."""
-    if loss.kind == SOFTMAX:
-        _softmax(outputs)
-        mean = 0.0
-        for k in range(len(outputs)):
-            mean += outputs[k] * directions[k]
-        for k in range(len(outputs)):
-            directions[k] = outputs[k] * (directions[k] - mean)
-        return
-    z = outputs[0]
-    if loss.kind == LOGISTIC:
-        chance = _sigmoid(z)
-        directions[0] *= chance * (1.0 - chance)
-    elif loss.kind == HUBER:
-        directions[0] *= 1.0 if abs(z - target) <= loss.parameter else 0.0
-    elif loss.kind == SMOOTHED_HINGE:
-        directions[0] *= 1.0 / loss.parameter if 0.0 < 1.0 - target * z < loss.parameter else 0.0
+def register_vector_kernels(
+    parameters: type,
+    *,
+    value: Callable[..., float],
+    slope: Callable[..., float],
+    curve: Callable[..., None],
+    mean_curvature: Callable[..., float],
+) -> None:
+    """Compile the functions of a loss with one output per class, and make them known to all kernels.
+
+    Their arguments are those of the functions of the same name in this module; outputs and directions are
+    arrays, and the target is the index of the class, as a float.
+    """
+    _enter(parameters, *(inlined(function) for function in (value, slope, curve, mean_curvature)))
+
+
+def _enter(parameters: type, *functions: Callable[..., Any]) -> None:
+    for family, function in zip((_VALUE, _SLOPE, _CURVE, _MEAN_CURVATURE), functions, strict=True):
+        family.version(parameters)(function)
+
+
+# --- kernels of losses with one output -----------------------------------------------------
 
 
 @inlined
-def mean_curvature(loss, target, outputs, directions):
-    """The mean of the second derivatives by each output; outputs and directions are overwritten."""
-    if loss.kind == SOFTMAX:
-        _softmax(outputs)
-        squares = 0.0
-        for k in range(len(outputs)):
-            squares += outputs[k] * outputs[k]
-        return (1.0 - squares) / len(outputs)
-    directions[0] = 1.0
-    curve(loss, target, outputs, directions)
-    return directions[0]
+def _value_of_one(loss, target, outputs):
+    return _value_at(loss, target, outputs[0])
 
 
 @inlined
-def _sigmoid(z):
-    small = math.exp(-abs(z))
-    return (1.0 if z >= 0.0 else small) / (1.0 + small)
+def _slope_of_one(loss, target, outputs):
+    outputs[0] = _slope_at(loss, target, outputs[0])
+    return abs(outputs[0])
 
 
 @inlined
-def _log_sum_exp(outputs):
-    largest = outputs[0]
-    for k in range(1, len(outputs)):
-        largest = max(largest, outputs[k])
-    total = 0.0
-    for k in range(len(outputs)):
-        total += math.exp(outputs[k] - largest)
-    return largest + math.log(total)
+def _curve_of_one(loss, target, outputs, directions):
+    directions[0] *= _curvature_at(loss, target, outputs[0])
 
 
 @inlined
-def _softmax(outputs):
-    largest = outputs[0]
-    for k in range(1, len(outputs)):
-        largest = max(largest, outputs[k])
-    total = 0.0
-    for k in range(len(outputs)):
-        outputs[k] = math.exp(outputs[k] - largest)
-        total += outputs[k]
-    for k in range(len(outputs)):
-        outputs[k] /= total
+def _curvature_of_one(loss, target, outputs):
+    return _curvature_at(loss, target, outputs[0])

@@ -1,4 +1,4 @@
-"""The reference optimum: L-BFGS to come near, Newton's method with conjugate gradients to arrive."""
+"""The reference optimum: L-BFGS to come close, then Newton's method with conjugate gradients."""
 
 import math
 import warnings
@@ -12,40 +12,40 @@ from avare.problems.base import Problem, Vector
 if TYPE_CHECKING:
     from avare.problems.linear import Linear
 
-_NEAR = 1e-4  # of the first gradient: where Newton's method takes over
-_FEW = 20  # steps of L-BFGS where Newton's method has a preconditioner, which is many times faster from there on
-_WIDEST = 4096  # coefficients an output up to which the preconditioner is a factored matrix
-_MANY = 10_000  # steps of L-BFGS where there is nothing else
+_NEAR = 1e-4  # of the norm of the first gradient, from where Newton's method continues
+_FEW = 20  # steps of L-BFGS if Newton's method has a preconditioner, which makes it many times faster
+_WIDEST = 4096  # coefficients per output, up to which the preconditioner is a factored matrix
+_MANY = 10_000  # steps of L-BFGS without second derivatives
 _NEWTON_STEPS = 100
-_PATIENCE = 3  # Newton steps that bring nothing before rounding is taken to be the end
+_PATIENCE = 3  # Newton steps without progress, after which rounding is taken to be the limit
 _SHORTEST = 1e-10  # of a Newton step
 _DAMPING = 1e-12  # of the curvature along the gradient
 
 
 class ToleranceWarning(UserWarning):
-    """Rounding, or the objective itself, ended a minimisation before the tolerance was met."""
+    """A minimisation ended above the tolerance, because of rounding or of the objective itself."""
 
 
 def minimum(problem: "Linear", start: Vector, tolerance: float, *, progress: bool) -> Vector:
-    """The minimiser of a linear model's objective."""
+    """Return the minimiser of a linear model's objective."""
     with Line(f"minimising {problem!r}", shown=progress) as line:
         first = float(np.linalg.norm(problem.gradient(start)))
         x = start
         if first > tolerance:
             x = _descend(problem, start, _NEAR * first, _FEW if problem.width <= _WIDEST else 1000, line)
         x, left = _newton(problem, x, tolerance, line)
-    return _told(x, left, tolerance)
+    return _warn_above(x, left, tolerance)
 
 
 def minimum_by_gradients(problem: Problem, start: Vector, tolerance: float, *, progress: bool) -> Vector:
-    """The same for a problem without second derivatives: L-BFGS alone, which arrives less precisely."""
+    """Return that of a problem without second derivatives, by L-BFGS alone, which is less precise."""
     with Line(f"minimising {problem!r}", shown=progress) as line:
         x = _descend(problem, start, tolerance, _MANY, line)
-    return _told(x, float(np.linalg.norm(problem.gradient(x))), tolerance)
+    return _warn_above(x, float(np.linalg.norm(problem.gradient(x))), tolerance)
 
 
 def _descend(problem: Problem, start: Vector, tolerance: float, most: int, line: Line) -> Vector:
-    """Where L-BFGS comes to."""
+    """Return the last x of L-BFGS."""
     from scipy.optimize import minimize
 
     result = minimize(
@@ -59,12 +59,12 @@ def _descend(problem: Problem, start: Vector, tolerance: float, most: int, line:
     return np.asarray(result.x, dtype=np.float64)
 
 
-def _told(x: Vector, left: float, tolerance: float) -> Vector:
-    """The best x, with a warning where it is not good enough."""
+def _warn_above(x: Vector, left: float, tolerance: float) -> Vector:
+    """Return the best x, with a warning if its gradient is above the tolerance."""
     if not left <= tolerance:
         warnings.warn(
-            f"the gradient's length is {left:.3g} at the best x: rounding, or an objective that falls for ever "
-            f"or is flat there, ended the search before tolerance = {tolerance:g}",
+            f"the norm of the gradient is {left:.3g} at the best x, above tolerance = {tolerance:g}: the limit is "
+            "rounding, or the objective has no minimum or is flat there",
             ToleranceWarning,
             stacklevel=5,
         )
@@ -72,7 +72,7 @@ def _told(x: Vector, left: float, tolerance: float) -> Vector:
 
 
 def _newton(problem: "Linear", x: Vector, tolerance: float, line: Line) -> tuple[Vector, float]:
-    """The best x of Newton's method from here, and the length of its gradient."""
+    """Return the best x of Newton's method from x, and the norm of its gradient."""
     from scipy.sparse.linalg import LinearOperator, cg
 
     objective, gradient = problem.objective(x), problem.gradient(x)
@@ -87,8 +87,8 @@ def _newton(problem: "Linear", x: Vector, tolerance: float, line: Line) -> tuple
             precondition, made_at = _preconditioner(problem, x), left
         bend = float(gradient @ problem.hessian_product(x, gradient)) / left**2
         if bend <= 0.0:
-            break  # no Newton step: the objective is linear here
-        # Without an l2 term it may be linear in some directions: a little keeps these steps finite.
+            break  # the objective is linear here: there is no Newton step
+        # Without an l2 term it may be linear in some directions: a little damping keeps these steps finite.
         damping = 0.0 if problem.l2 > 0.0 else _DAMPING * bend
         shape = (problem.dim, problem.dim)
         hessian = LinearOperator(
@@ -100,7 +100,7 @@ def _newton(problem: "Linear", x: Vector, tolerance: float, line: Line) -> tuple
         while size > _SHORTEST:
             candidate = x + size * direction
             there = problem.objective(candidate)
-            # Near the end differences of f are rounded away; a shorter gradient then tells as much.
+            # Near the end rounding hides differences of f; a smaller gradient shows progress as well.
             new = problem.gradient(candidate)
             shorter = float(np.linalg.norm(new)) < left
             if there <= objective + 1e-4 * size * slope or (shorter and there <= objective + 1e-12 * abs(objective)):
@@ -117,7 +117,7 @@ def _newton(problem: "Linear", x: Vector, tolerance: float, line: Line) -> tuple
 
 
 def _preconditioner(problem: "Linear", x: Vector) -> Any:
-    """The inverse of one matrix for all outputs, from the mean curvatures at x; None where it is too wide."""
+    """Return the inverse of one matrix for all outputs, from the mean curvatures at x; None if it is too wide."""
     if problem.width > _WIDEST:
         return None
     from scipy.linalg import cho_factor, cho_solve

@@ -1,20 +1,27 @@
-"""SmoothedHinge: a support vector machine whose hinge is rounded off."""
+"""SmoothedHinge: a support vector machine with a smooth loss."""
 
-from typing import Any
+from typing import Any, NamedTuple, Unpack
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from avare import _validation as validation
-from avare.problems.linear import Linear, two_classes
-from avare.problems.losses import SMOOTHED_HINGE, Loss
+from avare.problems.linear import Common, Linear
+from avare.problems.losses import register_kernels
+from avare.problems.registry import register
 
 
+class SmoothedHingeLoss(NamedTuple):
+    """The smoothed hinge loss."""
+
+    gamma: float
+
+
+@register()
 class SmoothedHinge(Linear):
     r"""A linear support vector machine with a smoothed hinge loss.
 
-    With :math:`u = 1 - y_i a_i \cdot x`, :math:`f_i(x) / s_i` is 0 where :math:`u \le 0`,
-    :math:`u^2 / 2\gamma` where :math:`u \le \gamma`, and :math:`u - \gamma / 2` beyond.
+    With :math:`u = 1 - y_i a_i \cdot x`, :math:`f_i(x) / s_i` is 0 if :math:`u \le 0`,
+    :math:`u^2 / 2\gamma` if :math:`0 < u \le \gamma`, and :math:`u - \gamma / 2` beyond.
 
     Parameters
     ----------
@@ -22,12 +29,12 @@ class SmoothedHinge(Linear):
         Examples by features: float32 or float64, in any order, or sparse (CSR). Not copied.
     y
         The class of each example: two labels, of which the smaller counts as -1, the larger as +1.
-    l2
-        Of the l2 term, l2/2 |x|^2 in all (not by example).
     gamma
-        How wide the rounding is, above 0.
+        Width of the quadratic part, above 0.
+    l2
+        Strength of the l2 term, l2/2 |x|^2 in total (not per example).
     sample_weight
-        s, one for each example; 1 by default.
+        s, one number per example; 1 by default.
     bias
         Whether to add a column of ones, whose coefficient is penalised like the others.
 
@@ -39,26 +46,35 @@ class SmoothedHinge(Linear):
     array([0.5])
     """
 
-    def __init__(
-        self,
-        X: Any,
-        y: ArrayLike,
-        *,
-        l2: float = 1.0,
-        gamma: float = 1.0,
-        sample_weight: ArrayLike | None = None,
-        bias: bool = False,
-    ) -> None:
+    target = "two classes"
+
+    def __init__(self, X: Any, y: ArrayLike, *, gamma: float = 1.0, **common: Unpack[Common]) -> None:
         self.gamma = validation.number("gamma", gamma, above=0.0)
         self.curvature = 1.0 / self.gamma
-        super().__init__(X, y, l2=l2, sample_weight=sample_weight, bias=bias)
+        super().__init__(X, y, **common)
 
-    def _targets(self, y: ArrayLike) -> NDArray[np.float64]:
-        self.classes, targets = two_classes(y)
-        return targets
+    def _loss(self) -> SmoothedHingeLoss:
+        return SmoothedHingeLoss(self.gamma)
 
-    def _loss(self) -> Loss:
-        return Loss(SMOOTHED_HINGE, self.gamma)
 
-    def _more(self) -> str:
-        return f", gamma={self.gamma:g}"
+# --- kernels -------------------------------------------------------------------------------
+
+
+def _value(loss: SmoothedHingeLoss, target: float, z: float) -> float:
+    short = 1.0 - target * z
+    if short <= 0.0:
+        return 0.0
+    if short >= loss.gamma:
+        return short - 0.5 * loss.gamma
+    return 0.5 * short * short / loss.gamma
+
+
+def _slope(loss: SmoothedHingeLoss, target: float, z: float) -> float:
+    return -target * min(max(1.0 - target * z, 0.0) / loss.gamma, 1.0)
+
+
+def _curvature(loss: SmoothedHingeLoss, target: float, z: float) -> float:
+    return 1.0 / loss.gamma if 0.0 < 1.0 - target * z < loss.gamma else 0.0
+
+
+register_kernels(SmoothedHingeLoss, value=_value, slope=_slope, curvature=_curvature)

@@ -1,8 +1,9 @@
-"""Which indices to draw: one strategy a file, one protocol for all."""
+"""Samplers: which examples to draw. One strategy per file, one protocol for all."""
 
 from avare.samplers.avare import Avare as Avare
 from avare.samplers.base import Sampler as Sampler
 from avare.samplers.calibrated import Calibrated as Calibrated
+from avare.samplers.kernels import register_kernels as register_kernels
 from avare.samplers.limits import LimitWarning as LimitWarning
 from avare.samplers.mabs import Mabs as Mabs
 from avare.samplers.mixture import Mixture as Mixture

@@ -1,57 +1,59 @@
-"""Avare: remember the last norm of each example, floor them, draw in proportion."""
+"""Avare: remember the last norm of each example, and draw in proportion to it, above a floor."""
 
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import _validation as validation
-from avare import schedules
+from avare._compilation import lean
 from avare._randomness import Seed
 from avare._state import State
-from avare.batch import Batch, weigh
-from avare.samplers.base import Drawing, Sampler
+from avare.batch import Batch, weigh, weigh_into
+from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
-from avare.structures import Buckets, OrderTree, Structure
+from avare.samplers.remembering import Remembering
+from avare.schedules import floor_at
+from avare.structures import Buckets, OrderTree
+from avare.structures.buckets import draw_with_replacement, draw_without_replacement, store
 
 
 @register()
-class Avare(Sampler):
+class Avare(Remembering):
     r"""Adaptive variance minimisation (El Hanchi & Stephens, 2020).
 
-    With :math:`h_i` the last norm seen of example i, each step draws from
+    With :math:`h_i` the last reported norm of example i, each step draws from
 
     .. math:: p = \arg\min \Big\{ \sum_i h_i^2 / p_i : p_i \ge \varepsilon_t, \textstyle\sum_i p_i = 1 \Big\},
               \qquad p_i = \max(h_i / \lambda, \varepsilon_t),
 
     with the floor :math:`\varepsilon_t = C^{\delta/3-1} (C + m(t-1))^{-\delta/3} + p_{\min}`.
 
-    Choose it where steps shrink, or stay small. Its dynamic regret is then O(T^(2/3)) for SGD
-    and O(T^(5/6)) for SGLD with step sizes falling as 1/t (with replacement, batch 1).
+    Choose it if step sizes decrease, or are small. With step sizes that fall as 1/t, its dynamic regret is
+    O(T^(2/3)) for SGD and O(T^(5/6)) for SGLD (with replacement, batch size 1).
 
-    Cost: O(batch_size) a step, whatever n. Memory: 13 bytes an example and 8 MB.
+    Cost: O(batch_size) per step, for any n. Memory: 13 bytes per example and 8 MB.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     replacement
-        Whether an index may come twice in a batch. Without replacement the variance is
-        smaller, and so is the age of what is remembered.
+        Whether an index may occur twice in a batch. Without replacement the variance is smaller, and the
+        remembered norms are more recent.
     delta
-        In (0, 1]: for step sizes falling as t^-b, b for SGD and b/2 for SGLD.
+        In (0, 1]. For step sizes that fall as t^-b, use b for SGD and b/2 for SGLD.
     c
-        C, at least (and by default) 1 / (1/n - p_min), at most a million n.
+        C, at least 1 / (1/n - p_min), which is the default, and at most a million n.
     p_min
-        In [0, 1/n], what the floor falls to: 0 for decreasing steps; 1 / (5n) is a safe choice
+        The limit of the floor, in [0, 1/n]. Use 0 for decreasing steps; 1 / (5n) is a safe choice
         for constant steps.
     initial_norms
-        What to remember at the start; by default 0 for each, which draws uniformly at first
-        and keeps drawing unseen examples with the floor's probability.
+        The norms to start from. By default all are 0: the first draws are uniform, and examples without a
+        reported norm are drawn with the floor's probability.
     structure
-        "buckets", in constant time, or "order_tree", the paper's own, in O(n): the reference.
+        "buckets", in constant time, or "order_tree", the paper's own structure in O(n), as the reference.
     seed
         See `Sampler`.
 
@@ -72,8 +74,6 @@ class Avare(Sampler):
     Sampling with Decreasing Step-Sizes. NeurIPS 2020.
     """
 
-    takes = ("p_min",)
-
     def __init__(
         self,
         n: int,
@@ -87,60 +87,77 @@ class Avare(Sampler):
         structure: Literal["buckets", "order_tree"] = "buckets",
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
         if structure not in tuple(_STRUCTURES):
             raise ValueError(f"structure = {structure!r}: must be one of {', '.join(map(repr, _STRUCTURES))}")
         self.structure = structure
-        kind = _STRUCTURES[structure]
-        if initial_norms is None:
-            self._memory: Structure = kind.zeros(self.n)
-        else:
-            norms = validation.nonnegative("initial_norms", initial_norms)
-            validation.same_length("initial_norms", len(norms), "n", self.n)
-            self._memory = kind(norms)
+        super().__init__(
+            n,
+            batch_size,
+            replacement=replacement,
+            delta=delta,
+            c=c,
+            p_min=p_min,
+            initial_norms=initial_norms,
+            seed=seed,
+        )
 
-    @property
-    def floor(self) -> float:
-        """The smallest probability at the next draw. O(1)."""
-        return self._schedule(self._steps + 1)
-
-    def norms(self) -> NDArray[np.float64]:
-        """What is remembered of each example. O(N)."""
-        with self._lock:
-            return self._memory.norms()
-
-    def _probabilities(self) -> NDArray[np.float64]:
-        return self._memory.probabilities(self.floor)
+    def _remember(self, norms: NDArray[np.float64] | None) -> Buckets | OrderTree:
+        kind = _STRUCTURES[self.structure]
+        return kind.zeros(self.n) if norms is None else kind(norms)
 
     def _draw(self) -> Batch:
+        if self._compiled() is not None:
+            return super()._draw()
         indices, probabilities = self._memory.draw(
-            self.floor, self.batch_size, replacement=self.replacement, source=self._source
+            self.batch_size, replacement=self.replacement, source=self._source, floor=self.floor
         )
         return Batch(indices, weigh(probabilities, self.replacement), probabilities)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._memory.replace(indices, norms)
 
-    def _compiled(self) -> Drawing | None:
+    def _compiled(self) -> "AvareState | None":
         if not isinstance(self._memory, Buckets):
             return None
-        return Drawing(self._memory.arrays, self._schedule.c, self._schedule.delta, self._schedule.p_min)
+        return AvareState(self._memory.arrays, self._schedule.constants, self.replacement)
 
     def _arguments(self) -> State:
-        return {
-            **super()._arguments(),
-            "delta": self._schedule.delta,
-            "c": self._schedule.c,
-            "p_min": self._schedule.p_min,
-            "structure": self.structure,
-        }
+        return {**super()._arguments(), "structure": self.structure}
 
     def _state(self) -> State:
-        return {"memory": self._memory.state()}
+        return self._memory.state()
 
     def _restore(self, state: State) -> None:
-        self._memory = _STRUCTURES[self.structure].from_state(state["memory"], self.n)
+        self._memory = _STRUCTURES[self.structure].from_state(state, self.n)
 
 
 _STRUCTURES: dict[str, type[Buckets] | type[OrderTree]] = {"buckets": Buckets, "order_tree": OrderTree}
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+class AvareState(NamedTuple):
+    """What the kernels of `Avare` read and write."""
+
+    memory: Any  # the arrays of `Buckets`
+    floor: tuple[float, float, float]
+    replacement: bool
+
+
+@lean
+def _draw(state, step, source, indices, probabilities, weights):
+    floor = floor_at(state.floor, step * len(indices))
+    if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
+        draw_with_replacement(state.memory, floor, source, indices, probabilities)
+    else:
+        draw_without_replacement(state.memory, floor, source, indices, probabilities)
+    weigh_into(weights, probabilities, state.replacement)
+
+
+@lean
+def _learn(state, indices, norms):
+    store(state.memory, indices, norms)
+
+
+register_kernels(AvareState, draw=_draw, learn=_learn)

@@ -1,8 +1,9 @@
-"""What all samplers are, and what they share.
+"""The protocol that all samplers share, and what they have in common.
 
-A sampler draws a batch of indices with weights, and learns from the norms it is told. A new
-one derives from `Sampler` and fills in a few methods: `_draw`, `_learn`, `_probabilities`, and,
-where it has more to save, `_arguments`, `_state` and `_restore`.
+A sampler draws a batch of indices with weights, and learns from the norms that it receives. A new sampler derives
+from `Sampler` and defines a few methods: `_draw`, `_learn` and `_probabilities`, and `_arguments`, `_state` and
+`_restore` if it has more to save. With `_compiled` instead of `_draw` and `_learn`, it brings kernels that compiled
+loops can use: see `avare.samplers.kernels`.
 """
 
 import copy
@@ -10,7 +11,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,30 +21,20 @@ from avare._compilation import lean
 from avare._randomness import Seed, uniform_source
 from avare._state import State, checksum, generator_from_text, generator_to_text, plain
 from avare.batch import Batch
+from avare.samplers.kernels import can_learn, draw_into, learn_from
 from avare.structures.cells import MAX_EXAMPLES
 
-_FORMAT = 1  # of the state; to be raised when its meaning changes
+_FORMAT = 1  # of the state; raise it when the meaning of the state changes
 _PENDING = ("pending_indices", "pending_weights", "pending_probabilities")
 _SHARED_FIELDS = ("fields", "steps", "generator", "moments", *_PENDING)
-_MOST_PENDING = 64  # batches that wait for their norms, unless told otherwise; older ones are forgotten
-_GAIN_DECAY = 0.99  # a batch: the running gain looks back about a hundred batches
-
-
-class Drawing(NamedTuple):
-    """How a sampler draws, for a loop that is compiled as a whole."""
-
-    memory: Any
-    """The arrays of `Buckets`; None: every example alike."""
-    c: float
-    """The floor's; see `schedules.floor`."""
-    delta: float
-    p_min: float
+_MOST_PENDING = 64  # drawn batches to keep until their norms arrive, by default
+_GAIN_DECAY = 0.99  # per batch: the running gain looks back about a hundred batches
 
 
 class Sampler(ABC):
-    """Draws batches of indices, with weights that make any sum over the examples unbiased.
+    """Draw batches of indices, with weights that make any sum over the examples unbiased.
 
-    Several threads may use one sampler, say one that draws ahead and one that tells the norms:
+    Several threads may use one sampler, for example one that draws ahead and one that reports the norms:
     its methods wait for each other.
 
     Parameters
@@ -51,22 +42,22 @@ class Sampler(ABC):
     n
         Number of examples.
     batch_size
-        Draws a step.
+        Number of draws per step.
     replacement
-        Whether an index may come twice in a batch.
+        Whether an index may occur twice in a batch.
     seed
-        An integer, a ``SeedSequence``, a ``BitGenerator``, a ``Generator`` (which is then
-        used, and advanced, until a state is loaded), or None for a seed from the system.
+        An integer, a ``SeedSequence``, a ``BitGenerator``, a ``Generator`` (the sampler uses and
+        advances it, until a state is loaded), or None for a seed from the system.
     """
 
     with_replacement_only: ClassVar[bool] = False
-    """Whether the rule has no meaning without replacement."""
+    """Whether it can only draw with replacement."""
     without_replacement_only: ClassVar[bool] = False
-    """Whether its draws are distinct by construction."""
+    """Whether it can only draw without replacement."""
     follows_path: ClassVar[bool] = False
-    """Whether it wants to be told by ``move(distance)`` how far each step goes."""
+    """Whether a solver must call its method ``move(distance)`` with the length of each step."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Arguments that the constructor must have and a problem can give: "smoothness", "components"."""
+    """Required arguments of the constructor that a problem can provide: "smoothness", "components"."""
     takes: ClassVar[tuple[str, ...]] = ()
     """Optional arguments that `samplers.build` and experiments set: "horizon", "bound", "keep_limits", "p_min"."""
     _most_pending: int = _MOST_PENDING
@@ -84,18 +75,18 @@ class Sampler(ABC):
         self._generator = np.random.default_rng(seed)
         self._source = uniform_source(self._generator)
         self._steps = 0
-        self._moments = np.zeros(2)  # uniform's second moment and ours, smoothed
-        self._pending: dict[bytes, Batch] = {}  # drawn, and not yet told the norms of, by their indices
+        self._moments = np.zeros(2)  # running sums: the second moments of uniform sampling and of this sampler
+        self._pending: dict[bytes, Batch] = {}  # drawn batches whose norms have not arrived, by their indices
         self._lock = threading.RLock()
 
     # --- the protocol -----------------------------------------------------------------
 
     def sample(self) -> Batch:
-        """Draw the next batch, and count the step."""
+        """Draw a batch and count the step."""
         with self._lock:
             batch = self._draw()
             self._steps += 1
-            # A copy, for the caller may write to the batch.
+            # A copy, because the caller may write to the batch.
             self._pending[batch.indices.tobytes()] = Batch(
                 batch.indices, batch.weights.copy(), batch.probabilities.copy()
             )
@@ -104,16 +95,17 @@ class Sampler(ABC):
             return batch
 
     def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
-        """Learn the gradient norms of some examples.
+        """Receive the gradient norms of some examples, and learn from them.
 
-        Of a repeated index, rules that remember norms keep the last; rules that count draws count each.
+        If an index is repeated, samplers that remember norms keep the last one; samplers that count draws count each.
 
         Parameters
         ----------
         indices
-            Integers in [0, n): most often ``batch.indices``, at once or later.
+            Integers in [0, n): usually ``batch.indices``, immediately or later.
         norms
-            As many finite numbers, none negative. Otherwise nothing has changed.
+            The norm of each of them, finite and not negative. Otherwise a ``ValueError`` is raised, and nothing
+            has changed.
         """
         checked = validation.indices("indices", indices, self.n)
         values = validation.nonnegative("norms", norms)
@@ -122,25 +114,25 @@ class Sampler(ABC):
         self._notify()
 
     def probabilities(self) -> NDArray[np.float64]:
-        """The probability of each example at the next draw. O(N)."""
+        """Return the probability of each example at the next draw. O(N)."""
         with self._lock:
             return self._probabilities()
 
     @property
     def gain(self) -> float:
-        """Uniform's second moment over ours, estimated from the draws alone and smoothed.
+        """Running estimate of how many times larger the second moment of uniform sampling is than this sampler's.
 
-        Above 1 where this sampler saves something; nan until the norms of a batch, all as it
-        was drawn, have been told.
+        It is estimated from the draws alone. Above 1, this sampler reduces the variance. NaN until `update` has
+        received one complete batch.
         """
         uniform, own = self._moments
         return float(uniform / own) if own > 0.0 else math.nan
 
     def keep(self, batches: int) -> None:
-        """Remember so many batches that wait for their norms, for `gain`: 64 unless told.
+        """Set how many drawn batches to keep until their norms arrive (default 64).
 
-        For those who draw far ahead. Older batches are forgotten at the next draw; their norms
-        are learned all the same, but the gain takes no notice of them.
+        Increase it to draw further ahead. Older batches are dropped at the next draw. The sampler still learns from
+        their norms, but they no longer count for `gain`.
         """
         self._most_pending = validation.integer("batches", batches, at_least=1)
 
@@ -151,23 +143,23 @@ class Sampler(ABC):
 
     @property
     def batch_size(self) -> int:
-        """Draws a step."""
+        """Number of draws per step."""
         return self._batch_size
 
     @property
     def replacement(self) -> bool:
-        """Whether an index may come twice in a batch."""
+        """Whether an index may occur twice in a batch."""
         return self._replacement
 
     @property
     def steps(self) -> int:
-        """How many batches have been drawn."""
+        """Number of batches drawn so far."""
         return self._steps
 
     def state_dict(self) -> State:
-        """All it takes to go on with the very same draws: numbers, text and arrays.
+        """Return everything needed to resume with exactly the same draws: numbers, text and arrays.
 
-        May be pickled, or kept with ``numpy.savez(file, **state)``.
+        It can be pickled, or saved with ``numpy.savez(file, **state)``.
         """
         with self._lock:
             keys, batches = self._pending.keys(), self._pending.values()
@@ -188,19 +180,19 @@ class Sampler(ABC):
         return {**state, "checksum": checksum(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, of a sampler with the same arguments.
+        """Resume from a state that a sampler with the same arguments has saved.
 
-        A state of another version, of other arguments, or a damaged one is a ``ValueError``,
-        and nothing has changed. Other things that were saved beside the state are passed over.
+        A damaged state, or one saved by another version or with different arguments, raises a ``ValueError``, and
+        nothing has changed. Other entries that were saved in the same mapping are ignored.
         """
         if not isinstance(state, Mapping):
-            raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() gives")
+            raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
         known = str(plain(state["fields"])).split() if "fields" in state else []
         fields = {key: plain(state[key]) for key in (*known, "fields", "checksum") if key in state}
         expected = self._arguments()
         for key in ("format", "sampler", *expected, "checksum", *_SHARED_FIELDS):
             if key not in fields:
-                raise ValueError(f"state lacks {key!r}: it is damaged, or not a sampler's state")
+                raise ValueError(f"state lacks {key!r}: it is damaged, or not the state of a sampler")
         if fields["format"] != _FORMAT:
             raise ValueError(f"state['format'] = {fields['format']!r}: this version of avare reads {_FORMAT}")
         for key, own in {"sampler": type(self).__name__, **expected}.items():
@@ -220,59 +212,68 @@ class Sampler(ABC):
             self._pending = {batch.indices.tobytes(): batch for batch in batches}
 
     def reseed(self, seed: Seed) -> None:
-        """Go on with the draws of another seed, and with all that was learned."""
+        """Continue with draws from another seed, and keep everything learned so far."""
         generator = np.random.default_rng(seed)
         with self._lock:
             self._generator = generator
             self._source = uniform_source(generator)
 
     def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """`update` with what has been checked; `_notify` is to follow."""
+        """Do the work of `update` with checked arguments; the caller calls `_notify` next."""
         with self._lock:
             self._learn(indices, norms)
             batch = self._pending.pop(indices.tobytes(), None)
             if batch is not None:
                 smooth(self._moments, self.n, batch.weights, batch.probabilities, norms)
 
-    # --- what a sampler fills in ------------------------------------------------------
+    # --- what a sampler defines -------------------------------------------------------
 
-    @abstractmethod
     def _draw(self) -> Batch:
-        """The next batch; `steps` has not been counted up yet."""
+        """Return the next batch, by the kernel of `_compiled` by default; `steps` has not been increased yet."""
+        state = self._compiled()
+        if state is None:
+            raise NotImplementedError(f"{type(self).__name__} must define _draw, or _compiled and its kernels")
+        indices = np.empty(self.batch_size, dtype=np.int64)
+        probabilities, weights = np.empty(self.batch_size), np.empty(self.batch_size)
+        draw_into(state, self._steps, self._source, indices, probabilities, weights)
+        return Batch(indices, weights, probabilities)
 
     @abstractmethod
     def _probabilities(self) -> NDArray[np.float64]:
-        """The probability of each example at the next draw."""
+        """Return the probability of each example at the next draw."""
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """Take in norms, which have been checked."""
+        """Learn from checked norms, by the kernel of `_compiled` by default; without one, ignore them."""
+        state = self._compiled()
+        if can_learn(state):
+            learn_from(state, indices, norms)
 
     def _notify(self) -> None:
-        """Say what has to be said of an update, when all is done."""
+        """Give the warnings of an update, after it is complete."""
 
-    def _compiled(self) -> Drawing | None:
-        """How to draw and learn inside a compiled loop; None: only by `sample` and `update`."""
+    def _compiled(self) -> Any:
+        """Return the state for the kernels that were declared by `register_kernels`; None if there are none."""
         return None
 
     def _follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
-        """Take note of a way to ask for all true norms, as a solver offers it; None: it ends here."""
+        """Receive a function that returns the true norms of all examples, from a solver; None when it ends."""
 
     def _arguments(self) -> State:
-        """The arguments that must be the same for a state to be loaded."""
+        """Return the arguments that must be the same when a state is loaded."""
         return {"n": self.n, "batch_size": self.batch_size, "replacement": self.replacement}
 
     def _state(self) -> State:
-        """What else there is to save."""
+        """Return what else must be saved."""
         return {}
 
     def _restore(self, state: State) -> None:
-        """Take over what `_state` gave, or raise a ``ValueError`` before anything has changed."""
+        """Restore what `_state` returned, or raise a ``ValueError`` before anything has changed."""
 
-    # --- Python's own -----------------------------------------------------------------
+    # --- copies and text --------------------------------------------------------------
 
     def __getstate__(self) -> State:
-        # The source holds addresses in this process, and a lock belongs to it too. A copy, for
-        # another thread may draw while this is being written.
+        # The source holds addresses of this process, and a lock belongs to it too. A copy, because another thread may
+        # draw while this is being written.
         with self._lock:
             return copy.deepcopy(
                 {key: value for key, value in self.__dict__.items() if key not in ("_source", "_lock")}
@@ -284,11 +285,18 @@ class Sampler(ABC):
         self._lock = threading.RLock()
 
     def __copy__(self) -> Self:
-        return copy.deepcopy(self)  # two samplers on one memory would disturb each other
+        return copy.deepcopy(self)  # two samplers with the same arrays would disturb each other
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in self._arguments().items())
         return f"{type(self).__name__}({arguments})"
+
+
+def one_per_example(name: str, values: ArrayLike, n: int) -> NDArray[np.float64]:
+    """Return an array of n numbers, finite and not negative; otherwise raise an error that names the argument."""
+    found = validation.nonnegative(name, values)
+    validation.same_length(name, len(found), "n", n)
+    return found
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -296,10 +304,10 @@ class Sampler(ABC):
 
 @lean
 def smooth(moments, n, weights, probabilities, norms):
-    """Mix in unbiased estimates of uniform's second moment, N sum n^2, and of ours, sum n^2 / p."""
+    """Add unbiased estimates of two second moments: N sum n^2 of uniform sampling, and sum n^2 / p of this sampler."""
     uniform, own = 0.0, 0.0
     for j in range(len(norms)):
-        norm = min(norms[j], 1e140)  # so that no sum overflows
+        norm = min(norms[j], 1e140)  # so that the sums do not overflow
         uniform += n * weights[j] * norm * norm
         own += weights[j] * norm * norm / probabilities[j]
     moments[0] = _GAIN_DECAY * moments[0] + uniform

@@ -1,70 +1,75 @@
-"""Calibrated: remember the last norm of each example, and learn what to expect of such a memory."""
+"""Calibrated: remember the last norm of each example, and learn which norm to expect from it."""
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare import schedules
+from avare._compilation import lean
 from avare._randomness import Seed
 from avare._state import State
-from avare.batch import Batch, weigh
-from avare.samplers.base import Sampler
+from avare.batch import weigh_into
+from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
-from avare.structures.expectations import Calibration, Expectations
+from avare.samplers.remembering import Remembering
+from avare.schedules import floor_at
+from avare.structures.expectations import (
+    Calibration,
+    Expectations,
+    draw_with_replacement,
+    draw_without_replacement,
+    learn,
+)
 
 
 @register()
-class Calibrated(Sampler):
-    r"""Draws in proportion to the norm to be expected, given the norm remembered.
+class Calibrated(Remembering):
+    r"""Draw in proportion to the norm to be expected, given the remembered norm.
 
-    With :math:`h_i` the last norm seen of example i, the best distribution is
-    :math:`p_i \propto \sqrt{E[n_i^2 \mid h_i]}`. `Avare` takes :math:`h_i^2` for the expectation. Here
-    it is learned from the draws: examples are grouped into cells c by h, within a factor 9/8, those
-    never seen in a cell of their own. Each cell averages the squares of the norms that its members
-    turn out to have,
+    With :math:`h_i` the last reported norm of example i, the best distribution is
+    :math:`p_i \propto \sqrt{E[n_i^2 \mid h_i]}`. `Avare` uses :math:`h_i^2` for the expectation. This sampler
+    learns it from the draws. Examples are grouped into cells c by h, within a factor 9/8; examples without a
+    reported norm have their own cell. Each cell averages the squared norms that its members turn out to have,
 
     .. math:: v_c = \Big(\sum n^2 + \kappa h_c^2\Big) \Big/ \Big(\sum 1 + \kappa\Big), \qquad
               p_i = \max(\sqrt{v_c} / \lambda, \varepsilon_t),
 
-    with sums that forget, :math:`h_c` the mean norm remembered in the cell, and the floor
+    with sums that decay, :math:`h_c` the mean remembered norm in the cell, and the floor
     :math:`\varepsilon_t = C^{\delta/3-1} (C + m(t-1))^{-\delta/3} + p_{\min}` of `Avare`.
 
-    Choose it where steps stay large, as for neural networks: norms remembered from before are then
-    out of date, most of all the small ones, and trusting them can be worse than drawing uniformly.
-    Where norms settle, it becomes `Avare`: each p within about a factor 9/8 of its own, the variance
-    within 0.4 %. The paper's regret bound is not proved for it.
+    Choose it if step sizes stay large, as for neural networks. Remembered norms are then stale, especially the small
+    ones, and trusting them can be worse than drawing uniformly. If norms settle, it becomes `Avare`: each p is within
+    about a factor 9/8 of Avare's, and the variance within 0.4 %. The paper's regret bound is not proved for it.
 
-    A square goes to the cell in which its example stands before the update that tells it. Of those
-    never seen, what others of them turned out to have is expected, with the mean of v over all
-    examples seen in place of :math:`h_c^2`.
+    A squared norm counts for the cell that its example is in before the update. For examples without a reported
+    norm, the expectation comes from the first norms of such examples, with the mean of v over all other examples in
+    place of :math:`h_c^2`.
 
-    Cost: O(batch_size) a step, whatever n. Memory: 13 bytes an example and 4 MB.
+    Cost: O(batch_size) per step, for any n. Memory: 13 bytes per example and 4 MB.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     replacement
-        Whether an index may come twice in a batch.
+        Whether an index may occur twice in a batch.
     decay
-        In (0, 1]: by what the weight of earlier norms falls for each batch_size norms told; 1
-        forgets nothing. By default exp(-m / 10n), but at most 0.999: it looks back about ten epochs,
-        or a thousand steps if these are fewer.
+        Decay of past observations, per ``batch_size`` new ones, in (0, 1]; 1 keeps all. The default,
+        exp(-m / 10n) but at most 0.999, looks back about ten epochs, or a thousand steps if these are fewer.
     prior
-        kappa, above 0: how many norms the remembered one counts for.
+        kappa, above 0: the number of observations that the remembered norm counts for.
     delta
-        In (0, 1]: for step sizes falling as t^-b, b for SGD and b/2 for SGLD.
+        In (0, 1]. For step sizes that fall as t^-b, use b for SGD and b/2 for SGLD.
     c
-        C, at least (and by default) 1 / (1/n - p_min), at most a million n.
+        C, at least 1 / (1/n - p_min), which is the default, and at most a million n.
     p_min
-        In [0, 1/n], what the floor falls to: 0 for decreasing steps; 1 / (5n) costs little for steps
-        that stay large.
+        The limit of the floor, in [0, 1/n]. Use 0 for decreasing steps; 1 / (5n) costs little if steps stay large.
     initial_norms
-        What to remember at the start; by default nothing.
+        The norms to start from; by default none is known.
     seed
         See `Sampler`.
 
@@ -78,7 +83,7 @@ class Calibrated(Sampler):
     >>> sampler.probabilities().round(2)
     array([0.05, 0.05, 0.79, 0.11])
 
-    Norms without a memory: whatever is remembered, the same is expected.
+    If norms do not depend on the past, the same norm is expected for every remembered one.
 
     >>> generator = np.random.default_rng(1)
     >>> for _ in range(5000):
@@ -89,8 +94,6 @@ class Calibrated(Sampler):
     >>> sampler.calibration().remembered, sampler.calibration().expected.round(1)
     (array([1., 2.]), array([1.6, 1.6]))
     """
-
-    takes = ("p_min",)
 
     def __init__(
         self,
@@ -106,58 +109,45 @@ class Calibrated(Sampler):
         initial_norms: ArrayLike | None = None,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        self._prior = validation.number("prior", prior, at_least=_SMALLEST_PRIOR, at_most=_LARGEST_PRIOR)
+        super().__init__(
+            n,
+            batch_size,
+            replacement=replacement,
+            delta=delta,
+            c=c,
+            p_min=p_min,
+            initial_norms=initial_norms,
+            seed=seed,
+        )
         if decay is None:
             decay = min(math.exp(-min(self.batch_size / (_EPOCHS * self.n), 1.0)), _SLOWEST)
         self._decay = validation.number("decay", decay, above=0.0, at_most=1.0)
-        self._prior = validation.number("prior", prior, at_least=_SMALLEST_PRIOR, at_most=_LARGEST_PRIOR)
-        self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
-        if initial_norms is None:
-            self._memory = Expectations.unseen(self.n, prior=self._prior)
-        else:
-            norms = validation.nonnegative("initial_norms", initial_norms)
-            validation.same_length("initial_norms", len(norms), "n", self.n)
-            self._memory = Expectations(norms, prior=self._prior)
-
-    @property
-    def floor(self) -> float:
-        """The smallest probability at the next draw. O(1)."""
-        return self._schedule(self._steps + 1)
-
-    def norms(self) -> NDArray[np.float64]:
-        """What is remembered of each example; nan where it was never seen. O(N)."""
-        with self._lock:
-            return self._memory.norms()
 
     def calibration(self) -> Calibration:
-        """What is remembered and what is expected, cell by cell, from small norms to large ones. O(1).
+        """Return the remembered and the expected norm of each cell, from small norms to large ones. O(1).
 
-        Where the two are the same, the memory can be trusted.
+        If the two agree, the remembered norms can be trusted.
         """
         with self._lock:
             return self._memory.calibration()
 
-    def _probabilities(self) -> NDArray[np.float64]:
-        return self._memory.probabilities(self.floor)
+    def _remember(self, norms: NDArray[np.float64] | None) -> Expectations:
+        prior = self._prior
+        return Expectations.unseen(self.n, prior=prior) if norms is None else Expectations(norms, prior=prior)
 
-    def _draw(self) -> Batch:
-        indices, probabilities = self._memory.draw(
-            self.floor, self.batch_size, replacement=self.replacement, source=self._source
+    def _compiled(self) -> "CalibratedState":
+        return CalibratedState(
+            self._memory.arrays,
+            self._prior,
+            self._decay,
+            self.batch_size,
+            self._schedule.constants,
+            self.replacement,
         )
-        return Batch(indices, weigh(probabilities, self.replacement), probabilities)
-
-    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        self._memory.learn(indices, norms, keep=self._decay ** (len(indices) / self.batch_size))
 
     def _arguments(self) -> State:
-        return {
-            **super()._arguments(),
-            "decay": self._decay,
-            "prior": self._prior,
-            "delta": self._schedule.delta,
-            "c": self._schedule.c,
-            "p_min": self._schedule.p_min,
-        }
+        return {**super()._arguments(), "decay": self._decay, "prior": self._prior}
 
     def _state(self) -> State:
         return self._memory.state()
@@ -166,5 +156,37 @@ class Calibrated(Sampler):
         self._memory = Expectations.from_state(state, self.n, prior=self._prior)
 
 
-_EPOCHS, _SLOWEST = 10.0, 0.999  # how far it looks back, and the decay at most, unless told otherwise
-_SMALLEST_PRIOR, _LARGEST_PRIOR = 1e-9, 1e9  # beyond these it would be lost in the sums, or they in it
+_EPOCHS, _SLOWEST = 10.0, 0.999  # the default decay: how many epochs it looks back, and its largest value
+_SMALLEST_PRIOR, _LARGEST_PRIOR = 1e-9, 1e9  # beyond these, either the prior or the sums would be rounded away
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+class CalibratedState(NamedTuple):
+    """What the kernels of `Calibrated` read and write."""
+
+    memory: Any  # the arrays of `Expectations`
+    prior: float
+    decay: float
+    batch_size: int
+    floor: tuple[float, float, float]
+    replacement: bool
+
+
+@lean
+def _draw(state, step, source, indices, probabilities, weights):
+    floor = floor_at(state.floor, step * len(indices))
+    if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
+        draw_with_replacement(state.memory, state.prior, floor, source, indices, probabilities)
+    else:
+        draw_without_replacement(state.memory, state.prior, floor, source, indices, probabilities)
+    weigh_into(weights, probabilities, state.replacement)
+
+
+@lean
+def _learn(state, indices, norms):
+    learn(state.memory, state.decay ** (len(indices) / state.batch_size), indices, norms)
+
+
+register_kernels(CalibratedState, draw=_draw, learn=_learn)

@@ -1,37 +1,40 @@
-"""What the theory of some rules wants to know beforehand: how long, and how large."""
+"""What the theory of some samplers needs in advance: the number of draws, and a bound on the norms."""
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
+from avare._randomness import Seed
+from avare._state import State
+from avare.samplers.base import Sampler
 
 SMALLEST_BOUND = 1e-140
-LARGEST_NORM = 1e140  # norms above count as this, so that no square overflows
-_MOST_PASSED = 1e3  # how far norms may pass a bound that is kept
+LARGEST_NORM = 1e140  # larger norms count as this, so that no square overflows
+_MOST_PASSED = 1e3  # a bound is raised by this factor at the latest, even if it is to be kept
 
 
 class LimitWarning(UserWarning):
-    """A stated horizon or bound was passed."""
+    """A given horizon or bound turned out to be too small."""
 
 
 class Limits:
     """A horizon T, in draws, and a bound G on the norms.
 
-    What was stated and turns out too small is doubled as often as it takes, with one warning
-    each. What was not stated is learned: the horizon starts at ten passes over the data, the
+    A given limit that turns out to be too small is doubled as often as necessary, with one warning.
+    A limit that is not given is learned: the horizon starts at ten passes over the data, the
     bound at the largest norm of the first update, and both are doubled without a warning.
-    With ``kept``, what was stated stays, as in published experiments whose bound was none: the rules
-    are unbiased all the same. Only a bound passed a thousandfold is raised, or weights would overflow.
-    Bounds are between 1e-140 and 1e140, and larger norms count as the latter.
+    With ``kept``, given limits stay as they are, as in published experiments whose norms exceed the bound: the
+    samplers are unbiased either way. Only a bound exceeded a thousandfold is raised, because weights would overflow.
+    Bounds are between 1e-140 and 1e140; larger norms count as 1e140.
     """
 
     def __init__(self, name: str, n: int, horizon: int | None, bound: float | None, kept: bool = False) -> None:
         self._name = name
         self._kept = validation.boolean("keep_limits", kept)
-        self._horizon_stated, self._bound_stated = horizon is not None, bound is not None  # and not yet passed
+        self._horizon_stated, self._bound_stated = horizon is not None, bound is not None  # and not exceeded yet
         self._messages: list[str] = []
         self.horizon = 10 * n if horizon is None else validation.integer("horizon", horizon, at_least=1, at_most=2**62)
         self.bound = (
@@ -40,7 +43,7 @@ class Limits:
         self._stated = (0 if horizon is None else self.horizon, self.bound)
 
     def observe(self, draws: int, norms: NDArray[np.float64]) -> bool:
-        """Take note of how many draws there were, and of norms; return whether a limit had to be raised."""
+        """Compare the number of draws so far, and norms, with the limits; return whether a limit was raised."""
         before = (self.horizon, self.bound)
         while draws > self.horizon and not (self._kept and self._horizon_stated):
             self.horizon *= 2
@@ -52,25 +55,27 @@ class Limits:
             self.bound *= 2.0
         if self.horizon != before[0] and self._horizon_stated:
             self._horizon_stated = False
-            self._messages.append(f"horizon = {before[0]} draws have passed: {self._name} goes on with {self.horizon}")
+            self._messages.append(
+                f"horizon = {before[0]} is exceeded: {self._name} continues with {self.horizon} draws"
+            )
         if self.bound != before[1] and self._bound_stated:
             self._bound_stated = False
             self._messages.append(
-                f"a norm of {largest:g} exceeds bound = {before[1]:g}: {self._name} goes on with {self.bound:g}"
+                f"a norm of {largest:g} exceeds bound = {before[1]:g}: {self._name} continues with {self.bound:g}"
             )
         return (self.horizon, self.bound) != before
 
     def notify(self) -> None:
-        """Give the warnings there are; to be called from `Sampler._notify`."""
+        """Give the pending warnings; to be called from `Sampler._notify`."""
         while self._messages:
-            warnings.warn(self._messages.pop(0), LimitWarning, stacklevel=4)  # where `update` was called
+            warnings.warn(self._messages.pop(0), LimitWarning, stacklevel=4)  # points to the call of `update`
 
     def arguments(self) -> dict[str, Any]:
-        """What was stated, or 0, and whether it stays."""
+        """Return the given limits, 0 for those not given, and whether they are kept."""
         return {"stated_horizon": self._stated[0], "stated_bound": self._stated[1], "keep_limits": self._kept}
 
     def state(self) -> dict[str, Any]:
-        """What there is to save."""
+        """Return what must be saved."""
         return {
             "horizon": self.horizon,
             "bound": self.bound,
@@ -79,6 +84,39 @@ class Limits:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over what `state` gave."""
+        """Restore what `state` returned."""
         self.horizon, self.bound = state["horizon"], state["bound"]
         self._horizon_stated, self._bound_stated = state["horizon_stated"], state["bound_stated"]
+
+
+class Limited(Sampler):
+    """A sampler that is tuned by a horizon and a bound on the norms."""
+
+    takes: ClassVar[tuple[str, ...]] = ("horizon", "bound")
+
+    def __init__(
+        self,
+        n: int,
+        batch_size: int,
+        *,
+        replacement: bool,
+        horizon: int | None,
+        bound: float | None,
+        keep_limits: bool = False,
+        seed: Seed,
+    ) -> None:
+        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        self._limits = Limits(type(self).__name__, self.n, horizon, bound, keep_limits)
+
+    def _notify(self) -> None:
+        self._limits.notify()
+
+    def _arguments(self) -> State:
+        return {**super()._arguments(), **self._limits.arguments()}
+
+    def _state(self) -> State:
+        return {**super()._state(), **self._limits.state()}
+
+    def _restore(self, state: State) -> None:
+        super()._restore(state)
+        self._limits.restore(state)

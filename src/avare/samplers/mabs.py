@@ -1,4 +1,4 @@
-"""Mabs: a multi-armed bandit whose arms are the examples."""
+"""Mabs: treat the examples as the arms of a bandit, with exponential weights."""
 
 import math
 
@@ -9,15 +9,15 @@ from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import Seed
 from avare._state import State
-from avare.samplers.limits import LARGEST_NORM, Limits
+from avare.samplers.limits import LARGEST_NORM, Limited
 from avare.samplers.registry import register
 from avare.samplers.smoothed import Smoothed
 
-_ROOM = math.exp(40.0)  # how large a weight may grow before all are divided
+_ROOM = math.exp(40.0)  # how large a weight may become before all are divided
 
 
 @register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
-class Mabs(Smoothed):
+class Mabs(Limited, Smoothed):
     r"""Multi-armed bandit sampling (Salehi, Celis & Thiran, 2017).
 
     Exponential weights on the estimated cost: with :math:`W = 0` at the start,
@@ -26,31 +26,31 @@ class Mabs(Smoothed):
               W_I \mathrel{+}= \delta\, n_I^2 / p_I^3 \text{ for each draw,} \qquad
               \delta = \sqrt{\eta^4 \ln N / (T N^5 G^4)}.
 
-    Choose it to compare with. Its guarantee is against the best fixed distribution, within a
+    Choose it as a baseline. Its guarantee is against the best fixed distribution, within a
     factor, for norms bounded by G over a horizon of T draws.
 
-    Ours: weights are kept as differences to a moving reference, so that none overflows; norms that
-    come late count with the probability of the example's last draw; limits that turn out too small
+    Our additions: weights are kept as differences to a moving reference, so that none overflows; norms that
+    arrive late count with the probability of the example's last draw; limits that turn out to be too small
     are doubled (see `Limits`).
 
-    Cost: O(batch_size) a step, amortised. Memory: 37 bytes an example and 8 MB.
+    Cost: O(batch_size) per step, amortised. Memory: 37 bytes per example and 8 MB.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     replacement
-        True: the rule draws with replacement only.
+        Must be True: this sampler draws with replacement only.
     horizon
-        T, in draws: steps times batch_size.
+        T, the number of draws to come: steps times batch_size.
     bound
-        G, on the norms.
+        G, an upper bound on the norms.
     keep_limits
-        Whether a stated horizon or bound stays although it turns out too small; otherwise it is doubled.
+        Whether to keep a given horizon or bound that turns out to be too small; otherwise it is doubled.
     eta
-        In (0, 1]: the uniform part.
+        The share of the uniform distribution, in (0, 1].
     seed
         See `Sampler`.
 
@@ -69,11 +69,7 @@ class Mabs(Smoothed):
     F. Salehi, L. E. Celis, P. Thiran. Stochastic Optimization with Bandit Sampling. 2017.
     """
 
-    takes = (
-        "horizon",
-        "bound",
-        "keep_limits",
-    )
+    takes = ("horizon", "bound", "keep_limits")
 
     def __init__(
         self,
@@ -87,10 +83,11 @@ class Mabs(Smoothed):
         eta: float = 0.4,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        super().__init__(
+            n, batch_size, replacement=replacement, horizon=horizon, bound=bound, keep_limits=keep_limits, seed=seed
+        )
         self.eta = validation.number("eta", eta, above=0.0, at_most=1.0)
         self._share = self.eta
-        self._limits = Limits("Mabs", self.n, horizon, bound, keep_limits)
         self._log_weights = np.zeros(self.n)
         self._reference = 0.0  # subtracted from all log-weights
         self._weights.reset(np.ones(self.n))
@@ -99,7 +96,7 @@ class Mabs(Smoothed):
         self._limits.observe(self._steps * self.batch_size, norms)
         if self.n == 1 or self._limits.bound == 0.0 or not len(indices):
             return
-        # In logarithms, for N^5 and G^4 leave float64's range.
+        # In logarithms, because N^5 and G^4 exceed float64's range.
         log_delta = 0.5 * (
             4.0 * math.log(self.eta)
             + math.log(math.log(self.n))
@@ -114,25 +111,16 @@ class Mabs(Smoothed):
             self._reference = float(self._log_weights[indices].max())
             self._weights.reset(np.exp(self._log_weights - self._reference))
         else:
-            self._weights.set(indices, weights)
-
-    def _notify(self) -> None:
-        self._limits.notify()
+            self._weights.replace(indices, weights)
 
     def _arguments(self) -> State:
-        return {**super()._arguments(), **self._limits.arguments(), "eta": self.eta}
+        return {**super()._arguments(), "eta": self.eta}
 
     def _state(self) -> State:
-        return {
-            **super()._state(),
-            **self._limits.state(),
-            "log_weights": self._log_weights.copy(),
-            "reference": self._reference,
-        }
+        return {**super()._state(), "log_weights": self._log_weights.copy(), "reference": self._reference}
 
     def _restore(self, state: State) -> None:
         super()._restore(state)
-        self._limits.restore(state)
         self._log_weights = state["log_weights"].copy()
         self._reference = state["reference"]
 
@@ -142,9 +130,9 @@ class Mabs(Smoothed):
 
 @kernel
 def _add(log_weights, indices, norms, probabilities, log_delta, reference):
-    """Add delta n^2 / p^3 for each draw; return the weights that come of it."""
+    """Add delta n^2 / p^3 for each draw; return the new weights."""
     for j in range(len(indices)):
         if norms[j] > 0.0:
             norm = min(norms[j], LARGEST_NORM)
             log_weights[indices[j]] += math.exp(log_delta + 2.0 * math.log(norm) - 3.0 * math.log(probabilities[j]))
-    return np.exp(np.minimum(log_weights[indices] - reference, 700.0))  # beyond, all are divided anyway
+    return np.exp(np.minimum(log_weights[indices] - reference, 700.0))  # beyond that all are divided

@@ -1,4 +1,4 @@
-"""Mixture: learn how to mix distributions that are given."""
+"""Mixture: learn how to mix given distributions."""
 
 import math
 import zlib
@@ -12,57 +12,56 @@ from avare._state import State
 from avare.batch import Batch, weigh
 from avare.samplers.base import Sampler
 from avare.samplers.registry import register
-from avare.structures.newton import newton_step
+from avare.simplex import newton_step
 from avare.structures.weights import Weights
 
-_METRIC = 0.1  # the metric at the start, times the identity
+_METRIC = 0.1  # times the identity: the metric at the start
 
 
 @register(example=lambda n: {"components": np.stack([1.0 + np.arange(n) % 5, 1.0 / (1.0 + np.arange(n))])})
 class Mixture(Sampler):
     r"""Online variance reduction with mixtures (Borsos, Curi, Levy & Krause, 2019).
 
-    Given are K distributions :math:`P_1 \dots P_K`; the uniform one is added as the last. Learned
-    are their shares v, by an online Newton step for each update:
+    From K given distributions :math:`P_1 \dots P_K` and the uniform one, added as the last, it learns a mixture
+    with shares v, by an online Newton step for each update:
 
     .. math:: p = \textstyle\sum_k v_k P_k, \qquad
               r = -\frac1s \sum_j P_{\cdot I_j} n_j^2 / p_j^3, \qquad A \mathrel{+}= r r^\top, \qquad
               v \leftarrow \Pi_A (v - A^{-1} r / \beta),
 
-    with :math:`\Pi_A` the projection, in the norm of A, onto the shares that sum to 1, none
-    negative, and the uniform one's at least 0.01; :math:`A = 0.1 I` at the start, and v is even.
-    :math:`p_j` is the probability with which :math:`I_j` was drawn.
+    with :math:`\Pi_A` the projection, in the norm of A, onto the shares that sum to 1, are not
+    negative, and give the uniform distribution at least 0.01. At the start :math:`A = 0.1 I`, and all shares are
+    equal. :math:`p_j` is the probability with which :math:`I_j` was drawn.
 
-    **One component is drawn for a batch**, by v, and all of the batch comes from it; the weights,
-    1 / (m p), are those of the whole mixture. Each draw by itself then follows p, and the estimate
-    is unbiased over the choice of the component; but the draws of a batch depend on each other, and
-    the variance does not fall as 1 / m where the components differ much.
+    **Each batch comes from one component**, drawn by v. The weights, 1 / (m p), are those of the whole mixture.
+    Each single draw follows p, and the estimate is unbiased over the choice of the component. But the draws of a
+    batch depend on each other, and the variance does not fall as 1 / m if the components differ much.
 
-    Choose it where something is known of the examples beforehand (a class, a cluster, a length),
-    but not how much it matters. With the norms bounded, and a scale known beforehand, it does in
-    the long run as well as the best fixed mixture in hindsight.
+    Choose it if you know something about the examples in advance (a class, a cluster, a length),
+    but not how much it matters. For bounded norms, and a scale known in advance, it is
+    asymptotically as good as the best fixed mixture in hindsight.
 
-    Ours: the scale s is the largest length of :math:`\sum_j P_{\cdot I_j} n_j^2 / p_j^3` seen so
-    far, so that r is never longer than 1; norms that come late count with the probability of the
+    Our additions: the scale s is the largest length of :math:`\sum_j P_{\cdot I_j} n_j^2 / p_j^3` so
+    far, so that r is never longer than 1; norms that arrive late count with the probability of the
     example's last draw.
 
-    Cost: O(batch_size K + K^3) a step. Memory: 21 bytes an example and 8 MB for each component,
-    and 8 bytes an example.
+    Cost: O(batch_size K + K^3) per step. Memory: 21 bytes per example and 8 MB for each component,
+    and 8 bytes per example.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     components
-        P, K rows of n numbers, none negative and no row all zero; each row is normalised.
+        P, K rows of n numbers, not negative and not all zero in a row; each row is normalised.
     replacement
-        True: the rule draws with replacement only.
+        Must be True: this sampler draws with replacement only.
     beta
-        At least 1e-9: the larger, the smaller the steps.
+        At least 1e-9; larger values make smaller steps.
     uniform
-        In (0, 1]: the least share of the uniform distribution.
+        The smallest share of the uniform distribution, in (0, 1].
     seed
         See `Sampler`.
 
@@ -98,7 +97,7 @@ class Mixture(Sampler):
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         rows = validation.nonnegative("components", components, ndim=2)
         if not len(rows):
-            raise ValueError(f"components has shape {rows.shape}: must have one row at least")
+            raise ValueError(f"components has shape {rows.shape}: must have at least one row")
         validation.same_length("components[0]", rows.shape[1], "n", self.n)
         for k, row in enumerate(rows):
             if not row.any():
@@ -112,16 +111,16 @@ class Mixture(Sampler):
         self._least = np.append(np.zeros(len(rows)), self.uniform)
         self._metric = _METRIC * np.eye(len(rows) + 1)
         self._log_scale = -math.inf
-        self._drawn_with = np.zeros(self.n)  # 0: not drawn yet
+        self._drawn_with = np.zeros(self.n)  # the probability at the last draw; 0: not drawn yet
 
     @property
     def components(self) -> NDArray[np.float64]:
-        """P, one row a component, the uniform one last. O(N K)."""
+        """P, one row per component, the uniform one last. O(N K)."""
         return self._by_component(np.arange(self.n))
 
     @property
     def mixture(self) -> NDArray[np.float64]:
-        """v, the share of each component in the next draw, the uniform one last. O(K)."""
+        """v, the share of each component at the next draw, the uniform one last. O(K)."""
         return self._mixture.copy()
 
     def _probabilities(self) -> NDArray[np.float64]:
@@ -131,7 +130,7 @@ class Mixture(Sampler):
         return p
 
     def _by_component(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The probability of some examples under each component, the uniform one last. O(K) each."""
+        """Return the probability of some examples in each component, the uniform one last. O(K) each."""
         chances = np.full((len(self._mixture), len(indices)), 1.0 / self.n)
         for row, component in zip(chances[:-1], self._components, strict=True):
             row[:] = component.values[indices]
@@ -141,7 +140,7 @@ class Mixture(Sampler):
         sums = np.cumsum(self._mixture)
         chosen = int(np.searchsorted(sums, self._generator.random() * sums[-1], side="right"))
         if chosen < len(self._components):
-            indices = self._components[chosen].draw(self.batch_size, self._generator)
+            indices, _ = self._components[chosen].draw(self.batch_size, replacement=True, source=self._source)
         else:
             indices = self._generator.integers(self.n, size=self.batch_size)
         probabilities = self._mixture @ self._by_component(indices)
@@ -155,7 +154,7 @@ class Mixture(Sampler):
         chances = self._by_component(indices)
         drawn = self._drawn_with[indices]
         drawn = np.where(drawn > 0.0, drawn, self._mixture @ chances)
-        # In logarithms, for n^2 / p^3 leaves float64's range.
+        # In logarithms, because n^2 / p^3 exceeds float64's range.
         costs = 2.0 * np.log(norms) - 3.0 * np.log(drawn)
         highest = float(costs.max())
         sums = chances @ np.exp(costs - highest)
@@ -188,7 +187,7 @@ class Mixture(Sampler):
 
 
 def _normalised(row: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A row divided by its sum."""
+    """Return a row divided by its sum."""
     shares = row / row.max()  # so that no sum overflows
     normalised: NDArray[np.float64] = shares / shares.sum()
     return normalised

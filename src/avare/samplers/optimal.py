@@ -1,4 +1,4 @@
-"""Optimal: the oracle, in proportion to the true norms."""
+"""Optimal: draw in proportion to the true norms, as an oracle would."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,11 +6,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import _validation as validation
 from avare._randomness import Seed
 from avare._state import State
 from avare.batch import Batch, weigh
-from avare.samplers.base import Sampler
+from avare.samplers.base import Sampler, one_per_example
 from avare.samplers.registry import register
 from avare.simplex import minimize_variance
 from avare.structures.race import draw
@@ -22,27 +21,27 @@ def _some_norms(n: int) -> NDArray[np.float64]:
 
 @register(example=lambda n: {"norms": partial(_some_norms, n)})
 class Optimal(Sampler):
-    r"""The least variance there is: :math:`p_i \propto n_i`, the true norms of this very step.
+    r"""Draw with the smallest possible variance: :math:`p_i \propto n_i`, the true norms at this step.
 
-    Choose it to see how much there is to gain, and to measure regret against; it needs the norms
-    of all examples at each step. Examples whose norm is zero are not drawn, unless all are (then
-    uniformly), or unless a batch without replacement needs them (then with 1e-9 of uniform's
-    probability at least).
+    Choose it to see how large the possible gain is, and to measure regret. It needs the norms
+    of all examples at each step. Examples whose norm is zero are not drawn, with two exceptions: if all norms are
+    zero, draws are uniform; if a batch without replacement needs such examples, their probability is at least
+    1e-9 times uniform's.
 
-    Cost: O(N) a step, by its own rule, beside that of `norms`. Memory: 8 bytes an example.
+    Cost: O(N) per step, besides the cost of `norms`. Memory: 8 bytes per example.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     norms
-        A function that gives the norms of all examples now: called before each draw. By default
-        `sgd` and `sgld` give them; elsewhere the norms last told are used, and all must have been
-        told (``update(range(n), norms)``).
+        A function that returns the present norms of all examples. It is called before each draw. By default
+        `sgd` and `sgld` provide it; without a solver, the last reported norms are used, so report all of them
+        (``update(range(n), norms)``).
     replacement
-        Whether an index may come twice in a batch.
+        Whether an index may occur twice in a batch.
     seed
         See `Sampler`.
 
@@ -71,13 +70,12 @@ class Optimal(Sampler):
             raise TypeError(f"norms = {norms!r}: must be a function without arguments")
         self._ask: Callable[[], ArrayLike] | None = norms
         self._offered: Callable[[], ArrayLike] | None = None
-        self._told = np.zeros(self.n)
+        self._reported = np.zeros(self.n)
 
     def _probabilities(self) -> NDArray[np.float64]:
-        norms, ask = self._told, self._ask or self._offered
+        norms, ask = self._reported, self._ask or self._offered
         if ask is not None:
-            norms = validation.nonnegative("norms()", ask())
-            validation.same_length("norms()", len(norms), "n", self.n)
+            norms = one_per_example("norms()", ask(), self.n)
         p = minimize_variance(norms)
         if not self.replacement and np.count_nonzero(p) < self.batch_size:
             p = minimize_variance(norms, 1e-9 / self.n)
@@ -89,13 +87,13 @@ class Optimal(Sampler):
         return Batch(indices, weigh(p[indices], self.replacement), p[indices])
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        self._told[indices] = norms
+        self._reported[indices] = norms
 
     def _follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
         self._offered = norms
 
     def _state(self) -> State:
-        return {"told": self._told.copy()}
+        return {"told": self._reported.copy()}
 
     def _restore(self, state: State) -> None:
-        self._told = state["told"].copy()
+        self._reported = state["told"].copy()

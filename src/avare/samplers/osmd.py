@@ -1,4 +1,4 @@
-"""Osmd: mirror descent with the bandit's estimate of the cost."""
+"""Osmd: mirror descent on the cost, estimated from the draws."""
 
 import math
 
@@ -9,17 +9,16 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare._state import State
 from avare.batch import Batch, weigh
-from avare.samplers.base import Sampler
-from avare.samplers.limits import LARGEST_NORM, Limits
+from avare.samplers.limits import LARGEST_NORM, Limited
 from avare.samplers.registry import register
 from avare.structures.floored import Floored
 
 
 @register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
-class Osmd(Sampler):
+class Osmd(Limited):
     r"""Online stochastic mirror descent (Namkoong et al., 2017; Zhao et al., 2022).
 
-    A step of entropic mirror descent on the estimated cost after each batch, within
+    After each batch it makes a step of entropic mirror descent on the estimated cost, within
     :math:`p_i \ge \varepsilon = \alpha / N`: with :math:`p = 1/N` at the start,
 
     .. math:: v_i = p_i \exp\Big( \eta \sum_{j : I_j = i} \frac{n_j^2}{m^2 p_j^3} \Big), \qquad
@@ -28,31 +27,31 @@ class Osmd(Sampler):
 
     with :math:`\lambda` such that the sum is 1: the projection in the sense of Kullback and Leibler.
 
-    Choose it to compare with, or where norms keep changing slowly: the floor never falls, and
-    nothing is remembered for ever. Its regret is sublinear in T against the best fixed
-    distribution, and against moving ones as long as they move little in all, both within
-    :math:`p_i \ge \varepsilon`, for norms bounded by G over a horizon of T draws.
+    Choose it as a baseline, or if norms keep changing slowly: the floor never falls, and old norms lose their
+    influence. Its regret is sublinear in T against the best fixed distribution, and against changing
+    distributions if they change little in total, both within :math:`p_i \ge \varepsilon`, for norms bounded by
+    G over a horizon of T draws.
 
-    Ours: a step that does not cost O(N), and is exact (see `avare.structures.floored`); norms that
-    come late count with the probability of the example's last draw, or that of the next if it was
-    never drawn; limits that turn out too small are doubled (see `Limits`).
+    Our additions: an exact step that does not cost O(N) (see `avare.structures.floored`); norms that arrive late
+    count with the probability of the example's last draw, or that of the next draw if it was never drawn; limits
+    that turn out to be too small are doubled (see `Limits`).
 
-    Cost: O(batch_size log N) a step, amortised. Memory: 41 bytes an example and 8 MB.
+    Cost: O(batch_size log N) per step, amortised. Memory: 41 bytes per example and 8 MB.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     replacement
-        True: the rule draws with replacement only.
+        Must be True: this sampler draws with replacement only.
     horizon
-        T, in draws: steps times batch_size.
+        T, the number of draws to come: steps times batch_size.
     bound
-        G, on the norms.
+        G, an upper bound on the norms.
     alpha
-        Between 1e-100 and 1: the smallest probability, as a part of 1/n.
+        The smallest probability as a fraction of 1/n, between 1e-100 and 1.
     seed
         See `Sampler`.
 
@@ -76,10 +75,6 @@ class Osmd(Sampler):
     """
 
     with_replacement_only = True
-    takes = (
-        "horizon",
-        "bound",
-    )
 
     def __init__(
         self,
@@ -92,17 +87,16 @@ class Osmd(Sampler):
         alpha: float = 0.4,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        super().__init__(n, batch_size, replacement=replacement, horizon=horizon, bound=bound, seed=seed)
         self.alpha = validation.number("alpha", alpha, at_least=1e-100, at_most=1.0)
-        self._limits = Limits("Osmd", self.n, horizon, bound)
         self._distribution = Floored(self.n, self.alpha)
-        self._drawn_with = np.zeros(self.n)  # 0: not drawn yet
+        self._drawn_with = np.zeros(self.n)  # the probability at the last draw; 0: not drawn yet
 
     def _probabilities(self) -> NDArray[np.float64]:
         return self._distribution.probabilities()
 
     def _draw(self) -> Batch:
-        indices, probabilities = self._distribution.draw(self.batch_size, self._generator)
+        indices, probabilities = self._distribution.draw(self.batch_size, replacement=True, source=self._source)
         self._drawn_with[indices] = probabilities
         return Batch(indices, weigh(probabilities, self.replacement), probabilities)
 
@@ -113,21 +107,18 @@ class Osmd(Sampler):
         drawn = self._drawn_with[indices]
         if not drawn.all():
             drawn = np.where(drawn > 0.0, drawn, self._distribution.probabilities_of(indices))
-        # eta n^2 / (m^2 p^3) is sqrt(2 ln N / T) (n / G)^2 (epsilon / p)^3: no factor is large, and m cancels.
+        # eta n^2 / (m^2 p^3) = sqrt(2 ln N / T) (n / G)^2 (epsilon / p)^3: no factor is large, and m cancels.
         largest = math.exp(0.5 * (math.log(2.0 * math.log(self.n)) - math.log(self._limits.horizon)))
         floor = self.alpha / self.n
         self._distribution.push(
             indices, largest * (np.minimum(norms, LARGEST_NORM) / self._limits.bound) ** 2 * (floor / drawn) ** 3
         )
 
-    def _notify(self) -> None:
-        self._limits.notify()
-
     def _arguments(self) -> State:
-        return {**super()._arguments(), **self._limits.arguments(), "alpha": self.alpha}
+        return {**super()._arguments(), "alpha": self.alpha}
 
     def _state(self) -> State:
-        return {**self._distribution.state(), **self._limits.state(), "drawn_with": self._drawn_with.copy()}
+        return {**super()._state(), **self._distribution.state(), "drawn_with": self._drawn_with.copy()}
 
     def _restore(self, state: State) -> None:
         drawn_with = state["drawn_with"]
@@ -137,4 +128,4 @@ class Osmd(Sampler):
             )
         self._distribution = Floored.from_state(state, self.n, self.alpha)
         self._drawn_with = drawn_with.copy()
-        self._limits.restore(state)
+        super()._restore(state)

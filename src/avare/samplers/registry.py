@@ -1,4 +1,4 @@
-"""Which samplers there are, by name."""
+"""Samplers by name: register them, list them, build them for a problem."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,17 +18,17 @@ _SOURCES: dict[str, Callable[[Any], Any]] = {
     "components": lambda problem: np.stack([problem.smoothness, problem.lengths]),
 }
 LASTING_FLOOR = 5
-"""Where steps stay large, no probability falls below 1 / (5 n)."""
+"""With a lasting floor no probability falls below 1 / (5 n)."""
 
 
 def register(example: Example = lambda n: {}) -> Callable[[Kind], Kind]:
-    """Make a sampler known by the name of its class, and put it under the common tests.
+    """Register a sampler under the name of its class.
 
     Parameters
     ----------
     example
-        Gives, for n examples, the arguments that the constructor wants beside ``n``,
-        ``batch_size`` and ``seed``.
+        A function that returns, for n examples, arguments that the constructor requires besides ``n``,
+        ``batch_size`` and ``seed``. Common tests and benchmarks use it.
     """
 
     def enter(kind: Kind) -> Kind:
@@ -40,7 +40,7 @@ def register(example: Example = lambda n: {}) -> Callable[[Kind], Kind]:
 
 
 def names() -> list[str]:
-    """The samplers there are.
+    """Return the names of all registered samplers.
 
     >>> "Avare" in names()
     True
@@ -49,7 +49,7 @@ def names() -> list[str]:
 
 
 def get(name: str) -> type[Sampler]:
-    """The sampler of a name.
+    """Return the class of a sampler by its name.
 
     >>> get("Avare").__name__
     'Avare'
@@ -125,5 +125,5 @@ def _from_problem(name: str, need: str, problem: Any) -> Any:
 
 
 def example(name: str, n: int) -> dict[str, Any]:
-    """Arguments, beside the common ones, with which a sampler can be made for n examples."""
+    """Return arguments, besides the common ones, that build a sampler for n examples."""
     return _EXAMPLES[get(name).__name__](n)

@@ -1,4 +1,4 @@
-"""Safe: bounds on the norms, and the distribution that is best for the worst within them."""
+"""Safe: bound each norm, and use the distribution that is best in the worst case within the bounds."""
 
 import math
 import zlib
@@ -10,61 +10,59 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare._state import State
 from avare.batch import Batch, weigh
-from avare.samplers.base import Sampler
+from avare.samplers.base import Sampler, one_per_example
 from avare.samplers.registry import register
-from avare.structures.intervals import safest, widened
+from avare.simplex import safest, widened
 from avare.structures.race import draw
 
-_UNIFORM = 1e-12  # the uniform part
-_LARGEST = 1e300  # norms above count as this,
-_LARGEST_FACTOR = 1e150  # and constants and paths above as this, so that no bound overflows
+_UNIFORM = 1e-12  # the share of the uniform distribution
+_LARGEST = 1e300  # larger norms count as this,
+_LARGEST_FACTOR = 1e150  # and larger constants and paths as this, so that no bound overflows
 
 
 @register(example=lambda n: {"smoothness": 1.0 + np.arange(n) % 5})
 class Safe(Sampler):
     r"""Safe adaptive importance sampling (Stich, Raj & Jaggi, 2017).
 
-    A visit tells the norm of an example; from then on it can change by :math:`L_i` times the length
-    of the path that the iterate goes, at most. So it is known to lie in
+    After `update` has received the norm of an example, the norm can change by at most :math:`L_i` times the length
+    of the path of the iterates. So it is bounded by
 
     .. math:: l_i = \max(n_i - L_i \ell_i, 0) \;\le\; \|g_i\| \;\le\; u_i = n_i + L_i \ell_i,
 
-    with :math:`n_i` its norm at the last visit and :math:`\ell_i` the length gone since. Of all
+    with :math:`n_i` its last reported norm and :math:`\ell_i` the length of the path since then. Of all
     distributions, the one in proportion to
 
     .. math:: c_i = \min(\max(\tau, l_i), u_i), \qquad \tau = \textstyle\sum c_i^2 / \sum c_i,
 
-    has the least second moment against uniform's for the worst norms within the bounds.
+    has the smallest second moment relative to uniform sampling, for the worst norms within the bounds.
 
-    Choose it where smoothness constants are known, steps are short, and being worse than uniform
-    is not an option: while the bounds hold, its second moment (of draws with replacement) is never
-    above uniform's.
+    Choose it if smoothness constants are known, steps are short, and it must never be worse than uniform
+    sampling: while the bounds hold, its second moment (of draws with replacement) is never above uniform's.
 
-    **Tell it the path** (`sgd` and `sgld` do): call ``move(distance)`` after each step, with the distance between the
-    iterates, and ``update`` before it, for norms count as those of where the iterate is. Without
-    `move` the path is 0, and norms count as they were.
+    **Report the path** (`sgd` and `sgld` do): call ``move(distance)`` after each step, with the distance between the
+    iterates, and ``update`` before it, because norms belong to the present iterate. Without
+    `move` the path has length 0, and norms count as reported.
 
-    Ours: before the first visit l = 0, and u is `bound`, or the largest norm seen so far where
-    that is larger or none is given; while no norm above zero is known, draws are uniform. And p is
-    mixed with 1e-12 of uniform, so that none is zero; what is said above remains true of it.
-    Norms above 1e300 count as that, constants and paths above 1e150.
+    Our additions: before the first norm of an example is reported, l = 0, and u is `bound`, or the largest norm so
+    far if that is larger or no bound is given. While no norm above zero is known, draws are uniform. p is
+    mixed with 1e-12 of uniform, so that no probability is zero; the guarantee still holds.
+    Norms above 1e300 count as 1e300, constants and paths above 1e150 as 1e150.
 
-    Cost: O(N) a step, by its own rule: each interval widens at its own rate with every move, so
-    that the order of their ends, and with it tau and all of p, changes at all times. Memory: 24
-    bytes an example, and as much again during a draw.
+    Cost: O(N) per step: each interval widens at its own rate with every move, so that the order of their ends, and
+    with it tau and all of p, changes at every step. Memory: 24 bytes per example, and the same again during a draw.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     smoothness
-        L, one for each example, of its gradient.
+        L, one number per example: the Lipschitz constants of the gradients.
     bound
-        On the norms of the examples not visited yet.
+        A bound on the norms that have not been reported yet.
     replacement
-        Whether an index may come twice in a batch.
+        Whether an index may occur twice in a batch.
     seed
         See `Sampler`.
 
@@ -99,33 +97,32 @@ class Safe(Sampler):
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        constants = validation.nonnegative("smoothness", smoothness)
-        validation.same_length("smoothness", len(constants), "n", self.n)
+        constants = one_per_example("smoothness", smoothness, self.n)
         self._smoothness = np.minimum(constants, _LARGEST_FACTOR)
         self._smoothness_checksum = zlib.crc32(constants.view(np.uint8).data)
         self.bound = None if bound is None else validation.number("bound", bound, above=0.0)
-        self._norms = np.zeros(self.n)  # at the last visit
-        self._visited_at = np.full(self.n, -1.0)  # the length of the path then; -1: not visited yet
+        self._norms = np.zeros(self.n)  # the last reported ones
+        self._visited_at = np.full(self.n, -1.0)  # the length of the path then; -1: not reported yet
         self._path = 0.0
-        self._largest = min(self.bound or 0.0, _LARGEST)  # u of those not visited yet
-        self._tau = 0.0  # of the last draw: where to look for the next
+        self._largest = min(self.bound or 0.0, _LARGEST)  # u of those not reported yet
+        self._tau = 0.0  # of the last draw: the first guess for the next
 
     def move(self, distance: float) -> None:
-        """Tell how far the iterate has gone: the distance between the last one and the new. O(1).
+        """Report the length of a step: the distance between the last iterate and the new one. O(1).
 
         Parameters
         ----------
         distance
-            Finite and not negative. Otherwise nothing has changed.
+            Finite and not negative. Otherwise a ``ValueError`` is raised, and nothing has changed.
         """
         distance = validation.number("distance", distance, at_least=0.0)
         with self._lock:
             self._path = min(self._path + distance, _LARGEST_FACTOR)
 
     def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Between what the norm of each example lies now: all l, and all u. O(N).
+        """Return the lower and the upper bound of each norm, l and u. O(N).
 
-        While no norm above zero is known, u is infinite for those not visited yet.
+        While no norm above zero is known, u is infinite for examples without a reported norm.
         """
         with self._lock:
             unvisited = self._largest if self._largest > 0.0 else math.inf
@@ -135,7 +132,7 @@ class Safe(Sampler):
         return self._solve()[0]
 
     def _solve(self) -> tuple[NDArray[np.float64], float]:
-        """The probabilities, and tau."""
+        """Return the probabilities, and tau."""
         if self._largest == 0.0:
             return np.full(self.n, 1.0 / self.n), 0.0
         p, tau = safest(*self.bounds(), guess=self._tau)

@@ -1,24 +1,26 @@
-"""What several rules share: weights that change, mixed with the uniform distribution."""
+"""What samplers share that draw from changing weights, mixed with the uniform distribution."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from avare._compilation import kernel
 from avare._randomness import Seed
 from avare._state import State
-from avare.batch import Batch, weigh
+from avare.batch import weigh_into
 from avare.samplers.base import Sampler
-from avare.structures.weights import Weights
+from avare.samplers.kernels import register_kernels
+from avare.structures.weights import Weights, draw_smoothed_into
 
 
 class Smoothed(Sampler):
-    r"""Draws from :math:`p = (1 - \theta) w / \sum w + \theta / N`, with replacement.
+    r"""Draw from :math:`p = (1 - \theta) w / \sum w + \theta / N`, with replacement.
 
-    A rule derives from this, sets `_share` (theta) and `_weights` (w), and learns. It can ask
-    with which probability each example was last drawn, also where norms come late.
+    A sampler derives from this class, sets `_share` (theta) and `_weights` (w), and learns. It can look up the
+    probability with which each example was last drawn, so that norms may arrive late.
 
-    Cost: O(batch_size) a step. Memory: 29 bytes an example and 8 MB, beside what the rule keeps.
+    Cost: O(batch_size) per step. Memory: 29 bytes per example and 8 MB.
     """
 
     with_replacement_only = True
@@ -27,22 +29,16 @@ class Smoothed(Sampler):
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         self._share = 1.0
         self._weights = Weights(np.zeros(self.n))
-        self._drawn_with = np.zeros(self.n)  # 0: not drawn yet
+        self._drawn_with = np.zeros(self.n)  # the probability at the last draw; 0: not drawn yet
 
     def _probabilities(self) -> NDArray[np.float64]:
         return (1.0 - self._share) * self._weights.probabilities() + self._share / self.n
 
-    def _draw(self) -> Batch:
-        return self._draw_mixed()[0]
-
-    def _draw_mixed(self) -> tuple[Batch, NDArray[np.bool_]]:
-        """A batch, and which of it came from the uniform part."""
-        indices, probabilities, uniform = self._weights.draw_smoothed(self.batch_size, self._share, self._source)
-        self._drawn_with[indices] = probabilities
-        return Batch(indices, weigh(probabilities, True), probabilities), uniform
+    def _compiled(self) -> Any:
+        return SmoothedState(self._weights.arrays, self._share, self._drawn_with)
 
     def _drawn_probabilities(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """With which probability each was last drawn; that of the next draw if it never was."""
+        """Return the probability with which each was last drawn, or its present one if it never was."""
         drawn = self._drawn_with[indices]
         if not drawn.all():
             total = self._weights.total
@@ -53,7 +49,37 @@ class Smoothed(Sampler):
     def _state(self) -> State:
         return {**self._weights.state(), "share": self._share, "drawn_with": self._drawn_with.copy()}
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: State) -> None:
         self._weights = Weights.from_state(state, self.n)
         self._share = state["share"]
         self._drawn_with = state["drawn_with"].copy()
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+class SmoothedState(NamedTuple):
+    """What the kernels of all such samplers read and write."""
+
+    weights: Any
+    share: float
+    drawn_with: NDArray[np.float64]
+
+
+@kernel
+def draw_smoothed(state, source, indices, probabilities, weights):
+    """Draw a batch; return which draws came from the uniform part."""
+    uniform = np.empty(len(indices), dtype=np.bool_)
+    draw_smoothed_into(state.weights, state.share, source, indices, probabilities, uniform)
+    for j in range(len(indices)):
+        state.drawn_with[indices[j]] = probabilities[j]
+    weigh_into(weights, probabilities, True)
+    return uniform
+
+
+@kernel
+def _draw(state, step, source, indices, probabilities, weights):
+    draw_smoothed(state, source, indices, probabilities, weights)
+
+
+register_kernels(SmoothedState, draw=_draw)

@@ -1,46 +1,49 @@
-"""Srg: remembered norms, refreshed only by uniform draws."""
+"""Srg: remember norms, and refresh them only by uniform draws."""
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
+from avare._compilation import kernel
 from avare._randomness import Seed
 from avare._state import State
-from avare.batch import Batch
+from avare.samplers.kernels import register_kernels
 from avare.samplers.limits import LARGEST_NORM
 from avare.samplers.registry import register
-from avare.samplers.smoothed import Smoothed
+from avare.samplers.smoothed import Smoothed, draw_smoothed
+from avare.structures.weights import set_weights
 
 
 @register()
 class Srg(Smoothed):
     r"""Stochastic reweighted gradient (El Hanchi, Stephens & Maddison, 2022).
 
-    With :math:`h` the norms remembered, 0 at the start, and a coin :math:`b` for each draw,
+    With :math:`h` the remembered norms, 0 at the start, and a coin :math:`b` for each draw,
 
     .. math:: p = (1 - \theta)\, h / \textstyle\sum h + \theta / N, \qquad b \sim \mathrm{Bernoulli}(\theta),
 
-    the draw is uniform if b = 1 and from h otherwise; :math:`h_I` is refreshed **only if b = 1**,
+    the draw is uniform if b = 1 and from h otherwise. :math:`h_I` is refreshed **only if b = 1**,
     so that every example is refreshed equally often.
 
-    Choose it for constant step sizes; its analysis needs no floor that falls.
+    Choose it for constant step sizes; its analysis needs no falling floor.
 
-    Ours: while all of h is zero, draws are uniform. Where norms come late, the coin is that of all
-    draws of the example since it was last told of: 1 if one of them was uniform. Norms above 1e140
-    count as that.
+    Our additions: while all of h is zero, draws are uniform. If norms arrive late, the coin of an example is 1
+    if any of its draws since its last update was uniform. Norms above 1e140 count as 1e140.
 
-    Cost: O(batch_size) a step. Memory: 30 bytes an example and 8 MB.
+    Cost: O(batch_size) per step. Memory: 30 bytes per example and 8 MB.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     replacement
-        True: the rule draws with replacement only.
+        Must be True: this sampler draws with replacement only.
     theta
-        In (0, 1]: the uniform part.
+        The share of uniform draws, in (0, 1].
     seed
         See `Sampler`.
 
@@ -71,22 +74,15 @@ class Srg(Smoothed):
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         self.theta = validation.number("theta", theta, above=0.0, at_most=1.0)
         self._share = self.theta
-        self._awaited = np.zeros(self.n, dtype=np.bool_)  # drawn uniformly, and not told the norm of since
+        self._awaited = np.zeros(self.n, dtype=np.bool_)  # drawn uniformly since its last update
 
     def norms(self) -> NDArray[np.float64]:
-        """What is remembered of each example. O(N)."""
+        """Return the remembered norm of each example. O(N)."""
         with self._lock:
             return self._weights.values.copy()
 
-    def _draw(self) -> Batch:
-        batch, uniform = self._draw_mixed()
-        self._awaited[batch.indices[uniform]] = True
-        return batch
-
-    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        refreshed = self._awaited[indices]
-        self._weights.set(indices[refreshed], np.minimum(norms[refreshed], LARGEST_NORM))
-        self._awaited[indices] = False
+    def _compiled(self) -> "SrgState":
+        return SrgState(super()._compiled(), self._awaited)
 
     def _arguments(self) -> State:
         return {**super()._arguments(), "theta": self.theta}
@@ -97,3 +93,37 @@ class Srg(Smoothed):
     def _restore(self, state: State) -> None:
         super()._restore(state)
         self._awaited = state["awaited"].copy()
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+class SrgState(NamedTuple):
+    """What the kernels of `Srg` read and write."""
+
+    mixture: Any  # `SmoothedState`
+    awaited: NDArray[np.bool_]
+
+
+@kernel
+def _draw(state, step, source, indices, probabilities, weights):
+    uniform = draw_smoothed(state.mixture, source, indices, probabilities, weights)
+    for j in range(len(indices)):
+        if uniform[j]:
+            state.awaited[indices[j]] = True
+
+
+@kernel
+def _learn(state, indices, norms):
+    refreshed, values = np.empty_like(indices), np.empty_like(norms)
+    count = 0
+    for j in range(len(indices)):
+        if state.awaited[indices[j]]:
+            refreshed[count], values[count] = indices[j], min(norms[j], LARGEST_NORM)
+            count += 1
+    set_weights(state.mixture.weights, refreshed[:count], values[:count])
+    for j in range(len(indices)):
+        state.awaited[indices[j]] = False
+
+
+register_kernels(SrgState, draw=_draw, learn=_learn)

@@ -1,47 +1,49 @@
-"""Static: in proportion to fixed constants."""
+"""Static: draw in proportion to fixed constants."""
 
 import zlib
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
+from avare._compilation import kernel
 from avare._randomness import Seed
 from avare._state import State
-from avare.batch import Batch, weigh
-from avare.samplers.base import Sampler
+from avare.batch import weigh_into
+from avare.samplers.base import Sampler, one_per_example
+from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
-from avare.structures.weights import Weights
+from avare.structures.weights import Weights, draw_smoothed_into, draw_without_replacement
 
 
 @register(example=lambda n: {"smoothness": 1.0 + np.arange(n) % 5})
 class Static(Sampler):
-    r"""A fixed distribution from constants known beforehand (Needell et al., 2014; Zhao & Zhang, 2015).
+    r"""Draw from a fixed distribution, from constants known in advance (Needell et al., 2014; Zhao & Zhang, 2015).
 
     .. math:: p_i = (1 - u)\, L_i / \textstyle\sum L + u / N,
 
     with :math:`L_i` the smoothness constants, or Lipschitz constants (for linear models the
-    lengths of the rows), and :math:`u = 1/2`, *partially biased* sampling: then no example is
-    drawn less than half as often as uniformly.
+    lengths of the rows), and :math:`u = 1/2`, *partially biased* sampling: no example is
+    drawn less than half as often as by uniform sampling.
 
-    Choose it where nothing is learned along the way, and the constants differ widely. SGD then
+    Choose it if no norms are available during training, and the constants differ widely. SGD then
     converges as if the largest constant were their mean.
 
-    Cost: O(batch_size) a step; without replacement, O(N) where a batch may hold half of the
-    mass. Memory: 21 bytes an example and 8 MB.
+    Cost: O(batch_size) per step. Memory: 21 bytes per example and 8 MB.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     smoothness
-        L, one for each example, not all zero.
+        L, one number per example, not all zero.
     uniform
-        u, in [0, 1]: the uniform part.
+        u, the share of the uniform distribution, in [0, 1].
     replacement
-        Whether an index may come twice in a batch.
+        Whether an index may occur twice in a batch.
     seed
         See `Sampler`.
 
@@ -70,26 +72,23 @@ class Static(Sampler):
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        constants = validation.nonnegative("smoothness", smoothness)
-        validation.same_length("smoothness", len(constants), "n", self.n)
+        constants = one_per_example("smoothness", smoothness, self.n)
         if not constants.any():
             raise ValueError("smoothness is all zero: at least one must be above 0")
         self.uniform = validation.number("uniform", uniform, at_least=0.0, at_most=1.0)
         self._smoothness_checksum = zlib.crc32(constants.view(np.uint8).data)
         share = constants / constants.max()
         p = (1.0 - self.uniform) * (share / share.sum()) + self.uniform / self.n
-        if not self.replacement and np.count_nonzero(p) < self.batch_size:
-            raise ValueError(f"batch_size = {batch_size}: only {np.count_nonzero(p)} have a probability above 0")
+        possible = np.count_nonzero(p)
+        if not self.replacement and possible < self.batch_size:
+            raise ValueError(f"batch_size = {batch_size}: only {possible} examples have a probability above 0")
         self._weights = Weights(p)
 
     def _probabilities(self) -> NDArray[np.float64]:
         return self._weights.probabilities()
 
-    def _draw(self) -> Batch:
-        draw = self._weights.draw if self.replacement else self._weights.draw_distinct
-        indices = draw(self.batch_size, self._generator)
-        probabilities = self._weights.values[indices] / self._weights.total
-        return Batch(indices, weigh(probabilities, self.replacement), probabilities)
+    def _compiled(self) -> "StaticState":
+        return StaticState(self._weights.arrays, self.replacement)
 
     def _arguments(self) -> State:
         return {**super()._arguments(), "uniform": self.uniform, "smoothness_checksum": self._smoothness_checksum}
@@ -99,3 +98,26 @@ class Static(Sampler):
 
     def _restore(self, state: State) -> None:
         self._weights = Weights.from_state(state, self.n)
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+class StaticState(NamedTuple):
+    """What the kernels of `Static` read and write."""
+
+    weights: Any  # the arrays of `Weights`
+    replacement: bool
+
+
+@kernel
+def _draw(state, step, source, indices, probabilities, weights):
+    if state.replacement:
+        uniform = np.empty(len(indices), dtype=np.bool_)
+        draw_smoothed_into(state.weights, 0.0, source, indices, probabilities, uniform)
+    else:
+        draw_without_replacement(state.weights, source, indices, probabilities)
+    weigh_into(weights, probabilities, state.replacement)
+
+
+register_kernels(StaticState, draw=_draw, learn=learn_nothing)

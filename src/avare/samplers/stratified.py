@@ -1,4 +1,4 @@
-"""Stratified: one example from each of m groups of about equal importance."""
+"""Stratified: draw one example from each of m groups of about equal importance."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,43 +9,42 @@ from avare._state import State
 from avare.batch import Batch
 from avare.samplers.base import Sampler
 from avare.samplers.registry import register
-from avare.simplex import minimize_variance
-from avare.structures.groups import arrange, split
+from avare.simplex import arrange, minimize_variance, split
 
 
 @register()
 class Stratified(Sampler):
     r"""Importance sampling for minibatches, in groups (Csiba & Richtárik, 2018).
 
-    The indices are split into m groups :math:`B_1 \ldots B_m` of near-equal mass of the scores s,
+    The indices are split into m groups :math:`B_1 \ldots B_m` with nearly equal sums of the scores s,
     and one is drawn from each:
 
     .. math:: P(i \text{ from } B_k) = s_i / \textstyle\sum_{B_k} s, \qquad w_i = 1 / P(i \text{ from } B_k).
 
-    Distinct and unbiased by construction. `probabilities` gives :math:`P(i) / m`, which sums to 1.
+    Draws are distinct and unbiased by construction. `probabilities` returns :math:`P(i) / m`, which sums to 1.
 
-    Choose it for large batches of few heavy examples, which it never draws twice and seldom
-    misses. Its variance is at most that of m independent draws with the same `probabilities`.
+    Choose it for large batches with a few important examples: it never draws one twice and rarely
+    misses one. Its variance is at most that of m independent draws with the same `probabilities`.
 
-    Ours: the scores are the last norms seen, floored as Avare's at a lasting p_min (Lemma 1), and
-    taken up, with new groups, once in every ``period`` steps. Groups are made by handing the
-    examples, largest first, each to the group with the least mass so far.
+    Our additions: the scores are the last reported norms, with a constant floor p_min (Lemma 1). They are
+    renewed, with new groups, every ``period`` steps. To build the groups, each example, largest first, goes to
+    the group with the smallest sum so far.
 
-    Cost: O(batch_size log N) a step, and O(N log N) once in a period: with the default period
-    that is O(batch_size log N) too. Memory: 32 bytes an example.
+    Cost: O(batch_size log N) per step, and O(N log N) once per period: with the default period
+    this is O(batch_size log N) per step too. Memory: 32 bytes per example.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step, and groups.
+        m, the number of draws per step, and of groups.
     replacement
-        False: draws are distinct by construction.
+        Must be False: draws are distinct by construction.
     p_min
-        In (0, 1/n], the floor of the scores; by default 1 / (2n), for they may be a pass old.
+        The floor of the scores, in (0, 1/n]; by default 1 / (2n), because scores may be a whole pass old.
     period
-        Steps between regroupings; by default a pass over the data.
+        Number of steps between two regroupings; by default a pass over the data.
     seed
         See `Sampler`.
 
@@ -53,7 +52,7 @@ class Stratified(Sampler):
     --------
     >>> sampler = Stratified(6, batch_size=2, period=1, seed=0)
     >>> sampler.update(range(6), [5.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    >>> batch = sampler.sample()  # from the first groups, made before anything was told
+    >>> batch = sampler.sample()  # from the first groups, built before the update
     >>> sampler.probabilities()
     array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
 
@@ -81,10 +80,10 @@ class Stratified(Sampler):
         passes = -(-self.n // self.batch_size)
         self.period = passes if period is None else validation.integer("period", period, at_least=1)
         self._norms = np.zeros(self.n)
-        self._take_up()
+        self._regroup()
 
     def norms(self) -> NDArray[np.float64]:
-        """What is remembered of each example. O(N)."""
+        """Return the remembered norm of each example. O(N)."""
         with self._lock:
             return self._norms.copy()
 
@@ -98,22 +97,22 @@ class Stratified(Sampler):
         return p
 
     def _is_due(self) -> bool:
-        """Whether the next draw is the first of a period, and not the very first."""
+        """Return whether the next draw begins a new period; the first draw does not."""
         return self._steps > 0 and self._steps % self.period == 0
 
-    def _take_up(self) -> None:
-        """Make the norms the scores, with groups of about equal mass."""
+    def _regroup(self) -> None:
+        """Compute scores from the norms, and build groups of about equal sums."""
         self._scores = minimize_variance(self._norms, self.p_min)
         self._groups = split(self._scores, self.batch_size)
 
     def _draw(self) -> Batch:
         if self._is_due():
-            self._take_up()
+            self._regroup()
         groups = self._groups
         first, end = groups.starts[:-1], groups.starts[1:]
         low, high = groups.sums[first], groups.sums[end]
         places = np.searchsorted(groups.sums, low + self._generator.random(self.batch_size) * (high - low), "right") - 1
-        indices = groups.order[np.clip(places, first, end - 1)]  # clipped where a sum was rounded
+        indices = groups.order[np.clip(places, first, end - 1)]  # clipped because sums are rounded
         weights = groups.masses / self._scores[indices]
         return Batch(indices, weights, 1.0 / (self.batch_size * weights))
 

@@ -1,34 +1,37 @@
-"""Uniform: every example alike, as plain minibatches do."""
+"""Uniform: draw every example with the same probability, as plain minibatches do."""
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from avare._compilation import lean
 from avare._randomness import Seed
-from avare.batch import Batch
-from avare.samplers.base import Drawing, Sampler
+from avare.samplers.base import Sampler
+from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
 from avare.structures.evenly import draw_evenly
 
 
 @register()
 class Uniform(Sampler):
-    r"""Each example with :math:`p_i = 1/N` and weight :math:`N/m`.
+    r"""Draw each example with :math:`p_i = 1/N` and weight :math:`N/m`.
 
-    Without replacement the weight is the same: it is unbiased, and better than what
-    `batch_weights` would give.
+    Without replacement the weights are the same. They are unbiased, and have a smaller variance than those of
+    `batch_weights`.
 
-    Choose it as the yardstick, or where all gradient norms are about equal.
+    Choose it as the baseline, or if all gradient norms are about equal.
 
-    Cost: O(batch_size) a step. Memory: none.
+    Cost: O(batch_size) per step. Memory: none.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     replacement
-        Whether an index may come twice in a batch.
+        Whether an index may occur twice in a batch.
     seed
         See `Sampler`.
 
@@ -45,11 +48,26 @@ class Uniform(Sampler):
     def _probabilities(self) -> NDArray[np.float64]:
         return np.full(self.n, 1.0 / self.n)
 
-    def _draw(self) -> Batch:
-        indices = np.empty(self.batch_size, dtype=np.int64)
-        draw_evenly(self.n, self._source, indices, self.replacement)
-        weights = np.full(self.batch_size, self.n / self.batch_size)
-        return Batch(indices, weights, np.full(self.batch_size, 1.0 / self.n))
+    def _compiled(self) -> "UniformState":
+        return UniformState(self.n, self.replacement)
 
-    def _compiled(self) -> Drawing:
-        return Drawing(None, 0.0, 0.0, 0.0)
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+class UniformState(NamedTuple):
+    """What the kernels of `Uniform` read and write."""
+
+    n: int
+    replacement: bool
+
+
+@lean
+def _draw(state, step, source, indices, probabilities, weights):
+    draw_evenly(state.n, source, indices, state.replacement)
+    for j in range(len(indices)):
+        probabilities[j] = 1.0 / state.n
+        weights[j] = state.n / len(indices)
+
+
+register_kernels(UniformState, draw=_draw, learn=learn_nothing)

@@ -1,4 +1,4 @@
-"""Vrb: follow the regularised leader."""
+"""Vrb: use the best fixed distribution for the costs so far, regularised."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,45 +6,45 @@ from numpy.typing import NDArray
 from avare._compilation import kernel
 from avare._randomness import Seed
 from avare._state import State
-from avare.samplers.limits import LARGEST_NORM, Limits
+from avare.samplers.limits import LARGEST_NORM, Limited
 from avare.samplers.registry import register
 from avare.samplers.smoothed import Smoothed
 
 
 @register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
-class Vrb(Smoothed):
+class Vrb(Limited, Smoothed):
     r"""Variance reducer bandit (Borsos, Krause & Levy, 2018).
 
-    The best fixed distribution for the costs seen so far, regularised: with :math:`w = 0` at
-    the start,
+    It follows the regularised leader, the best fixed distribution for the costs so far: with :math:`w = 0`
+    at the start,
 
     .. math:: q_i \propto \sqrt{w_i + \gamma}, \qquad p = (1 - \theta) q + \theta / N, \qquad
               w_I \mathrel{+}= n_I^2 / p_I \text{ for each draw,} \qquad
               \theta = (N / T)^{1/3}, \quad \gamma = G^2 N / \theta.
 
-    Choose it where the norms hardly change with time, or to compare with. Its static regret,
+    Choose it if the norms hardly change with time, or as a baseline. Its static regret,
     against the best fixed distribution, is O(N^(1/3) T^(2/3)) up to logarithms, for norms
     bounded by G over a horizon of T draws.
 
-    Ours: limits that turn out too small are doubled (see `Limits`), theta is at most 1, and norms
-    that come late count with the probability of the example's last draw.
+    Our additions: limits that turn out to be too small are doubled (see `Limits`), theta is at most 1, and norms
+    that arrive late count with the probability of the example's last draw.
 
-    Cost: O(batch_size) a step, amortised. Memory: 37 bytes an example and 8 MB.
+    Cost: O(batch_size) per step, amortised. Memory: 37 bytes per example and 8 MB.
 
     Parameters
     ----------
     n
         Number of examples.
     batch_size
-        m, draws a step.
+        m, the number of draws per step.
     replacement
-        True: the rule draws with replacement only.
+        Must be True: this sampler draws with replacement only.
     horizon
-        T, in draws: steps times batch_size.
+        T, the number of draws to come: steps times batch_size.
     bound
-        G, on the norms.
+        G, an upper bound on the norms.
     keep_limits
-        Whether a stated horizon or bound stays although it turns out too small; otherwise it is doubled.
+        Whether to keep a given horizon or bound that turns out to be too small; otherwise it is doubled.
     seed
         See `Sampler`.
 
@@ -64,11 +64,7 @@ class Vrb(Smoothed):
     COLT 2018.
     """
 
-    takes = (
-        "horizon",
-        "bound",
-        "keep_limits",
-    )
+    takes = ("horizon", "bound", "keep_limits")
 
     def __init__(
         self,
@@ -81,13 +77,14 @@ class Vrb(Smoothed):
         keep_limits: bool = False,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self._limits = Limits("Vrb", self.n, horizon, bound, keep_limits)
+        super().__init__(
+            n, batch_size, replacement=replacement, horizon=horizon, bound=bound, keep_limits=keep_limits, seed=seed
+        )
         self._costs = np.zeros(self.n)
         self._tune()
 
     def _tune(self) -> None:
-        """Set theta and gamma from the limits, and with them all weights."""
+        """Set theta and gamma from the limits, and all weights from them."""
         self._share = min(1.0, (self.n / self._limits.horizon) ** (1.0 / 3.0))
         self._gamma = self._limits.bound**2 * self.n / self._share
         self._weights.reset(np.sqrt(self._costs + self._gamma))
@@ -97,20 +94,13 @@ class Vrb(Smoothed):
         if self._limits.observe(self._steps * self.batch_size, norms):
             self._tune()
         else:
-            self._weights.set(indices, weights)
-
-    def _notify(self) -> None:
-        self._limits.notify()
-
-    def _arguments(self) -> State:
-        return {**super()._arguments(), **self._limits.arguments()}
+            self._weights.replace(indices, weights)
 
     def _state(self) -> State:
-        return {**super()._state(), **self._limits.state(), "costs": self._costs.copy(), "gamma": self._gamma}
+        return {**super()._state(), "costs": self._costs.copy(), "gamma": self._gamma}
 
     def _restore(self, state: State) -> None:
         super()._restore(state)
-        self._limits.restore(state)
         self._costs = state["costs"].copy()
         self._gamma = state["gamma"]
 
@@ -120,7 +110,7 @@ class Vrb(Smoothed):
 
 @kernel
 def _add(costs, indices, norms, probabilities, gamma):
-    """Add n^2 / p for each draw; return the weights that come of it."""
+    """Add n^2 / p for each draw; return the new weights."""
     for j in range(len(indices)):
         costs[indices[j]] += min(norms[j], LARGEST_NORM) ** 2 / probabilities[j]
     return np.sqrt(costs[indices] + gamma)

@@ -1,4 +1,4 @@
-"""SGD and SGLD: one loop, compiled where problem and sampler allow."""
+"""SGD and SGLD: one loop, compiled if the problem and the sampler have kernels."""
 
 from avare.solvers.loop import DivergenceWarning as DivergenceWarning
 from avare.solvers.loop import Progress as Progress

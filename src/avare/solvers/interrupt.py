@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish to stop after the steps under way, so that nothing is lost."""
+"""Ctrl-C stops a solver after the current steps, so that no result is lost."""
 
 import signal
 import threading
@@ -7,9 +7,9 @@ from typing import Any, Self
 
 
 class Interrupt:
-    """While entered, the first Ctrl-C sets `wished`; a second raises ``KeyboardInterrupt`` as ever.
+    """A context in which the first Ctrl-C sets `wished`; a second one raises ``KeyboardInterrupt`` as usual.
 
-    Signals reach the main thread only: elsewhere, and where someone else handles Ctrl-C, nothing changes.
+    Signals reach the main thread only. In other threads, or if another handler is installed, nothing changes.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The loop that SGD and SGLD share: chunks of steps, and between them all that looks at them."""
+"""The loop that SGD and SGLD share: chunks of steps, with evaluations, progress and Ctrl-C between them."""
 
 import math
 import time
@@ -13,32 +13,33 @@ from avare._state import generator_from_text, generator_to_text, plain
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
+from avare.samplers.kernels import can_learn
 from avare.schedules import Schedule, constant
 from avare.solvers.interrupt import Interrupt
-from avare.solvers.steps import NEVER, Compiled, Iterates, Plan, advance_plainly
+from avare.solvers.steps import NEVER, Compiled, Iterates, Settings, advance_plainly
 from avare.solvers.trace import COLUMNS, Trace, row, table
 
 StepSize: TypeAlias = Schedule | float | Callable[[int], float]
 
-_FORMAT = 1  # of the state; to be raised when its meaning changes
-_CHUNK_SECONDS = 0.05  # after which to look for Ctrl-C
-_LARGEST_CHUNK = 1 << 16  # steps
-_MOST_NOISE = 1 << 20  # numbers drawn ahead
+_FORMAT = 1  # of the state; raise it when the meaning of the state changes
+_CHUNK_SECONDS = 0.05  # the length of a chunk: after it, check for Ctrl-C
+_LARGEST_CHUNK = 1 << 16  # in steps
+_MOST_NOISE = 1 << 20  # how many numbers to draw for a chunk at most
 
 
 class DivergenceWarning(RuntimeWarning):
-    """The iterates went to infinity."""
+    """The iterates diverged."""
 
 
 class Progress:
-    """What a callback is told, after each evaluation."""
+    """The argument of a callback, after each evaluation."""
 
     def __init__(self, loop: "Loop", chain: int) -> None:
         self._loop = loop
         self.step: int = loop.step
         self.epoch: float = loop.epoch
         self.x: Vector = loop.iterates.x.view()
-        """The current iterate; read-only."""
+        """The current iterate, read-only."""
         self.x.flags.writeable = False
         self.sampler: Sampler = loop.sampler
         self.chain: int = chain
@@ -53,7 +54,7 @@ Callback: TypeAlias = Callable[[Progress], bool | None]
 
 
 class Loop:
-    """One run or chain: what it has, and how it goes on."""
+    """One run or chain: its state, and how to advance it."""
 
     def __init__(
         self,
@@ -85,26 +86,17 @@ class Loop:
         self.status = "finished"
         self.message = ""
         self.rows: list[tuple[float, ...]] = []
-        drawing = sampler._compiled()
-        self._compiled = (
-            Compiled(problem, sampler, self.iterates) if drawing is not None and isinstance(problem, Linear) else None
-        )
-        self._plan = Plan(
-            sampler.n,
-            sampler.replacement,
-            *(drawing[1:] if drawing is not None else (0.0, 0.0, 0.0)),
-            problem.l2,
-            average_from,
-            burn_in,
-            thin,
-        )
+        self._compiled = None
+        if isinstance(problem, Linear) and can_learn(sampler._compiled()) and not sampler.follows_path:
+            self._compiled = Compiled(problem, sampler, self.iterates)
+        self._settings = Settings(problem.l2, average_from, burn_in, thin)
         self._chunk = 1
         self._began = (time.perf_counter(), 0)
-        self._drawn = sampler.steps  # at the end
+        self._drawn = sampler.steps  # when this loop ended
 
     @property
     def epoch(self) -> float:
-        """Draws so far, in passes over the data."""
+        """The number of draws so far, in passes over the data."""
         return self.step * self.sampler.batch_size / self.problem.n
 
     @property
@@ -114,25 +106,25 @@ class Loop:
 
     @property
     def x(self) -> Vector:
-        """The average, where one is being made, or else the iterate."""
-        return self.iterates.mean if self.step > self._plan.average_from else self.iterates.x
+        """The average of the iterates if averaging has begun, otherwise the last iterate."""
+        return self.iterates.mean if self.step > self._settings.average_from else self.iterates.x
 
     def seconds_left(self) -> float:
-        """How long the rest will take, evaluations included, if it goes on as it has since it began."""
+        """Estimate the remaining time, evaluations included, from the time so far."""
         began, first = self._began
         return (time.perf_counter() - began) / max(self.step - first, 1) * (self.steps - self.step)
 
     def kept(self) -> int:
-        """How many iterates have been kept."""
-        return max(0, self.step - self._plan.burn_in) // self._plan.thin
+        """Return the number of kept iterates."""
+        return max(0, self.step - self._settings.burn_in) // self._settings.thin
 
-    @np.errstate(over="ignore", invalid="ignore")  # what overflows is found, and told as divergence
+    @np.errstate(over="ignore", invalid="ignore")  # an overflow is reported as divergence
     def run(self, interrupt: Interrupt, say: Callable[["Loop"], None]) -> None:
-        """Go on until the end, or until something stops it."""
+        """Advance to the last step, or until something stops it."""
         self.sampler._follow(lambda: self.problem._norms(self.iterates.x))
         self._began = (time.perf_counter(), self.step)
         try:
-            self._advance(0)  # compiles what is to be timed
+            self._advance(0)  # compiles, outside the measured time
             while True:
                 if self._is_due() and self._evaluate():
                     return
@@ -151,7 +143,7 @@ class Loop:
             self._drawn = self.sampler.steps
 
     def _advance(self, count: int) -> bool:
-        """Go some steps; return whether all could be gone."""
+        """Make a number of steps; return whether all were finite."""
         first = self.step + 1
         started = time.perf_counter()
         sizes = self._sizes(first, count)
@@ -159,9 +151,9 @@ class Loop:
         if self.noise is not None:
             noise = self.noise.standard_normal((count, self.problem.dim))
         if self._compiled is not None:
-            done = self._compiled.advance(self._plan, self.step, sizes, noise)
+            done = self._compiled.advance(self._settings, self.step, sizes, noise)
         else:
-            done = advance_plainly(self.problem, self.sampler, self._plan, self.iterates, self.step, sizes, noise)
+            done = advance_plainly(self.problem, self.sampler, self._settings, self.iterates, self.step, sizes, noise)
         taken = time.perf_counter() - started
         self.step += done
         if count:
@@ -179,14 +171,14 @@ class Loop:
         return due and (not self.rows or self.rows[-1][0] < self.step)
 
     def _evaluate(self) -> bool:
-        """Add a row; return whether that is the end."""
+        """Add a row to the trace; return whether to stop."""
         x, iterate = self.x, self.iterates.x
         measures = self.problem.evaluate(iterate, self.sampler.probabilities())
         if x is not iterate:
             measures = (self.problem.objective(x), *measures[1:])
         regret = self.rows[-1][8] if self.rows else 0.0
         self.rows.append(row(self.step, self.epoch, self.seconds, measures, self._optimum, regret, self.sampler.gain))
-        # An objective that is not a number may not have been given; norms always are there.
+        # The objective is NaN if the problem has none; norms always exist.
         for what, value in (("the objective", measures[0]), ("the sum of norms", measures[1])):
             if math.isinf(value) or (math.isnan(value) and what != "the objective"):
                 self._diverge(self.step, float(self._sizes(max(self.step, 1), 1)[0]), what)
@@ -197,17 +189,20 @@ class Loop:
         return False
 
     def _diverge(self, step: int, size: float, what: str) -> None:
-        self._end("diverged", f"diverged at step {step}, of size {size:.6g}: {what} is not finite; take smaller steps")
+        self._end("diverged", f"diverged at step {step}, of size {size:.6g}: {what} is not finite; use smaller steps")
 
     def _end(self, status: str, message: str) -> None:
         self.status, self.message = status, message
 
-    # --- saved and taken up again ---------------------------------------------------------
+    # --- save and resume ------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All it takes to go on: numbers, text and arrays."""
+        """Return everything needed to resume: numbers, text and arrays."""
         if self.sampler.steps != self._drawn:
-            raise ValueError(f"the sampler has drawn {self.sampler.steps - self._drawn} batches since this ended")
+            raise ValueError(
+                f"the sampler has drawn {self.sampler.steps - self._drawn} batches since this run ended: "
+                "call state_dict() before it draws again"
+            )
         x, mean, draws = self.iterates
         state = {
             "format": _FORMAT,
@@ -219,24 +214,24 @@ class Loop:
             "mean": mean.copy(),
             "draws": draws[: self.kept()].copy(),
             "rows": np.array(self.rows, dtype=np.float64).reshape(len(self.rows), len(COLUMNS)),
-            "burn_in": self._plan.burn_in,
-            "thin": self._plan.thin,
-            "average_from": self._plan.average_from,
+            "burn_in": self._settings.burn_in,
+            "thin": self._settings.thin,
+            "average_from": self._settings.average_from,
         }
         if self.noise is not None:
             state["noise"] = generator_to_text(self.noise)
         return {**state, **{f"sampler/{key}": value for key, value in self.sampler.state_dict().items()}}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; one that does not fit is a ``ValueError``, and nothing has changed."""
+        """Resume from a saved state. One that does not fit raises a ``ValueError``, and nothing has changed."""
         fields = {key: plain(value) for key, value in state.items()}
         expected = {
             "format": _FORMAT,
             "dim": self.problem.dim,
             "n": self.problem.n,
-            "burn_in": self._plan.burn_in,
-            "thin": self._plan.thin,
-            "average_from": self._plan.average_from,
+            "burn_in": self._settings.burn_in,
+            "thin": self._settings.thin,
+            "average_from": self._settings.average_from,
         }
         needed = [*expected, "step", "seconds", "x", "mean", "draws", "rows"]
         for key in needed if self.noise is None else [*needed, "noise"]:
@@ -249,9 +244,9 @@ class Loop:
             raise ValueError(f"resume['step'] = {fields['step']}: this run has {self.steps} steps")
         noise = None if self.noise is None else generator_from_text(fields["noise"])
         x, mean = self.problem.vector("resume['x']", fields["x"]), fields["mean"]
-        kept = max(0, int(fields["step"]) - self._plan.burn_in) // self._plan.thin
+        kept = max(0, int(fields["step"]) - self._settings.burn_in) // self._settings.thin
         if mean.shape != self.iterates.mean.shape or fields["draws"].shape != (kept, self.problem.dim):
-            raise ValueError("resume holds arrays of other sizes than this run's: it is damaged")
+            raise ValueError("resume has arrays whose shapes do not fit this run: it is damaged")
         prefix = "sampler/"
         self.sampler.load_state_dict(
             {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
@@ -264,7 +259,7 @@ class Loop:
 
 
 def checked_pair(problem: Any, sampler: Any) -> None:
-    """A problem and a sampler of the same size."""
+    """Raise an error unless the arguments are a problem and a sampler of the same size."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem is of type {type(problem).__name__}: must be one of avare.problems")
     if not isinstance(sampler, Sampler):
@@ -274,7 +269,7 @@ def checked_pair(problem: Any, sampler: Any) -> None:
 
 
 def _step_sizes(step_size: StepSize) -> Callable[[int, int], Vector]:
-    """The sizes of some steps from a given one on."""
+    """Return a function of (first, count) that gives the sizes of steps."""
     if isinstance(step_size, int | float | np.floating) and not isinstance(step_size, bool):
         step_size = constant(validation.number("step_size", step_size, above=0.0))
     if not callable(step_size):

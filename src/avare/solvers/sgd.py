@@ -19,30 +19,29 @@ from avare.solvers.trace import Trace, evaluation_steps
 
 
 class Run:
-    """What `sgd` gives."""
+    """The result of `sgd`."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self.x: Vector = loop.x.copy()
-        """The average of the iterates, where one was asked for and begun; else the last iterate."""
+        """The average of the iterates if averaging was requested and has begun, otherwise the last iterate."""
         self.last: Vector = loop.iterates.x.copy()
         """The last iterate."""
         self.trace: Trace = loop.trace
-        """One row an evaluation; each column is an attribute, as in ``run.trace.objective``."""
+        """One row per evaluation; each column is an attribute, as in ``run.trace.objective``."""
         self.steps: int = loop.step
-        """How many steps were made."""
+        """Number of steps."""
         self.seconds: float = loop.seconds
-        """How long they took, evaluations not counted."""
+        """Time of the steps, without evaluations."""
         self.status: str = loop.status
         """"finished", "stopped" (by the callback), "interrupted" (by Ctrl-C) or "diverged"."""
         self.message: str = loop.message
-        """Why it ended, if before its time."""
+        """Why it ended, if it did not finish."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All it takes to go on with ``sgd(..., resume=state)``, the sampler's state included.
+        """Return everything needed for ``sgd(..., resume=state)``, including the sampler's state.
 
-        May be pickled, or kept with ``numpy.savez(file, **state)``. To be asked for before the
-        sampler draws again.
+        It can be pickled, or saved with ``numpy.savez(file, **state)``. Call this before the sampler draws again.
         """
         return {"solver": "sgd", **self._loop.state()}
 
@@ -66,46 +65,47 @@ def sgd(
     callback: Callback | None = None,
     resume: Mapping[str, Any] | None = None,
 ) -> Run:
-    r"""Minimise a finite sum, :math:`x \leftarrow x - \alpha_t (\sum_j w_j g_{I_j} + \nabla R(x))`.
+    r"""Minimise a finite sum by :math:`x \leftarrow x - \alpha_t (\sum_j w_j g_{I_j} + \nabla R(x))`.
 
-    Each step draws a batch, takes a step, and tells the sampler the norms that came up. For the
-    linear models of `avare.problems`, with `Avare` or `Uniform`, this loop is compiled as a whole.
+    Each step draws a batch, takes a step, and reports the norms of the batch to the sampler. The loop is compiled as
+    a whole for the linear models of `avare.problems`, with a sampler that brings kernels: `Avare`, `Calibrated`,
+    `Uniform`, `Static`, `Srg`, or your own (see `avare.samplers.kernels`).
 
     Parameters
     ----------
     problem
         One of `avare.problems`.
     sampler
-        Any sampler, for as many examples; it goes on from where it is.
+        Any sampler for the same number of examples. It continues from its present state.
     step_size
-        A number, one of `avare.schedules`, or a function of the step t = 1, 2, ...; of the **sum**
+        A number, one of `avare.schedules`, or a function of the step t = 1, 2, ... It multiplies the **sum**
         of gradients.
     epochs
-        How long: in epochs of ``n // batch_size`` steps (at least 1), 10 by default; or instead
+        Number of epochs, 10 by default. An epoch has ``n // batch_size`` steps, at least 1.
     steps
-        in steps.
+        Number of steps, instead of `epochs`.
     start
-        Where to start; 0 by default.
+        The first iterate; 0 by default.
     averaging
-        "polyak" averages all iterates, "suffix" those of the second half; ``run.x`` and the
-        objectives in the trace are then the average's, once begun.
+        "polyak" averages all iterates, "suffix" those of the second half. ``run.x`` and the
+        objectives in the trace are then those of the average, once it has begun.
     evaluate
-        When to measure, outside the time that is counted: "epoch", "never", after every so many
-        steps (an integer), or after given steps. 0 is before the first. Each costs a pass over the data.
+        When to evaluate: "epoch", "never", an interval in steps (an integer), or a list of steps, where 0 is
+        before the first. Each evaluation costs a pass over the data; the measured time does not include it.
     optimum
-        The least objective, for the suboptimality; by default the problem's, if it is known.
+        The smallest objective, for the suboptimality; by default the problem's, if it is known.
     progress
-        Whether to say on the standard error stream how it goes.
+        Whether to show the progress on the standard error stream.
     callback
-        Called after each evaluation with a `Progress`; may stop the run by returning True.
+        Called with a `Progress` after each evaluation. It can stop the run by returning True.
     resume
-        The state of an earlier run, which goes on to the same iterates as without the stop. Other
-        arguments must be as they were, but there may be more steps, unless their suffix is averaged.
+        The state of an earlier run. The iterates are the same as without the interruption. Other
+        arguments must be the same, but there may be more steps, unless ``averaging="suffix"``.
 
     Returns
     -------
     Run
-        Also on divergence, with a `DivergenceWarning`, and on Ctrl-C: ``run.status`` tells.
+        Also after a divergence, with a `DivergenceWarning`, and after Ctrl-C: see ``run.status``.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def sgd(
     checked_pair(problem, sampler)
     epoch = max(1, problem.n // sampler.batch_size)
     if epochs is not None and steps is not None:
-        raise ValueError(f"epochs = {epochs} and steps = {steps}: give one of them")
+        raise ValueError(f"epochs = {epochs} and steps = {steps}: pass only one of them")
     if steps is None:
         steps = epoch * validation.integer("epochs", 10 if epochs is None else epochs, at_least=0)
     steps = validation.integer("steps", steps, at_least=0)
@@ -152,15 +152,15 @@ def sgd(
 
 
 def describe(loop: Loop) -> str:
-    """How a loop stands, in a line."""
+    """Describe the progress of a loop in one line."""
     objective = f", objective {loop.rows[-1][3]:.6g}" if loop.rows else ""
     return f"step {loop.step} of {loop.steps}{objective}, {loop.seconds_left():.0f} s left"
 
 
 def resume_of(solver: str, resume: Any) -> Mapping[str, Any]:
-    """A state of the right solver."""
+    """Return the state, or raise an error if it is not one of this solver."""
     if not isinstance(resume, Mapping):
-        raise TypeError(f"resume is of type {type(resume).__name__}: must be a mapping, as state_dict() gives")
+        raise TypeError(f"resume is of type {type(resume).__name__}: must be a mapping, as state_dict() returns")
     found = str(np.asarray(resume["solver"])) if "solver" in resume else None
     if found != solver:
         raise ValueError(f"resume['solver'] = {found!r}: must be {solver!r}")

@@ -22,33 +22,33 @@ from avare.solvers.trace import Trace, evaluation_steps
 
 
 class Chain:
-    """What `sgld` gives: draws of one chain or several.
+    """The result of `sgld`: draws of one or several chains.
 
-    With decreasing steps a draw stands for the time of its step: averages over draws are right
-    when weighted by the step sizes, as those here are.
+    With decreasing steps a draw represents the time of its step, so averages over draws must be weighted by the
+    step sizes. The methods of this class do so.
     """
 
     def __init__(self, loops: list[Loop], burn_in: int, thin: int) -> None:
         sound = [loop for loop in loops if loop.status != "diverged"] or loops
         kept = min(loop.kept() for loop in sound)
         self.draws: Vector = np.stack([loop.iterates.draws[:kept] for loop in sound])
-        """Chains by draws by dim; without those that diverged, if there are others."""
+        """The draws, chains x draws x dim; without the chains that diverged, if there are others."""
         self.sound: list[int] = [loop._chain for loop in sound]
-        """Which chains these are."""
+        """The numbers of these chains."""
         self.step_sizes: Vector = loops[0]._sizes(burn_in + 1, kept * thin)[thin - 1 :: thin]
         """The step size at each draw."""
         self.traces: list[Trace] = [loop.trace for loop in loops]
-        """One table of evaluations a chain."""
+        """One table of evaluations per chain."""
         self.steps: int = min(loop.step for loop in sound)
-        """How many steps each of them has made."""
+        """Number of steps of each of them."""
         self.seconds: float = max(loop.seconds for loop in loops)
-        """How long the longest took, evaluations not counted."""
+        """Time of the steps of the slowest chain, without evaluations."""
         self._loops = loops
         ended = next((loop for loop in loops if loop.status != "finished"), loops[0])
         self.status: str = ended.status
         """"finished", "stopped" (by the callback), "interrupted" (by Ctrl-C) or "diverged"."""
         self.message: str = ended.message
-        """Why it ended, if before its time."""
+        """Why it ended, if it did not finish."""
 
     @property
     def trace(self) -> Trace:
@@ -56,23 +56,23 @@ class Chain:
         return self.traces[0]
 
     def mean(self) -> Vector:
-        """The mean of all draws, weighted by their step sizes."""
+        """Return the mean of all draws, weighted by their step sizes."""
         draws, weights = self._weighted()
         return weights @ draws
 
     def covariance(self) -> Vector:
-        """The covariance of all draws, weighted by their step sizes."""
+        """Return the covariance of all draws, weighted by their step sizes."""
         draws, weights = self._weighted()
         centred = draws - weights @ draws
         return (centred * weights[:, None]).T @ centred
 
     def std(self) -> Vector:
-        """The standard deviations of all draws, weighted by their step sizes."""
+        """Return the standard deviations of all draws, weighted by their step sizes."""
         draws, weights = self._weighted()
         return np.sqrt(weights @ (draws - weights @ draws) ** 2)
 
     def quantile(self, q: float) -> Vector:
-        """A quantile of each coordinate over all draws, weighted by their step sizes."""
+        """Return a quantile of each coordinate over all draws, weighted by their step sizes."""
         q = validation.number("q", q, at_least=0.0, at_most=1.0)
         draws, weights = self._weighted()
         order = np.argsort(draws, axis=0)
@@ -83,26 +83,26 @@ class Chain:
         return quantiles
 
     def _weighted(self) -> tuple[Vector, Vector]:
-        """All draws, one after another, and weights that sum to 1."""
+        """Return all draws as one list, and weights that sum to 1."""
         if not len(self.step_sizes):
             raise ValueError(f"no draws were kept in {self.steps} steps")
         weights = np.tile(self.step_sizes, len(self.draws))
         return self.draws.reshape(len(weights), -1), weights / weights.sum()
 
     def to_arviz(self, *, name: str = "x", resample: bool = False) -> Any:
-        """The draws as ArviZ takes them, with the step sizes beside them.
+        """Return the draws as an ArviZ object, with the step sizes as a sample statistic.
 
         Parameters
         ----------
         name
-            Of the variable.
+            Name of the variable.
         resample
-            ArviZ knows no weights. True: each chain is resampled in proportion to the step sizes
-            (systematically, in order), so that its plain averages are the right ones for
-            decreasing steps; but draws then repeat, and it counts them as correlated.
+            ArviZ does not use weights. If True, each chain is resampled in proportion to the step sizes
+            (systematically, in order), so that plain averages are correct for
+            decreasing steps. Draws then repeat, and ArviZ counts them as correlated.
         """
         arviz = require("arviz", "to_arviz")
-        self._weighted()  # refuses where there are none
+        self._weighted()  # raises an error if there are no draws
         draws, sizes = self.draws, self.step_sizes
         if resample:
             reached = np.cumsum(sizes) / sizes.sum()
@@ -114,10 +114,9 @@ class Chain:
         return arviz.from_dict({"posterior": {name: draws}, "sample_stats": statistics})
 
     def state_dict(self) -> dict[str, Any]:
-        """All it takes to go on with ``sgld(..., resume=state)``, the sampler's state included.
+        """Return everything needed for ``sgld(..., resume=state)``, including the samplers' states.
 
-        May be pickled, or kept with ``numpy.savez(file, **state)``. To be asked for before the
-        sampler draws again.
+        It can be pickled, or saved with ``numpy.savez(file, **state)``. Call this before the sampler draws again.
         """
         state: dict[str, Any] = {"solver": "sgld", "chains": len(self._loops)}
         for k, loop in enumerate(self._loops):
@@ -148,51 +147,51 @@ def sgld(
     callback: Callback | None = None,
     resume: Mapping[str, Any] | None = None,
 ) -> Chain:
-    r"""Draw from the density :math:`e^{-f(x)}`: steps of SGD plus noise of variance :math:`2 \alpha_t`.
+    r"""Draw from the density :math:`e^{-f(x)}` by steps of SGD plus noise of variance :math:`2 \alpha_t`.
 
-    f is then a negative log-posterior: the losses negative log-likelihoods, the l2 term a normal
-    prior of precision l2. As step sizes fall the chain's law tends to that density; at a constant
-    size it stays off by something of the order of the step.
+    f is a negative log-posterior: the losses are negative log-likelihoods, and the l2 term is a normal
+    prior of precision l2. As step sizes decrease, the law of the chain tends to that density. With a constant
+    step size it has an error of the order of the step size.
 
     Parameters
     ----------
     problem
         One of `avare.problems`.
     sampler
-        Any sampler, for as many examples; it goes on from where it is. For steps falling as t^-b,
-        `Avare` with ``delta=b / 2``.
+        Any sampler for the same number of examples. It continues from its present state. For steps that fall
+        as t^-b, use `Avare` with ``delta=b / 2``.
     step_size
         A number, one of `avare.schedules`, or a function of the step t = 1, 2, ...
     steps
-        Of each chain.
+        Number of steps of each chain.
     burn_in
-        How many of them come before the first draw is kept.
+        Number of steps before the first draw is kept.
     thin
-        Of the steps after, one in so many is kept.
+        After `burn_in`, one of every `thin` iterates is kept.
     chains
-        How many, side by side in threads: compiled loops run at once, Python functions in turn.
-        The first uses the sampler itself, the others copies of it with draws of their own.
+        Number of chains, each in a thread: compiled loops run in parallel, Python functions in turn.
+        The first chain uses the sampler itself, the others copies of it with different seeds.
     start
-        Where to start: a vector, or one for each chain; 0 by default.
+        The first iterate: a vector, or one vector per chain; 0 by default.
     seed
-        Of the noise (of all draws, in the chains after the first).
+        Seed of the noise, and of the samplers of all chains after the first.
     evaluate
-        As for `sgd`; never, by default.
+        As for `sgd`; "never" by default.
     optimum
-        The least objective, for the suboptimality; by default the problem's, if it is known.
+        The smallest objective, for the suboptimality; by default the problem's, if it is known.
     progress
-        Whether to say on the standard error stream how it goes.
+        Whether to show the progress on the standard error stream.
     callback
-        Called after each evaluation with a `Progress`, in the thread of its chain; may stop that
+        Called with a `Progress` after each evaluation, in the thread of its chain. It can stop that
         chain by returning True.
     resume
-        The state of an earlier call, which goes on to the same draws as without the stop. Other
-        arguments must be as they were, but there may be more steps.
+        The state of an earlier call. The draws are the same as without the interruption. Other
+        arguments must be the same, but there may be more steps.
 
     Returns
     -------
     Chain
-        Also on divergence, with a `DivergenceWarning`, and on Ctrl-C: ``chain.status`` tells.
+        Also after a divergence, with a `DivergenceWarning`, and after Ctrl-C: see ``chain.status``.
 
     Examples
     --------
@@ -213,7 +212,7 @@ def sgld(
     chains = validation.integer("chains", chains, at_least=1)
     progress = validation.boolean("progress", progress)
     if callback is not None and isinstance(evaluate, str) and evaluate == "never":
-        raise ValueError('callback is called after each evaluation: give evaluate=, which is "never"')
+        raise ValueError('callback is called after each evaluation, and evaluate = "never": pass another evaluate=')
     starts = _starts(problem, start, chains)
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     seeds = root.spawn(2 * chains)
@@ -256,7 +255,7 @@ def sgld(
 
 
 def _run(loops: list[Loop], interrupt: Interrupt, line: Line) -> None:
-    """Run all, each in a thread of its own."""
+    """Run all loops, each in its own thread."""
     if len(loops) == 1:
         loops[0].run(interrupt, lambda loop: line.say(describe(loop)))
         return

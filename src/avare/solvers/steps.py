@@ -1,6 +1,6 @@
-"""The steps themselves: draw, gradient, step, update; compiled where problem and sampler allow.
+"""The steps of a solver: draw, gradient, step, update; compiled if the problem and the sampler have kernels.
 
-Both ways do the same arithmetic in the same order and take the same random numbers, so that they
+Both loops do the same arithmetic in the same order and use the same random numbers, so that they
 give the same iterates from the same seed.
 """
 
@@ -10,53 +10,46 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import inlined, lean, product
-from avare.batch import weigh_into
+from avare._compilation import lean, product
 from avare.problems.base import Problem, Vector
 from avare.problems.linear import Linear, add_gradients
 from avare.samplers.base import Sampler, smooth
-from avare.structures.buckets import draw_with_replacement, draw_without_replacement, store
-from avare.structures.evenly import draw_evenly
+from avare.samplers.kernels import draw_into, learn_from
 
 NEVER = 1 << 62
 
 
-class Plan(NamedTuple):
-    """What stays the same from step to step."""
+class Settings(NamedTuple):
+    """Numbers that are the same at every step."""
 
-    n: int
-    replacement: bool
-    c: float
-    delta: float
-    p_min: float
     l2: float
     average_from: int
     """Iterates after this step are averaged."""
     burn_in: int
-    """Iterates after this step are kept ..."""
+    """Iterates after this step are kept, ..."""
     thin: int
-    """... one in so many."""
+    """... one of every `thin`."""
 
 
 class Iterates(NamedTuple):
-    """What the steps change."""
+    """Arrays that the steps change."""
 
     x: Vector
     mean: Vector
-    """Of the iterates averaged so far."""
+    """The mean of the iterates averaged so far."""
     draws: Vector
-    """The iterates kept, one a row."""
+    """The kept iterates, one per row."""
 
 
 def advance_plainly(
-    problem: Problem, sampler: Sampler, plan: Plan, iterates: Iterates, step: int, sizes: Vector, noise: Vector
+    problem: Problem, sampler: Sampler, settings: Settings, iterates: Iterates, step: int, sizes: Vector, noise: Vector
 ) -> int:
-    """Go from `step` as many steps as there are sizes; return how many could be gone."""
+    """Make one step per size, after `step` steps; return how many were finite."""
     x, mean, draws = iterates
     for done, size in enumerate(sizes):
         batch = sampler.sample()
         gradient, norms = problem._batch_gradient(x, batch.indices, batch.weights)
-        change = size * (gradient + plan.l2 * x)
+        change = size * (gradient + settings.l2 * x)
         if not (np.isfinite(norms).all() and np.isfinite(change).all()):
             return done
         if len(noise):
@@ -64,17 +57,17 @@ def advance_plainly(
         x -= change
         sampler.update(batch.indices, norms)
         if sampler.follows_path:
-            sampler.move(float(np.linalg.norm(change)))  # type: ignore[attr-defined]  # those that follow it have it
+            sampler.move(float(np.linalg.norm(change)))  # type: ignore[attr-defined]  # such samplers have it
         at = step + done + 1
-        if at > plan.average_from:
-            mean += (x - mean) / (at - plan.average_from)
-        if at > plan.burn_in and (at - plan.burn_in) % plan.thin == 0:
-            draws[(at - plan.burn_in) // plan.thin - 1] = x
+        if at > settings.average_from:
+            mean += (x - mean) / (at - settings.average_from)
+        if at > settings.burn_in and (at - settings.burn_in) % settings.thin == 0:
+            draws[(at - settings.burn_in) // settings.thin - 1] = x
     return len(sizes)
 
 
 class Compiled:
-    """The same for a linear model and a sampler that can be drawn from inside a kernel."""
+    """The same steps in a kernel, for a linear model and a sampler that brings kernels."""
 
     def __init__(self, problem: Linear, sampler: Sampler, iterates: Iterates) -> None:
         self._sampler, self._iterates = sampler, iterates
@@ -92,16 +85,15 @@ class Compiled:
         )
         self._scratch = problem.scratch()
 
-    def advance(self, plan: Plan, step: int, sizes: Vector, noise: Vector) -> int:
-        """Go from `step` as many steps as there are sizes; return how many could be gone."""
+    def advance(self, settings: Settings, step: int, sizes: Vector, noise: Vector) -> int:
+        """Make one step per size, after `step` steps; return how many were finite."""
         sampler = self._sampler
         with sampler._lock:
-            drawing = sampler._compiled()
-            assert drawing is not None
             done: int = _advance(
-                drawing.memory,
+                sampler._compiled(),
                 self._model,
-                plan,
+                settings,
+                sampler.n,
                 sampler._source,
                 sampler._moments,
                 sampler._steps,
@@ -123,24 +115,24 @@ class _Buffers(NamedTuple):
     norms: Vector
     gradient: Vector
     gradients: Vector
-    """The same, a row for each output."""
+    """The gradient as a table, one row per output."""
     coefficients: Vector
-    """The iterate likewise."""
+    """The iterate as such a table."""
 
 
 # --- kernels -------------------------------------------------------------------------------
 
 
 @lean
-def _advance(memory, model, plan, source, moments, drawn, step, sizes, noise, iterates, buffers, scratch):
+def _advance(state, model, settings, n, source, moments, drawn, step, sizes, noise, iterates, buffers, scratch):
     x, gradient = iterates.x, buffers.gradient
-    indices, weights, norms = buffers.indices, buffers.weights, buffers.norms
+    indices, probabilities, weights, norms = buffers.indices, buffers.probabilities, buffers.weights, buffers.norms
     for done in range(len(sizes)):
-        _draw(memory, plan, source, drawn + done, indices, buffers.probabilities, weights)
+        draw_into(state, drawn + done, source, indices, probabilities, weights)
         add_gradients(model, buffers.coefficients, indices, weights, buffers.gradients, norms, scratch)
         size = sizes[done]
         for j in range(len(x)):
-            gradient[j] = size * (gradient[j] + plan.l2 * x[j])
+            gradient[j] = size * (gradient[j] + settings.l2 * x[j])
         if not np.isfinite(_magnitude(gradient) + _magnitude(norms)):
             return done
         if len(noise) > 0:
@@ -149,47 +141,22 @@ def _advance(memory, model, plan, source, moments, drawn, step, sizes, noise, it
                 gradient[j] -= spread * noise[done, j]
         for j in range(len(x)):
             x[j] -= gradient[j]
-        _learn(memory, indices, norms)
-        smooth(moments, plan.n, weights, buffers.probabilities, norms)
+        learn_from(state, indices, norms)
+        smooth(moments, n, weights, probabilities, norms)
         at = step + done + 1
-        if at > plan.average_from:
+        if at > settings.average_from:
             for j in range(len(x)):
-                iterates.mean[j] += (x[j] - iterates.mean[j]) / (at - plan.average_from)
-        if at > plan.burn_in and (at - plan.burn_in) % plan.thin == 0:
-            kept = (at - plan.burn_in) // plan.thin - 1
+                iterates.mean[j] += (x[j] - iterates.mean[j]) / (at - settings.average_from)
+        if at > settings.burn_in and (at - settings.burn_in) % settings.thin == 0:
+            kept = (at - settings.burn_in) // settings.thin - 1
             for j in range(len(x)):
                 iterates.draws[kept, j] = x[j]
     return len(sizes)
 
 
-@inlined
-def _draw(memory, plan, source, drawn, indices, probabilities, weights):
-    """The sampler's next batch."""
-    if memory is None:
-        draw_evenly(plan.n, source, indices, plan.replacement)
-        for j in range(len(indices)):
-            probabilities[j] = 1.0 / plan.n
-            weights[j] = plan.n / len(indices)
-    else:
-        floor = plan.p_min
-        if plan.c < np.inf:
-            floor += (plan.c / (plan.c + len(indices) * drawn)) ** (plan.delta / 3.0) / plan.c
-        if plan.replacement or len(indices) == 1:  # which is the same, and no array is made
-            draw_with_replacement(memory, floor, source, indices, probabilities)
-        else:
-            draw_without_replacement(memory, floor, source, indices, probabilities)
-        weigh_into(weights, probabilities, plan.replacement)
-
-
-@inlined
-def _learn(memory, indices, norms):
-    if memory is not None:
-        store(memory, indices, norms)
-
-
 @product
 def _magnitude(values):
-    """Finite only if all values are, and no sum of them overflows."""
+    """Return a number that is finite only if all values are and their sum does not overflow."""
     total = 0.0
     for j in range(len(values)):
         total += abs(values[j])

@@ -1,4 +1,4 @@
-"""What is measured along the way."""
+"""The table of measurements that a solver returns."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _TYPE = np.dtype([(name, np.int64 if name == "step" else np.float64) for name in
 
 
 def table(rows: Sequence[tuple[float, ...]]) -> Trace:
-    """Rows as a table whose columns are attributes."""
+    """Return rows as a table whose columns are attributes."""
     return np.array([tuple(row) for row in rows], dtype=_TYPE).view(np.recarray)
 
 
@@ -40,7 +40,7 @@ def row(
     regret: float,
     gain: float,
 ) -> tuple[float, ...]:
-    """A row of the table, from objective, sum of norms and cost, and the regret of the rows before."""
+    """Return a row of the table, from objective, sum of norms and cost, and the regret of the previous row."""
     objective, total, cost = measures
     least = total * total
     suboptimality = math.nan if optimum is None else objective - optimum
@@ -49,12 +49,12 @@ def row(
 
 
 def evaluation_steps(evaluate: Any, steps: int, epoch: int) -> NDArray[np.int64]:
-    """The steps after which to evaluate, in order: from "epoch", "never", a distance, or the steps themselves."""
+    """Return the steps after which to evaluate, sorted: from "epoch", "never", an interval, or a list of steps."""
     if isinstance(evaluate, str):
         if evaluate == "never":
             return np.empty(0, dtype=np.int64)
         if evaluate != "epoch":
-            raise ValueError(f'evaluate = {evaluate!r}: must be "epoch", "never", an integer or steps')
+            raise ValueError(f'evaluate = {evaluate!r}: must be "epoch", "never", an integer or a list of steps')
         evaluate = epoch
     if np.ndim(evaluate) == 0:
         every = validation.integer("evaluate", evaluate, at_least=1)

@@ -1,121 +1,183 @@
-"""What all structures that solve Lemma 1 are, and what they share."""
+"""The contract of everything that draws, and what the structures share."""
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from avare import _validation as validation
 from avare._randomness import Source
+from avare._state import State
 
 
 class Solution(NamedTuple):
-    """Lemma 1's solution ``p_i = max(h_i, threshold) / scale``."""
+    """The solution of Lemma 1, ``p_i = max(h_i, threshold) / scale``."""
 
     floor: float
-    """The smallest probability there may be: threshold / scale."""
+    """The smallest possible probability: threshold / scale."""
     threshold: float
     """e: smaller norms count as this."""
     scale: float
     """Z, the paper's lambda: the sum of all max(h_i, threshold)."""
     above: int
-    """The paper's rho: how many norms count as they are."""
+    """The paper's rho: how many norms are above the threshold."""
 
 
 class Structure(ABC):
-    """Norms of n examples, from which to draw with floored probabilities.
+    """n examples, each with a probability, from which to draw indices.
 
-    Floors are finite and not negative; above 1/n they mean 1/n.
+    Every structure has the same methods: `draw`, `probabilities`, `state`, `from_state`, `check`, and the
+    properties `arrays` and `nbytes`. Those that keep a value for each example also have `replace`: see
+    `Memory`. `Floored` has `push` instead, because it does not replace values: it multiplies them.
+
+    A subclass sets `n` and `_arrays`, and implements the abstract methods.
     """
 
+    takes_floor: ClassVar[bool] = False
+    """Whether `draw` and `probabilities` accept a floor above 0, the smallest probability of any example."""
+    with_replacement_only: ClassVar[bool] = False
+    """Whether `draw` accepts only ``replacement=True``."""
+
     n: int
+    _arrays: tuple[Any, ...]
 
-    @classmethod
-    @abstractmethod
-    def zeros(cls, n: int) -> Self:
-        """Build with all norms zero."""
+    def draw(
+        self, size: int, *, replacement: bool, source: Source, floor: float = 0.0
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Draw indices; return them in order, with the probability of each.
 
-    @classmethod
-    @abstractmethod
-    def from_state(cls, state: NDArray[Any], n: int) -> Self:
-        """Build from what `state` gave for n examples; anything else is a ``ValueError``."""
+        Parameters
+        ----------
+        size
+            How many to draw.
+        replacement
+            Whether an index may occur twice. If not, each draw is from the examples that are not drawn
+            yet, renormalised; the probabilities returned are those before the first draw.
+        source
+            Where the random numbers come from: see `avare._randomness.uniform_source`.
+        floor
+            The smallest probability of any example: finite and not negative. Floors above 1/n mean 1/n.
+        """
+        if self.with_replacement_only and not replacement:
+            raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
+        kernel, arguments = self._kernel(self._checked(floor), replacement)
+        indices = np.empty(size, dtype=np.int64)
+        probabilities = np.empty(size, dtype=np.float64)
+        if not kernel(*arguments, source, indices, probabilities):
+            raise ValueError(
+                f"size = {size}: fewer examples have a probability above 0, and without replacement each is drawn once"
+            )
+        return indices, probabilities
 
-    @abstractmethod
-    def state(self) -> NDArray[Any]:
-        """All there is to save."""
+    def probabilities(self, floor: float = 0.0) -> NDArray[np.float64]:
+        """Return the probability of each example at the next draw. O(N)."""
+        return self._probabilities(self._checked(floor))
 
     @property
-    @abstractmethod
+    def arrays(self) -> tuple[Any, ...]:
+        """All arrays, as the kernels of the structure's module take them. O(1)."""
+        return self._arrays
+
+    @property
     def nbytes(self) -> int:
-        """Bytes held by all arrays, used or not."""
+        """The size of all arrays in bytes, including unused parts. O(1)."""
+        return _nbytes(self._arrays)
 
     @abstractmethod
-    def norms(self) -> NDArray[np.float64]:
-        """The norms as they are kept, by index."""
+    def state(self) -> State:
+        """Return everything to save, as numbers and arrays. O(N)."""
 
+    @classmethod
     @abstractmethod
-    def total(self) -> float:
-        """The sum of all norms."""
+    def from_state(cls, state: Mapping[str, Any], n: int, *args: Any, **kwargs: Any) -> Self:
+        """Build from what `state` returned for n examples, to continue with the same draws.
+
+        A damaged state raises a ``ValueError``.
+        """
 
     @abstractmethod
     def check(self) -> None:
-        """Assert every invariant."""
+        """Assert every invariant. O(N), or O(N log N)."""
 
-    def solve(self, floor: float) -> Solution:
-        """Lemma 1's solution for a floor, or for the nearest that can be kept."""
-        return self._solve(_checked(floor))
+    @abstractmethod
+    def _probabilities(self, floor: float) -> NDArray[np.float64]:
+        """Return the probability of each example for a floor that was checked."""
 
-    def probabilities(self, floor: float) -> NDArray[np.float64]:
-        """The probability of each example. O(N)."""
-        return self._probabilities(_checked(floor))
+    @abstractmethod
+    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
+        """Return the kernel that draws, and its arguments before ``source, indices, probabilities``.
 
-    def draw(
-        self, floor: float, size: int, *, replacement: bool, source: Source
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Draw indices, in order, and the probability of each.
-
-        Without replacement each draw is from the examples not drawn before, renormalised;
-        the probabilities returned are those before any draw.
+        The kernel fills indices and probabilities, and returns whether there are enough examples.
         """
-        floor = _checked(floor)
-        indices = np.empty(size, dtype=np.int64)
-        probabilities = np.empty(size, dtype=np.float64)
-        if not self._draw(floor, source, indices, probabilities, replacement):
-            raise ValueError(f"size = {size}: fewer examples have a probability above 0, and none comes twice")
-        return indices, probabilities
 
-    def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
-        """Replace the norms of some examples; of a repeated index, the last counts."""
-        checked = validation.indices("indices", indices, self.n)
-        values = validation.nonnegative("norms", norms)
-        validation.same_length("norms", len(values), "indices", len(checked))
-        self.replace(checked, values)
+    def _checked(self, floor: float) -> float:
+        if not 0.0 <= floor < math.inf:
+            raise ValueError(f"floor = {floor}: must be finite and not negative")
+        if floor > 0.0 and not self.takes_floor:
+            raise ValueError(f"floor = {floor}: {type(self).__name__} accepts no floor, only 0")
+        return float(floor)
 
-    @abstractmethod
-    def replace(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """`update` without its checks, for callers that have made them."""
 
-    @abstractmethod
-    def _solve(self, floor: float) -> Solution: ...
+class Memory(Structure):
+    """A structure that keeps a value for each example, which later values replace."""
+
+    def update(self, indices: ArrayLike, values: ArrayLike) -> None:
+        """Replace the values of some examples, after checking them; the last one of a repeated index counts."""
+        where = validation.indices("indices", indices, self.n)
+        what = validation.nonnegative("values", values)
+        validation.same_length("values", len(what), "indices", len(where))
+        self.replace(where, what)
 
     @abstractmethod
-    def _probabilities(self, floor: float) -> NDArray[np.float64]: ...
-
-    @abstractmethod
-    def _draw(
-        self,
-        floor: float,
-        source: Source,
-        indices: NDArray[np.int64],
-        probabilities: NDArray[np.float64],
-        replacement: bool,
-    ) -> bool:
-        """Fill indices and probabilities; return whether there were enough to draw."""
+    def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Replace values as `update` does, without any checks: for callers that have checked them."""
 
 
-def _checked(floor: float) -> float:
-    if not 0.0 <= floor < math.inf:
-        raise ValueError(f"floor = {floor}: must be finite and not negative")
-    return float(floor)
+def array_of(state: Mapping[str, Any], name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Return an array of a state, or raise a ``ValueError`` if it has another shape or dtype.
+
+    >>> array_of({"values": np.zeros(3)}, "values", (2,), np.float64)
+    Traceback (most recent call last):
+    ValueError: state['values'] has shape (3,) and dtype float64: must have shape (2,) and dtype float64
+    """
+    array = np.asarray(_field(state, name))
+    if array.shape != shape or array.dtype != dtype:
+        raise ValueError(
+            f"state[{name!r}] has shape {array.shape} and dtype {array.dtype}: "
+            f"must have shape {shape} and dtype {np.dtype(dtype)}"
+        )
+    return array
+
+
+def number_of(state: Mapping[str, Any], name: str, at_least: float, at_most: float) -> Any:
+    """Return a number of a state, or raise a ``ValueError`` if it is out of range.
+
+    >>> number_of({"scale": 0.5}, "scale", 1.0, 2.0)
+    Traceback (most recent call last):
+    ValueError: state['scale'] = 0.5: must be a number from 1.0 to 2.0
+    """
+    value = _field(state, name)
+    if not isinstance(value, int | float) or not at_least <= value <= at_most:
+        raise ValueError(f"state[{name!r}] = {value!r}: must be a number from {at_least} to {at_most}")
+    return value
+
+
+def refuse_unless(valid: NDArray[np.bool_], state: Mapping[str, Any], name: str, rule: str) -> None:
+    """Raise a ``ValueError`` that names the first element of a state's array that is not valid."""
+    if not valid.all():
+        place = tuple(int(each[0]) for each in np.nonzero(~valid))
+        text = ", ".join(map(str, place))
+        raise ValueError(f"state[{name!r}][{text}] = {state[name][place]}: {rule}")
+
+
+def _field(state: Mapping[str, Any], name: str) -> Any:
+    if name not in state:
+        raise ValueError(f"state lacks {name!r}: it is damaged, or of another structure")
+    return state[name]
+
+
+def _nbytes(arrays: tuple[Any, ...]) -> int:
+    return sum(_nbytes(each) if isinstance(each, tuple) else each.nbytes for each in arrays)

@@ -1,61 +1,63 @@
-"""Norms as integers, grouped into narrow cells, whose members move in constant time.
+"""Examples grouped by norm into narrow cells, between which they move in constant time.
 
-A norm is kept with 24 significant bits (a float32, without its gap near zero) as a **code**, an
-integer that grows with the norm: ``octave << 23 | mantissa``. Octave 0 holds the zeros alone;
-``code >> 20``, an eighth of an octave, is its **cell**: norms within a factor 9/8.
+`codes` says what the code, the octave and the cell of a norm are. A **member** is the code of an
+example together with its index. The members of a cell fill pages of 128, which come from a common
+pool and are found through a two-level page table. Moving a member to another cell fills its hole
+with the last member of the old cell and appends it to the new one: two writes, however far apart
+the cells are.
 
-The members of a cell fill pages of 128, taken from a common pool and found through a two-level
-page table. Moving a member to another cell fills its hole with the last member of the old cell
-and appends it to the new one: two writes, however far apart the cells are.
+Octaves and cells keep the count of their members and the sum of their mantissas. All norms of an
+octave are multiples of one power of two, so these sums are integers: **exact, in whatever order
+updates come**.
 
-The kernels take any tuple of arrays with the fields that `allocate` gives.
-
-*Example.* The norm 5.0 = 1.25 * 2^2 has octave 152 and mantissa 0.25 * 2^23: it stands in the
-third cell of that octave, with all norms in [5, 5.5).
+The kernels take any NamedTuple of arrays with the fields that `allocate` returns.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import inlined, kernel
+from avare.structures.base import array_of
+from avare.structures.codes import (
+    CELL_SHIFT,
+    CELLS,
+    CODE_LARGEST,
+    CODE_SMALLEST,
+    MANTISSA_BITS,
+    OCTAVES,
+    encode,
+    mantissa_of,
+    value_of,
+)
 
-OCTAVES = 278  # the zeros, then 2^-149 up to 2^128: every float32, subnormals included
-MANTISSA_BITS = 23
-CELL_SHIFT = 20
-CELLS = OCTAVES << (MANTISSA_BITS - CELL_SHIFT)
-CELLS_AN_OCTAVE = 1 << (MANTISSA_BITS - CELL_SHIFT)
-IMPLICIT = 1 << MANTISSA_BITS
-_CODE_OFFSET = (1023 - 150) << MANTISSA_BITS  # float64's exponent field at octave 0
-CODE_SMALLEST = 1 << MANTISSA_BITS
-CODE_LARGEST = (OCTAVES << MANTISSA_BITS) - 1
-_UNIT_EXPONENT = 1023 - 173  # float64's exponent field for the unit of octave 0
-
-INDEX_BITS = 31  # a member is code << 31 | index, positive; its sign marks it as drawn
-INDEX_MASK = (1 << INDEX_BITS) - 1
-UNMARKED = np.int64(0x7FFFFFFFFFFFFFFF)
-MARK = ~UNMARKED
+_INDEX_BITS = 31  # a member is code << 31 | index, a positive number; a negative one is marked as drawn
+_INDEX_MASK = (1 << _INDEX_BITS) - 1
+_UNMARKED = np.int64(0x7FFFFFFFFFFFFFFF)
+_MARK = ~_UNMARKED
 _PAGE_BITS = 7
 _PAGE = 1 << _PAGE_BITS
 _TABLE_BITS = 7
 _TABLE = 1 << _TABLE_BITS
-MAX_EXAMPLES = (1 << INDEX_BITS) - (1 << 20)
+MAX_EXAMPLES = (1 << _INDEX_BITS) - (1 << 20)
 
 COUNT, SUM = 0, 1  # columns of `octaves` and `cells`
-TOP, LOW, FREE_PAGES, FREE_TABLES = range(4)  # entries of `registers`: octaves in use, heights of the stacks
+TOP, LOW, _FREE_PAGES, _FREE_TABLES = range(4)  # entries of `registers`: octaves in use, heights of the stacks
 REGISTERS = 4
 
 
 def allocate(n: int, *, registers: int = REGISTERS) -> dict[str, Any]:
-    """Arrays for n examples, all cells empty, with room for further registers. O(N)."""
-    # A cell's last page and last table may be nearly empty, but no more cells than examples are in use.
+    """Allocate arrays for n examples, with all cells empty and room for further registers. O(N)."""
+    # The last page and the last table of a cell may be nearly empty, but at most n cells are in use.
     spare = min(n, CELLS) + 1
     pages = n // _PAGE + spare
     tables = n // (_PAGE * _TABLE) + spare
     return {
         "members": np.empty(pages * _PAGE, dtype=np.int64),
         "slots": np.empty(n, dtype=np.int32),
+        "octaves": np.zeros((OCTAVES, 2), dtype=np.int64),
         "cells": np.zeros((CELLS, 2), dtype=np.int64),
         "directory": np.empty((CELLS, n // (_PAGE * _TABLE) + 1), dtype=np.int32),
         "tables": np.empty(tables * _TABLE, dtype=np.int32),
@@ -69,141 +71,180 @@ def fill(arrays: Any, code: int) -> None:
     """Give every example one code below all norms, in arrays whose cells are empty. O(N)."""
     n, cell = len(arrays.slots), code >> CELL_SHIFT
     arrays.members[:n] = arrays.slots[:] = np.arange(n)
-    arrays.members[:n] |= code << INDEX_BITS
-    arrays.cells[cell, COUNT] = n
+    arrays.members[:n] |= code << _INDEX_BITS
+    arrays.cells[cell, COUNT] = arrays.octaves[0, COUNT] = n
     pages, tables = -(-n // _PAGE), -(-n // (_PAGE * _TABLE))
     arrays.tables[:pages] = np.arange(pages)
     arrays.directory[cell, :tables] = np.arange(tables)
-    arrays.registers[FREE_PAGES] -= pages
-    arrays.registers[FREE_TABLES] -= tables
+    arrays.registers[_FREE_PAGES] -= pages
+    arrays.registers[_FREE_TABLES] -= tables
 
 
-def check_members(arrays: Any) -> NDArray[np.int64]:
-    """Assert that members, places and pages agree; return the code of each member, cell by cell. O(N)."""
+def members_of(state: Mapping[str, Any], name: str, n: int, lowest: int = 0) -> NDArray[np.int64]:
+    """Return the members of a state, cell by cell as `export` gave them, or raise a ``ValueError``. O(N).
+
+    Codes are 0, those of norms, and ``lowest``.
+    """
+    members: NDArray[np.int64] = array_of(state, name, (n,), np.int64)
+    fault = int(_find_fault(members, lowest))
+    if fault >= 0:
+        raise ValueError(f"state[{name!r}][{fault}] = {members[fault]}: does not fit the elements before it")
+    return members
+
+
+def check_cells(arrays: Any) -> NDArray[np.int64]:
+    """Assert that members, slots, pages, counts and sums agree; return the codes, cell by cell. O(N)."""
     counts = arrays.cells[:, COUNT]
     slots = np.concatenate([np.empty(0, np.int64), *(_slots_of_cell(arrays, c) for c in np.flatnonzero(counts))])
     members = arrays.members[slots]
     assert (members >= 0).all(), "a member is still marked as drawn"
-    codes, indices = members >> INDEX_BITS, members & INDEX_MASK
-    assert np.array_equal(np.sort(indices), np.arange(len(arrays.slots))), "not every index is there once"
-    assert np.array_equal(arrays.slots[indices], slots), "an index points to another slot than its own"
-    assert (codes <= CODE_LARGEST).all(), "a code out of range"
-    assert np.array_equal(codes >> CELL_SHIFT, np.repeat(np.arange(CELLS), counts)), (
-        "a member stands in a cell that is not its own"
-    )
+    codes, indices = members >> _INDEX_BITS, members & _INDEX_MASK
+    assert np.array_equal(np.sort(indices), np.arange(len(arrays.slots))), "an index is missing or occurs twice"
+    assert np.array_equal(arrays.slots[indices], slots), "an index points to a wrong slot"
+    assert (codes <= CODE_LARGEST).all(), "a code is out of range"
+    assert np.array_equal(codes >> CELL_SHIFT, np.repeat(np.arange(CELLS), counts)), "a member is in a wrong cell"
+    check_groups("octave", arrays.octaves, codes, MANTISSA_BITS)
+    check_groups("cell", arrays.cells, codes, CELL_SHIFT)
     used = codes[codes >= CODE_SMALLEST] >> MANTISSA_BITS
     assert used.size == 0 or arrays.registers[LOW] <= used[0] <= used[-1] <= arrays.registers[TOP], (
-        "octaves in use are missed"
+        "an octave in use is out of the range of those in use"
     )
     pages_used = int((-(-counts // _PAGE)).sum())
     tables_used = int((-(-counts // (_PAGE * _TABLE))).sum())
-    free_pages = arrays.free_pages[: arrays.registers[FREE_PAGES]]
-    free_tables = arrays.free_tables[: arrays.registers[FREE_TABLES]]
-    assert len(free_pages) + pages_used == len(arrays.free_pages), "pages were lost"
-    assert len(free_tables) + tables_used == len(arrays.free_tables), "page tables were lost"
+    free_pages = arrays.free_pages[: arrays.registers[_FREE_PAGES]]
+    free_tables = arrays.free_tables[: arrays.registers[_FREE_TABLES]]
+    assert len(free_pages) + pages_used == len(arrays.free_pages), "pages are lost"
+    assert len(free_tables) + tables_used == len(arrays.free_tables), "page tables are lost"
     assert len(np.unique(free_pages)) == len(free_pages), "a page is free twice"
     assert not np.isin(slots >> _PAGE_BITS, free_pages).any(), "a page is both free and in use"
     return codes
 
 
-# --- codes ---------------------------------------------------------------------------------
+def check_groups(name: str, groups: NDArray[np.int64], codes: NDArray[np.int64], shift: int) -> None:
+    """Assert that each group, the codes with the same ``code >> shift``, has the right count and sum. O(N)."""
+    sums = np.zeros(len(groups), dtype=np.int64)
+    np.add.at(sums, codes >> shift, [mantissa_of(code) for code in codes])
+    assert np.array_equal(groups[:, COUNT], np.bincount(codes >> shift, minlength=len(groups))), (
+        f"{name} counts are wrong"
+    )
+    assert np.array_equal(groups[:, SUM], sums), f"{name} sums are wrong"
+
+
+# --- members -------------------------------------------------------------------------------
 
 
 @inlined
-def encode(norm):
-    """The code of a norm: its float64 bits, rounded to a 23-bit mantissa, half to even."""
-    if norm == 0.0:
-        return 0
-    bits = np.float64(norm).view(np.int64)
-    code = ((bits + ((1 << 28) - 1) + ((bits >> 29) & 1)) >> 29) - _CODE_OFFSET
-    return min(max(code, CODE_SMALLEST), CODE_LARGEST)
+def code_of(member):
+    """Return the code of a member, marked or not."""
+    return (member & _UNMARKED) >> _INDEX_BITS
 
 
 @inlined
-def unit_of(octave):
-    """What a mantissa's last digit is worth: 2^(octave - 173), by its bits."""
-    return np.int64((octave + _UNIT_EXPONENT) << 52).view(np.float64)
+def index_of(member):
+    """Return the index of a member, marked or not."""
+    return member & _INDEX_MASK
 
 
 @inlined
-def mantissa_of(code):
-    """The norm in units of its octave; 0 of any code below all norms."""
-    return (code & (IMPLICIT - 1)) | IMPLICIT if code >= CODE_SMALLEST else 0
+def mark(arrays, slot):
+    """Mark the member at a slot as drawn; return whether it was not marked before."""
+    is_new = arrays.members[slot] >= 0
+    arrays.members[slot] |= _MARK
+    return is_new
 
 
 @inlined
-def value_of(code):
-    """The norm that a code stands for; of ``cell << 20``, the lower edge of that cell."""
-    return mantissa_of(code) * unit_of(code >> MANTISSA_BITS)
-
-
-# --- members and their pages ---------------------------------------------------------------
+def unmark(arrays, slot):
+    """Remove the mark of the member at a slot."""
+    arrays.members[slot] &= _UNMARKED
 
 
 @inlined
 def slot_of(directory, tables, cell, k):
-    """Where the k-th member of a cell stands."""
+    """Return the slot of the k-th member of a cell."""
     table = directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
     page = tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))]
     return (np.int64(page) << _PAGE_BITS) + (k & (_PAGE - 1))
 
 
 @inlined
-def reserve(arrays, cell, k):
+def _reserve(arrays, cell, k):
     """Make room for the k-th member of a cell, the first of its page."""
     if k & (_PAGE * _TABLE - 1) == 0:
-        arrays.registers[FREE_TABLES] -= 1
-        arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)] = arrays.free_tables[arrays.registers[FREE_TABLES]]
-    arrays.registers[FREE_PAGES] -= 1
+        arrays.registers[_FREE_TABLES] -= 1
+        arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)] = arrays.free_tables[arrays.registers[_FREE_TABLES]]
+    arrays.registers[_FREE_PAGES] -= 1
     table = arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
     arrays.tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))] = arrays.free_pages[
-        arrays.registers[FREE_PAGES]
+        arrays.registers[_FREE_PAGES]
     ]
 
 
 @inlined
-def release(arrays, cell, k):
-    """Give back the page whose first member, the k-th of the cell, has gone."""
+def _release(arrays, cell, k):
+    """Free the page whose first member, the k-th of the cell, was removed."""
     table = arrays.directory[cell, k >> (_PAGE_BITS + _TABLE_BITS)]
     page = arrays.tables[(table << _TABLE_BITS) + ((k >> _PAGE_BITS) & (_TABLE - 1))]
-    arrays.free_pages[arrays.registers[FREE_PAGES]] = page
-    arrays.registers[FREE_PAGES] += 1
+    arrays.free_pages[arrays.registers[_FREE_PAGES]] = page
+    arrays.registers[_FREE_PAGES] += 1
     if k & (_PAGE * _TABLE - 1) == 0:
-        arrays.free_tables[arrays.registers[FREE_TABLES]] = table
-        arrays.registers[FREE_TABLES] += 1
+        arrays.free_tables[arrays.registers[_FREE_TABLES]] = table
+        arrays.registers[_FREE_TABLES] += 1
 
 
 @inlined
-def move(arrays, index, slot, old_cell, cell):
-    """Take the member at a slot out of its cell and make room for it at the end of another; return where.
+def _move(arrays, index, slot, old_cell, cell):
+    """Remove the member at a slot from its cell and make room for it at the end of another; return its new slot.
 
-    Counts are the caller's to change, afterwards.
+    The caller changes the counts afterwards.
     """
     last = arrays.cells[old_cell, COUNT] - 1
     moved = arrays.members[slot_of(arrays.directory, arrays.tables, old_cell, last)]
     arrays.members[slot] = moved
-    arrays.slots[moved & INDEX_MASK] = slot
+    arrays.slots[index_of(moved)] = slot
     if last & (_PAGE - 1) == 0:
-        release(arrays, old_cell, last)
+        _release(arrays, old_cell, last)
     end = arrays.cells[cell, COUNT]
     if end & (_PAGE - 1) == 0:
-        reserve(arrays, cell, end)
+        _reserve(arrays, cell, end)
     slot = slot_of(arrays.directory, arrays.tables, cell, end)
     arrays.slots[index] = slot
-    widen(arrays.registers, cell >> (MANTISSA_BITS - CELL_SHIFT))
+    _widen(arrays.registers, cell >> (MANTISSA_BITS - CELL_SHIFT))
     return slot
 
 
 @inlined
-def add(groups, group, count, mantissa):
-    """Add to the count and the sum of an octave or a cell."""
-    groups[group, COUNT] += count
+def recode(arrays, index, old, code):
+    """Change the code of an example: move it to its new cell, and update the counts and sums."""
+    slot = np.int64(arrays.slots[index])
+    cell, old_cell = code >> CELL_SHIFT, old >> CELL_SHIFT
+    if cell != old_cell:
+        slot = _move(arrays, index, slot, old_cell, cell)
+        count(arrays, old, -1)
+        count(arrays, code, 1)
+    else:
+        arrays.cells[cell, SUM] += mantissa_of(code) - mantissa_of(old)
+        arrays.octaves[code >> MANTISSA_BITS, SUM] += mantissa_of(code) - mantissa_of(old)
+    arrays.members[slot] = code << _INDEX_BITS | index
+
+
+@inlined
+def count(arrays, code, times):
+    """Add a code to the counts and sums of its cell and octave (times = 1), or remove it (-1)."""
+    add(arrays.cells, code >> CELL_SHIFT, times, times * mantissa_of(code))
+    add(arrays.octaves, code >> MANTISSA_BITS, times, times * mantissa_of(code))
+
+
+@inlined
+def add(groups, group, members, mantissa):
+    """Add to the count and the sum of a group."""
+    groups[group, COUNT] += members
     groups[group, SUM] += mantissa
 
 
 @inlined
-def widen(registers, octave):
-    """Note that an octave is in use."""
+def _widen(registers, octave):
+    """Record that an octave is in use."""
     if octave > 0:
         registers[TOP] = max(registers[TOP], octave)
         registers[LOW] = min(registers[LOW], octave)
@@ -211,7 +252,7 @@ def widen(registers, octave):
 
 @inlined
 def narrow(registers, octaves):
-    """Bring the highest and the lowest octave in use up to date."""
+    """Update the highest and the lowest octave in use."""
     while registers[TOP] > 0 and octaves[registers[TOP], COUNT] == 0:
         registers[TOP] -= 1
     if registers[TOP] == 0:
@@ -221,68 +262,58 @@ def narrow(registers, octaves):
             registers[LOW] += 1
 
 
-@inlined
-def set_aside(members, slot, end):
-    """Swap a marked member, at the end of its cell or else at a slot, with that at the end; return where it stood."""
-    hole = end if members[end] < 0 else slot
-    member = members[hole] & UNMARKED
-    members[hole] = members[end]
-    members[end] = member
-    return hole
-
-
-@inlined
-def bring_back(members, hole, end):
-    """Undo the last `set_aside`."""
-    member = members[end]
-    members[end] = members[hole]
-    members[hole] = member
-    return member
+# --- all at once ---------------------------------------------------------------------------
 
 
 @kernel
-def lay_out(arrays):
-    """Give each cell, whose count is known, its pages, one after another; return each cell's first slot."""
-    ends = np.empty(CELLS, dtype=np.int64)
-    for cell in range(CELLS):
-        ends[cell] = (len(arrays.free_pages) - arrays.registers[FREE_PAGES]) << _PAGE_BITS
-        for k in range(0, arrays.cells[cell, COUNT], _PAGE):
-            reserve(arrays, cell, k)
-        if arrays.cells[cell, COUNT] > 0:
-            widen(arrays.registers, cell >> (MANTISSA_BITS - CELL_SHIFT))
-    return ends
+def encode_all(norms):
+    """Return the members for norms, by index."""
+    members = np.empty(len(norms), dtype=np.int64)
+    for index in range(len(norms)):
+        members[index] = encode(norms[index]) << _INDEX_BITS | index
+    return members
 
 
 @kernel
-def settle(arrays, members):
-    """Lay out cells, whose counts are known, and put members there that come in the order of their cells."""
-    ends = lay_out(arrays)
+def load(arrays, members):
+    """Put members into cells that are empty, each cell in the order given."""
     for j in range(len(members)):
-        cell = members[j] >> (INDEX_BITS + CELL_SHIFT)
+        code = code_of(members[j])
+        add(arrays.cells, code >> CELL_SHIFT, 1, mantissa_of(code))
+    ends = np.empty(CELLS, dtype=np.int64)  # the next slot of each cell
+    for cell in range(CELLS):
+        size = arrays.cells[cell, COUNT]
+        ends[cell] = (len(arrays.free_pages) - arrays.registers[_FREE_PAGES]) << _PAGE_BITS
+        for k in range(0, size, _PAGE):
+            _reserve(arrays, cell, k)
+        if size > 0:
+            octave = cell >> (MANTISSA_BITS - CELL_SHIFT)
+            add(arrays.octaves, octave, size, arrays.cells[cell, SUM])
+            _widen(arrays.registers, octave)
+    for j in range(len(members)):
+        cell = code_of(members[j]) >> CELL_SHIFT
         arrays.members[ends[cell]] = members[j]
-        arrays.slots[members[j] & INDEX_MASK] = ends[cell]
+        arrays.slots[index_of(members[j])] = ends[cell]
         ends[cell] += 1
 
 
 @kernel
-def find_fault(arrays, members, lowest):
-    """Where members are not what `export` may have given, or -1; beside 0 and the norms' there is one code, lowest."""
-    n = len(members)
-    arrays.slots[:] = -1
-    cell = 0
-    for j in range(n):
-        code, index = members[j] >> INDEX_BITS, members[j] & INDEX_MASK
-        valid = code == 0 or code == lowest or CODE_SMALLEST <= code <= CODE_LARGEST
-        if not valid or code >> CELL_SHIFT < cell or index >= n or arrays.slots[index] != -1:
-            return j
-        arrays.slots[index] = 0
-        cell = code >> CELL_SHIFT
-    return -1
+def clear(arrays):
+    """Remove all members, as if the arrays were just allocated."""
+    arrays.octaves[:] = 0
+    arrays.cells[:] = 0
+    for stack in (arrays.free_pages, arrays.free_tables):
+        for k in range(len(stack)):
+            stack[k] = len(stack) - 1 - k
+    arrays.registers[:] = 0
+    arrays.registers[LOW] = OCTAVES
+    arrays.registers[_FREE_PAGES] = len(arrays.free_pages)
+    arrays.registers[_FREE_TABLES] = len(arrays.free_tables)
 
 
 @kernel
 def export(arrays):
-    """All members, cell by cell."""
+    """Return all members, cell by cell."""
     members = np.empty(len(arrays.slots), dtype=np.int64)
     j = 0
     for cell in range(CELLS):
@@ -293,17 +324,34 @@ def export(arrays):
 
 
 @kernel
+def norms_of(arrays):
+    """Return the norms as they are kept, by index; NaN for a code between 0 and those of norms."""
+    norms = np.empty(len(arrays.slots), dtype=np.float64)
+    for index in range(len(norms)):
+        code = code_of(arrays.members[arrays.slots[index]])
+        norms[index] = value_of(code) if code == 0 or code >= CODE_SMALLEST else np.nan
+    return norms
+
+
+@kernel
+def _find_fault(members, lowest):
+    """Return the place of the first member that `export` cannot have given, or -1."""
+    n = len(members)
+    seen = np.zeros(n, dtype=np.bool_)
+    cell = 0
+    for j in range(n):
+        code, index = members[j] >> _INDEX_BITS, index_of(members[j])
+        valid = code == 0 or code == lowest or CODE_SMALLEST <= code <= CODE_LARGEST
+        if not valid or code >> CELL_SHIFT < cell or index >= n or seen[index]:
+            return j
+        seen[index] = True
+        cell = code >> CELL_SHIFT
+    return -1
+
+
+@kernel
 def _slots_of_cell(arrays, cell):
     slots = np.empty(arrays.cells[cell, COUNT], dtype=np.int64)
     for k in range(len(slots)):
         slots[k] = slot_of(arrays.directory, arrays.tables, cell, k)
     return slots
-
-
-@kernel
-def norms_of(arrays):
-    """The norms as they are kept, by index."""
-    norms = np.empty(len(arrays.slots), dtype=np.float64)
-    for index in range(len(norms)):
-        norms[index] = value_of(arrays.members[arrays.slots[index]] >> INDEX_BITS)
-    return norms

@@ -1,58 +1,61 @@
 """The paper's Algorithm 1, corrected: the reference that `buckets` is tested against.
 
-Three things are kept, as in the paper: the norms ``H`` by example; an order-statistic
-tree ``T`` of the examples, largest norm first; and the cumulative sums ``CS`` of the norms
-in that order. What differs from the printed pseudo-code, and why:
+As in the paper, three things are kept: the norms ``H`` by example; an order-statistic tree ``T`` of
+the examples, largest norm first; and the cumulative sums ``CS`` of the norms in that order. This is what
+differs from the printed pseudo-code, and why:
 
-- ``Sample`` looks for ``u * CS[rho]``, not for ``lambda * u``, in the cumulative sums: those
-  of the first rho norms end at CS[rho].
-- ``Search`` tests its condition at the last rank as at any other. It keeps the last rank that
-  passed on the way down instead of asking for successors: O(log N), not O(log^2 N).
-- Equal norms need an identity: the order is by norm, then by index.
-- Deleting and inserting must shift the cumulative sums by one place, and adding and subtracting
-  in them for ever would drift (1e30 + 1 - 1e30 = 0). What is shifted here are the norms in the
-  tree's order, and the sums are made anew from the first rank that an update touched, when next
-  needed: O(N) vectorised a step, as the paper's.
+- ``Sample`` looks up ``u * CS[rho]``, not ``lambda * u``, in the cumulative sums: those of the first rho
+  norms end at CS[rho].
+- ``Search`` tests its condition at the last rank, too. It keeps the last rank that passed on the way down
+  instead of asking for successors: O(log N), not O(log^2 N).
+- Equal norms need an order: it is by norm, then by index.
+- Deleting and inserting must shift the cumulative sums by one place, and repeated additions and
+  subtractions would accumulate errors (1e30 + 1 - 1e30 = 0). Here the norms in the order of the tree are
+  shifted. The sums are computed again when they are next needed, from the first rank that an update
+  changed: O(N) vectorised per step, as in the paper.
 
-The tree is a treap: a binary search tree by (norm, index) that is also a heap by a fixed
-pseudo-random priority of each index, which keeps it about 2 log2 N deep. Its shape depends
-on the norms alone, not on the order of updates.
+The tree is a treap: a binary search tree by (norm, index) that is also a heap by a fixed pseudo-random
+priority of each index, which keeps its depth at about 2 log2 N. Its shape depends only on the norms, not
+on the order of updates.
 
-*Example.* Norms 1.0, 1.5, 6.0, 0.0: the tree's order is 2, 1, 0, 3 and CS = 6, 7.5, 8.5, 8.5.
-For the floor 0.1, rank 3 passes, since 1.0 * (1 - 0.1) >= 0.1 * 8.5, and rank 4 does not:
-rho = 3, lambda = 8.5 / 0.9 = 9.444, p = (0.106, 0.159, 0.635, 0.1).
+*Example.* Norms 1.0, 1.5, 6.0, 0.0: the order of the tree is 2, 1, 0, 3 and CS = 6, 7.5, 8.5, 8.5. For the
+floor 0.1, rank 3 passes, because 1.0 * (1 - 0.1) >= 0.1 * 8.5, and rank 4 does not: rho = 3,
+lambda = 8.5 / 0.9 = 9.444, p = (0.106, 0.159, 0.635, 0.1).
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare._compilation import kernel
-from avare._randomness import Source, next_uniform
-from avare.structures.base import Solution, Structure
+from avare._randomness import next_uniform
+from avare._state import State
+from avare.structures.base import Memory, Solution, array_of, refuse_unless
+from avare.structures.evenly import draw_below
 
 _ROOT, _STALE = 0, 1  # entries of `registers`
-_SMALLEST, _LARGEST = 2.0**-960, 2.0**960  # so that nothing overflows, or is lost
+_SMALLEST, _LARGEST = 2.0**-960, 2.0**960  # no sum overflows or underflows
 
 
 class _Arrays(NamedTuple):
-    """Everything the kernels read and write. Node n, the last, stands for "none"."""
+    """Everything the kernels read and write. Node n, the last, means "none"."""
 
     norms: NDArray[np.float64]  # H
     left: NDArray[np.int64]
     right: NDArray[np.int64]
     sizes: NDArray[np.int64]  # of the subtree at each node
-    ordered: NDArray[np.float64]  # the norms in the tree's order
+    ordered: NDArray[np.float64]  # the norms in the order of the tree
     sums: NDArray[np.float64]  # CS: sums[r - 1] is that of the r largest norms
-    registers: NDArray[np.int64]  # the root, and from which place on `sums` is out of date
+    registers: NDArray[np.int64]  # the root, and the first place at which `sums` is stale
 
 
-class OrderTree(Structure):
-    """Norms of n examples, from which to draw as the paper does: O(N) a step.
+class OrderTree(Memory):
+    """Norms of n examples, from which to draw as the paper does: O(N) per step.
 
-    Positive norms outside [2^-960, 2^960] count as the nearer end. Memory: 48 bytes an example.
+    Positive norms outside [2^-960, 2^960] count as the nearer end. Memory: 48 bytes per example.
 
     >>> tree = OrderTree([1.0, 1.5, 6.0, 0.0])
     >>> tree.probabilities(floor=0.1).round(3)
@@ -61,6 +64,9 @@ class OrderTree(Structure):
     >>> tree.probabilities(floor=0.0).round(3)
     array([0.   , 0.111, 0.444, 0.444])
     """
+
+    takes_floor = True
+    _arrays: _Arrays
 
     def __init__(self, norms: ArrayLike) -> None:
         """Build from given norms, finite and not negative. O(N log N)."""
@@ -84,55 +90,41 @@ class OrderTree(Structure):
         return cls(np.zeros(n))
 
     @classmethod
-    def from_state(cls, state: NDArray[np.float64], n: int) -> "OrderTree":
-        """Build from what `state` gave for n examples; anything else is a ``ValueError``. O(N log N)."""
-        if state.shape != (n,) or state.dtype != np.float64:
-            raise ValueError(f"state has shape {state.shape} and dtype {state.dtype}: must be {n} float64")
-        return cls(state)
+    def from_state(cls, state: Mapping[str, Any], n: int) -> "OrderTree":
+        """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N log N)."""
+        norms = array_of(state, "memory", (n,), np.float64)
+        refuse_unless(np.isfinite(norms) & (norms >= 0.0), state, "memory", "must be finite and not negative")
+        return cls(norms)
 
-    def state(self) -> NDArray[np.float64]:
-        """All there is to save: the norms. O(N)."""
-        return self.norms()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held by all arrays. O(1)."""
-        return sum(array.nbytes for array in self._arrays)
+    def state(self) -> State:
+        """Return the norms. O(N)."""
+        return {"memory": self.norms()}
 
     def norms(self) -> NDArray[np.float64]:
-        """The norms, by index. O(N)."""
+        """Return the norms, by index. O(N)."""
         return self._arrays.norms.copy()
 
     def total(self) -> float:
-        """The sum of all norms. O(N) after an update, then O(1)."""
+        """Return the sum of all norms. O(N) after an update, then O(1)."""
         _refresh(self._arrays)
         return float(self._arrays.sums[-1])
 
-    def replace(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """`update` without its checks, for callers that have made them. O(log N) and a shift, each."""
-        _update(self._arrays, indices, norms)
+    def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Replace norms without any checks. O(log N) and a shift, each."""
+        _update(self._arrays, indices, values)
 
-    def _solve(self, floor: float) -> Solution:
-        threshold, scale, above = _solve(self._arrays, floor)
+    def solve(self, floor: float) -> Solution:
+        """Return the solution of Lemma 1 for a floor. O(log N), and O(N) after an update."""
+        threshold, scale, above = _solve(self._arrays, self._checked(floor))
         return Solution(floor=threshold / scale, threshold=threshold, scale=scale, above=above)
 
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
-        solution = self._solve(floor)
+        solution = self.solve(floor)
         probabilities: NDArray[np.float64] = np.maximum(self._arrays.norms, solution.threshold) / solution.scale
         return probabilities
 
-    def _draw(
-        self,
-        floor: float,
-        source: Source,
-        indices: NDArray[np.int64],
-        probabilities: NDArray[np.float64],
-        replacement: bool,
-    ) -> bool:
-        if replacement:
-            _draw_with_replacement(self._arrays, floor, source, indices, probabilities)
-            return True
-        return bool(_draw_without_replacement(self._arrays, floor, source, indices, probabilities))
+    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
+        return _draw_with_replacement if replacement else _draw_without_replacement, (self._arrays, floor)
 
     def check(self) -> None:
         """Assert every invariant. O(N log N)."""
@@ -144,11 +136,11 @@ class OrderTree(Structure):
         while tree != empty or waiting:
             if tree != empty:
                 waiting.append(tree)
-                assert len(waiting) <= self.n, "the tree runs in a circle"
+                assert len(waiting) <= self.n, "the tree has a cycle"
                 tree = int(a.left[tree])
             else:
                 order.append(waiting.pop())
-                assert len(order) <= self.n, "a node hangs in two places"
+                assert len(order) <= self.n, "a node is in two places"
                 tree = int(a.right[order[-1]])
         assert order == np.lexsort((np.arange(self.n), -a.norms)).tolist(), "the tree is out of order"
         children = np.stack([a.left[:empty], a.right[:empty]])
@@ -167,7 +159,7 @@ class OrderTree(Structure):
 
 @kernel
 def _priority(node):
-    """A fixed pseudo-random number for each node: two rounds of multiply and shift, in 32 bits."""
+    """Return a fixed pseudo-random number for a node: two rounds of multiply and shift, in 32 bits."""
     x = node * 0x7FEB352D & 0xFFFFFFFF
     x = (x ^ x >> 15) * 0x45D9F3B & 0xFFFFFFFF
     return x ^ x >> 16
@@ -175,7 +167,7 @@ def _priority(node):
 
 @kernel
 def _before(arrays, node, other):
-    """Whether a node comes before another: larger norms first, then smaller indices."""
+    """Return whether a node comes before another: larger norms first, then smaller indices."""
     if arrays.norms[node] != arrays.norms[other]:
         return arrays.norms[node] > arrays.norms[other]
     return node < other
@@ -183,7 +175,7 @@ def _before(arrays, node, other):
 
 @kernel
 def _split(arrays, tree, node):
-    """Split a tree into what comes before a node that is not in it, and what comes after."""
+    """Split a tree into the nodes before a node that is not in it, and those after."""
     if tree == len(arrays.norms):
         return tree, tree
     if _before(arrays, tree, node):
@@ -200,7 +192,7 @@ def _split(arrays, tree, node):
 
 @kernel
 def _join(arrays, before, after):
-    """One tree from two, all of the first before all of the second."""
+    """Join two trees; all nodes of the first come before all of the second."""
     empty = len(arrays.norms)
     if before == empty:
         return after
@@ -225,7 +217,7 @@ def _insert(arrays, node):
         parent, tree = tree, arrays.left[tree] if _before(arrays, node, tree) else arrays.right[tree]
     arrays.left[node], arrays.right[node] = _split(arrays, tree, node)
     arrays.sizes[node] = arrays.sizes[arrays.left[node]] + arrays.sizes[arrays.right[node]] + 1
-    _hang(arrays, parent, node, node)
+    _attach(arrays, parent, node, node)
 
 
 @kernel
@@ -234,12 +226,12 @@ def _delete(arrays, node):
     while tree != node:
         arrays.sizes[tree] -= 1
         parent, tree = tree, arrays.left[tree] if _before(arrays, node, tree) else arrays.right[tree]
-    _hang(arrays, parent, node, _join(arrays, arrays.left[node], arrays.right[node]))
+    _attach(arrays, parent, node, _join(arrays, arrays.left[node], arrays.right[node]))
 
 
 @kernel
-def _hang(arrays, parent, node, tree):
-    """Put a tree where a node belongs below a parent."""
+def _attach(arrays, parent, node, tree):
+    """Attach a tree to a parent, on the side where a node belongs."""
     if parent == len(arrays.norms):
         arrays.registers[_ROOT] = tree
     elif _before(arrays, node, parent):
@@ -250,7 +242,7 @@ def _hang(arrays, parent, node, tree):
 
 @kernel
 def _rank(arrays, node):
-    """The place of a node in the order, from 1."""
+    """Return the place of a node in the order, from 1."""
     rank, tree = 1, arrays.registers[_ROOT]
     while tree != node:
         if _before(arrays, node, tree):
@@ -263,7 +255,7 @@ def _rank(arrays, node):
 
 @kernel
 def _select(arrays, rank):
-    """The node at a place in the order, from 1."""
+    """Return the node at a place in the order, from 1."""
     tree = arrays.registers[_ROOT]
     while True:
         here = arrays.sizes[arrays.left[tree]] + 1
@@ -301,7 +293,7 @@ def _update(arrays, indices, norms):
 
 @kernel
 def _refresh(arrays):
-    """Sum anew from the first place out of date."""
+    """Compute the sums again from the first stale place."""
     first = arrays.registers[_STALE]
     total = arrays.sums[first - 1] if first > 0 else 0.0
     for place in range(first, len(arrays.sums)):
@@ -315,7 +307,7 @@ def _refresh(arrays):
 
 @kernel
 def _solve(arrays, floor):
-    """The threshold floor * lambda, lambda and rho; uniform where Lemma 1 leaves the choice."""
+    """Return the threshold floor * lambda, lambda and rho; uniform if Lemma 1 has more than one solution."""
     _refresh(arrays)
     n = len(arrays.norms)
     largest = arrays.norms[_select(arrays, 1)]
@@ -337,7 +329,7 @@ def _solve(arrays, floor):
 def _draw_one(arrays, threshold, scale, rho, source):
     n = len(arrays.norms)
     if next_uniform(source) * scale < (n - rho) * threshold:
-        rank = rho + 1 + min(np.int64(next_uniform(source) * (n - rho)), n - rho - 1)
+        rank = rho + 1 + draw_below(n - rho, source)
     else:
         x = next_uniform(source) * arrays.sums[rho - 1]
         rank = min(np.searchsorted(arrays.sums[:rho], x, side="right") + 1, rho)
@@ -350,14 +342,15 @@ def _draw_with_replacement(arrays, floor, source, indices, probabilities):
     for j in range(len(indices)):
         indices[j] = _draw_one(arrays, threshold, scale, rho, source)
         probabilities[j] = max(arrays.norms[indices[j]], threshold) / scale
+    return True
 
 
 @kernel
 def _draw_without_replacement(arrays, floor, source, indices, probabilities):
     """Draw distinct indices; return whether there are enough.
 
-    What was drawn before is dropped, as long as half of the mass is left; then the rest is
-    gone through one by one.
+    Repeated draws are dropped while at least half of the mass is left. Then each draw goes through
+    all that are left, one by one.
     """
     threshold, scale, rho = _solve(arrays, floor)
     n, size = len(arrays.norms), len(indices)

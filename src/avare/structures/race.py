@@ -1,7 +1,12 @@
-"""Draws in O(N), for rules that cost as much anyway."""
+"""Draws in O(N), for rules that cost O(N) anyway and for what is left of a large batch."""
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
+
+from avare._compilation import kernel
+from avare.structures.heap import sift_down, sift_up
 
 
 def draw(p: NDArray[np.float64], size: int, replacement: bool, generator: np.random.Generator) -> NDArray[np.int64]:
@@ -10,26 +15,46 @@ def draw(p: NDArray[np.float64], size: int, replacement: bool, generator: np.ran
     >>> import numpy as np
     >>> draw(np.array([0.0, 1.0]), 3, True, np.random.default_rng(0))
     array([1, 1, 1])
-    """
-    if not replacement:
-        return race(p, size, generator)
-    sums = np.cumsum(p)
-    return np.searchsorted(sums, generator.random(size) * sums[-1], side="right")
-
-
-def race(weights: NDArray[np.float64], size: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draw distinct indices, one after another, each in proportion to the weights that are left. O(N).
-
-    Each index runs for an exponential time with its weight as the rate; the first ``size`` to
-    arrive, in order, have just that law.
-
-    >>> import numpy as np
-    >>> race(np.array([0.0, 1.0, 1e9]), 2, np.random.default_rng(0))
+    >>> draw(np.array([0.0, 1e-9, 1.0]), 2, False, np.random.default_rng(0))
     array([2, 1])
     """
-    runners = np.flatnonzero(weights)
-    if len(runners) < size:
-        raise ValueError(f"size = {size} draws without replacement, but fewer weights are above zero")
-    times = np.log(generator.standard_exponential(len(runners))) - np.log(weights[runners])  # none overflows
-    first = np.argpartition(times, size - 1)[:size] if size < len(runners) else np.arange(len(runners))
-    return runners[first[np.argsort(times[first])]]
+    if replacement:
+        sums = np.cumsum(p)
+        return np.searchsorted(sums, generator.random(size) * sums[-1], side="right")
+    positive = np.count_nonzero(p)
+    if positive < size:
+        raise ValueError(f"size = {size}: only {positive} probabilities are above 0, and each is drawn once")
+    indices = np.empty(size, dtype=np.int64)
+    race(p, generator.standard_exponential(positive), indices)
+    return indices
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@kernel
+def race(weights, exponentials, indices):
+    """Draw distinct indices, each in proportion to the weights that are left; return whether there are enough.
+
+    Each index runs for an exponential time with its weight as the rate. The first to arrive, in
+    order, have exactly the wanted law. ``exponentials`` has one standard exponential variate for
+    each weight above zero. O(N), and O(log size) for each that is among the first so far.
+    """
+    wanted = len(indices)
+    heap, keys = np.empty_like(indices), np.empty(wanted, dtype=np.float64)  # the first so far, the last at the root
+    size, runner = 0, 0
+    for index in range(len(weights) if wanted > 0 else 0):
+        if weights[index] > 0.0:
+            key = math.log(weights[index]) - math.log(exponentials[runner])  # neither overflows
+            runner += 1
+            if size < wanted:
+                sift_up(heap, keys, size, index, key)
+                size += 1
+            elif key > keys[0]:
+                sift_down(heap, keys, size, index, key)
+    if size < wanted:
+        return False
+    for j in range(wanted - 1, -1, -1):
+        indices[j] = heap[0]
+        sift_down(heap, keys, j, heap[j], keys[j])
+    return True

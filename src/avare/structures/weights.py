@@ -1,168 +1,177 @@
 """Draws in proportion to weights that change, in constant time, and exactly.
 
-`Buckets` keeps 24 significant bits, which is enough for norms that are only remembered. The
-rules of other samplers accumulate: here each weight is a float64, by index, and its 24 bits,
-rounded **up**, stand in a `Buckets` from which to propose. A proposal is accepted with
-probability (weight) / (its rounded value), which is at least 1 - 2^-22, so that accepted draws
-are exactly in proportion to the weights.
+`Buckets` keeps 24 significant bits, which is enough for norms that are only remembered. The rules of
+other samplers accumulate. Here each weight is a float64, by index, and the weight rounded **up** to 24
+bits is in the arrays of a `Buckets`, from which to propose. A proposal is accepted with probability
+(weight) / (its rounded value), which is at least 1 - 2^-22, so that accepted draws are exactly in
+proportion to the weights.
 
-The sum of the weights is kept by exponent: 53-bit mantissas are split in two halves whose sums
-are integers, so that nothing drifts.
+Proposals have a smaller range than float64. They are scaled by a power of two, the **shift**. If a weight
+becomes too large for it, or most proposals are rejected, all of them are computed again with another one.
 
-*Example.* Of the weights 1/3 and 2/3, the first is rounded up to 0.33333337 and drawn a little
-too often, and then rejected once in ten million times.
+The sum of the weights is kept by exponent. The 53-bit mantissas are split into two halves whose sums are
+integers, so that rounding errors do not add up.
+
+*Example.* Of the weights 1/3 and 2/3, the first is rounded up to 0.33333337. It is proposed a little too
+often, and then rejected once in ten million times.
 """
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from avare import _validation as validation
 from avare._compilation import inlined, kernel
-from avare._randomness import Source, next_uniform, uniform_source
-from avare.structures import buckets as proposals
+from avare._randomness import Source, next_uniform
+from avare._state import State
+from avare.structures import buckets as proposing
+from avare.structures.base import Memory, array_of, number_of, refuse_unless
 from avare.structures.buckets import Buckets
-from avare.structures.cells import CELL_SHIFT
+from avare.structures.cells import MAX_EXAMPLES, encode_all, members_of
+from avare.structures.evenly import draw_below, draw_evenly, enter, hash_table
 from avare.structures.race import race
 
 _EXPONENTS = 2048  # of float64, biased
 _HALF_BITS = 26
 _LOW_MASK = (1 << _HALF_BITS) - 1
-_TARGET = 100  # the exponent that the largest weight is proposed with: far from both ends
+_TARGET = 100  # the exponent of the largest proposal: far from both ends of the range
 _LARGEST_PROPOSAL = 2.0**127
+_LARGEST_SHIFT = _TARGET + 1100  # for the smallest float64
 
 
-class Weights:
+class _Arrays(NamedTuple):
+    """Everything the kernels read and write."""
+
+    proposals: Any  # the arrays of `Buckets`: scaled weights, rounded up
+    values: NDArray[np.float64]  # the weights, by index
+    sums: NDArray[np.int64]  # by exponent: sums of the upper and the lower half of mantissas
+    span: NDArray[np.int64]  # the lowest and the highest exponent ever used
+    shift: NDArray[np.int64]  # one number: a proposal is its weight times 2^shift
+
+
+class Weights(Memory):
     """n weights, from which to draw in constant time.
 
-    Memory: 21 bytes an example, and about 8 MB.
+    Memory: 21 bytes per example, and about 8 MB.
 
     >>> import numpy as np
+    >>> from avare._randomness import uniform_source
     >>> weights = Weights([1.0, 0.0, 3.0])
     >>> weights.probabilities()
     array([0.25, 0.  , 0.75])
-    >>> weights.set([1, 2], [0.5, 0.5])
+    >>> weights.update([1, 2], [0.5, 0.5])
     >>> weights.total
     2.0
-    >>> set(weights.draw(1000, np.random.default_rng(0)).tolist())
+    >>> source = uniform_source(np.random.default_rng(0))
+    >>> set(weights.draw(1000, replacement=True, source=source)[0].tolist())
     {0, 1, 2}
     """
 
+    _arrays: _Arrays
+
     def __init__(self, values: ArrayLike) -> None:
         """Build from weights, finite and not negative. O(N)."""
-        self.reset(values)
+        checked = validation.nonnegative("values", values)
+        self._set_up(Buckets.zeros(validation.integer("n", len(checked), at_least=1, at_most=MAX_EXAMPLES)))
+        self.reset(checked)
 
-    def reset(self, values: ArrayLike) -> None:
-        """Replace all weights. O(N)."""
-        self._values = np.array(values, dtype=np.float64)
-        self.n = len(self._values)
-        self._sums = np.zeros((_EXPONENTS, 2), dtype=np.int64)
-        self._span = np.array([_EXPONENTS, 0], dtype=np.int64)  # lowest and highest exponent ever used
-        _sum_up(self._sums, self._span, self._values)
-        self._propose_anew()
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], n: int) -> "Weights":
+        """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
+        values = array_of(state, "weights_values", (n,), np.float64)
+        refuse_unless(np.isfinite(values) & (values >= 0.0), state, "weights_values", "must be finite and not negative")
+        shift = number_of(state, "weights_shift", -_LARGEST_SHIFT, _LARGEST_SHIFT)
+        self = cls.__new__(cls)
+        self._set_up(Buckets.from_state({"memory": members_of(state, "weights_members", n)}, n))
+        self._arrays.values[:] = values
+        self._arrays.shift[0] = shift
+        refuse_unless(self._buckets.norms() == self._proposals(), state, "weights_members", "does not fit the weights")
+        _sum_up(self._arrays)
+        return self
 
-    def _propose_anew(self) -> None:
-        largest = float(self._values.max())
-        self._shift = _TARGET - math.frexp(largest)[1] if largest > 0.0 else 0
-        self._buckets = Buckets(_raised(self._values, self._shift))
+    def _set_up(self, buckets: Buckets) -> None:
+        self.n, self._buckets = buckets.n, buckets
+        self._arrays = _Arrays(
+            proposals=buckets.arrays,
+            values=np.empty(self.n, dtype=np.float64),
+            sums=np.empty((_EXPONENTS, 2), dtype=np.int64),
+            span=np.empty(2, dtype=np.int64),
+            shift=np.zeros(1, dtype=np.int64),
+        )
+
+    def state(self) -> State:
+        """Return the weights, and the proposals with their scale. O(N)."""
+        return {
+            "weights_values": self._arrays.values.copy(),
+            "weights_shift": int(self._arrays.shift[0]),
+            "weights_members": self._buckets.state()["memory"],
+        }
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """The weights, by index; not to be written to. O(1)."""
-        return self._values
+        """The weights, by index; do not write to them. O(1)."""
+        return self._arrays.values
 
     @property
     def total(self) -> float:
-        """The sum of the weights, to a few units in its last place. O(1)."""
-        return float(_total(self._sums, self._span))
+        """The sum of the weights, up to a few units in its last place. O(1)."""
+        return float(_total(self._arrays))
 
-    def probabilities(self) -> NDArray[np.float64]:
-        """Each weight's share; uniform if all are zero. O(N)."""
-        total = self.total
-        return self._values / total if total > 0.0 else np.full(self.n, 1.0 / self.n)
+    def reset(self, values: ArrayLike) -> None:
+        """Replace all weights, finite and not negative. O(N)."""
+        self._arrays.values[:] = values
+        _sum_up(self._arrays)
+        _rescale(self._arrays)
 
-    def set(self, indices: ArrayLike, values: ArrayLike) -> None:
-        """Replace some weights; of a repeated index, the last counts. O(1) each."""
-        where = np.ascontiguousarray(indices, dtype=np.int64)
-        what = np.ascontiguousarray(values, dtype=np.float64)
-        if not _set(self._buckets._arrays, self._values, self._sums, self._span, self._shift, where, what):
-            self._propose_anew()
-
-    def draw(self, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Draw indices in proportion to the weights, with replacement. O(size)."""
-        return self.draw_smoothed(size, 0.0, uniform_source(generator))[0]
+    def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Replace weights without any checks. O(1) each."""
+        set_weights(self._arrays, indices, values)
 
     def draw_smoothed(
         self, size: int, share: float, source: Source
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
         """Draw from the weights mixed with a share of the uniform distribution, with replacement. O(size).
 
-        Returns the indices, the probability of each in the mixture, and which came from the
-        uniform part: all, if no weight is above zero.
+        Returns the indices, the probability of each in the mixture, and which came from the uniform
+        part: all of them, if no weight is above zero.
         """
         indices = np.empty(size, dtype=np.int64)
         probabilities = np.empty(size, dtype=np.float64)
         uniform = np.empty(size, dtype=np.bool_)
-        arrays = (self._values, self._sums, self._span)
-        while not _draw(self._buckets._arrays, *arrays, self._shift, share, source, indices, probabilities, uniform):
-            self._propose_anew()  # the largest weights have gone, and the rest are out of scale
+        draw_smoothed_into(self._arrays, share, source, indices, probabilities, uniform)
         return indices, probabilities, uniform
 
-    def draw_distinct(self, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Draw distinct indices, one after another, each from what is left.
+    def _probabilities(self, floor: float) -> NDArray[np.float64]:
+        total = self.total
+        return self.values / total if total > 0.0 else np.full(self.n, 1.0 / self.n)
 
-        What was drawn before is dropped, in O(size), until half of the mass is drawn; the rest
-        comes from a race of exponential times over all that are left, in O(N).
-        """
-        half = 0.5 * self.total
-        drawn = np.empty(0, dtype=np.int64)
-        while len(drawn) < size and self._values[drawn].sum() <= half:
-            wanted = size - len(drawn)
-            drawn = np.concatenate([drawn, self.draw(wanted + wanted // 4 + 8, generator)])  # some to drop
-            drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])[:size]]
-        if len(drawn) < size:
-            left = self._values.copy()
-            left[drawn] = 0.0
-            drawn = np.concatenate([drawn, race(left, size - len(drawn), generator)])
-        return drawn
+    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
+        return draw_with_replacement if replacement else draw_without_replacement, (self._arrays,)
 
-    def state(self) -> dict[str, Any]:
-        """All there is to save, as numbers and arrays. O(N)."""
-        return {
-            "weights_values": self._values.copy(),
-            "weights_shift": self._shift,
-            "weights_members": self._buckets.state(),
-        }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any], n: int) -> "Weights":
-        """Build from what `state` gave for n examples; anything else is a ``ValueError``. O(N)."""
-        values, members, shift = state["weights_values"], state["weights_members"], state["weights_shift"]
-        if values.shape != (n,) or values.dtype != np.float64:
-            raise ValueError(f"weights have shape {values.shape} and dtype {values.dtype}: must be {n} float64")
-        self = cls(values)
-        self._shift = shift
-        self._buckets = Buckets.from_state(members, n)
-        return self
+    def _proposals(self) -> NDArray[np.float64]:
+        """Return the proposals that belong to the weights, by index."""
+        return Buckets(_raised(self._arrays)).norms()
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""
+        assert (self.values >= 0.0).all() and np.isfinite(self.values).all(), "a weight is out of range"
         self._buckets.check()
-        assert (self._values >= 0.0).all() and np.isfinite(self._values).all(), "a weight is out of range"
-        proposed = Buckets(_raised(self._values, self._shift)).norms()
+        proposed = self._proposals()
         assert np.array_equal(self._buckets.norms(), proposed), "proposals and weights differ"
-        assert (proposed >= np.ldexp(self._values, self._shift)).all(), "a proposal is below its weight"
-        exact = math.fsum(self._values.tolist())
-        assert abs(self.total - exact) <= 1e-14 * exact, "the sum has drifted"
+        assert (proposed >= np.ldexp(self.values, self._arrays.shift[0])).all(), "a proposal is below its weight"
+        exact = math.fsum(self.values.tolist())
+        assert abs(self.total - exact) <= 1e-14 * exact, "the sum is wrong"
 
 
-# --- kernels -------------------------------------------------------------------------------
+# --- weights -------------------------------------------------------------------------------
 
 
 @inlined
 def _add(sums, span, value, sign):
-    """Add a weight to the sums of its exponent (sign = 1), or take it out (-1)."""
+    """Add a weight to the sums of its exponent (sign = 1), or subtract it (-1)."""
     if value == 0.0:
         return
     bits = np.float64(value).view(np.int64)
@@ -179,14 +188,18 @@ def _add(sums, span, value, sign):
 
 
 @kernel
-def _sum_up(sums, span, values):
-    for i in range(len(values)):
-        _add(sums, span, values[i], 1)
+def _sum_up(arrays):
+    """Compute all sums again."""
+    arrays.sums[:] = 0
+    arrays.span[0], arrays.span[1] = _EXPONENTS, 0
+    for i in range(len(arrays.values)):
+        _add(arrays.sums, arrays.span, arrays.values[i], 1)
 
 
 @kernel
-def _total(sums, span):
-    """From the smallest exponents up, so that nothing small is lost before it has added up."""
+def _total(arrays):
+    """Sum from the smallest exponents up, so that small weights are not lost one by one."""
+    sums, span = arrays.sums, arrays.span
     total = 0.0
     for exponent in range(span[0], span[1] + 1):
         if sums[exponent, 0] != 0 or sums[exponent, 1] != 0:
@@ -195,72 +208,142 @@ def _total(sums, span):
     return total
 
 
+@kernel
+def set_weights(arrays, indices, values):
+    """Replace some weights; the last one of a repeated index counts."""
+    raised = np.empty_like(values)
+    highest = 0.0
+    for j in range(len(indices)):
+        _add(arrays.sums, arrays.span, arrays.values[indices[j]], -1)
+        arrays.values[indices[j]] = values[j]
+        _add(arrays.sums, arrays.span, values[j], 1)
+        raised[j] = _raise(values[j], arrays.shift[0])
+        highest = max(highest, raised[j])
+    if highest > _LARGEST_PROPOSAL:
+        _rescale(arrays)
+    else:
+        proposing.store(arrays.proposals, indices, raised)
+
+
+# --- proposals -----------------------------------------------------------------------------
+
+
 @inlined
 def _raise(value, shift):
-    """A number that `Buckets` keeps as at least the scaled weight."""
+    """Return a number that `Buckets` keeps as at least the scaled weight."""
     if value == 0.0:
         return 0.0
-    if math.frexp(value)[1] + shift > 1000:  # out of scale: anything above all proposals will do
+    if math.frexp(value)[1] + shift > 1000:  # out of range: any number above all proposals
         return np.inf
     return max(math.ldexp(value * (1.0 + 2.0**-23), shift), 5e-324)
 
 
 @kernel
-def _raised(values, shift):
-    raised = np.empty_like(values)
-    for j in range(len(values)):
-        raised[j] = _raise(values[j], shift)
+def _raised(arrays):
+    """Return what to propose from, by index."""
+    raised = np.empty_like(arrays.values)
+    for index in range(len(raised)):
+        raised[index] = _raise(arrays.values[index], arrays.shift[0])
     return raised
 
 
 @kernel
-def _set(arrays, values, sums, span, shift, indices, news):
-    """Replace some weights; return whether they can be proposed at this scale."""
-    raised = np.empty_like(news)
-    highest = 0.0
-    for j in range(len(indices)):
-        _add(sums, span, values[indices[j]], -1)
-        values[indices[j]] = news[j]
-        _add(sums, span, news[j], 1)
-        raised[j] = _raise(news[j], shift)
-        highest = max(highest, raised[j])
-    if highest > _LARGEST_PROPOSAL:
-        return False
-    proposals.store(arrays, indices, raised)
-    return True
+def _rescale(arrays):
+    """Scale the proposals to the largest weight, and compute all of them again."""
+    largest = arrays.values.max()
+    arrays.shift[0] = _TARGET - math.frexp(largest)[1] if largest > 0.0 else 0
+    proposing.clear(arrays.proposals)
+    proposing.load(arrays.proposals, encode_all(_raised(arrays)))
+
+
+# --- draws ---------------------------------------------------------------------------------
 
 
 @kernel
-def _draw(arrays, values, sums, span, shift, share, source, indices, probabilities, uniform):
-    """Fill in draws from the mixture; return False if most proposals were rejected."""
-    n, size, total = len(values), len(indices), _total(sums, span)
+def draw_smoothed_into(arrays, share, source, indices, probabilities, uniform):
+    """Draw from the weights mixed with a share of the uniform distribution, with replacement.
+
+    Fills the indices, the probability of each in the mixture, and which came from the uniform part.
+    """
+    n, total = len(arrays.values), _total(arrays)
+    while not _draw_mixed(arrays, total, share, source, indices, uniform):
+        _rescale(arrays)  # the largest weights were replaced, and the scale is too large for the others
+    for j in range(len(indices)):
+        weight = arrays.values[indices[j]] / total if total > 0.0 else 1.0 / n
+        probabilities[j] = (1.0 - share) * weight + share / n
+
+
+@kernel
+def _draw_mixed(arrays, total, share, source, indices, uniform):
+    """Fill indices and uniform; return False if most proposals were rejected."""
+    n, size, proposals = len(arrays.values), len(indices), arrays.proposals
     count = 0
     for j in range(size):
         uniform[j] = total == 0.0 or (share > 0.0 and next_uniform(source) < share)
         if not uniform[j]:
             count += 1
-    if count > 0:
-        solution = proposals._solve(arrays, 0.0)
-        threshold, _, first, _, part_count, part_sum = solution
-        crossing = (first - 1) >> (CELL_SHIFT - proposals._BIN_SHIFT)
-        mass = proposals._weigh(arrays, crossing, threshold, part_count, part_sum)
-        slots, found, masses = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.float64)
-        proposals._propose(arrays, solution, mass, source, slots, found, masses)
+    law = proposing.law_of(proposals, proposing.solve(proposals, 0.0))
+    slots, found, masses = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.float64)
+    proposing.propose(proposals, law, source, slots, found, masses)
     rejected, k = 0, 0
     for j in range(size):
         if uniform[j]:
-            indices[j] = min(np.int64(next_uniform(source) * n), n - 1)
+            indices[j] = draw_below(n, source)
         else:
-            while next_uniform(source) * masses[k] >= math.ldexp(values[found[k]], shift):
+            while next_uniform(source) * masses[k] >= math.ldexp(arrays.values[found[k]], arrays.shift[0]):
                 rejected += 1
                 if rejected > 2 * size + 64:
                     return False
-                proposals._propose(
-                    arrays, solution, mass, source, slots[k : k + 1], found[k : k + 1], masses[k : k + 1]
-                )
+                proposing.propose(proposals, law, source, slots[k : k + 1], found[k : k + 1], masses[k : k + 1])
             indices[j] = found[k]
             k += 1
-    for j in range(size):
-        weight = values[indices[j]] / total if total > 0.0 else 1.0 / n
-        probabilities[j] = (1.0 - share) * weight + share / n
     return True
+
+
+@kernel
+def draw_with_replacement(arrays, source, indices, probabilities):
+    """Draw indices, each from all; return True."""
+    draw_smoothed_into(arrays, 0.0, source, indices, probabilities, np.empty(len(indices), dtype=np.bool_))
+    return True
+
+
+@kernel
+def draw_without_replacement(arrays, source, indices, probabilities):
+    """Draw distinct indices; return whether there are enough.
+
+    Repeated draws are dropped, in O(size), until half of the mass is drawn. The rest comes from a
+    `race` of all that are left, in O(N): unlike proposals, it is exact for weights of any range.
+    """
+    n, size, total = len(arrays.values), len(indices), _total(arrays)
+    if total == 0.0:
+        if size > n:
+            return False
+        draw_evenly(n, source, indices, False)
+    done, mass = 0, 0.0
+    table = hash_table(size)
+    while total > 0.0 and done < size and mass <= 0.5 * total:
+        wanted = size - done
+        found = np.empty(wanted + wanted // 4 + 8, dtype=np.int64)  # some will be dropped
+        draw_with_replacement(arrays, source, found, np.empty(len(found), dtype=np.float64))
+        for j in range(len(found)):
+            if done < size and enter(table, found[j]):
+                indices[done] = found[j]
+                mass += arrays.values[found[j]]
+                done += 1
+    if total > 0.0 and done < size and not _race(arrays, source, indices, done):
+        return False
+    for j in range(size):
+        probabilities[j] = arrays.values[indices[j]] / total if total > 0.0 else 1.0 / n
+    return True
+
+
+@kernel
+def _race(arrays, source, indices, done):
+    """Draw the indices after the first ``done`` from all others; return whether there are enough."""
+    left = arrays.values.copy()
+    for j in range(done):
+        left[indices[j]] = 0.0
+    exponentials = np.empty(np.count_nonzero(left), dtype=np.float64)
+    for j in range(len(exponentials)):
+        exponentials[j] = -math.log1p(-next_uniform(source))
+    return race(left, exponentials, indices[done:])

@@ -1,13 +1,12 @@
-"""Many processes: which examples and which part of each batch are a rank's own, and what ranks tell each other.
+"""Several processes: which examples and which part of each batch belong to a rank, and what ranks exchange.
 
-*Replicated*: every rank holds the whole sampler, draws the whole batch and takes its slice of it.
-The draws are those of one process with that whole batch, and each update is one ``all_gather``.
+*Replicated*: every rank has the whole sampler, draws the whole batch and takes its slice of it. The draws are
+those of one process with that whole batch, and each update is one ``all_gather``.
 
-*Sharded*: every rank holds a sampler over its own contiguous part of the examples, and once they have
-found that they agree on the whole, nothing is sent. With W ranks, batches of m on each and N examples
-in all, the weight is W m w / N, with w what the rank's sampler gives: the sum of w g over its batch
-estimates the sum of g over its part, so that the mean over ranks of the mean over the batch of weight
-times g estimates
+*Sharded*: every rank has a sampler over its own contiguous part of the examples. The ranks compare their
+settings once, and exchange nothing after that. With W ranks, batches of m on each and N examples in all, the
+weight is W m w / N, where w is the weight that the rank's sampler gives. The sum of w g over its batch estimates
+the sum of g over its part, so the mean over ranks of the mean over the batch of weight times g estimates
 
     1/W sum_r 1/m sum_j (W m w_j / N) g_j  =  1/N sum_r sum_{i in part r} g_i,
 
@@ -26,22 +25,22 @@ from avare import _validation as validation
 Mode: TypeAlias = Literal["auto", "replicated", "sharded"] | None
 
 _MODES = ("auto", "replicated", "sharded")
-_ABSENT, _REFUSED = 2**32 - 1, 2**32 - 2  # in place of an index, all of which are below 2^31
+_ABSENT, _REFUSED = 2**32 - 1, 2**32 - 2  # in place of an index; indices are below 2^31
 _LOW = 2**32 - 1
 
 
 class Ranks:
-    """What this process has of the examples and of each batch.
+    """Which examples, and which part of each batch, belong to this process.
 
     Parameters
     ----------
     n
         Number of examples, over all ranks.
     batch_size
-        Of each rank.
+        Per rank.
     distributed
-        "replicated", "sharded", None for one process alone, or "auto": replicated where a
-        process group has been initialised.
+        "replicated", "sharded", None for a single process, or "auto": replicated if a process
+        group is initialised.
     group
         The process group; by default the whole world.
     """
@@ -53,7 +52,7 @@ class Ranks:
             raise ValueError(f"distributed = {distributed!r}: must be None or one of {', '.join(map(repr, _MODES))}")
         self.group = group
         self.found_none = distributed == "auto" and not _is_initialised()
-        """Whether a process group was looked for, and there was none."""
+        """Whether "auto" found no process group."""
         if distributed in ("replicated", "sharded") and not _is_initialised():
             raise ValueError(
                 f"distributed = {distributed!r}: there is no process group; call torch.distributed.init_process_group "
@@ -65,7 +64,7 @@ class Ranks:
         self.world: int = 1 if alone else dist.get_world_size(group)
         if self.rank < 0:
             raise ValueError(
-                "process_group: this process is not a member of it; make the loader on its members only, or give "
+                "process_group: this process is not a member of it; make the loader on its members only, or pass "
                 "distributed=None"
             )
         if self.mode == "sharded" and self.world > self.n:
@@ -73,34 +72,34 @@ class Ranks:
         is_sharded, is_replicated = self.mode == "sharded", self.mode == "replicated"
         size, larger = divmod(self.n, self.world)
         self.offset = self.rank * size + min(self.rank, larger) if is_sharded else 0
-        """The first example of this rank's own."""
+        """The first example of this rank."""
         self.examples = size + (self.rank < larger) if is_sharded else self.n
         """How many examples this rank's sampler draws from."""
         self.fewest = size if is_sharded else self.n
-        """How many the sampler of any rank draws from, at least."""
+        """The smallest number of examples that a rank's sampler draws from."""
         self.draws = self.batch_size * (self.world if is_replicated else 1)
-        """How many this rank's sampler draws a step."""
+        """How many examples this rank's sampler draws per step."""
         self.whole_batch = self.batch_size * self.world
-        """How many all ranks together draw a step."""
+        """How many examples all ranks together use per step."""
         first = self.rank * self.batch_size if is_replicated else 0
         self.own = slice(first, first + self.batch_size)
-        """What of its sampler's draws is this rank's part."""
+        """This rank's slice of the batch that its sampler draws."""
 
     @property
     def layout(self) -> str:
-        """What a state must agree with: replicated ranks may be of any number."""
+        """What a state must match: any number of replicated ranks may load the same one."""
         return f"part {self.rank} of {self.world}" if self.mode == "sharded" else "whole"
 
     def check_unchanged(self) -> None:
-        """Refuse a process group that has come up since."""
+        """Raise an error if a process group was initialised later."""
         if self.found_none and _is_initialised() and dist.get_world_size() > 1:
             raise RuntimeError(
-                "a process group was initialised after this loader was made, which therefore knows nothing of the "
-                "other ranks: make it afterwards (under Lightning, in train_dataloader()), or give distributed=None"
+                "a process group was initialised after this loader was made, so the loader does not know the other "
+                "ranks: make it afterwards (under Lightning, in train_dataloader()), or pass distributed=None"
             )
 
     def agree(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """The settings of rank 0, once those of all ranks have been found equal."""
+        """Return the settings of rank 0; raise an error if those of another rank differ."""
         if self.mode == "alone":
             return settings
         found: list[Any] = [None] * self.world
@@ -110,22 +109,22 @@ class Ranks:
             for key in compared:
                 if other.get(key) != found[0][key]:
                     raise ValueError(
-                        f"{key} = {other.get(key)!r} on rank {rank} and {found[0][key]!r} on rank 0: all ranks must be "
-                        "given the same"
+                        f"{key} = {other.get(key)!r} on rank {rank} and {found[0][key]!r} on rank 0: pass the same on "
+                        "all ranks"
                     )
         return cast(dict[str, Any], found[0])
 
     def gather(
         self, indices: NDArray[np.int64], norms: NDArray[np.float64], fingerprint: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The indices and norms of all ranks, in the order of the ranks; 16 bytes an example.
+        """Return the indices and norms of all ranks, in the order of the ranks; 16 bytes per example.
 
         Parameters
         ----------
         indices, norms
-            This rank's own, at most ``batch_size``, checked.
+            Those of this rank, at most ``batch_size``, checked.
         fingerprint
-            32 bits of all that has been drawn: where ranks differ, they have drawn apart.
+            32 bits that depend on all draws: if they differ, ranks have drawn different batches.
         """
         if self.mode != "replicated":
             return indices, norms
@@ -137,19 +136,19 @@ class Ranks:
         words = found[:, :, 0] & _LOW
         refused = np.flatnonzero((words == _REFUSED).any(axis=1))
         if refused.size:
-            raise ValueError(f"rank {refused[0]} was told norms that it cannot take: nothing has changed on any rank")
+            raise ValueError(f"rank {refused[0]} received invalid norms: nothing has changed on any rank")
         prints = (found[:, 0, 0] >> 32) & _LOW
-        apart = np.flatnonzero(prints != fingerprint)
-        if apart.size:
+        different = np.flatnonzero(prints != fingerprint)
+        if different.size:
             raise RuntimeError(
-                f"rank {apart[0]} has drawn other batches than rank {self.rank}: all ranks must use the same sampler "
-                "and seed, num_workers and prefetch_factor, and load the same state"
+                f"rank {different[0]} has drawn different batches from rank {self.rank}: all ranks must use the same "
+                "sampler and seed, num_workers and prefetch_factor, and load the same state"
             )
         present = words.reshape(-1) != _ABSENT
         return words.reshape(-1)[present], found[:, :, 1].reshape(-1)[present].view(np.float64)
 
     def refuse(self) -> None:
-        """Take part in a `gather` without anything to give, so that the other ranks do not wait for it."""
+        """Take part in a `gather` with an error, so that the other ranks do not wait."""
         if self.mode == "replicated":
             self._exchange(np.full((self.batch_size, 2), _REFUSED, dtype=np.int64))
 

@@ -8,17 +8,19 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
+Collate = Callable[[list[Any]], Any]
+
 
 class Indexed(Dataset[Any]):
     """A dataset whose items come with their index and weight.
 
-    For those who build their own ``DataLoader``, with `AvareBatchSampler` and `IndexedCollate`.
+    Use it in your own ``DataLoader``, with `AvareBatchSampler` and `IndexedCollate`.
 
     Parameters
     ----------
     dataset
-        Any map-style dataset: one with ``__getitem__`` and ``__len__``. Its ``__getitems__``
-        is used where it has one.
+        Any map-style dataset: one with ``__getitem__`` and ``__len__``. If it has ``__getitems__``,
+        that is used.
 
     Examples
     --------
@@ -36,26 +38,26 @@ class Indexed(Dataset[Any]):
     def __getitem__(self, pair: Any) -> tuple[Any, int, float]:
         if not isinstance(pair, tuple):
             raise TypeError(
-                f"{pair!r} is no pair of an index and a weight: Indexed is for a DataLoader with "
+                f"{pair!r} is not a pair of an index and a weight: use Indexed in a DataLoader with "
                 "batch_sampler=AvareBatchSampler(...)"
             )
         index, weight = pair
         return self.dataset[index], index, weight
 
     def __getitems__(self, pairs: "Pairs | Sequence[tuple[int, float]]") -> Sequence[tuple[Any, int, float]]:
-        """The items of a whole batch."""
+        """Return the items of a whole batch."""
         if not isinstance(pairs, Pairs):
             return [self[pair] for pair in pairs]
         return Fetched(self.dataset, pairs)
 
 
 class IndexedCollate:
-    """A collate function that gives ``(batch, index, weight)``.
+    """A collate function that returns ``(batch, index, weight)``.
 
     Parameters
     ----------
     collate_fn
-        Makes a batch of a list of items, and of items only; by default ``default_collate``.
+        Makes a batch of a list of items, without indices and weights; by default ``default_collate``.
 
     Examples
     --------
@@ -63,25 +65,24 @@ class IndexedCollate:
     ('a b', tensor([4, 2]), tensor([1.5000, 0.5000]))
     """
 
-    def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
+    def __init__(self, collate_fn: Collate | None = None) -> None:
         self.collate_fn = collate_fn
 
     def __call__(self, items: Sequence[tuple[Any, int, float]]) -> tuple[Any, torch.Tensor, torch.Tensor]:
-        """The batch of the items, their indices and their weights."""
-        batch, pairs = self.apart(items)
-        return batch, *pairs.tensors()
+        """Return the batch of the items, their indices and their weights."""
+        return as_triple(self.apart(items))
 
     def apart(self, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs]":
-        """The same with arrays: from a worker, a tensor comes by way of a file, and they are small."""
+        """Do the same with arrays, which are cheaper to send from a worker than small tensors."""
         if isinstance(items, Fetched):
-            return (items.collated() if self.collate_fn is None else self.collate_fn(items.items())), items.pairs
+            return items.collated(self.collate_fn), items.pairs
         rows, indices, weights = zip(*items, strict=True)
         collate = self.collate_fn or default_collate
         return collate(list(rows)), Pairs(np.array(indices, dtype=np.int64), np.array(weights, dtype=np.float32))
 
 
 class Pairs:
-    """The draws of a batch: pairs of an index and its weight, kept as two arrays.
+    """The draws of a batch: pairs of an index and its weight, stored as two arrays.
 
     Not a ``collections.abc.Sequence``, although it has a length and items: older versions of
     PyTorch pin the memory of a sequence item by item, and make a list of it.
@@ -102,12 +103,8 @@ class Pairs:
     def __iter__(self) -> Iterator[tuple[int, float]]:
         return zip(self.indices.tolist(), self.weights.tolist(), strict=True)
 
-    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Indices and weights, on the same memory."""
-        return torch.from_numpy(self.indices), torch.from_numpy(self.weights)
-
     def pin_memory(self) -> "Pairs":
-        """Itself: ``DataLoader`` would otherwise pin number by number."""
+        """Return itself: otherwise ``DataLoader`` pins number by number."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -115,7 +112,7 @@ class Pairs:
 
 
 class Fetched(Sequence[tuple[Any, int, float]]):
-    """The items of a batch, fetched when they are asked for, with their indices and weights."""
+    """The items of a batch, with their indices and weights. Items are fetched when they are first used."""
 
     __slots__ = ("_items", "dataset", "pairs")
 
@@ -128,34 +125,38 @@ class Fetched(Sequence[tuple[Any, int, float]]):
         return len(self.pairs)
 
     def __getitem__(self, place: Any) -> Any:
-        return (
-            self.items()[place],
-            int(self.pairs.indices[place]),
-            self.pairs.weights[place],
-        )  # float32, so that any collate function keeps it
+        # The weight stays a float32, which every collate function preserves.
+        return self.items()[place], int(self.pairs.indices[place]), self.pairs.weights[place]
 
     def items(self) -> list[Any]:
-        """The items alone."""
+        """Return the items alone."""
         if self._items is None:
             indices = self.pairs.indices.tolist()
             fetch = getattr(self.dataset, "__getitems__", None)
             self._items = list(fetch(indices)) if callable(fetch) else [self.dataset[index] for index in indices]
         return self._items
 
-    def collated(self) -> Any:
-        """What ``default_collate`` makes of the items."""
-        if type(self.dataset) is TensorDataset:  # the same rows, without a tensor for each
-            index = torch.from_numpy(self.pairs.indices)
+    def collated(self, collate_fn: Collate | None = None, places: NDArray[np.int64] | None = None) -> Any:
+        """Make a batch of the items, or of those at some places."""
+        if collate_fn is None and type(self.dataset) is TensorDataset:  # the same rows, without a tensor for each
+            index = torch.from_numpy(self.pairs.indices if places is None else self.pairs.indices[places])
             return [tensor[index] for tensor in self.dataset.tensors]
-        return default_collate(self.items())
+        items = self.items()
+        return (collate_fn or default_collate)(list(items) if places is None else [items[place] for place in places])
+
+
+def as_triple(loaded: tuple[Any, Pairs]) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """Return a batch with its indices and weights as tensors, which share the memory of the arrays."""
+    batch, pairs = loaded
+    return batch, torch.from_numpy(pairs.indices), torch.from_numpy(pairs.weights)
 
 
 def check_dataset(dataset: Any) -> None:
-    """Refuse what cannot be asked for its examples by their index."""
+    """Raise an error unless examples can be fetched by their index."""
     if isinstance(dataset, IterableDataset):
         raise TypeError(
-            f"dataset is of type {type(dataset).__name__}, an IterableDataset: examples that come in a stream cannot "
-            "be drawn; give a map-style dataset, with __getitem__ and __len__"
+            f"dataset is of type {type(dataset).__name__}, an IterableDataset: the examples of a stream cannot be "
+            "drawn; pass a map-style dataset, with __getitem__ and __len__"
         )
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise TypeError(f"dataset is of type {type(dataset).__name__}: must have __getitem__ and __len__")

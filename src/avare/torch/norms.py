@@ -1,12 +1,12 @@
-"""Gradient norms at the output of a model: in closed form, without a backward pass.
+"""Gradient norms at the output of a model, in closed form: no backward pass.
 
-The norm of an example's gradient in the output bounds that in the parameters, up to a factor
-that changes slowly from example to example: for a sampler most often enough, and free.
+The norm of an example's gradient in the output bounds that in the parameters, up to a factor that changes
+slowly from example to example. For a sampler this is usually enough, and it costs next to nothing.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -15,15 +15,32 @@ from torch import Tensor
 from avare import _validation as validation
 from avare._compilation import lean
 
-Loss = Literal["cross_entropy", "binary", "squared"]
+LossName = Literal["cross_entropy", "binary", "squared"]
 NotFinite = Literal["raise", "keep"]
-_SMALL = 2**16  # logits; of more, torch makes better use of the machine
+_DEFAULTS: dict[str, Any] = {
+    "class_weight": None,
+    "pos_weight": None,
+    "label_smoothing": 0.0,
+    "ignore_index": None,
+    "not_finite": "raise",
+}
+_SMALL = 2**16  # logits; for more, torch is faster than the kernel
+
+
+class LossOptions(TypedDict, total=False):
+    """The keyword arguments of `output_norms`, for functions that pass them on."""
+
+    class_weight: Tensor | None
+    pos_weight: Tensor | None
+    label_smoothing: float
+    ignore_index: int | None
+    not_finite: NotFinite
 
 
 def output_norms(
     output: Tensor,
     target: Tensor,
-    loss: Loss = "cross_entropy",
+    loss: LossName = "cross_entropy",
     *,
     class_weight: Tensor | None = None,
     pos_weight: Tensor | None = None,
@@ -31,7 +48,7 @@ def output_norms(
     ignore_index: int | None = None,
     not_finite: NotFinite = "raise",
 ) -> Tensor:
-    r"""The norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
+    r"""Return the norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
 
     The loss of an example is the sum over its entries or positions; a mean over them only
     divides every norm by their number.
@@ -54,10 +71,10 @@ def output_norms(
     label_smoothing
         For "cross_entropy": in [0, 1].
     ignore_index
-        For class indices: the target of what does not count, by default -100. Its norm is 0.
+        For class indices: the target that does not count, by default -100. Its norm is 0.
     not_finite
-        "raise" an error where the output, or the target, is not finite, or "keep" a norm that is
-        not finite either, for ``loader.update(index, norms, not_finite="skip")``.
+        "raise" an error if the output, or the target, is not finite, or "keep" a norm that is not finite
+        either, for ``loader.update(index, norms, not_finite="skip")``.
 
     Returns
     -------
@@ -71,42 +88,39 @@ def output_norms(
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss="squared")
     tensor([4., 0.])
     """
-    options = (class_weight, pos_weight, label_smoothing, ignore_index, not_finite)
     is_plain = class_weight is None and pos_weight is None and ignore_index is None and label_smoothing == 0.0
     if is_plain and loss == "cross_entropy" and not_finite == "raise":
         norms = _small(output, target)
         if norms is not None:
             return norms
-    return from_output_grad(_gradient(output, target, loss, *options), not_finite=not_finite)
+    given = class_weight, pos_weight, label_smoothing, ignore_index, not_finite
+    gradient = _gradient(output, target, loss, **dict(zip(_DEFAULTS, given, strict=True)))
+    return from_output_grad(gradient, not_finite=not_finite)
 
 
 def last_layer_norms(
     features: Tensor,
     output: Tensor,
     target: Tensor,
-    loss: Loss = "cross_entropy",
+    loss: LossName = "cross_entropy",
     *,
     bias: bool = True,
-    class_weight: Tensor | None = None,
-    pos_weight: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    ignore_index: int | None = None,
-    not_finite: NotFinite = "raise",
+    **options: Unpack[LossOptions],
 ) -> Tensor:
-    r"""The norm of each example's gradient in a last, linear layer: exact. O(features + output).
+    r"""Return the norm of each example's gradient in a last, linear layer: exact. O(features + output).
 
     For :math:`z_i = W x_i + b` it is :math:`\|\partial \ell_i / \partial z_i\| \sqrt{\|x_i\|^2 + 1}`.
 
     Parameters
     ----------
     features
-        x, what goes into the layer, of shape (batch, features).
+        x, the input of the layer, of shape (batch, features).
     output
-        z, what comes out, of shape (batch,) or (batch, outputs).
+        z, its output, of shape (batch,) or (batch, outputs).
     bias
-        Whether the layer has a bias that is trained.
-    target, loss, class_weight, pos_weight, label_smoothing, ignore_index, not_finite
-        As in `output_norms`.
+        Whether the layer has a trained bias.
+    target, loss, **options
+        See `output_norms`.
 
     Examples
     --------
@@ -116,8 +130,7 @@ def last_layer_norms(
     """
     features = _floating("features", features)
     bias = validation.boolean("bias", bias)
-    options = (class_weight, pos_weight, label_smoothing, ignore_index, not_finite)
-    gradient = _gradient(output, target, loss, *options)
+    gradient = _gradient(output, target, loss, **options)
     if features.ndim != 2:
         raise ValueError(f"features has shape {tuple(features.shape)}: must be (batch, features)")
     if gradient.ndim > 2:
@@ -129,12 +142,13 @@ def last_layer_norms(
     sizes = torch.linalg.vector_norm(features, dim=1)
     if bias:
         sizes = torch.hypot(sizes, torch.ones_like(sizes))
+    not_finite = options.get("not_finite", "raise")
     norms = from_output_grad(gradient, not_finite=not_finite) * sizes
     return _finite(norms, {"features": features}, not_finite)
 
 
 def from_output_grad(grad: Tensor, *, not_finite: NotFinite = "raise") -> Tensor:
-    """The norm of each row of gradients, for any loss. O(grad).
+    """Return the norm of each row of gradients, for any loss. O(grad).
 
     Parameters
     ----------
@@ -158,15 +172,15 @@ def from_output_grad(grad: Tensor, *, not_finite: NotFinite = "raise") -> Tensor
 
 
 def check_not_finite(not_finite: str) -> None:
-    """Refuse any other way to deal with what is not finite."""
+    """Raise an error for any other way to treat values that are not finite."""
     if not_finite not in ("raise", "keep"):
         raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'keep'")
 
 
 def _small(output: Tensor, target: Tensor) -> Tensor | None:
-    """What nearly all ask for, each step: logits of a batch in memory and their classes. None if it is anything else.
+    """The common case: few logits on the CPU and class indices. Return None in any other case.
 
-    One kernel in place of a dozen operations, which would take longer to start than to run.
+    One kernel replaces a dozen operations, which take longer to start than to run.
     """
     if not (type(output) is type(target) is Tensor and output.device.type == target.device.type == "cpu"):
         return None
@@ -181,29 +195,20 @@ def _small(output: Tensor, target: Tensor) -> Tensor | None:
     return torch.from_numpy(norms) if _softmax_norms(logits, target.detach().numpy(), norms) else None
 
 
-def _gradient(
-    output: Tensor,
-    target: Tensor,
-    loss: str,
-    class_weight: Tensor | None,
-    pos_weight: Tensor | None,
-    label_smoothing: float,
-    ignore_index: int | None,
-    not_finite: NotFinite,
-) -> Tensor:
-    """The gradient of each example's loss in its output, checked to be finite if it must be."""
+def _gradient(output: Tensor, target: Tensor, loss: str, **options: Any) -> Tensor:
+    """Return the gradient of each example's loss in its output, checked to be finite if it must be."""
+    if not options.keys() <= _DEFAULTS.keys():
+        raise TypeError(f"{', '.join(options.keys() - _DEFAULTS.keys())}: must be one of {', '.join(_DEFAULTS)}")
+    given = {**_DEFAULTS, **options}
+    not_finite = given.pop("not_finite")
     check_not_finite(not_finite)
     if loss not in tuple(_GRADIENTS):
         raise ValueError(f"loss = {loss!r}: must be one of {', '.join(map(repr, _GRADIENTS))}")
     gradient, known = _GRADIENTS[loss]
-    given = {
-        "class_weight": class_weight,
-        "pos_weight": pos_weight,
-        "label_smoothing": validation.number("label_smoothing", label_smoothing, at_least=0.0, at_most=1.0),
-        "ignore_index": ignore_index,
-    }
+    smoothing = validation.number("label_smoothing", given["label_smoothing"], at_least=0.0, at_most=1.0)
+    given["label_smoothing"] = smoothing
     for name, value in given.items():
-        if name not in known and value is not None and not (name == "label_smoothing" and value == 0.0):
+        if name not in known and value is not None and not (name == "label_smoothing" and smoothing == 0.0):
             raise ValueError(f"{name} is given: it has no meaning for loss = {loss!r}")
     output = _floating("output", output)
     if output.ndim == 0:
@@ -221,13 +226,13 @@ def _cross_entropy(
     label_smoothing: float,
     ignore_index: int | None,
 ) -> Tensor:
-    """The gradient p sum(q) - q, where q is the target, smoothed and weighted."""
+    """Return the gradient p sum(q) - q, where q is the target, smoothed and weighted."""
     if output.ndim < 2:
         raise ValueError(f"output has shape {tuple(output.shape)}: must be (batch, classes) or (batch, classes, ...)")
     classes = output.shape[1]
     p = torch.softmax(output, dim=1)
-    if not_finite == "raise" and not math.isfinite(p.sum().item()):  # here, for what is ignored is gone later
-        _refuse("output", output)
+    if not_finite == "raise" and not math.isfinite(p.sum().item()):  # here, because ignored targets are removed below
+        _refuse_infinite("output", output)
     if class_weight is None and label_smoothing == 0.0 and ignore_index is None and _are_classes(target, output):
         # The same as below, in a third of the time.
         indices = target.long().unsqueeze(1)
@@ -260,10 +265,7 @@ def _cross_entropy(
     ignored = target == (
         -100 if ignore_index is None else validation.integer("ignore_index", ignore_index, at_least=-(2**63))
     )
-    wrong = ~ignored & ((target < 0) | (target >= classes))
-    if wrong.any():
-        place = _place(wrong)
-        raise ValueError(f"target[{_text(place)}] = {target[place].item()}: must be in [0, {classes})")
+    _refuse("target", target, ~ignored & ((target < 0) | (target >= classes)), f"must be in [0, {classes})")
     target = target.masked_fill(ignored, 0)
     own = (1.0 - label_smoothing) * weights[target]
     smooth = label_smoothing / classes * weights
@@ -273,7 +275,7 @@ def _cross_entropy(
 
 
 def _are_classes(target: Tensor, output: Tensor) -> bool:
-    """Whether each target is the index of a class, and none is to be ignored."""
+    """Whether each target is the index of a class, and none is ignored."""
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool or not target.numel():
         return False
     if target.shape != (output.shape[0], *output.shape[2:]):
@@ -283,12 +285,9 @@ def _are_classes(target: Tensor, output: Tensor) -> bool:
 
 
 def _binary(output: Tensor, target: Tensor, not_finite: NotFinite, pos_weight: Tensor | None) -> Tensor:
-    """The gradient sigmoid(z) (w y + 1 - y) - w y, with w the weight of the positive part."""
+    """Return the gradient sigmoid(z) (w y + 1 - y) - w y, with w the weight of the positive part."""
     target = _matching(output, target)
-    wrong = ~((target >= 0.0) & (target <= 1.0))
-    if wrong.any():
-        place = _place(wrong)
-        raise ValueError(f"target[{_text(place)}] = {target[place].item()}: must be in [0, 1]")
+    _refuse("target", target, ~((target >= 0.0) & (target <= 1.0)), "must be in [0, 1]")
     positive = target
     if pos_weight is not None:
         weights = torch.as_tensor(pos_weight).detach().to(output)
@@ -303,13 +302,13 @@ def _binary(output: Tensor, target: Tensor, not_finite: NotFinite, pos_weight: T
 
 
 def _squared(output: Tensor, target: Tensor, not_finite: NotFinite) -> Tensor:
-    """The gradient 2 (z - y)."""
+    """Return the gradient 2 (z - y)."""
     target = _matching(output, target)
     return _finite(2.0 * (output - target), {"output": output, "target": target}, not_finite)
 
 
 def _matching(output: Tensor, target: Tensor) -> Tensor:
-    """The target in output's shape; (batch,) and (batch, 1) are the same, and nothing else is broadcast."""
+    """Return the target in output's shape; (batch,) and (batch, 1) match, and nothing else is broadcast."""
     shapes = {tuple(output.shape), tuple(target.shape)}
     if len(shapes) > 1 and shapes != {(len(output),), (len(output), 1)}:
         raise ValueError(f"target has shape {tuple(target.shape)}: must match output, which has {tuple(output.shape)}")
@@ -324,7 +323,7 @@ _GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
 
 
 def _floating(name: str, values: Any) -> Tensor:
-    """A detached tensor of float32 or float64."""
+    """Return a detached tensor of float32 or float64."""
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} is of type {type(values).__name__}: must be a tensor")
     if not values.is_floating_point():
@@ -333,30 +332,26 @@ def _floating(name: str, values: Any) -> Tensor:
 
 
 def _finite(result: Tensor, sources: dict[str, Tensor], not_finite: NotFinite) -> Tensor:
-    """The result, or an error that names what in the sources makes it nan or infinite."""
+    """Return the result, or raise an error that names what in the sources makes it NaN or infinite."""
     if not_finite == "raise" and not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
         for name, values in sources.items():
-            _refuse(name, values)
-        place = _place(~torch.isfinite(result))
-        raise ValueError(f"the norm of example {place[0]} leaves the range of {result.dtype}")
+            _refuse_infinite(name, values)
+        example = (~torch.isfinite(result)).nonzero()[0, 0].item()
+        raise ValueError(f"the norm of example {example} is too large for {result.dtype}")
     return result
 
 
-def _refuse(name: str, values: Tensor) -> None:
-    """An error that names the first value that is nan, or else infinite; none if all are finite."""
-    for wrong in (torch.isnan(values) | torch.isposinf(values), ~torch.isfinite(values)):
-        if wrong.any():
-            place = _place(wrong)
-            raise ValueError(f"{name}[{_text(place)}] = {values[place].item()}: must be finite")
+def _refuse_infinite(name: str, values: Tensor) -> None:
+    """Raise an error that names the first value that is NaN, or else infinite, if there is one."""
+    _refuse(name, values, torch.isnan(values) | torch.isposinf(values), "must be finite")
+    _refuse(name, values, ~torch.isfinite(values), "must be finite")
 
 
-def _place(wrong: Tensor) -> tuple[int, ...]:
-    """Where the first wrong value stands."""
-    return tuple(wrong.nonzero()[0].tolist())
-
-
-def _text(place: tuple[int, ...]) -> str:
-    return ", ".join(map(str, place))
+def _refuse(name: str, values: Tensor, wrong: Tensor, rule: str) -> None:
+    """Raise an error that names the first wrong value, if there is one."""
+    if wrong.any():
+        place = tuple(wrong.nonzero()[0].tolist())
+        raise ValueError(f"{name}[{', '.join(map(str, place))}] = {values[place].item()}: {rule}")
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -364,7 +359,7 @@ def _text(place: tuple[int, ...]) -> str:
 
 @lean
 def _softmax_norms(logits, classes, norms):
-    """The norm of softmax minus the class, row by row; False where a class or a logit is not what it should be."""
+    """Write the norm of softmax minus one-hot class, row by row; return False if a class or a logit is not valid."""
     for i in range(len(logits)):
         own = classes[i]
         if not 0 <= own < logits.shape[1]:

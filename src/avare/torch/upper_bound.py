@@ -1,53 +1,55 @@
-"""UpperBound: a pool of examples is scored by the model itself, and the batch drawn from it."""
+"""UpperBound: score a pool of examples with the model, and draw the batch from the pool."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from torch.utils.data import TensorDataset, default_collate
+from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare._state import State, generator_from_text, generator_to_text
-from avare.torch.batch_sampler import as_array
-from avare.torch.indexed import Fetched, Pairs, check_dataset
+from avare.torch.batch_sampler import InUpdate, Values, check_in_update
+from avare.torch.epoch import Cursor
+from avare.torch.indexed import Collate, Fetched, Pairs, as_triple, check_dataset
+from avare.torch.states import as_array, check_arguments
 
-_FORMAT = 1  # of the state; to be raised when its meaning changes
+_FORMAT = 1  # of the state; raise it when the meaning of a field changes
 _FIELDS = ("epoch", "position", "tau", "told", "index", "generator")
+Loaded = tuple[Any, Pairs]
 
 
 class UpperBoundLoader:
-    r"""Batches drawn by importance from a pool that the model scores (Katharopoulos & Fleuret, 2018).
+    r"""Draw batches by importance from a pool that the model scores (Katharopoulos & Fleuret, 2018).
 
-    While switched off, a batch of m is drawn uniformly, with weights 1. While switched on, a pool of
-    B is drawn uniformly and scored, and of it m with replacement,
+    While inactive, a batch of m is drawn uniformly, with weights 1. While active, a pool of B is drawn
+    uniformly and scored, and m of the pool are drawn with replacement,
 
     .. math:: g_i = s_i / \textstyle\sum_{k} s_k, \qquad w_i = 1 / (B g_i).
 
-    It is on as long as :math:`\tau` is above (B + 3m) / (3m), where drawing m from B is worth the
-    forward pass over B: :math:`\tau \leftarrow a \tau + (1 - a) \sqrt{B \sum g^2}`, from the pool, or
-    from the norms told of a uniform batch.
+    It is active as long as :math:`\tau` is above (B + 3m) / (3m), where drawing m of B is worth the
+    forward pass over B: :math:`\tau \leftarrow a \tau + (1 - a) \sqrt{B \sum g^2}`, from the scores
+    of the pool, or from the reported norms of a uniform batch.
 
-    Batches are ``(batch, index, weight)``, as those of `ImportanceLoader`, and the loop around them
-    is the same: the mean over the batch of ``weight * loss`` is an unbiased estimate of the mean loss
-    over the dataset. Nothing is remembered of an example, so that nothing is ever out of date; the
-    price is a forward pass over the pool at each step.
+    Batches are ``(batch, index, weight)``, as those of `ImportanceLoader`, and so is the training loop:
+    the mean over the batch of ``weight * loss`` is an unbiased estimate of the mean loss over the dataset.
+    The loader remembers nothing about examples, so nothing becomes stale; it pays with a forward pass over
+    the pool at each step.
 
-    The pool is scored when its batch is asked for, so nothing is loaded ahead, and no worker
-    processes are used. With several processes, give each its own seed.
+    The pool is scored when its batch is asked for, so nothing is loaded ahead, and there are no worker
+    processes. With several processes, give each a different seed.
 
-    Cost a step: while switched on, a forward pass over B examples. Memory: none an example.
+    Cost per step: while active, a forward pass over B examples. Memory: none per example.
 
     Parameters
     ----------
     dataset
         Any map-style dataset.
     score
-        Is given a batch, as ``collate_fn`` makes it, and gives a score for each example of it, under
-        ``no_grad``: a bound on its gradient norm, up to a common factor; say
+        A function that gets a batch, as ``collate_fn`` makes it, and returns a score for each example: a
+        bound on its gradient norm, up to a common factor. It runs under ``no_grad``. For example
         ``lambda batch: output_norms(model(batch[0]), batch[1])``. An example with score 0 is not drawn.
     batch_size
         m; every batch is full.
@@ -56,7 +58,7 @@ class UpperBoundLoader:
     smoothing
         a, in [0, 1).
     threshold
-        Above which it is switched on; by default (B + 3m) / (3m). 0: always; inf: never.
+        The loader is active while tau is above it; by default (B + 3m) / (3m). 0: always; inf: never.
     seed
         See `avare.Sampler`.
     batches_per_epoch
@@ -66,6 +68,7 @@ class UpperBoundLoader:
 
     Examples
     --------
+    >>> from torch.utils.data import TensorDataset
     >>> dataset = TensorDataset(torch.arange(60.0))
     >>> loader = UpperBoundLoader(dataset, lambda batch: batch[0] ** 16, batch_size=6, seed=0)
     >>> for epoch in range(3):
@@ -83,7 +86,7 @@ class UpperBoundLoader:
     def __init__(
         self,
         dataset: Any,
-        score: Callable[[Any], ArrayLike | torch.Tensor],
+        score: Callable[[Any], Values],
         batch_size: int = 128,
         *,
         pool_size: int | None = None,
@@ -91,7 +94,7 @@ class UpperBoundLoader:
         threshold: float | None = None,
         seed: Seed = None,
         batches_per_epoch: int | None = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Collate | None = None,
     ) -> None:
         check_dataset(dataset)
         if not callable(score):
@@ -112,17 +115,14 @@ class UpperBoundLoader:
         self._length = validation.integer("batches_per_epoch", length, at_least=1)
         self.dataset, self.score, self.collate_fn = dataset, score, collate_fn
         self._generator = np.random.default_rng(seed)
+        self._cursor: Cursor[Loaded] = Cursor(self._length)
         self._tau = 0.0
-        self._epoch = 0
-        self._position = 0  # batches handed out, in this epoch
-        self._index = np.empty(0, dtype=np.int64)  # of the batch handed out last
-        self._told = True  # whether tau knows of it
-        self._taken = False  # whether the iteration at hand has given a batch
-        self._iteration = 0
+        self._index = np.empty(0, dtype=np.int64)  # of the last batch
+        self._told = True  # whether tau has learned from the last batch
 
     @property
     def tau(self) -> float:
-        """How much there is to gain within a pool, smoothed: the root of uniform's second moment over ours."""
+        """The possible gain within a pool, smoothed: the root of uniform's second moment over ours."""
         return self._tau
 
     @property
@@ -132,54 +132,44 @@ class UpperBoundLoader:
 
     @property
     def gain(self) -> float:
-        """Uniform's second moment over that of the next batch, as far as the scores tell: tau squared, or 1."""
+        """Uniform's second moment over that of the next batch, estimated by the scores: tau squared, or 1."""
         return self._tau**2 if self.active else 1.0
 
     @property
     def epoch(self) -> int:
-        """How many epochs came before this one."""
-        return self._epoch
+        """How many epochs have ended."""
+        return self._cursor.epoch
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
-        """The batches of a new epoch; or, if a state has just been loaded, the rest of its epoch."""
-        if self._taken:
-            self._finish()
-        self._iteration += 1
-        return self._batches(self._iteration)
+        """Return the batches of a new epoch or, if a state has just been loaded, the rest of its epoch."""
+        return self._cursor.deliver(lambda: self._cursor.units(self._draw), as_triple)
 
-    def update(
-        self,
-        index: ArrayLike | torch.Tensor,
-        norms: ArrayLike | torch.Tensor,
-        *,
-        not_finite: Literal["raise", "skip"] = "raise",
-    ) -> None:
-        """Tell the gradient norms of the batch handed out last; tau learns from them if it was uniform.
+    def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
+        """Report the gradient norms of the last batch; tau learns from them if the batch was uniform.
 
-        Told again, or of a batch that was drawn from a pool, they change nothing.
+        The norms of a batch drawn from a pool, and a second report of the same batch, change nothing.
 
         Parameters
         ----------
         index
-            As it came with the batch.
+            The index that came with the batch.
         norms
-            As many finite numbers, none negative; otherwise nothing has changed.
+            The same number of finite numbers, none negative; otherwise nothing changes.
         not_finite
-            What to do with norms that are nan or infinite: "raise" an error, or "skip" a batch with one of them.
+            What to do if a norm is NaN or infinite: "raise" an error, or "skip" the whole batch.
         """
-        if not_finite not in ("raise", "skip"):
-            raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
+        check_in_update(not_finite)
         indices = validation.indices("index", as_array(index), len(self.dataset))
-        told = validation.real("norms", as_array(norms))
-        validation.same_length("norms", len(told), "index", len(indices))
+        reported = validation.real("norms", as_array(norms))
+        validation.same_length("norms", len(reported), "index", len(indices))
         if not np.array_equal(indices, self._index):
-            raise ValueError("index is not that of the batch handed out last")
-        if not_finite == "skip" and not np.isfinite(told).all():
+            raise ValueError("index is not that of the last batch: report the norms of each batch before the next one")
+        if not_finite == "skip" and not np.isfinite(reported).all():
             return
-        values = validation.nonnegative("norms", told)
+        values = validation.nonnegative("norms", reported)
         if not self._told:
             self._smooth(_shares(values))
             self._told = True
@@ -190,12 +180,12 @@ class UpperBoundLoader:
             writer.add_scalar(f"{prefix}/{name}", value, step)
 
     def state_dict(self) -> State:
-        """All it takes to go on with the very same batches: numbers, text and a tensor."""
+        """Return all that is needed to resume with the same batches: numbers, text and a tensor."""
         return {
             "format": _FORMAT,
             **self._arguments(),
-            "epoch": self._epoch,
-            "position": self._position,
+            "epoch": self._cursor.epoch,
+            "position": self._cursor.position,
             "tau": self._tau,
             "told": self._told,
             "index": torch.from_numpy(self._index.copy()),
@@ -203,19 +193,11 @@ class UpperBoundLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state: the next iteration gives the rest of its epoch.
+        """Resume from a saved state: the next iteration gives the rest of its epoch.
 
-        A state of other arguments or a damaged one is a ``ValueError``, and nothing has changed.
+        A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing changes.
         """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() gives")
-        expected = {"format": _FORMAT, **self._arguments()}
-        for key in (*expected, *_FIELDS):
-            if key not in state:
-                raise ValueError(f"state lacks {key!r}: it is damaged, or not a loader's state")
-        for key, own in expected.items():
-            if state[key] != own:
-                raise ValueError(f"state[{key!r}] = {state[key]!r}: this loader has {own!r}")
+        check_arguments(state, {"format": _FORMAT, **self._arguments()}, _FIELDS)
         epoch = validation.integer("state['epoch']", state["epoch"], at_least=0)
         position = validation.integer("state['position']", state["position"], at_least=0, at_most=self._length)
         tau = validation.number("state['tau']", state["tau"], at_least=0.0)
@@ -224,14 +206,12 @@ class UpperBoundLoader:
         try:
             generator = generator_from_text(state["generator"])
         except (TypeError, ValueError, KeyError, AttributeError):
-            raise ValueError("state['generator'] is no state of a generator: it is damaged") from None
-        self._epoch, self._position, self._tau, self._told = epoch, position, tau, told
-        self._index, self._generator = index, generator
-        self._taken = False
-        self._iteration += 1
+            raise ValueError("state['generator'] is not the state of a generator: it is damaged") from None
+        self._cursor.load(epoch, position)
+        self._tau, self._told, self._index, self._generator = tau, told, index, generator
 
     def _arguments(self) -> State:
-        """What must be the same for a state to be loaded."""
+        """The arguments that must be the same for a state to be loaded."""
         return {
             "n": len(self.dataset),
             "batch_size": self.batch_size,
@@ -241,48 +221,32 @@ class UpperBoundLoader:
             "batches_per_epoch": self._length,
         }
 
-    def _batches(self, iteration: int) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
-        while iteration == self._iteration:
-            if self._position >= self._length:
-                self._finish()
-                return
-            batch, pairs = self._draw()
-            self._position += 1
-            self._taken = True
-            yield batch, *pairs.tensors()
-        raise RuntimeError("another iteration has begun, or a state was loaded: this one cannot go on")
-
-    def _finish(self) -> None:
-        self._epoch += 1
-        self._position = 0
-        self._taken = False
-
-    def _draw(self) -> tuple[Any, Pairs]:
+    def _draw(self) -> Loaded:
         before = self._generator.bit_generator.state
         try:
             return self._draw_from_a_pool() if self.active else self._draw_uniformly()
         except BaseException:
-            self._generator.bit_generator.state = before  # asked again, it is the same batch
+            self._generator.bit_generator.state = before  # the next attempt draws the same batch
             raise
 
-    def _draw_uniformly(self) -> tuple[Any, Pairs]:
+    def _draw_uniformly(self) -> Loaded:
         drawn = self._fetch(self.batch_size)
-        batch = self._collate(drawn, np.arange(self.batch_size))
+        batch = drawn.collated(self.collate_fn)
         self._index, self._told = drawn.pairs.indices.copy(), False
         return batch, drawn.pairs
 
-    def _draw_from_a_pool(self) -> tuple[Any, Pairs]:
+    def _draw_from_a_pool(self) -> Loaded:
         pool = self._fetch(self.pool_size)
-        shares = _shares(self._scores(self._collate(pool, np.arange(self.pool_size))))
+        shares = _shares(self._scores(pool.collated(self.collate_fn)))
         places = self._generator.choice(self.pool_size, size=self.batch_size, p=shares)
         weights = (1.0 / (self.pool_size * shares[places])).astype(np.float32)
-        batch = self._collate(pool, places)
+        batch = pool.collated(self.collate_fn, places)  # from the same items that were scored
         self._smooth(shares)
         self._index, self._told = pool.pairs.indices[places], True
         return batch, Pairs(self._index.copy(), weights)
 
     def _fetch(self, size: int) -> Fetched:
-        """Distinct examples, each set of this size as likely as any other."""
+        """Distinct examples; every set of this size has the same probability."""
         drawn = self._generator.choice(len(self.dataset), size=size, replace=False, shuffle=False)
         return Fetched(self.dataset, Pairs(drawn.astype(np.int64), np.ones(size, dtype=np.float32)))
 
@@ -294,24 +258,16 @@ class UpperBoundLoader:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {self.pool_size}, one for each example")
         return scores
 
-    def _collate(self, pool: Fetched, places: NDArray[np.int64]) -> Any:
-        """A batch of some of the pool, of the very items that were scored."""
-        if self.collate_fn is None and type(self.dataset) is TensorDataset:
-            rows = torch.from_numpy(pool.pairs.indices[places])
-            return [tensor[rows] for tensor in self.dataset.tensors]
-        items = pool.items()
-        return (self.collate_fn or default_collate)([items[place] for place in places])
-
     def _smooth(self, shares: NDArray[np.float64]) -> None:
         found = math.sqrt(len(shares) * float(np.sum(shares**2)))
         self._tau = self.smoothing * self._tau + (1.0 - self.smoothing) * found
 
 
 def _shares(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scores divided by their sum; all alike where all are 0."""
+    """Scores divided by their sum; all equal if all scores are 0."""
     largest = scores.max(initial=0.0)
     if largest == 0.0:
         return np.full(len(scores), 1.0 / max(len(scores), 1))
-    scaled = scores / largest  # so that no sum leaves float64's range
+    scaled = scores / largest  # so that the sum does not overflow
     shares: NDArray[np.float64] = scaled / scaled.sum()
     return shares

@@ -1,4 +1,4 @@
-"""When each example was last drawn, and whether its norm has been told since."""
+"""When each example was last drawn, and whether its norm has been reported since."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _LAST_STEP = 2**31 - 1
 
 
 class Visits:
-    """One int32 an example: the step of its last draw, negative once its norm has been told, 0 if never drawn.
+    """One int32 per example: the step of its last draw, negative once its norm is reported, 0 if never drawn.
 
     All methods take O(batch size).
 
@@ -20,7 +20,7 @@ class Visits:
     >>> import numpy as np
     >>> visits = Visits(10)
     >>> visits.draw(np.array([3, 5]), step=1)
-    >>> visits.tell(np.array([5]), step=2)
+    >>> visits.report(np.array([5]), step=2)
     >>> visits.draw(np.array([5, 6]), step=5)
     >>> visits.waiting, visits.age, visits.never_drawn(np.array([3, 4]))
     (3, 4.0, [1])
@@ -29,30 +29,30 @@ class Visits:
     def __init__(self, n: int) -> None:
         self.last = np.zeros(n, dtype=np.int32)
         self.waiting = 0
-        """How many examples have been drawn, and their norms not told since."""
+        """How many examples have been drawn, and their norms not reported since."""
         self.age = float("nan")
-        """Mean steps since the draw that the norm is of, over the last batch's examples whose last draw was told."""
+        """Mean age in steps of the norms of the last batch drawn, over examples whose last draw was reported."""
         self.lag = float("nan")
-        """Mean steps between draw and telling, over the batch told last."""
+        """Mean number of steps between draw and report, over the last batch reported."""
 
     def draw(self, indices: NDArray[np.int64], step: int) -> None:
-        """Note the draw of a batch at a step, counted from 1."""
+        """Record the draw of a batch at a step, counted from 1."""
         added, age = _draw(self.last, indices, min(step, _LAST_STEP))
         self.waiting += int(added)
         self.age = float(age)
 
-    def tell(self, indices: NDArray[np.int64], step: int) -> None:
-        """Note that norms have been told, when ``step`` batches had been drawn."""
-        removed, lag = _tell(self.last, indices, min(step, _LAST_STEP))
+    def report(self, indices: NDArray[np.int64], step: int) -> None:
+        """Record that norms were reported after ``step`` batches had been drawn."""
+        removed, lag = _report(self.last, indices, min(step, _LAST_STEP))
         self.waiting -= int(removed)
         self.lag = float(lag)
 
-    def are_sound(self, indices: NDArray[np.int64], norms: NDArray[Any]) -> bool:
-        """Whether all have been drawn, and their norms are finite and not negative."""
-        return bool(_are_sound(self.last, indices, norms))
+    def are_valid(self, indices: NDArray[np.int64], norms: NDArray[Any]) -> bool:
+        """Whether all examples have been drawn, and their norms are finite and not negative."""
+        return bool(_are_valid(self.last, indices, norms))
 
     def never_drawn(self, indices: NDArray[np.int64]) -> list[int]:
-        """The places in ``indices`` of examples that were never drawn."""
+        """The positions in ``indices`` of examples that were never drawn."""
         places: list[int] = np.flatnonzero(self.last[indices] == 0).tolist()
         return places
 
@@ -66,7 +66,7 @@ def _draw(last, indices, step):
     for index in indices:
         previous = last[index]
         added += previous <= 0
-        if previous < 0:  # its norm is of that draw; of one that still waits, it is older, or there is none
+        if previous < 0:  # its norm is that of this draw; if the norm is still missing, any known one is older
             ages += step + previous
             known += 1
         last[index] = step
@@ -74,7 +74,7 @@ def _draw(last, indices, step):
 
 
 @lean
-def _are_sound(last, indices, norms):
+def _are_valid(last, indices, norms):
     for j in range(len(indices)):
         if not (0 <= indices[j] < len(last) and last[indices[j]] != 0 and 0.0 <= norms[j] < np.inf):
             return False
@@ -82,7 +82,7 @@ def _are_sound(last, indices, norms):
 
 
 @kernel
-def _tell(last, indices, step):
+def _report(last, indices, step):
     removed, lags = 0, 0.0
     for index in indices:
         lags += step - abs(last[index])

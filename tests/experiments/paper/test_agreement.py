@@ -107,7 +107,7 @@ def test_the_order_of_samplers() -> None:
         assert "Uniform > Mabs = Vrb > Avare" in [row.theirs for row in rows]
 
 
-def test_of_the_synthetic_set_only_the_order_is_judged() -> None:
+def test_only_the_order_is_judged_on_the_synthetic_set() -> None:
     found = cells(check(as_published(1, ["synthetic"]), ["synthetic"], 1))
     assert found["decreasing", "all", "regret"].verdict == "agrees"
     for cell in (("decreasing", "Uniform", "regret"), ("", "", "gain_at_optimum")):
@@ -116,7 +116,7 @@ def test_of_the_synthetic_set_only_the_order_is_judged() -> None:
         assert row.tolerance == ""
 
 
-def test_an_order_of_which_samplers_are_missing() -> None:
+def test_an_order_with_missing_samplers() -> None:
     def order(records: Iterable[dict[str, Any]], runs: int = 1) -> Row:
         return cells(check(records, ["synthetic"], runs))["decreasing", "all", "regret"]
 
@@ -133,7 +133,7 @@ def test_an_order_of_which_samplers_are_missing() -> None:
     assert (row.ours, row.verdict, row.note) == (None, "missing", "not run")
 
 
-def test_avare_must_end_below_uniform_where_the_paper_does() -> None:
+def test_avare_must_end_below_uniform_if_it_does_in_the_paper() -> None:
     for dataset, expected in (("mnist", 1), ("ijcnn1", 1), ("cifar10", 0)):
         records = list(as_published(1, [dataset]))
         which = {"dataset": dataset, "steps": "decreasing", "sampler": "Avare"}
@@ -199,13 +199,13 @@ def test_comparisons_do_not_count() -> None:
 
 def test_runs_that_diverged_do_not_count() -> None:
     records = list(as_published(2, ["mnist"]))
-    astray = [{**each, "status": "diverged"} if each["spec"].get("seed") == 1 else each for each in records]
-    row = cells(check(astray, ["mnist"], 2))["decreasing", "Avare", "regret"]
+    diverged = [{**each, "status": "diverged"} if each["spec"].get("seed") == 1 else each for each in records]
+    row = cells(check(diverged, ["mnist"], 2))["decreasing", "Avare", "regret"]
     assert row.ours == pytest.approx(0.9 * 0.15e12) and (row.verdict, row.note) == (
         "missing",
         "1 of 2 runs; 1 diverged",
     )
-    assert exit_code(check(astray, ["mnist"], 1)) == 0
+    assert exit_code(check(diverged, ["mnist"], 1)) == 0
     none = [{**each, "status": "diverged"} for each in records]
     row = cells(check(none, ["mnist"], 2))["decreasing", "Avare", "regret"]
     assert (row.ours, row.verdict, row.note) == (None, "missing", "0 of 2 runs; 2 diverged")
@@ -223,7 +223,7 @@ def test_of_several_versions_the_latest_counts() -> None:
     assert exit_code(check([*old, new[0]], ["mnist"], 2)) == 2  # of the new data there are not enough
 
 
-def test_a_record_that_says_little() -> None:
+def test_a_record_without_date_and_status() -> None:
     records = list(as_published(1, ["mnist"]))
     for record in records:
         del record["where"], record["status"]
@@ -264,7 +264,7 @@ def test_the_papers_numbers_are_whole() -> None:
                 assert all(math.isfinite(value) for value in by_sampler.values())
 
 
-def test_what_differs_is_said_to_be_doubtful_where_it_is() -> None:
+def test_a_row_that_differs_has_the_known_reason() -> None:
     records = list(as_published())
     for record in records:
         if record["spec"]["experiment"] == "reproduce" and record["spec"]["sampler"] == "Avare":

@@ -1,14 +1,14 @@
-"""How the gradient of each kind of layer is made up of its input and the gradient of its output.
+"""How each kind of layer computes gradients per example: one family of layers per file.
 
-One family of layers a file. A rule takes the module, its input and the gradient of its output,
-both with the batch first, and gives for each of its trained parameters a `Part`.
+`register` adds a rule for a layer, also from outside this package: see `avare.torch.layers.registry`.
 """
 
+from avare.torch.layers import convolution, embedding, linear, normalization  # noqa: F401  # they register their rules
+from avare.torch.layers.parts import Dense as Dense
 from avare.torch.layers.parts import OneHot as OneHot
 from avare.torch.layers.parts import Outer as Outer
 from avare.torch.layers.parts import Part as Part
-from avare.torch.layers.parts import Rows as Rows
-from avare.torch.layers.recomputed import Recomputed as Recomputed
+from avare.torch.layers.registry import Parts as Parts
 from avare.torch.layers.registry import Rule as Rule
-from avare.torch.layers.registry import refusal as refusal
-from avare.torch.layers.registry import rule_of as rule_of
+from avare.torch.layers.registry import refuse as refuse
+from avare.torch.layers.registry import register as register

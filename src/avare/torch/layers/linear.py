@@ -1,24 +1,23 @@
-"""Linear layers, at one position an example or at many."""
-
-from collections.abc import Iterator
+"""Linear layers, at one or many positions per example."""
 
 from torch import Tensor, nn
 
-from avare.torch.layers.parts import Outer, Part, Rows
+from avare.torch.layers.parts import Dense, Outer
+from avare.torch.layers.registry import Parts, is_trained, register, require_batch
 
 
-def linear(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Iterator[tuple[nn.Parameter, Part]]:
-    """The gradient of the weight is the sum over positions of the outer products of output's gradient and input."""
-    if inputs.ndim < 2:
-        raise ValueError(f"its input has shape {tuple(inputs.shape)}: must have a batch dimension")
+@register(nn.Linear)
+def linear(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
+    """The weight's gradient is the sum over positions of outer products: output gradient times input."""
+    require_batch(inputs)
     left, right = _positions(gradients), _positions(inputs)
-    single = Rows(left.squeeze(1)) if left.shape[1] == 1 else None
-    if module.weight.requires_grad:
-        yield module.weight, Outer(left.mT, right.mT, rows_of_left=single)
-    if module.bias is not None and module.bias.requires_grad:
-        yield module.bias, single or Rows(left.sum(dim=1))
+    single = Dense(left.squeeze(1)) if left.shape[1] == 1 else None
+    if is_trained(module.weight):
+        yield module.weight, Outer(left.mT, right.mT, single_left=single)
+    if is_trained(module.bias):
+        yield module.bias, single or Dense(left.sum(dim=1))
 
 
 def _positions(values: Tensor) -> Tensor:
-    """Of shape (batch, positions, width)."""
+    """Return values in shape (batch, positions, width)."""
     return values.unsqueeze(1) if values.ndim == 2 else values.flatten(1, -2)

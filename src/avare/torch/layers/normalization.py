@@ -1,76 +1,91 @@
-"""Normalisations: a factor and an offset for each feature, or for each channel, of what was normalised."""
+"""Normalisations: a factor and an offset for each feature or channel of the normalised input."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
-from avare.torch.layers.parts import Part, Rows
-
-Parts = Iterator[tuple[nn.Parameter, Part]]
-_INSTANCE_DIMENSIONS = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
+from avare.torch.layers.parts import Dense
+from avare.torch.layers.registry import Parts, is_trained, refuse, register, require_batch
 
 
+@register(nn.LayerNorm)
 def layer_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """Over the last dimensions."""
-    shape = module.normalized_shape
-    normalized = functional.layer_norm(inputs, shape, eps=module.eps) if _trained(module.weight) else None
-    return _over_features(module, inputs, normalized, gradients)
+    return _over_features(module, functional.layer_norm, inputs, gradients)
 
 
+@register(nn.RMSNorm)
 def rms_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """Over the last dimensions, by their root mean square."""
-    normalized = (
-        functional.rms_norm(inputs, module.normalized_shape, eps=module.eps) if _trained(module.weight) else None
-    )
-    return _over_features(module, inputs, normalized, gradients)
+    return _over_features(module, functional.rms_norm, inputs, gradients)
 
 
+@register(nn.GroupNorm)
 def group_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """Over groups of channels."""
-    normalized = functional.group_norm(inputs, module.num_groups, eps=module.eps) if _trained(module.weight) else None
-    return _over_channels(module, normalized, gradients)
+    return _over_channels(module, lambda: functional.group_norm(inputs, module.num_groups, eps=module.eps), gradients)
 
 
+@register(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 def instance_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """Over each channel of each example."""
-    if inputs.ndim != _INSTANCE_DIMENSIONS[next(kind for kind in _INSTANCE_DIMENSIONS if isinstance(module, kind))]:
-        raise ValueError(f"its input has shape {tuple(inputs.shape)}: must have a batch dimension")
-    return _over_channels(module, functional.instance_norm(inputs, eps=module.eps), gradients)
+    require_batch(inputs, module._get_no_batch_dim() + 1, exactly=True)
+    return _over_channels(module, lambda: functional.instance_norm(inputs, eps=module.eps), gradients)
 
 
+@register(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 def batch_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """By the running statistics, which are constants in evaluation mode."""
-    if not _trained(module.weight):
-        return _over_channels(module, None, gradients)
-    along = (1, -1, *[1] * (inputs.ndim - 2))
-    scale = torch.rsqrt(module.running_var.to(inputs) + module.eps)
-    return _over_channels(module, (inputs - module.running_mean.to(inputs).view(along)) * scale.view(along), gradients)
+
+    def normalize() -> Tensor:
+        along = (1, -1, *[1] * (inputs.ndim - 2))
+        scale = torch.rsqrt(module.running_var.to(inputs) + module.eps)
+        return (inputs - module.running_mean.to(inputs).view(along)) * scale.view(along)
+
+    return _over_channels(module, normalize, gradients)
 
 
-def _over_features(module: nn.Module, inputs: Tensor, normalized: Tensor | None, gradients: Tensor) -> Parts:
-    width = len(module.normalized_shape)
-    if inputs.ndim <= width:
-        raise ValueError(f"its input has shape {tuple(inputs.shape)}: must have a batch dimension")
-    middle = tuple(range(1, inputs.ndim - width))
-    return _affine(module, normalized, gradients, middle)
+@refuse(_BatchNorm)
+def mixes_examples(module: nn.Module) -> str | None:
+    """In training mode, the statistics are those of the batch."""
+    if module.training or module.running_mean is None:
+        return (
+            "it normalises by the statistics of the batch, so the loss of an example depends on the others, and no "
+            "example has a gradient of its own: put it in evaluation mode, or use GroupNorm or LayerNorm instead"
+        )
+    return None
 
 
-def _over_channels(module: nn.Module, normalized: Tensor | None, gradients: Tensor) -> Parts:
-    return _affine(module, normalized, gradients, tuple(range(2, gradients.ndim)))
+@refuse(_InstanceNorm)
+def tracks_statistics(module: nn.Module) -> str | None:
+    """Running statistics are those of all examples."""
+    if module.track_running_stats:
+        return "it keeps running statistics of all examples: make it with track_running_stats=False"
+    return None
 
 
-def _affine(module: nn.Module, normalized: Tensor | None, gradients: Tensor, others: tuple[int, ...]) -> Parts:
-    if normalized is not None and _trained(module.weight):
-        yield module.weight, Rows(_total(normalized * gradients, others))
-    if _trained(getattr(module, "bias", None)):
-        yield module.bias, Rows(_total(gradients, others))
+def _over_features(module: nn.Module, normalize: Callable[..., Tensor], inputs: Tensor, gradients: Tensor) -> Parts:
+    shape = module.normalized_shape
+    require_batch(inputs, len(shape) + 1)
+    others = tuple(range(1, inputs.ndim - len(shape)))
+    return _affine(module, lambda: normalize(inputs, shape, eps=module.eps), gradients, others)
+
+
+def _over_channels(module: nn.Module, normalize: Callable[[], Tensor], gradients: Tensor) -> Parts:
+    return _affine(module, normalize, gradients, tuple(range(2, gradients.ndim)))
+
+
+def _affine(module: nn.Module, normalize: Callable[[], Tensor], gradients: Tensor, others: tuple[int, ...]) -> Parts:
+    """The gradients of factor and offset; the input is normalised only if the factor is trained."""
+    if is_trained(module.weight):
+        yield module.weight, Dense(_total(normalize() * gradients, others))
+    if is_trained(getattr(module, "bias", None)):
+        yield module.bias, Dense(_total(gradients, others))
 
 
 def _total(values: Tensor, dimensions: tuple[int, ...]) -> Tensor:
     return (values.sum(dim=dimensions) if dimensions else values).flatten(1)
-
-
-def _trained(parameter: nn.Parameter | None) -> bool:
-    return parameter is not None and parameter.requires_grad

@@ -1,8 +1,8 @@
-"""What one use of a parameter adds to the gradients of the examples, and the squares of their sum.
+"""What one use of a parameter adds to the gradient of each example, and the squared norms of the sum.
 
-The gradient of a linear layer at T positions is a sum of T outer products, and so is that of a
-convolution, over its patches; that of an embedding is one in which the left factors have a
-single one. Their squared norms need not write the gradients down:
+The gradient of a linear layer at T positions is a sum of T outer products. So is that of a convolution, over
+its patches, and that of an embedding, whose left factors are one-hot. Their squared norms can be computed
+without writing the gradients out:
 
     || sum_t a_t b_t' ||^2 = sum_{s,t} (a_s' a_t) (b_s' b_t)
 """
@@ -15,24 +15,24 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-_LARGEST = 1 << 22  # numbers to hold at a time: fewer stay in the cache, more keep all cores at work
+_LARGEST = 1 << 22  # numbers in memory at a time: fewer fit into the cache, more use all cores
 
 
 class Part(Protocol):
     """What one use of a parameter adds to the gradient of each example."""
 
     def rows(self, examples: slice) -> Tensor:
-        """It, written down, of shape (examples, size of the parameter)."""
+        """Return these gradients for some examples, in shape (examples, size of the parameter)."""
         ...
 
 
-class Rows:
-    """A gradient that is small enough to be kept: of a bias, or of a normalisation.
+class Dense:
+    """Gradients that are small enough to store: of a bias, or of a normalisation.
 
     Parameters
     ----------
     values
-        It, of shape (batch, size of the parameter).
+        The gradients, of shape (batch, size of the parameter).
     """
 
     def __init__(self, values: Tensor) -> None:
@@ -40,69 +40,69 @@ class Rows:
 
     @cached_property
     def squares(self) -> Tensor:
-        """The squared norm of each row; computed once, for a layer may use it twice."""
+        """The squared norm of each row; computed once, because a layer may use it twice."""
         return square_rows(self.values)
 
     def rows(self, examples: slice) -> Tensor:
-        """What it adds to some examples."""
+        """Return the gradients of some examples."""
         return self.values[examples]
 
 
 @dataclass(slots=True, eq=False)
 class Outer:
-    """A sum over positions of outer products, for each of some groups of channels."""
+    """Sums over positions of outer products, one for each group of channels."""
 
     left: Tensor
     """Gradients of the output, of shape (batch, groups * outputs, positions)."""
     right: Tensor
-    """What they are multiplied by, of shape (batch, groups * inputs, *window, positions), most often a view."""
+    """What they are multiplied by, usually a view, of shape (batch, groups * inputs, *window, positions)."""
     groups: int = 1
-    rows_of_left: Rows | None = None
-    """The left factors, where there is one position and one group."""
+    single_left: Dense | None = None
+    """The left factors, if there is one position and one group."""
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Groups, outputs and inputs a group, positions."""
+        """Number of groups, outputs and inputs per group, and positions."""
         positions = self.left.shape[2]
         inputs = self.right[:1].numel() // max(positions, 1) // self.groups if len(self.right) else 0
         return self.groups, self.left.shape[1] // self.groups, inputs, positions
 
     def factors(self, examples: slice) -> tuple[Tensor, Tensor]:
-        """Both factors of some examples, of shape (examples * groups, outputs or inputs, positions)."""
+        """Return both factors of some examples, in shape (examples * groups, outputs or inputs, positions)."""
         groups, outputs, inputs, positions = self.sizes
         left, right = self.left[examples], self.right[examples]
         count = len(left) * groups
         return left.reshape(count, outputs, positions), right.reshape(count, inputs, positions)
 
     def rows(self, examples: slice) -> Tensor:
-        """What it adds to some examples."""
+        """Return the gradients of some examples."""
         left, right = self.factors(examples)
         return torch.bmm(left, right.mT).view(len(left) // self.groups, -1)
 
 
 @dataclass(slots=True, eq=False)
 class OneHot:
-    """A sum over positions of gradients that each go to one row of the parameter."""
+    """Sums over positions of gradients, each of which belongs to one row of the parameter."""
 
     indices: Tensor
     """The row of each position, of shape (batch, positions)."""
     values: Tensor
-    """The gradients, of shape (batch, positions, width); zero at what is padding."""
+    """The gradients, of shape (batch, positions, width); zero for padding."""
     height: int
-    """Rows of the parameter."""
+    """Number of rows of the parameter."""
 
     def rows(self, examples: slice) -> Tensor:
-        """What it adds to some examples."""
+        """Return the gradients of some examples."""
         indices, values = self.indices[examples], self.values[examples]
         result = values.new_zeros(len(values), self.height, values.shape[2])
         return result.scatter_add_(1, indices.unsqueeze(2).expand_as(values), values).flatten(1)
 
 
 def squares(parts: Sequence[Part]) -> Tensor | None:
-    """The squared norm of the sum of the parts, for each example; None if they must be written down for it."""
-    rows = [part for part in parts if isinstance(part, Rows)]
-    if len(rows) == len(parts):
-        return rows[0].squares if len(rows) == 1 else square_rows(sum(part.values for part in rows))
+    """Return the squared norm of the sum of the parts per example; None if the gradients must be written out."""
+    dense = [part for part in parts if isinstance(part, Dense)]
+    if len(dense) == len(parts):
+        return dense[0].squares if len(dense) == 1 else square_rows(sum(part.values for part in dense))
     outers = [part for part in parts if isinstance(part, Outer)]
     places = [part for part in parts if isinstance(part, OneHot)]
     if len(outers) + len(places) < len(parts) or len({part.sizes[:3] for part in outers}) > 1:
@@ -115,12 +115,12 @@ def squares(parts: Sequence[Part]) -> Tensor | None:
 
 
 def square_rows(values: Tensor) -> Tensor:
-    """The sum of squares of each row."""
+    """Return the sum of squares of each row."""
     return torch.linalg.vector_norm(values.flatten(1), dim=1).square_()
 
 
 def chunks(count: int, size: int) -> Iterator[slice]:
-    """Ranges of examples, so many that what is held of each, of a given size, stays within bounds."""
+    """Return ranges of examples that fit into memory, if each example needs ``size`` numbers."""
     step = max(1, _LARGEST // max(size, 1))
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
@@ -130,9 +130,9 @@ def _square_outers(parts: Sequence[Outer]) -> Tensor:
     groups, outputs, inputs, _ = parts[0].sizes
     positions = sum(part.sizes[3] for part in parts)
     count = len(parts[0].left)
-    if positions == 1 and parts[0].rows_of_left is not None:
-        return parts[0].rows_of_left.squares * square_rows(parts[0].right)
-    products = positions * (outputs + inputs) <= outputs * inputs  # of positions, or the gradients: what is cheaper
+    if positions == 1 and parts[0].single_left is not None:
+        return parts[0].single_left.squares * square_rows(parts[0].right)
+    products = positions * (outputs + inputs) <= outputs * inputs  # products of positions, or gradients: the cheaper
     held = 2 * positions**2 if products else outputs * inputs
     results = []
     for examples in chunks(count, groups * (held + positions * (outputs + inputs))):
@@ -146,7 +146,7 @@ def _square_outers(parts: Sequence[Outer]) -> Tensor:
 
 
 def _square_places(parts: Sequence[OneHot]) -> Tensor:
-    """Add up what goes to the same row within an example, then square."""
+    """Add the gradients of the same row within each example, then square."""
     indices = torch.cat([part.indices for part in parts], dim=1)
     values = torch.cat([part.values for part in parts], dim=1)
     if indices.shape[1] == 1:
@@ -163,7 +163,7 @@ def _square_places(parts: Sequence[OneHot]) -> Tensor:
 
 
 def _cross(outers: Sequence[Outer], places: Sequence[OneHot]) -> Tensor:
-    """The inner product of the two sums: for a layer that shares its weight with an embedding."""
+    """Return the inner product of the two sums, for a layer that shares its weight with an embedding."""
     indices = torch.cat([part.indices for part in places], dim=1)
     values = torch.cat([part.values for part in places], dim=1)
     positions = sum(part.sizes[3] for part in outers)

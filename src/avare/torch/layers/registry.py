@@ -1,68 +1,123 @@
-"""Which rule goes with which layer, and which layers have none."""
+"""Which rule belongs to which layer, and which layers have no gradients per example.
 
-from collections.abc import Callable, Iterable
+A rule is a function of a module, its input and the gradient of its output, both with the batch as first
+dimension. For each trained parameter of the module it yields the parameter and a `Part`: what this use of the
+parameter adds to the gradient of each example. `Dense` stores these gradients; `Outer` and `OneHot` stand for
+sums whose norms need not write them out.
+
+A layer of your own needs one decorated function, in any file that is imported before `GradientNorms` is made:
+
+>>> import torch
+>>> from avare.torch import GradientNorms
+>>> from avare.torch.layers import Dense, register
+>>> class Scale(nn.Module):
+...     def __init__(self, width):
+...         super().__init__()
+...         self.factor = nn.Parameter(torch.ones(width))
+...
+...     def forward(self, x):
+...         return x * self.factor
+>>> @register(Scale, parameters=["factor"])
+... def scale(module, inputs, gradients):
+...     yield module.factor, Dense(inputs * gradients)
+>>> model = Scale(2)
+>>> with GradientNorms(model) as norms:
+...     model(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).sum().backward()
+>>> norms(reduction="sum")
+tensor([5., 1.])
+
+Test a rule by comparing its norms with one backward pass per example, as this package does for its own layers.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from avare.torch.layers.convolution import convolution
-from avare.torch.layers.embedding import embedding
-from avare.torch.layers.linear import linear
-from avare.torch.layers.normalization import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from avare.torch.layers.parts import Part
 
+Parts = Iterator[tuple[nn.Parameter, Part]]
 Rule = Callable[[nn.Module, Tensor, Tensor], Iterable[tuple[nn.Parameter, Part]]]
+Refusal = Callable[[nn.Module], str | None]
 
-RULES: dict[type[nn.Module], Rule] = {
-    nn.Linear: linear,
-    nn.Conv1d: convolution,
-    nn.Conv2d: convolution,
-    nn.Conv3d: convolution,
-    nn.Embedding: embedding,
-    nn.LayerNorm: layer_norm,
-    nn.RMSNorm: rms_norm,
-    nn.GroupNorm: group_norm,
-    nn.InstanceNorm1d: instance_norm,
-    nn.InstanceNorm2d: instance_norm,
-    nn.InstanceNorm3d: instance_norm,
-    nn.BatchNorm1d: batch_norm,
-    nn.BatchNorm2d: batch_norm,
-    nn.BatchNorm3d: batch_norm,
-    nn.SyncBatchNorm: batch_norm,
-}
+
+class _Entry(NamedTuple):
+    rule: Rule
+    parameters: tuple[str, ...]
+
+
+_RULES: dict[type[nn.Module], _Entry] = {}
+_REFUSALS: dict[type[nn.Module], Refusal] = {}
+
+
+def register(*kinds: type[nn.Module], parameters: Sequence[str] = ("weight", "bias")) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule for some kinds of layers. A later rule replaces an earlier one.
+
+    The rule also applies to subclasses that do not change ``forward``. It does not apply to a module that has
+    other parameters than these, or computes them from others at each call, as ``weight_norm`` does.
+
+    Parameters
+    ----------
+    *kinds
+        Classes of modules. Their ``forward`` must take one tensor, and return one.
+    parameters
+        The names of all parameters that such a layer may have. The input is needed for all but "bias".
+    """
+
+    def enter(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(kinds, _Entry(rule, tuple(parameters))))
+        return rule
+
+    return enter
+
+
+def refuse(*kinds: type[nn.Module]) -> Callable[[Refusal], Refusal]:
+    """Register the decorated function to say why a module of these kinds, or of subclasses, cannot be used.
+
+    The function takes the module and returns a reason, or None if the module can be used in its present mode.
+    """
+
+    def enter(refusal: Refusal) -> Refusal:
+        _REFUSALS.update(dict.fromkeys(kinds, refusal))
+        return refusal
+
+    return enter
 
 
 def rule_of(module: nn.Module) -> Rule | None:
-    """The rule for a module, if it computes what its kind does from the parameters that its kind has."""
+    """Return the rule for a module, or None if there is none, or the module is not what the rule expects."""
     for kind in type(module).__mro__:
-        if kind in RULES:
+        if kind in _RULES:
+            rule, names = _RULES[kind]
             same = all(
                 getattr(type(module), name, None) is getattr(kind, name, None) for name in ("forward", "_conv_forward")
             )
-            return RULES[kind] if same and set(module._parameters) <= {"weight", "bias"} and _plain(module) else None
+            plain = all(name in module._parameters for name in names if getattr(module, name, None) is not None)
+            return rule if same and plain and set(module._parameters) <= set(names) else None
     return None
 
 
-def refusal(module: nn.Module) -> str | None:
-    """Why a module cannot be had, in its present mode, if so."""
+def refusal_of(module: nn.Module) -> str | None:
+    """Return why a module cannot be used in its present mode, or None if it can."""
     if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
         return "its parameters have no shape yet: run the model once first"
-    if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-        return (
-            "it normalises by the statistics of the batch, so that the loss of an example depends on the others, and "
-            "no gradient is an example's own: put it in evaluation mode, or use GroupNorm or LayerNorm instead"
-        )
-    if isinstance(module, _InstanceNorm) and module.track_running_stats:
-        return "it keeps running statistics of all examples: make it with track_running_stats=False"
-    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
-        return "scale_grad_by_freq divides by counts over the batch, so that no gradient is an example's own"
+    for kind in type(module).__mro__:
+        if kind in _REFUSALS:
+            reason = _REFUSALS[kind](module)
+            if reason is not None:
+                return reason
     if any(parameter.is_complex() for parameter in module.parameters(recurse=False)):
         return "it has complex parameters"
     return None
 
 
-def _plain(module: nn.Module) -> bool:
-    """Whether the weight is a parameter itself, and not made from others at each call."""
-    return "weight" in module._parameters
+def require_batch(inputs: Tensor, dimensions: int = 2, *, exactly: bool = False) -> None:
+    """Raise an error if a layer's input has too few dimensions to begin with the batch."""
+    if inputs.ndim < dimensions or (exactly and inputs.ndim != dimensions):
+        raise ValueError(f"its input has shape {tuple(inputs.shape)}: must have a batch dimension")
+
+
+def is_trained(parameter: nn.Parameter | None) -> bool:
+    """Whether a layer has this parameter, and its gradient is computed."""
+    return parameter is not None and parameter.requires_grad

@@ -6,8 +6,7 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
-from avare.structures import intervals, newton
-from avare.structures.intervals import safest, widened
+from avare.simplex import groups, intervals, newton, safest, widened
 
 compiled = not numba.config.DISABLE_JIT
 Vector = NDArray[np.float64]
@@ -104,7 +103,7 @@ def test_widens_with_the_path() -> None:
 
 
 @pytest.mark.skipif(not compiled, reason="nothing is compiled here")
-@pytest.mark.parametrize("module", [intervals, newton])
+@pytest.mark.parametrize("module", [groups, intervals, newton])
 def test_kernels_release_the_gil_and_are_cached(module: object) -> None:
     kernels = [value for _, value in inspect.getmembers(module, lambda value: isinstance(value, Dispatcher))]
     assert kernels

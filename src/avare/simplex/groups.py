@@ -1,4 +1,4 @@
-"""Groups of near-equal mass."""
+"""Split examples into groups of near-equal mass."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,19 @@ from avare._compilation import kernel
 
 
 class Groups(NamedTuple):
-    """Indices in groups, laid out one after another."""
+    """Indices in groups, one group after another."""
 
     order: NDArray[np.int64]  # the indices, group by group
-    starts: NDArray[np.int64]  # where each group starts in `order`, and the end of the last
-    sums: NDArray[np.float64]  # of the scores in `order` before each place
-    masses: NDArray[np.float64]  # of each group
+    starts: NDArray[np.int64]  # where each group starts in `order`, then the end of the last group
+    sums: NDArray[np.float64]  # the sum of the scores in `order` before each place
+    masses: NDArray[np.float64]  # the sum of the scores of each group
 
 
 def split(scores: NDArray[np.float64], count: int) -> Groups:
     """Split indices into non-empty groups of near-equal mass. O(N log N).
 
-    Largest first, each goes to the group with the least mass so far: a group is heavier than the
-    mean by at most its own last score, or it holds a single index.
+    The largest scores come first, and each goes to the group with the least mass so far. A group
+    then exceeds the mean by at most the score of its last member, or it has only one member.
 
     >>> import numpy as np
     >>> split(np.array([5.0, 1.0, 3.0, 2.0]), 2).masses
@@ -34,7 +34,7 @@ def split(scores: NDArray[np.float64], count: int) -> Groups:
 
 
 def arrange(scores: NDArray[np.float64], order: NDArray[np.int64], sizes: NDArray[np.int64]) -> Groups:
-    """Lay out given groups. O(N)."""
+    """Build the groups from their members, group by group, and their sizes. O(N)."""
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
     return Groups(
         order=order,
@@ -49,16 +49,16 @@ def arrange(scores: NDArray[np.float64], order: NDArray[np.int64], sizes: NDArra
 
 @kernel
 def _assign(scores, count):
-    """The group of each score, in the order given."""
+    """Return the group of each score; scores are in decreasing order."""
     group_of = np.empty(len(scores), dtype=np.int64)
     masses = np.zeros(count)
-    heap = np.arange(count)  # groups, the lightest on top; of equal ones, the first
+    heap = np.arange(count)  # groups, the lightest at the root; of equal ones, the first
     for j in range(len(scores)):
         group = heap[0]
         group_of[j] = group
         masses[group] += scores[j]
         place = 0
-        while True:  # let it sink
+        while True:  # sift down
             child = 2 * place + 1
             if child >= count:
                 break

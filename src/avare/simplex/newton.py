@@ -1,21 +1,23 @@
-r"""A Newton step that stays on a simplex with floors.
+r"""A Newton step on the simplex with floors.
 
-From a point x on :math:`\{x : x_i \ge f_i, \sum x = 1\}`, the step minimises the model
+From a point x of :math:`\{x : x_i \ge f_i, \sum x = 1\}`, the step minimises the model
 
 .. math:: s^\top d + \tfrac12 d^\top A d
 
-over all d for which x + d is there too: the same as going to :math:`x - A^{-1} s` and projecting back
-in the norm of A.
+over all d for which x + d is in the same set. The result is the projection of :math:`x - A^{-1} s` onto
+the set, in the norm of A.
 
-*Solve.* By an active set: minimise over the coordinates not at their floors, with ``sum d = 0``; go
-there, or as far as the first floor on the way, which then holds; if none was met, let go of the floor
-that pulls most, or end if none does. Each round costs a Cholesky factor of what is free, O(K^3), and
-lowers the model, so that no set comes twice; most often there are one to three.
+*Solve.* By an active set. Minimise over the coordinates that are not at their floors, with
+``sum d = 0``. Move there, or up to the first floor on the way, which is then active. If no floor is in
+the way, release the active floor whose slope is lowest; stop if there is none to release. Each round
+costs a Cholesky factor of the free coordinates, O(K^3), and decreases the model, so that no set occurs
+twice. Usually there are one to three rounds.
 
-*Example.* From x = (0.5, 0.5, 0) with A = I, s = (1, 0, -0.2) and floors 0. The third is at its floor;
-on the others the model's least point is d = (-0.5, 0.5, 0), which meets the first floor just there. Then
-the third pulls: its slope -0.2 is below the second's, 0.5. Letting go of it, d = (-0.5, 0.15, 0.35):
-x = (0, 0.65, 0.35), and the first's slope, 0.5, is above the common 0.15.
+*Example.* x = (0.5, 0.5, 0), A = I, s = (1, 0, -0.2), floors 0. The third coordinate is at its floor. On
+the others the minimum of the model is d = (-0.5, 0.5, 0), where the first coordinate reaches its floor.
+The slope of the third, -0.2, is now below that of the second, 0.5, so the third is released:
+d = (-0.5, 0.15, 0.35) and x = (0, 0.65, 0.35). The slope of the first, 0.5, is above the common 0.15, so
+this is the solution.
 """
 
 import numpy as np
@@ -23,8 +25,8 @@ from numpy.typing import NDArray
 
 from avare._compilation import inlined, kernel
 
-_PULL = 1e-13  # of the largest slope: what counts as none
-_ROUNDS = 20  # a coordinate: more only where rounding makes a set come twice
+_PULL = 1e-13  # of the largest slope: smaller differences count as zero
+_ROUNDS = 20  # per coordinate; only rounding errors can make a set occur twice and reach this limit
 
 
 def newton_step(
@@ -33,18 +35,18 @@ def newton_step(
     metric: NDArray[np.float64],
     floors: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """The point of the simplex with the least ``slope . d + d . metric d / 2``. O(K^3) a round.
+    """Return the point of the simplex that minimises ``slope . d + d . metric d / 2``. O(K^3) per round.
 
     Parameters
     ----------
     point
-        K numbers, not below the floors, that sum to 1.
+        x, K numbers that are not below the floors and sum to 1.
     slope
         s, K numbers.
     metric
         A, K x K, symmetric and positive definite.
     floors
-        f, K numbers that sum to 1 at most.
+        f, K numbers that sum to at most 1.
 
     Examples
     --------
@@ -75,7 +77,7 @@ def _newton_step(point, slope, metric, floors):
             break
         _set_slopes(slope, metric, point, x, slopes)
         level = _free_step(metric, slopes, free, count, factor, step, ones)
-        # As far as the first floor on the way.
+        # Move up to the first floor on the way.
         length, blocking = 1.0, -1
         for k in range(count):
             i = free[k]
@@ -98,13 +100,13 @@ def _newton_step(point, slope, metric, floors):
     for i in range(n):
         largest = i if x[i] > x[largest] else largest
         total += x[i]
-    x[largest] += 1.0 - total  # so that nothing drifts
+    x[largest] += 1.0 - total  # errors do not add up over many steps
     return x
 
 
 @inlined
 def _set_slopes(slope, metric, point, x, slopes):
-    """The model's slope at x."""
+    """Set `slopes` to the gradient of the model at x."""
     for i in range(len(x)):
         slopes[i] = slope[i]
         for j in range(len(x)):
@@ -113,7 +115,7 @@ def _set_slopes(slope, metric, point, x, slopes):
 
 @inlined
 def _free_step(metric, slopes, free, count, factor, step, ones):
-    """Set `step` to the model's least point on the free coordinates; return the slope common to them there."""
+    """Set `step` to the minimum of the model on the free coordinates; return their common slope there."""
     for a in range(count):  # Cholesky
         for b in range(a + 1):
             rest = metric[free[a], free[b]]
@@ -144,12 +146,12 @@ def _free_step(metric, slopes, free, count, factor, step, ones):
 
 @inlined
 def _released(slopes, free, count, level):
-    """The coordinate at its floor whose slope is the furthest below the common one, or -1."""
+    """Return the coordinate at its floor whose slope is the furthest below the common one, or -1."""
     largest = 0.0
     for i in range(len(slopes)):
         largest = max(largest, abs(slopes[i]))
     for k in range(count):
-        slopes[free[k]] = level  # they have it, but for rounding
+        slopes[free[k]] = level  # equal to it up to rounding
     released, lowest = -1, level - _PULL * largest
     for i in range(len(slopes)):
         if slopes[i] < lowest:

@@ -1,17 +1,18 @@
-"""Products with the rows of a data matrix, dense or sparse, as kernels take them.
+"""The data matrix of a linear model, dense or sparse, and products with its rows.
 
-A dense matrix, float32 or float64 and in any order, is read in place: four rows at a time are
-copied to a small scratch in float64, so that each coefficient is loaded once for all four, and
-worked through in tiles of columns. A sparse one is read row by row. Either way nothing of its size
-is ever copied.
+A dense matrix, float32 or float64 and in any order, is read in place. Four rows at a time are copied to a small
+scratch array in float64, so that each coefficient is loaded once for all four, and processed in tiles of columns. A
+sparse matrix is read row by row. Neither is ever copied as a whole.
 """
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import inlined, product
+from avare import _validation as validation
+from avare._compilation import inlined, kernel, lean, product
 
 BLOCK = 4
 _TILE = 512  # columns at a time, so that their part of the four rows stays in the nearest cache
@@ -25,29 +26,103 @@ class Sparse(NamedTuple):
     starts: NDArray[Any]
 
 
-class Rows(NamedTuple):
-    """The examples: one of `dense` and `sparse` is None."""
+class Matrix(NamedTuple):
+    """One row per example; one of `dense` and `sparse` is None."""
 
     dense: NDArray[Any] | None
     sparse: Sparse | None
     bias: bool
-    """Whether each row is followed by a 1."""
+    """Whether a 1 follows each row."""
+
+
+def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int]:
+    """Check X without copying it; return the matrix, its number of rows, and of columns with the bias."""
+    if hasattr(X, "tocsr"):
+        matrix = copy.copy(X.tocsr())  # the matrix, not its arrays: repairs do not change the caller's
+        if len(matrix.shape) != 2:
+            raise ValueError(f"X has shape {matrix.shape}: must have 2 dimensions")
+        try:
+            matrix.check_format(full_check=True)  # kernels do not check that a column exists
+        except ValueError as error:
+            raise ValueError(f"X is no CSR matrix: {error}") from None
+        if not matrix.has_canonical_format:  # entries that occur twice would give wrong lengths
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+        values = _floating(matrix.data)
+        fault = int(_first_not_finite(values.reshape(1, -1)))
+        if fault >= 0:
+            row = int(np.searchsorted(matrix.indptr, fault, side="right")) - 1
+            raise ValueError(f"X[{row}, {matrix.indices[fault]}] = {values[fault]}: must be finite")
+        found = Matrix(None, Sparse(values, matrix.indices, matrix.indptr), bias)
+        n, width = matrix.shape
+    else:
+        try:
+            array = _floating(np.asarray(X))
+        except ValueError as error:
+            raise ValueError(f"X is not an array: {error}") from None
+        if array.ndim != 2:
+            raise ValueError(f"X has shape {array.shape}: must have 2 dimensions")
+        fault = int(_first_not_finite(array))
+        if fault >= 0:
+            place = divmod(fault, array.shape[1])
+            raise ValueError(f"X[{place[0]}, {place[1]}] = {array[place]}: must be finite")
+        found = Matrix(array, None, bias)
+        n, width = array.shape
+    if n == 0 or width == 0:
+        raise ValueError(f"X has shape ({n}, {width}): must not be empty")
+    return found, n, width + int(bias)
+
+
+def dense_rows(matrix: Matrix, first: int, last: int, width: int) -> NDArray[np.float64]:
+    """Copy the rows from `first` to before `last`, with the bias, to an array in float64."""
+    rows = np.zeros((last - first, width))
+    if matrix.dense is not None:
+        rows[:, : width - int(matrix.bias)] = matrix.dense[first:last]
+    if matrix.sparse is not None:
+        values, columns, starts = matrix.sparse
+        counts, entries = np.diff(starts[first : last + 1]), slice(starts[first], starts[last])
+        rows[np.repeat(np.arange(len(rows)), counts), columns[entries]] = values[entries]
+    if matrix.bias:
+        rows[:, -1] = 1.0
+    return rows
+
+
+def _floating(array: NDArray[Any]) -> NDArray[Any]:
+    """Return float32 and float64 unchanged, other real numbers as float64."""
+    return array if array.dtype in (np.float32, np.float64) else validation.real("X", array)
 
 
 # --- kernels -------------------------------------------------------------------------------
 
 
-@inlined
-def load(rows, indices, first, count, coefficients, scratch, outputs, squares):
-    """Up to four examples: their outputs, by each row of coefficients, and their squared lengths."""
-    # As arguments, and each asked for by itself: Numba leaves out a branch only for an argument that is None.
-    _load(rows.dense, rows.sparse, rows.bias, indices, first, count, coefficients, scratch, outputs, squares)
+@kernel
+def _first_not_finite(array):
+    for i in range(array.shape[0]):
+        for j in range(array.shape[1]):
+            if not np.isfinite(array[i, j]):
+                return i * array.shape[1] + j
+    return -1
+
+
+@lean
+def outputs_into(matrix, coefficients, indices, outputs, squares, scratch):
+    """Set the outputs and the squared lengths of some examples."""
+    for first in range(0, len(indices), BLOCK):
+        count, block = min(BLOCK, len(indices) - first), slice(first, first + BLOCK)
+        load(matrix, indices, first, count, coefficients, scratch, outputs[block], squares[block])
 
 
 @inlined
-def add(rows, indices, first, count, factors, scratch, gradient):
+def load(matrix, indices, first, count, coefficients, scratch, outputs, squares):
+    """Set the outputs of up to four examples, one for each row of coefficients, and their squared lengths."""
+    # Numba drops a branch at compile time only if it tests one argument for None: hence these as arguments.
+    _load(matrix.dense, matrix.sparse, matrix.bias, indices, first, count, coefficients, scratch, outputs, squares)
+
+
+@inlined
+def add(matrix, indices, first, count, factors, scratch, gradient):
     """Add to the gradient the examples that were loaded last, times their factors."""
-    _add(rows.dense, rows.sparse, rows.bias, indices, first, count, factors, scratch, gradient)
+    _add(matrix.dense, matrix.sparse, matrix.bias, indices, first, count, factors, scratch, gradient)
 
 
 @inlined

@@ -1,26 +1,28 @@
-r"""The safest distribution where of each norm only an interval is known.
+r"""The safest distribution when only an interval is known for each norm.
 
-Given :math:`l_i \le n_i \le u_i`, which p makes the second moment :math:`\sum n_i^2 / p_i` smallest
-against uniform's, :math:`N \sum n_i^2`, for the norms that suit it least? The one in proportion to
+Given :math:`l_i \le n_i \le u_i`, which p has the smallest ratio of its second moment
+:math:`\sum n_i^2 / p_i` to that of uniform sampling, :math:`N \sum n_i^2`, for the worst norms in the
+intervals? The one in proportion to
 
 .. math:: c_i = \min(\max(\tau, l_i), u_i), \qquad \tau = \textstyle\sum c_i^2 / \sum c_i.
 
-For p = c / sum c, the worst norms are at c itself: n_i wants to be large where 1 / p_i is above its
-mean, which is where c_i < tau and hence c_i = u_i, and small where c_i = l_i. And no p does better
-against the norms c. Those give (sum c)^2 / sum c^2 <= N: **p is never worse than uniform**, whatever
-the norms within their intervals.
+For p = c / sum c, the worst norms are c itself: a large n_i is worst where 1 / p_i is above its mean,
+which means c_i < tau and therefore c_i = u_i; a small n_i is worst where c_i = l_i. No other p is better
+for the norms c. They give the ratio (sum c)^2 / (N sum c^2) <= 1: **p is never worse than uniform**,
+whatever the norms in their intervals are.
 
-*Solve.* ``sum c^2 - tau sum c`` is the sum of ``l (l - tau)`` over the l above tau, less that of
-``u (tau - u)`` over the u below it: it falls as tau grows, and in straight lines between the ends of
-the intervals. So Newton's step from any tau is exact if it passes no end, and this is seen from the
-number of ends on either side, in one pass. The solution stands between the largest l over N and the
-largest l; Newton's steps that leave the bracket known so far, or are too many, are replaced by halvings
-of the *floats* in it, of which there are 64 at most. If no u above zero is below the largest l, all
-norms may be the same: p is uniform where u > 0.
+*Solve.* ``sum c^2 - tau sum c`` is the sum of ``l (l - tau)`` over the l above tau, minus the sum of
+``u (tau - u)`` over the u below it. It decreases as tau grows, and it is linear between the ends of the
+intervals. So a Newton step from any tau is exact if it crosses no end; one pass over the intervals shows
+this by the number of ends on either side. The solution is between the largest l over N and the largest l.
+A Newton step that leaves the current bracket, or that comes after too many others, is replaced by
+bisection of the *floats* in the bracket, which takes at most 64 steps. If no positive u is below the
+largest l, all norms may be equal: p is uniform over the examples with u > 0.
 
-*Example.* Intervals [0, 4], [0, 5], [27, 33], [1, 7]. From tau = 27: 4, 5 and 7 are below, and Newton's
-step gives (16 + 25 + 49) / 16 = 5.63. Now 4 and 5 are below, and 27 is above: (16 + 25 + 729) / 36 = 21.4.
-Now 7 is below as well: 819 / 43 = 19.05; and still the same are: done. c = (4, 5, 27, 7).
+*Example.* Intervals [0, 4], [0, 5], [27, 33], [1, 7]. At tau = 27, the ends 4, 5 and 7 are below, and the
+Newton step gives (16 + 25 + 49) / 16 = 5.63. There, 4 and 5 are below and 27 is above:
+(16 + 25 + 729) / 36 = 21.4. There, 7 is below as well: 819 / 43 = 19.05. There, the same ends are below
+and above, so this is the solution: c = (4, 5, 27, 7).
 """
 
 import math
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 
 from avare._compilation import kernel, summing
 
-_NEWTON_STEPS = 20  # most often 2 to 6 are made
+_NEWTON_STEPS = 20  # usually 2 to 6 are enough
 _PASSES = _NEWTON_STEPS + 70
 
 
@@ -41,10 +43,11 @@ def widened(
     path: float,
     unvisited: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper bounds on norms, each known at its own point of a path, at the path's end. O(N).
+    """Return lower and upper bounds on all norms at the end of a path. O(N).
 
-    They move apart by ``smoothness`` times the path since, which must be finite; from 0 to
-    ``unvisited`` where ``visited_at`` is negative.
+    Each norm is known at one point of the path, ``visited_at``. From there on, the bounds move apart
+    by ``smoothness`` times the distance, which must be finite. If ``visited_at`` is negative, the
+    bounds are 0 and ``unvisited``.
 
     >>> import numpy as np
     >>> norms, visited_at, smoothness = np.array([3.0, 1.0, 0.0]), np.array([5.0, 4.0, -1.0]), np.full(3, 2.0)
@@ -59,14 +62,14 @@ def widened(
 def safest(
     lower: NDArray[np.float64], upper: NDArray[np.float64], guess: float = 0.0
 ) -> tuple[NDArray[np.float64], float]:
-    """The distribution that is safest for norms in [lower, upper], and its tau. O(N).
+    """Return the safest distribution for norms in [lower, upper], and its tau. O(N).
 
     Parameters
     ----------
     lower, upper
-        Finite, 0 <= lower <= upper. All of upper zero: uniform.
+        Finite, 0 <= lower <= upper. If all of upper is zero, the result is uniform.
     guess
-        Where to look for tau first: the last one, if the intervals have hardly moved.
+        The first value to try for tau: the previous tau, if the intervals have changed little.
 
     Examples
     --------
@@ -79,7 +82,7 @@ def safest(
     if bottom == math.inf:
         return np.full(len(upper), 1.0 / len(upper)), 0.0
     tau = bottom
-    unit = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(max(top, bottom))[1])))  # so that no square overflows
+    unit = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(max(top, bottom))[1])))  # no square overflows
     if top > bottom:
         tau = float(_level(lower, upper, unit, guess, top))
     p = np.maximum(lower, tau)
@@ -103,7 +106,7 @@ def _widen(norms, visited_at, smoothness, path, unvisited, lower, upper):
 
 @kernel
 def _innermost(lower, upper):
-    """The largest lower end, and the smallest upper one above zero."""
+    """Return the largest lower end and the smallest positive upper end."""
     top, bottom = 0.0, np.inf
     for i in range(len(lower)):
         if lower[i] > top:
@@ -115,11 +118,11 @@ def _innermost(lower, upper):
 
 @kernel
 def _level(lower, upper, unit, guess, top):
-    """Find tau, at most `top`; what is squared is multiplied by `unit` first."""
+    """Find tau, which is at most `top`; numbers are multiplied by `unit` before they are squared."""
     low, high = 0.5 * top / len(lower), top
     tau = guess if low < guess < high else high
     nothing = len(lower) + 1
-    exact_for = nothing  # the ends above less those below for which tau is exact
+    exact_for = nothing  # tau is exact if the ends above minus those below are this number
     for k in range(_PASSES):
         ends, total, squares = _tally(lower, upper, unit, tau)
         if ends == exact_for:
@@ -140,7 +143,7 @@ def _level(lower, upper, unit, guess, top):
 
 @summing
 def _tally(lower, upper, unit, tau):
-    """Lower ends above tau, and upper ends below: how many more of the former; sum and squares of all."""
+    """Return the count of lower ends above tau minus that of upper ends below, and the sum and squares of all these."""
     ends, total, squares = 0, 0.0, 0.0
     for i in range(len(lower)):
         end = unit * (lower[i] if lower[i] > tau else (upper[i] if upper[i] < tau else 0.0))

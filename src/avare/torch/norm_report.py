@@ -1,4 +1,4 @@
-"""What importance sampling has to gain on a model and a dataset, as they are now."""
+"""What a model can gain from importance sampling on a dataset: a report on its gradient norms."""
 
 import copy
 import functools
@@ -18,48 +18,47 @@ from torch.utils.data import DataLoader, Subset
 
 from avare import _validation as validation
 from avare import diagnostics
-from avare.torch.gradient_norms import GradientNorms
-from avare.torch.indexed import check_dataset
-from avare.torch.layers.recomputed import Fallback
+from avare.torch.gradient_norms import Fallback, GradientNorms
+from avare.torch.indexed import Collate, check_dataset
 from avare.torch.norms import from_output_grad
 
 LossFunction = Callable[[Tensor, Any], Tensor]
 Compute = Callable[[Any, Any], Tensor]
 _LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-_WORTH, _PERHAPS = 2.0, 1.2  # gains
+_LARGE, _SMALL = 2.0, 1.2  # possible gains
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """What `diagnose` returns; ``str()`` says it in plain words."""
+class NormReport:
+    """What `diagnose` returns; ``str()`` says it in a few sentences."""
 
     gain: float
     """The second moment of uniform minibatches over that of the best distribution: at least 1."""
     n: int
-    """Examples looked at."""
+    """Number of examples measured."""
     norms: str
     """Which norms: "output" or "exact"."""
     quantiles: dict[float, float]
-    """Of the norms: level to value."""
+    """Quantiles of the norms: level to value."""
     half_share: float
-    """The smallest share of the examples that carries half of the sum of the norms: at most one half."""
+    """The smallest share of the examples that has half of the sum of the norms: at most one half."""
 
     @property
     def advice(self) -> str:
-        """What to make of it."""
+        """Whether to use importance sampling."""
         if self.quantiles[1.0] == 0.0:
-            return "All gradients are zero: there is nothing to learn from these examples now."
-        if self.gain >= _WORTH:
+            return "All gradients are zero: these examples have nothing to teach the model now."
+        if self.gain >= _LARGE:
             return "Importance sampling is worth trying."
-        if self.gain >= _PERHAPS:
-            return "Importance sampling may pay, if norms come free or nearly so; look again later in training."
-        return "Importance sampling is not worth it now; look again later in training."
+        if self.gain >= _SMALL:
+            return "Importance sampling may pay if norms cost next to nothing; measure again later in training."
+        return "Importance sampling is not worth it now; measure again later in training."
 
     def __str__(self) -> str:
         kind = "gradient norm" if self.norms == "exact" else "gradient norm at the output"
         return (
             f"Uniform minibatches have {self.gain:.3g} times the second moment of the best distribution. "
-            f"Half of the {kind} is carried by {100.0 * self.half_share:.3g} % of the {self.n:,} examples; "
+            f"{100.0 * self.half_share:.3g} % of the {self.n:,} examples have half of the {kind}; "
             f"the median is {self.quantiles[0.5]:.3g}, the largest {self.quantiles[1.0]:.3g}. {self.advice}"
         )
 
@@ -73,45 +72,45 @@ def diagnose(
     norms: Literal["output", "exact"] = "output",
     max_examples: int | None = None,
     fallback: Fallback | None = None,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
+    collate_fn: Collate | None = None,
     num_workers: int = 0,
     progress: bool = False,
     seed: int = 0,
-) -> Diagnosis:
-    """The gain to expect from importance sampling, for a model as it is now.
+) -> NormReport:
+    """Measure what importance sampling can gain for a model in its present state.
 
-    The gain changes as the model learns, most often upwards: look again after some epochs.
-    The model runs in evaluation mode, without augmentation of its own such as Dropout. Its mode,
-    its gradients and PyTorch's random numbers are left as they were.
+    The gain changes as the model learns, and usually grows: measure again after some epochs. The model
+    runs in evaluation mode, for example without Dropout. Its mode, its gradients and PyTorch's random
+    numbers do not change.
 
     Cost: a forward pass over the examples, and with "exact" norms a backward pass.
 
     Parameters
     ----------
     model
-        Takes a batch of inputs, and gives outputs, one tensor, with the batch first.
+        Takes a batch of inputs, and returns one tensor, with the batch as first dimension.
     loss_fn
-        Takes outputs and targets. If it has an option ``reduction``, as the losses of
-        ``torch.nn`` and ``torch.nn.functional`` have, it is set to "none"; otherwise it must
-        give a loss for each example.
+        Takes outputs and targets. If it has an option ``reduction``, as the losses of ``torch.nn`` and
+        ``torch.nn.functional`` have, it is set to "none"; otherwise it must return a loss for each
+        example.
     dataset
-        Pairs (input, target), by index. An input of several tensors, all with the batch first, goes
-        to the model as its arguments: a tuple by place, a dict by name.
+        Pairs (input, target), by index. If an input has several tensors, all with the batch first, they are
+        the model's arguments: those of a tuple by position, those of a dict by name.
     batch_size
-        Examples at a time: for speed only.
+        Examples at a time; it only affects the speed.
     norms
-        "output", of the gradient in the output, or "exact", in all parameters that are
-        trained (`GradientNorms`).
+        "output", the norms of the gradient in the output, or "exact", of that in all trained parameters
+        (`GradientNorms`).
     max_examples
-        Look at so many, drawn at random, if there are more.
+        Measure at most this number of examples, drawn at random.
     fallback
         See `GradientNorms`.
     collate_fn
-        Makes a pair (inputs, targets) of a list of items, whatever they are, as for a ``DataLoader``.
+        Makes a pair (inputs, targets) of a list of items, as for a ``DataLoader``.
     num_workers
-        Processes that fetch examples.
+        Number of processes that fetch examples.
     progress
-        Whether to count on the standard error.
+        Whether to show progress on the standard error.
     seed
         For the choice of examples.
 
@@ -122,8 +121,8 @@ def diagnose(
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, 1.0)
     >>> print(diagnose(model, nn.MSELoss(), TensorDataset(x, torch.zeros(4, 1)), norms="output"))
-    Uniform minibatches have 2.33 times the second moment of the best distribution. Half of the gradient norm at \
-the output is carried by 25 % of the 4 examples; the median is 2, the largest 18. Importance sampling is worth trying.
+    Uniform minibatches have 2.33 times the second moment of the best distribution. 25 % of the 4 examples have half \
+of the gradient norm at the output; the median is 2, the largest 18. Importance sampling is worth trying.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is of type {type(model).__name__}: must be a torch.nn.Module")
@@ -140,7 +139,7 @@ the output is carried by 25 % of the 4 examples; the median is 2, the largest 18
         count = min(count, validation.integer("max_examples", max_examples, at_least=1))
     generator = np.random.default_rng(validation.integer("seed", seed, at_least=0))
     chosen = np.sort(generator.choice(len(dataset), size=count, replace=False)).tolist()
-    # A generator of its own, for a loader draws a seed from the common one.
+    # With its own generator, the loader takes no random number from torch's global one.
     options = {"collate_fn": collate_fn, "num_workers": num_workers, "generator": torch.Generator()}
     loader = DataLoader(Subset(dataset, chosen), batch_size=batch_size, **options)
     loss = _each(loss_fn)
@@ -153,14 +152,14 @@ the output is carried by 25 % of the 4 examples; the median is 2, the largest 18
                 print(f"\r{sum(map(len, found)):,} of {count:,} examples", end="", file=sys.stderr, flush=True)
     if progress:
         print(file=sys.stderr)
-    return _diagnosis(np.concatenate(found), norms)
+    return _report(np.concatenate(found), norms)
 
 
-def _diagnosis(values: NDArray[np.float64], norms: str) -> Diagnosis:
+def _report(values: NDArray[np.float64], norms: str) -> NormReport:
     carried = np.cumsum(np.sort(values)[::-1])
     half = int(np.searchsorted(carried, 0.5 * carried[-1])) + 1 if carried[-1] > 0.0 else len(values) / 2
     quantiles = {level: float(np.quantile(values, level)) for level in _LEVELS}
-    return Diagnosis(float(diagnostics.gain(values)), len(values), norms, quantiles, half / len(values))
+    return NormReport(float(diagnostics.gain(values)), len(values), norms, quantiles, half / len(values))
 
 
 def _at_output(model: nn.Module, loss: LossFunction) -> Compute:
@@ -179,7 +178,7 @@ def _exact(model: nn.Module, loss: LossFunction, fallback: Fallback | None) -> C
     norms = GradientNorms(model, fallback=fallback)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
-        raise ValueError("model has no parameters that are trained: there are no gradients to look at")
+        raise ValueError("model has no trained parameters, so there are no gradients to measure")
 
     def compute(x: Any, y: Any) -> Tensor:
         with norms, torch.enable_grad():
@@ -191,28 +190,28 @@ def _exact(model: nn.Module, loss: LossFunction, fallback: Fallback | None) -> C
 
 
 def _run(model: nn.Module, x: Any) -> Any:
-    """What the model gives for an input of one tensor or several."""
+    """Run the model on an input of one tensor or several."""
     if isinstance(x, Mapping):
         return model(**x)
     return model(*x) if isinstance(x, list | tuple) else model(x)
 
 
 def _count(x: Any) -> int:
-    """Examples in an input."""
+    """Return the number of examples in an input."""
     return next(len(leaf) for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor))
 
 
 def _total(losses: Tensor, count: int) -> Tensor:
     if losses.shape[:1] != (count,):
         raise ValueError(
-            f"loss_fn gives shape {tuple(losses.shape)} for {count} examples: must give a loss for each, "
+            f"loss_fn returns shape {tuple(losses.shape)} for {count} examples: must return a loss for each, "
             "as with reduction='none'"
         )
     return losses.sum()
 
 
 def _each(loss_fn: Any) -> LossFunction:
-    """The loss of each example, where there is an option for it."""
+    """Return a loss function that returns the loss of each example, if there is an option for it."""
     if not callable(loss_fn):
         raise TypeError(f"loss_fn is of type {type(loss_fn).__name__}: must be callable")
     result: LossFunction = loss_fn
@@ -223,17 +222,17 @@ def _each(loss_fn: Any) -> LossFunction:
         return result
     try:
         options = inspect.signature(loss_fn).parameters
-    except ValueError:  # compiled code may have none
+    except ValueError:  # compiled functions may have no signature
         return result
     return functools.partial(loss_fn, reduction="none") if "reduction" in options else result
 
 
 def _pair(batch: Any, model: nn.Module) -> tuple[Any, Any]:
-    """Input and target, where the model is."""
+    """Return input and target, on the model's device."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
-        raise ValueError("dataset does not give pairs (input, target); collate_fn= can make them")
+        raise ValueError("dataset does not return pairs (input, target); collate_fn= can make them")
     if not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(batch[0])):
-        raise ValueError(f"dataset gives inputs of type {type(batch[0]).__name__}: must be tensors; see collate_fn=")
+        raise ValueError(f"dataset returns inputs of type {type(batch[0]).__name__}: must be tensors; see collate_fn=")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     x, y = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, list(batch))
     return x, y
@@ -241,7 +240,7 @@ def _pair(batch: Any, model: nn.Module) -> tuple[Any, Any]:
 
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; then each module's own mode again, and the same random numbers as before."""
+    """Put the model in evaluation mode; afterwards restore each module's mode, and torch's random numbers."""
     modes = {module: module.training for module in model.modules()}
     with torch.random.fork_rng():
         model.eval()

@@ -1,4 +1,4 @@
-"""Modules without a rule: their gradients from a second pass through the module alone, example by example."""
+"""Modules without a rule: run the module a second time, alone, to get its gradients example by example."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
@@ -13,23 +13,23 @@ Outputs = Callable[[dict[str, Tensor]], list[Tensor]]
 
 
 class Recomputed:
-    """One use of a module: its arguments, and what came out.
+    """One use of a module: its arguments and its output.
 
-    A tensor among the arguments whose first dimension is the batch is taken apart, others
-    go to each example whole. What comes out is compared with what came out of the whole batch.
+    Tensors among the arguments whose first dimension is the batch are split; each example gets the others whole.
+    The output for each example is compared with that for the whole batch.
 
     Parameters
     ----------
     module
-        The module, with all below it.
+        The module, with all modules below it.
     args, kwargs
-        What it was called with.
+        The arguments of the call.
     output
-        What came out: a tensor, or a nest of tensors.
+        What the call returned: a tensor, or a nest of tensors.
     fallback
         "vmap", all examples of a chunk at once, or "loop", one after another.
     excluded
-        Parameters whose gradients are not wanted.
+        Parameters that do not count.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Recomputed:
     ) -> None:
         leaves, self._arguments = pytree.tree_flatten((args, kwargs))
         self._leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        # Copied, for what follows may change it in place; to be compared with what comes out again.
+        # Copied, because later layers may change it in place.
         self._outputs = [leaf.detach().clone() for leaf in tensors_of(output)]
         self._module = module
         self._loop = fallback == "loop"
@@ -53,7 +53,7 @@ class Recomputed:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """What it has gradients of."""
+        """The parameters whose gradients it gives."""
         return list(self._parameters.values())
 
     @property
@@ -62,14 +62,14 @@ class Recomputed:
         return self._versions != [leaf._version for leaf in self._changeable()]
 
     def rows(self, examples: slice, gradients: Mapping[int, Tensor]) -> dict[nn.Parameter, Tensor]:
-        """The gradient of each parameter, of shape (examples, size of the parameter).
+        """Return the gradient of each parameter, in shape (examples, size of the parameter).
 
         Parameters
         ----------
         examples
-            Which ones.
+            Which examples.
         gradients
-            Of each output that has one; the others are left out.
+            The gradient of each output that has one, by the output's place.
         """
         wanted = sorted(gradients)
         count = len(gradients[wanted[0]])
@@ -91,7 +91,7 @@ class Recomputed:
         return {self._parameters[name]: rows.flatten(1) for name, rows in wide.items()}
 
     def _function(self, leaves: list[Any], split: list[bool], wanted: list[int]) -> Callable[..., Any]:
-        """Of one example: what comes out, and the gradients, for its arguments and the gradients of what comes out."""
+        """Return a function of one example: its arguments and output gradients to its outputs and gradients."""
 
         def run(given: list[Tensor], gradients: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
             own = iter(given)
@@ -114,14 +114,14 @@ class Recomputed:
 
 
 def tensors_of(output: Any) -> list[Tensor]:
-    """The tensors of real numbers in what a module gave."""
+    """Return the tensors of real numbers in the output of a module."""
     return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
 def _pull(
     outputs: Outputs, parameters: dict[str, Tensor], gradients: list[Tensor]
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """What comes out, and the gradients of the parameters, by ``torch.func``."""
+    """Return the outputs, and the gradients of the parameters, by ``torch.func``."""
     values, pull = vjp(outputs, parameters)
     return values, pull(gradients)[0]
 
@@ -129,7 +129,7 @@ def _pull(
 def _pull_plainly(
     outputs: Outputs, parameters: dict[str, Tensor], gradients: list[Tensor]
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The same without it, for some operations know only the plain way."""
+    """Do the same by plain autograd, which supports all operations."""
     with torch.enable_grad():
         leaves = {name: value.requires_grad_() for name, value in parameters.items()}
         values = outputs(leaves)
@@ -138,7 +138,7 @@ def _pull_plainly(
 
 
 def _in_a_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What ``vmap`` gives, where that does not know an operation."""
+    """Do what ``vmap`` does, for operations that it does not support."""
 
     def run(given: list[Tensor], gradients: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
         results = [
@@ -154,20 +154,20 @@ def _in_a_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compare(found: Tensor, kept: Tensor) -> None:
-    """Raise a ``ValueError`` if examples come out otherwise alone than in the batch."""
-    tolerance = torch.finfo(kept.dtype).eps ** 0.5  # rounding adds up to far less; a mix of examples, to more
+    """Raise a ``ValueError`` if the outputs for single examples are not those for the batch."""
+    tolerance = torch.finfo(kept.dtype).eps ** 0.5  # rounding errors are far smaller, mixed examples far larger
     largest = float(kept.abs().nan_to_num(0.0, 0.0, 0.0).max())
     if found.shape != kept.shape or not torch.allclose(
         found.to(kept.dtype), kept, rtol=tolerance, atol=tolerance * largest, equal_nan=True
     ):
         raise ValueError(
             "its output for an example alone is not that in the batch: it mixes examples, draws random numbers "
-            "(as Dropout does), or has not the batch as its first dimension"
+            "(as Dropout does), or its first dimension is not the batch"
         )
 
 
 def _autocast_of(device: str) -> dict[str, Any]:
-    """The mode of mixed precision, to be entered again."""
+    """Return the present mode of mixed precision, to enter it again."""
     return {
         "device_type": device,
         "dtype": torch.get_autocast_dtype(device),

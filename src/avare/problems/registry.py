@@ -1,0 +1,47 @@
+"""The losses by name."""
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from avare.problems.linear import Linear
+
+Kind = TypeVar("Kind", bound=type[Linear])
+
+_KINDS: dict[str, type[Linear]] = {}
+
+
+def register(name: str | None = None) -> Callable[[Kind], Kind]:
+    """Make a loss known to `names` and `get`, and so to the `avare` command.
+
+    Parameters
+    ----------
+    name
+        By default that of the class, in lower case: "least_squares" for ``LeastSquares``.
+    """
+
+    def enter(kind: Kind) -> Kind:
+        _KINDS[name or re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()] = kind
+        return kind
+
+    return enter
+
+
+def names() -> list[str]:
+    """List the losses.
+
+    >>> "least_squares" in names()
+    True
+    """
+    return sorted(_KINDS)
+
+
+def get(name: str) -> type[Linear]:
+    """Return the class of a loss.
+
+    >>> get("least_squares").__name__, get("least_squares").target
+    ('LeastSquares', 'numbers')
+    """
+    if name not in _KINDS:
+        raise ValueError(f"name = {name!r}: must be one of {', '.join(names())}")
+    return _KINDS[name]

@@ -1,0 +1,54 @@
+"""How a compiled loop draws from a sampler: by kernels that the sampler brings.
+
+A sampler that brings kernels gives three things:
+
+- a **state**, a ``NamedTuple`` of arrays and numbers, returned by its method ``_compiled``;
+- ``draw(state, step, source, indices, probabilities, weights)``, which fills the three arrays with the next batch,
+  when `step` batches have been drawn before;
+- ``learn(state, indices, norms)``, which takes in the norms of a batch.
+
+`register_kernels` joins them. A loop calls `draw_into` and `learn_from` with any such state; Numba chooses the version
+by the state's type when the loop is compiled. `Sampler.sample` and `Sampler.update` call the same kernels.
+
+Use `kernel` to compile them, and ``next_uniform(source)``, a number in [0, 1), for all randomness.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from avare._compilation import ByType, lean
+from avare._compilation import kernel as kernel
+from avare._randomness import next_uniform as next_uniform
+
+_DRAW, _LEARN = ByType("draw_into"), ByType("learn_from")
+draw_into, learn_from = _DRAW.function, _LEARN.function
+
+
+def register_kernels(
+    state: type, *, draw: Callable[..., None], learn: Callable[[Any, Any, Any], None] | None = None
+) -> None:
+    """Declare the compiled kernels of a sampler.
+
+    Parameters
+    ----------
+    state
+        The ``NamedTuple`` that they take first.
+    draw
+        ``draw(state, step, source, indices, probabilities, weights)``. It must not fail.
+    learn
+        ``learn(state, indices, norms)``; for a sampler that learns nothing, `learn_nothing`. By default the
+        sampler learns in Python, by its method ``_learn``, and no compiled loop can use it.
+    """
+    _DRAW.version(state)(draw)
+    if learn is not None:
+        _LEARN.version(state)(learn)
+
+
+def can_learn(state: Any) -> bool:
+    """Whether a state has a compiled `learn`, so that a compiled loop can use it."""
+    return type(state) in _LEARN
+
+
+@lean
+def learn_nothing(state, indices, norms):
+    """Ignore the norms, for samplers whose distribution is fixed."""

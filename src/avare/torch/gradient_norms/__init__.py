@@ -1,0 +1,4 @@
+"""Exact gradient norms per example, from the backward pass that trains."""
+
+from avare.torch.gradient_norms.exact import GradientNorms as GradientNorms
+from avare.torch.gradient_norms.recomputed import Fallback as Fallback

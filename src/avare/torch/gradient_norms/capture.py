@@ -1,0 +1,261 @@
+"""Record what goes into the modules of a model, and the gradients of what comes out.
+
+A forward pass makes a `Use` of each watched module that it calls, and hooks its output. The backward pass
+brings the gradients of these outputs, and with them the uses that count. The next forward pass starts again.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from avare.torch.gradient_norms.graph import POSITIONS, in_backward, parameter_uses
+from avare.torch.gradient_norms.recomputed import Fallback, Recomputed, tensors_of
+from avare.torch.gradient_norms.survey import Place
+from avare.torch.layers import Part
+
+
+class Capture:
+    """The uses of the watched modules of a model in its last backward pass."""
+
+    def __init__(self, model: nn.Module, places: list[Place], excluded: set[nn.Parameter], fallback: Fallback) -> None:
+        self._model = model
+        self._places = places
+        self._excluded = excluded
+        self._fallback: Fallback = fallback
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        covered = {parameter for place in places for parameter in place.parameters}
+        self._frozen = [parameter for parameter in self._names if parameter not in covered | excluded]
+        self.uses: list[Use] = []
+        self.several = False
+        """Whether the uses are of several backward passes."""
+        self.paused = False
+        """Whether to ignore forward passes: modules are being run a second time."""
+        self.handles: list[Any] = []
+        self._called: list[nn.Module] = []  # in the current forward pass
+        self._inspected: list[nn.Module] | None = None  # called in the last forward pass whose graph was inspected
+        self._passes = 0
+        self._vectors: dict[Any, tuple[str, torch.Size]] = {}  # see `parameter_uses`
+        self._reached: set[nn.Parameter] = set()  # parameters that got a gradient, from any use
+        self._pass: int | None = None  # the backward pass of the uses
+        self._within = 0  # how many modules without a rule are being run
+
+    def attach(self) -> None:
+        """Put hooks on the model, if there are none."""
+        if self.handles:
+            return
+        self._within = 0
+        for place in self._places:  # before other hooks, which may change the output
+            options = {"prepend": True, "with_kwargs": True, "always_call": place.rule is None}
+            self.handles.append(place.module.register_forward_hook(_Hook(self._after_module, place), **options))
+            if place.rule is None:
+                self.handles.append(place.module.register_forward_pre_hook(_Hook(self._before_module), prepend=True))
+        self.handles.append(self._model.register_forward_hook(_Hook(self._after_model), with_kwargs=True))
+        for parameter in self._names:
+            if parameter.requires_grad and parameter not in self._excluded:
+                self.handles.append(parameter.register_hook(lambda _, each=parameter: self._reached.add(each)))
+
+    def detach(self) -> None:
+        """Remove all hooks."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def reset(self) -> None:
+        """Forget all uses."""
+        self._called, self._vectors, self.uses = [], {}, []
+        self._reached.clear()
+        self._pass = None
+        self.several = False
+
+    def count(self) -> int:
+        """Return the number of examples; raise an error if the uses do not agree."""
+        first = self.uses[0]
+        for use in self.uses:
+            if use.count != first.count:
+                hint = f"; {POSITIONS}" if use.is_of_a_vector or first.is_of_a_vector else ""
+                raise ValueError(
+                    f"{use.place.title} has a batch of {use.count}, {first.place.title} one of {first.count}: "
+                    f"the first dimension must be the batch, throughout the model{hint}"
+                )
+        return first.count
+
+    def check(self) -> None:
+        """Raise an error if a gradient was not seen per example, or a recorded input has changed since."""
+        for use in self.uses:
+            use.check()
+        for parameter in self._frozen:
+            if parameter.requires_grad:
+                raise ValueError(f"{self._names[parameter]} was frozen, and is now trained: make GradientNorms again")
+        covered = {parameter for use in self.uses for parameter in use.place.parameters}
+        for parameter in self._reached - covered:
+            raise ValueError(self._unseen(parameter))
+
+    # --- hooks ------------------------------------------------------------------------
+
+    def _before_module(self, *_: object) -> None:
+        self._within += 1
+
+    def _after_module(self, place: Place, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Record the input of a module, and hook its output."""
+        rule = place.rule
+        if rule is None:
+            self._within -= 1
+        if self.paused or self._within or not torch.is_grad_enabled():
+            return
+        place.refuse()
+        if (self.uses or self._reached) and not in_backward():
+            self.reset()
+        outputs = [_base(output)] if rule is not None else tensors_of(output)
+        trained = any(p.requires_grad and p not in self._excluded for p in place.parameters)
+        if not trained or not any(each.requires_grad for each in outputs):
+            return
+        if not in_backward():
+            self._called.append(module)
+        if rule is not None:
+            use = Use(place, args[0] if args else next(iter(kwargs.values())), output.shape)
+            if use.is_of_a_vector and not in_backward():
+                self._vectors[output.grad_fn] = place.title, output.shape
+        else:
+            use = Use(place, Recomputed(module, args, kwargs, outputs, self._fallback, self._excluded), None)
+        for j, each in enumerate(outputs):
+            if each.requires_grad:
+                each.register_hook(lambda gradient, j=j: self._record(use, j, gradient))
+
+    def _record(self, use: "Use", j: int, gradient: Tensor) -> None:
+        """Record the gradient of a module's output."""
+        now = torch._C._current_graph_task_id()
+        if self._pass is None:
+            self._pass = now
+        self.several |= self._pass != now
+        if use.passed != now:
+            use.passed = now
+            use.gradients = {}
+            self.uses.append(use)
+        recorded = gradient.detach() if use.shape is None else gradient.detach().reshape(use.shape)
+        # With a single example, a parameter may use the same tensor as its gradient, which is then clipped or added to.
+        use.gradients[j] = recorded.clone() if recorded.shape[:1] == (1,) else recorded
+
+    def _after_model(self, _: Place | None, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """After a forward pass, look for uses of parameters that no module sees, and for shared positions.
+
+        This takes some microseconds per operation, so only if other modules were called than in the last
+        pass, and at passes 1, 2, 4, 8, ...
+        """
+        if self.paused or not torch.is_grad_enabled():
+            return
+        called, self._called = self._called, []
+        vectors, self._vectors = self._vectors, {}
+        self._passes += 1
+        if called == self._inspected and self._passes & (self._passes - 1):
+            return
+        with_rule = {p for place in self._places if place.rule is not None for p in place.parameters}
+        recomputed = {p for place in self._places if place.rule is None for p in place.parameters}
+        watched = with_rule - recomputed - self._excluded
+        calls = Counter(parameter for each in called for parameter in each.parameters(recurse=False))
+        for parameter, count in parameter_uses(output, vectors).items():
+            if parameter in watched and count > calls[parameter]:
+                raise ValueError(self._unseen(parameter))
+        self._inspected = called
+
+    def _unseen(self, parameter: nn.Parameter) -> str:
+        return (
+            f"{self._names[parameter]} is used other than by a call of the module that owns it, so its gradients per "
+            "example are not seen: call the module, or let another module own it too (as in output.weight = "
+            "embedding.weight); or the module's output is a view that was changed in place"
+        )
+
+
+class Use:
+    """One use of a module: its input, and the gradient of its output."""
+
+    __slots__ = ("_version", "gradients", "passed", "place", "shape", "taken")
+
+    def __init__(self, place: Place, taken: Any, shape: Any) -> None:
+        self.place = place
+        self.taken = taken.detach() if place.rule is not None else taken
+        self.shape = shape
+        self.passed: int | None = None  # the backward pass of its gradients
+        self.gradients: dict[int, Tensor] = {}
+        self._version = taken._version if place.rule is not None else None
+
+    @property
+    def is_of_a_vector(self) -> bool:
+        """Whether it is an embedding of a vector: of one row per example, or of positions that examples share."""
+        return isinstance(self.place.module, nn.Embedding) and self.place.rule is not None and self.taken.ndim == 1
+
+    @property
+    def device(self) -> Any:
+        """The device of its gradients."""
+        return next(iter(self.gradients.values())).device
+
+    @property
+    def count(self) -> int:
+        """The number of examples: the first dimension of the output."""
+        shape = next(iter(self.gradients.values())).shape
+        if not shape:
+            raise ValueError(f"{self.place.title}: its output is a single number, without a batch")
+        return int(shape[0])
+
+    def check(self) -> None:
+        """Raise an error if what was recorded has changed since."""
+        if self.place.rule is None:
+            changed = self.taken.changed
+        else:
+            changed = self.taken._version != self._version and any(
+                p.requires_grad for name, p in self.place.module.named_parameters(recurse=False) if name != "bias"
+            )
+        if changed:
+            raise ValueError(
+                f"{self.place.title}: its input{'' if self.place.rule else ', or a parameter,'} was changed in place "
+                "after the forward pass: ask for the norms before that"
+            )
+
+    def parts(self) -> list[tuple[nn.Parameter, Part]]:
+        """Return what it adds to the gradient of each parameter, in float32 or wider."""
+        if self.place.rule is None:
+            return []
+        inputs, gradient = self.taken, self.gradients[0]
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        if inputs.is_floating_point():
+            wide = torch.promote_types(wide, inputs.dtype)
+            inputs = inputs.to(wide)
+        try:
+            return list(self.place.rule(self.place.module, inputs, gradient.to(wide)))
+        except ValueError as error:
+            raise ValueError(f"{self.place.title}: {error}") from None
+
+    def rows(self, examples: slice) -> dict[nn.Parameter, Tensor]:
+        """Return the gradients of some examples, by running the module again."""
+        try:
+            result: dict[nn.Parameter, Tensor] = self.taken.rows(examples, self.gradients)
+        except ValueError as error:
+            raise ValueError(f"{self.place.title}: {error}") from error
+        return result
+
+
+class _Hook:
+    """A hook of a module. A copy of it, which a copied or pickled model has, does nothing."""
+
+    def __init__(self, call: Callable[..., None] | None = None, place: Place | None = None) -> None:
+        self._call = call
+        self._place = place
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._call is not None:
+            self._call(self._place, *arguments)
+
+    def __deepcopy__(self, memo: Any) -> "_Hook":
+        return _Hook()
+
+    def __reduce__(self) -> Any:
+        return _Hook, ()
+
+
+def _base(output: Tensor) -> Tensor:
+    """Return the tensor that an output is a view of: if that one is changed in place, gradients bypass the view."""
+    base = output._base
+    whole = base is not None and base.numel() == output.numel() and base.is_contiguous() and output.is_contiguous()
+    return base if whole else output

@@ -1,0 +1,72 @@
+"""Which modules of a model to watch, and by which rules."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from avare.torch.layers.registry import Rule, refusal_of, rule_of
+
+
+class Place(NamedTuple):
+    """A module to watch."""
+
+    name: str
+    module: nn.Module
+    rule: Rule | None
+    """None: the module has no rule, and is run a second time with all modules below it."""
+
+    @property
+    def title(self) -> str:
+        """Its name and class, for messages."""
+        return f"{self.name or 'model'} ({type(self.module).__name__})"
+
+    @property
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The parameters whose gradients it gives."""
+        found: Iterator[nn.Parameter] = self.module.parameters(recurse=self.rule is None)
+        return found
+
+    def refuse(self) -> None:
+        """Raise an error if the module cannot be used in its present mode."""
+        reason = refusal_of(self.module)
+        if reason is not None:
+            raise ValueError(f"{self.title}: {reason}")
+
+
+def survey(
+    name: str, module: nn.Module, excluded: set[Any], chosen: set[Any], visited: set[nn.Module]
+) -> Iterator[Place]:
+    """Return the modules to watch, each once; a module without a rule includes all modules below it."""
+    if module in visited:  # it has another parent too: a second hook would count its gradient twice
+        return
+    visited.add(module)
+    rule = rule_of(module) if module not in chosen else None
+    if rule is not None:
+        yield Place(name, module, rule)
+    elif module in chosen or any(p.requires_grad and p not in excluded for p in _own(module)):
+        yield Place(name, module, None)
+    else:
+        for child_name, child in module.named_children():
+            yield from survey(f"{name}.{child_name}" if name else child_name, child, excluded, chosen, visited)
+
+
+def members(argument: str, given: Iterable[Any], model: nn.Module, *, modules: bool = False) -> set[Any]:
+    """Return the modules, or the parameters given one by one or by module, and check that the model has them."""
+    known = {*model.modules(), *(() if modules else model.parameters())}
+    found: set[Any] = set()
+    for place, member in enumerate(given):
+        if not isinstance(member, nn.Module if modules else nn.Module | nn.Parameter):
+            kind = "a module" if modules else "a module or a parameter"
+            raise TypeError(f"{argument}[{place}] is of type {type(member).__name__}: must be {kind} of the model")
+        if member not in known:
+            raise ValueError(f"{argument}[{place}] ({type(member).__name__}) is not part of the model")
+        found.update([member] if modules or isinstance(member, nn.Parameter) else member.parameters())
+    return found
+
+
+def _own(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Return the parameters of a module itself, and those from which they are computed at each call."""
+    yield from module.parameters(recurse=False)
+    if nn.utils.parametrize.is_parametrized(module):
+        yield from module.parametrizations.parameters()
