@@ -256,7 +256,7 @@ def test_reproduce_nets(avare_command: Any, report: Any, tmp_path: Path, monkeyp
     times = "[times.mnist-mlp]\nstep = { 10 = 5.0 }\nimportance = 0.0\npool = {}\nevaluation = 0.0\n"
     plan.write_text(PLAN.replace("0.1, STEP", "1e38") + times)  # all diverge
     code, out, err = avare_command(*arguments)
-    assert code == 0 and "│ -             │" in out
+    assert code == 0 and "│ –             │" in out
     assert err.startswith("nets: 4 runs in all, about 3 min if none is stored\n")
 
 

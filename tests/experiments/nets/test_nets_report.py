@@ -276,6 +276,8 @@ def test_tables(whole: NetResults) -> None:
     assert "| MLP on MNIST | Calibrated | SGD | 16 | constant | 0.1 | 3 | 0 |" in text and " % |" in text
     assert "| MLP on MNIST | mlp | 1\u202f600 | 100 | 2 | 8 | 8 |" in as_markdown(found["nets-setups"])
     assert len(net_tables(nets_of([net_run()]))["nets-best"].rows) == 1  # also without uniform runs
+    (lost,) = net_tables(nets_of([net_run(status="diverged")]))["nets-best"].rows  # diverged samplers are listed too
+    assert lost[1] == "Calibrated" and lost[7] == 1 and math.isnan(lost[8])
 
 
 def test_the_page_and_the_numbers(tmp_path: Path) -> None:

@@ -99,9 +99,16 @@ class NetResults:
         finite = [group for group in self.of("best", model=model, sampler=sampler) if group.last("loss") < math.inf]
         return min(finite, key=lambda group: group.last("loss"), default=None)
 
-    def at_best(self, model: str) -> list[SeedGroup]:
-        """Return all samplers, each at its best setting."""
-        return [group for label in self.samplers if (group := self.best(model, label)) is not None]
+    def at_best(self, model: str, *, diverged: bool = False) -> list[SeedGroup]:
+        """Return all samplers, each at its best setting; if asked, also those that diverged with every setting."""
+        found = []
+        for label in self.samplers:
+            best = self.best(model, label)
+            if best is not None:
+                found.append(best)
+            elif diverged:
+                found += self.of("best", model=model, sampler=label)[:1]
+        return found
 
 
 def net_name(model: str, dataset: str, kind: str) -> str:

@@ -1,6 +1,5 @@
 """Tables of the runs on nets."""
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +52,7 @@ def at_best(nets: NetResults) -> Table:
     rows = tuple(
         (group.net, group["sampler"], *_ends(group), *to_uniform(group, nets.best(model, UNIFORM)))
         for model in nets.models
-        for group in nets.at_best(model)
+        for group in nets.at_best(model, diverged=True)
     )
     caption = "Each sampler at its best setting, and the part of uniform's epochs and seconds to reach uniform's loss"
     return Table(caption, (_NET, _SAMPLER, *_ENDS, epochs, seconds), rows)
@@ -92,14 +91,11 @@ def to_uniform(group: SeedGroup, uniform: SeedGroup | None) -> tuple[float, floa
 
 
 def best_rows(nets: NetResults) -> list[dict[str, Any]]:
-    """Return each sampler at its best setting, as JSON values; also samplers whose runs all diverged."""
+    """Return each sampler at its best setting, as JSON values."""
     rows = []
-    for model, sampler in itertools.product(nets.models, nets.samplers):
-        groups = nets.of("best", model=model, sampler=sampler)
-        if groups:
-            group = nets.best(model, sampler) or groups[0]
-            ends = {key: number(group.last(key)) for key in ("loss", "test_error", "gain", "possible", "seconds")}
-            rows.append({**{key: group[key] for key in _ROW}, "runs": len(group.seeds), **ends})
+    for group in (group for model in nets.models for group in nets.at_best(model, diverged=True)):
+        ends = {key: number(group.last(key)) for key in ("loss", "test_error", "gain", "possible", "seconds")}
+        rows.append({**{key: group[key] for key in _ROW}, "runs": len(group.seeds), **ends})
     return rows
 
 
