@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 import avare
 from avare.samplers import register
-from avare.samplers.kernels import kernel, learn_nothing, next_uniform, register_kernels
+from avare.samplers.kernels import learn_nothing, next_uniform, register_kernels
 
 
 @register()
@@ -40,7 +40,6 @@ class HalvesState(NamedTuple):
     share: float
 
 
-@kernel
 def draw(state, step, source, indices, probabilities, weights):  # type: ignore[no-untyped-def]  # compiled
     first = (state.n + 1) // 2
     for j in range(len(indices)):
