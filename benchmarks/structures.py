@@ -1,6 +1,6 @@
 """Drawing and updating a batch, by the number of examples, against named rivals: `make bench`.
 
-Norms are log-normal(0, 2), and so are the norms told after each draw. A step is a draw of a
+Norms are log-normal(0, 2), and so are the norms reported after each draw. A step is a draw of a
 batch of 128 and the update of its norms: for ours, `Avare.sample` and `Avare.update` as a user
 calls them, checks and weights included; for the rivals, the least that does the work.
 """
@@ -311,7 +311,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=float, nargs="+", default=SIZES, help="numbers of examples")
     parser.add_argument("--seconds", type=float, default=20.0, help="to spend on each number of examples")
     parser.add_argument("--slowest", type=float, default=1e7, help="largest number of examples for the order tree")
-    parser.add_argument("--again", action="store_true", help="write tables and plot anew from the stored numbers")
+    parser.add_argument("--again", action="store_true", help="make tables and plot again from the stored numbers")
     arguments = parser.parse_args()
     if arguments.again:
         result = json.loads((RESULTS / "structures.json").read_text())

@@ -9,7 +9,7 @@ from avare._progress import Line
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that passes on request."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""How kernels are compiled: without the GIL, and kept on disk where that is possible."""
+"""Compile kernels without the GIL, and cache them on disk where possible."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,31 +10,31 @@ from numba.extending import overload
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function when it is first called, and keep the result for the next process."""
+    """Compile a function when it is first called, and cache it on disk for the next process."""
     return _compile(function)
 
 
 def lean(function: Callable[..., Any]) -> Any:
-    """The same for a kernel that makes no arrays: references to them are not counted.
+    """Compile a kernel that creates no arrays, without counting references to them.
 
-    Counting takes two atomic operations for each array each time it is passed on: for a batch of
-    one they would cost more than the work.
+    Counting takes two atomic operations for each array in each call: for a batch of one they would
+    cost more than the work.
     """
     return _compile(function, _nrt=False)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """The same for a helper of kernels, to become part of them."""
+    """Compile a helper of kernels, which becomes part of its callers."""
     return _compile(function, _nrt=False, forceinline=True)
 
 
 def product(function: Callable[..., Any]) -> Any:
-    """The same for an inner loop of products: sums are made in parts, and with fused multiply-adds."""
+    """Compile an inner loop of products: sums are computed in parts, with fused multiply-adds."""
     return _compile(function, _nrt=False, forceinline=True, fastmath={"reassoc", "nsz", "contract"})
 
 
 def summing(function: Callable[..., Any]) -> Any:
-    """The same for a long sum whose order does not matter: it is made in parts, many times faster."""
+    """Compile a long sum whose order does not matter: it is computed in parts, many times faster."""
     return _compile(function, fastmath={"reassoc", "nsz"})
 
 

@@ -1,4 +1,4 @@
-"""How long work goes on, told on the standard error stream: a line that is written over, or plain lines."""
+"""Progress on the standard error stream: one line that is rewritten, or plain lines."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ _REPEAT = 5.0  # seconds between two lines elsewhere
 class Line:
     """A line of progress.
 
-    On a terminal it is written over some times a second; elsewhere a line is added every five.
+    On a terminal the line is rewritten several times a second; elsewhere a line is added every five seconds.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Line:
         self._text = ""
 
     def say(self, text: str, *, at_once: bool = False) -> None:
-        """Tell how it stands, if it is time to."""
+        """Show a text, unless the last one was shown a moment ago."""
         if not self._shown:
             return
         self._text = text
@@ -41,7 +41,7 @@ class Line:
 
     def _write(self) -> None:
         line = f"{self._title}: {self._text} [{time.monotonic() - self._started:.0f} s]"
-        # What does not fit on one line could not be written over.
+        # A line that is too long for the terminal cannot be rewritten.
         width = shutil.get_terminal_size().columns - 1
         sys.stderr.write(f"\r\x1b[2K{line[:width]}" if self._terminal else f"{line}\n")
         sys.stderr.flush()

@@ -18,7 +18,7 @@ SIX_SIGMA = 6.0  # crossed by a normal error once in 5e8
 
 
 class Plain:
-    """The rule, in plain Python: everything is summed anew each time."""
+    """The rule, in plain Python: all sums are computed again each time."""
 
     def __init__(self, n: int, batch_size: int, decay: float, prior: float, floor: avare.schedules.Schedule) -> None:
         self.n, self.batch_size, self.decay, self.prior, self.floor = n, batch_size, decay, prior, floor

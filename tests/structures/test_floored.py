@@ -109,7 +109,7 @@ def test_nothing_drifts() -> None:
         p = pushed(p, 0.008, indices, exponents)
     floored.check()
     assert rebuilt > (20 if compiled else 1)
-    # What was once different falls to the floor, or is rounded anew: errors do not add up for long.
+    # What was once different falls to the floor, or is rounded again: errors do not add up for long.
     assert np.allclose(floored.probabilities(), p, rtol=1e-12, atol=0.0)
     values = np.maximum(floored._weights.values, floored.solution.threshold)
     assert np.allclose(floored.probabilities(), avare.minimize_variance(values, 0.008), rtol=1e-13, atol=0.0)
