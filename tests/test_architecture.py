@@ -34,7 +34,7 @@ def names() -> dict[str, str]:
     return found
 
 
-def tested(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def decisions(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Text and class names that decide something: in comparisons, patterns and tests of a type."""
     for node in ast.walk(tree):
         parts: list[ast.expr] = []
@@ -54,7 +54,7 @@ def tested(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def test_what_is_tested_is_found() -> None:
     code = 'if name in ("Avare", "x"): pass\nmatch y:\n  case "nets": pass\nok = isinstance(s, avare.Uniform | Safe)'
-    assert {text for _, text in tested(ast.parse(code))} >= {"Avare", "x", "nets", "Uniform", "Safe"}
+    assert {text for _, text in decisions(ast.parse(code))} >= {"Avare", "x", "nets", "Uniform", "Safe"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
@@ -62,7 +62,7 @@ def test_no_sampler_dataset_or_experiment_is_tested_for_by_name(path: Path) -> N
     known = names()
     faults = [
         f"line {line}: {text!r}"
-        for line, text in tested(ast.parse(path.read_text()))
+        for line, text in decisions(ast.parse(path.read_text()))
         if text in known and not relative(path).startswith(known[text])
     ]
     assert not faults, f"{relative(path)} tests for names: {faults}"

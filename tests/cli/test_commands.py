@@ -480,7 +480,7 @@ def test_help_and_version(avare_command: Any) -> None:
         (["compare"], 2, "DATA"),
         (["compare", "nothing"], 1, "nothing: neither a file nor one of cifar10, digits"),
         (["compare", "no/thing.csv", "--target", "y"], 1, "no/thing.csv: there is no such file"),
-        (["compare", "digits", "--loss", "hinge"], 1, "--loss hinge: must be auto or one of softmax"),
+        (["compare", "digits", "--loss", "hinge"], 1, "--loss hinge: must be auto or one of huber"),
         (["compare", "digits", "--target", "y"], 1, "target = 'y': digits is a named dataset"),
         (["compare", "digits", "--l2", "-1"], 2, "--l2"),
         (["compare", "digits", "--no-replacement", "--batch-size", "5000"], 1, "batch_size = 5000"),

@@ -60,5 +60,5 @@ def test_one_class_is_too_few(tmp_path: Path, name: str, loss: str | None) -> No
 
 def test_the_loss_must_be_known_before_anything_is_read() -> None:
     unknown: Any = "hinge"
-    with pytest.raises(ValueError, match="loss = 'hinge': must be one of softmax, logistic, "):
+    with pytest.raises(ValueError, match="loss = 'hinge': must be one of huber, least_squares, "):
         obtain("not/there.csv", loss=unknown)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 import avare
 from avare.samplers import LimitWarning
 from avare.samplers.osmd import Osmd
+from avare.structures import Weights
 
 compiled = not numba.config.DISABLE_JIT
 
@@ -221,8 +222,8 @@ def test_refuses_another_state_and_stays_as_it_was() -> None:
     for changes, message in (
         ({"drawn_with": np.zeros(7)}, r"drawn_with has shape \(7,\)"),
         ({"drawn_with": np.zeros(8, dtype=np.int64)}, "dtype int64: must be 8 float64"),
-        ({"weights_values": np.zeros(8)}, "some above zero"),
-        ({"weights_members": np.zeros(8, dtype=np.int64)}, r"state\[1\] = 0: does not fit"),
+        (Weights(np.zeros(8)).state(), "is all zero: at least one must be above 0"),
+        ({"weights_members": np.zeros(8, dtype=np.int64)}, r"state\['weights_members'\]\[1\] = 0: does not fit"),
     ):
         with pytest.raises(ValueError, match=message):
             sampler._restore({**state, "bound": 77.0, **changes})

@@ -164,7 +164,6 @@ def test_refuses_a_damaged_state() -> None:
     floored = Floored(4, 0.4)
     floored.push([1], [2.0])
     for values, message in (
-        (np.zeros(4), "all zero"),
         (np.array([1.0, -1.0, 1.0, 1.0]), "not negative"),
         (np.array([1.0, math.nan, 1.0, 1.0]), "must be finite"),
         (np.array([1.0, math.inf, 1.0, 1.0]), "must be finite"),
@@ -173,6 +172,8 @@ def test_refuses_a_damaged_state() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             Floored.from_state({**floored.state(), "weights_values": values}, 4, 0.4)
+    with pytest.raises(ValueError, match="is all zero: at least one must be above 0"):
+        Floored.from_state(Weights(np.zeros(4)).state(), 4, 0.4)
 
 
 @pytest.mark.parametrize(

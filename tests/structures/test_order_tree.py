@@ -55,7 +55,7 @@ def test_stays_shallow_when_filled_in_order() -> None:
     [
         (np.ones(3), r"has shape \(3,\)"),
         (np.ones(4, dtype=np.float32), "dtype float32"),
-        (np.array([1.0, np.nan, 1.0, 1.0]), r"norms\[1\] = nan"),
+        (np.array([1.0, np.nan, 1.0, 1.0]), r"state\['memory'\]\[1\] = nan"),
     ],
 )
 def test_refuses_a_damaged_state(state: np.ndarray, message: str) -> None:

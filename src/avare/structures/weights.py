@@ -65,8 +65,8 @@ class Weights(Memory):
     >>> weights.update([1, 2], [0.5, 0.5])
     >>> weights.total
     2.0
-    >>> source = uniform_source(np.random.default_rng(0))
-    >>> set(weights.draw(1000, replacement=True, source=source)[0].tolist())
+    >>> generator = np.random.default_rng(0)
+    >>> set(weights.draw(1000, replacement=True, source=uniform_source(generator))[0].tolist())
     {0, 1, 2}
     """
 
@@ -217,7 +217,7 @@ def set_weights(arrays, indices, values):
         _add(arrays.sums, arrays.span, arrays.values[indices[j]], -1)
         arrays.values[indices[j]] = values[j]
         _add(arrays.sums, arrays.span, values[j], 1)
-        raised[j] = _raise(values[j], arrays.shift[0])
+        raised[j] = _raise(values[j], int(arrays.shift[0]))
         highest = max(highest, raised[j])
     if highest > _LARGEST_PROPOSAL:
         _rescale(arrays)
@@ -243,7 +243,7 @@ def _raised(arrays):
     """Return what to propose from, by index."""
     raised = np.empty_like(arrays.values)
     for index in range(len(raised)):
-        raised[index] = _raise(arrays.values[index], arrays.shift[0])
+        raised[index] = _raise(arrays.values[index], int(arrays.shift[0]))
     return raised
 
 
@@ -290,7 +290,7 @@ def _draw_mixed(arrays, total, share, source, indices, uniform):
         if uniform[j]:
             indices[j] = draw_below(n, source)
         else:
-            while next_uniform(source) * masses[k] >= math.ldexp(arrays.values[found[k]], arrays.shift[0]):
+            while next_uniform(source) * masses[k] >= math.ldexp(arrays.values[found[k]], int(arrays.shift[0])):
                 rejected += 1
                 if rejected > 2 * size + 64:
                     return False
