@@ -127,8 +127,7 @@ def test_unbiased_over_the_choice_of_the_component(steps: int) -> None:
 
 def test_a_batch_comes_from_one_component() -> None:
     sampler = trained(20, uniform=0.3)
-    generator = np.random.default_rng(2)
-    sampler._generator = generator
+    sampler.reseed(2)
     draws = [tuple(sampler.sample().indices.tolist()) for _ in range(40_000 if compiled else 2_000)]
     law = law_of(sampler)
     assert chi_square(draws, law) > FALSE_ALARM
