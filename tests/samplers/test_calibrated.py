@@ -175,7 +175,7 @@ def test_becomes_uniform_if_norms_do_not_depend_on_the_past(replacement: bool) -
     sampler = avare.Calibrated(n, size, replacement=replacement, decay=1.0, p_min=0.0, seed=6)
     for _ in range(steps):
         sampler.update(sampler.sample().indices, generator.choice(values, size))
-    # Each cell received its share of the norms, and its v has their relative standard error; p ~ sqrt(v) has half of it.
+    # Each cell received its share of the norms, and its v has their relative standard error; p ~ sqrt(v) has half.
     spread = float(np.std(values**2) / np.mean(values**2))
     count = sampler.calibration().observations[-len(values) :].min()  # unseen examples are no longer drawn
     assert count > steps
