@@ -1,6 +1,6 @@
-"""Calibrated in Avare's place in the paper's experiments: how far each is from the best distribution.
+"""Calibrated in place of Avare in the paper's experiments: the distance of each to the best distribution.
 
-Needs MNIST and IJCNN1: in a folder named by ``--data`` or the variable AVARE_DATA, or from the network.
+It needs MNIST and IJCNN1, in the folder ``--data`` or AVARE_DATA, or from the network.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from avare.experiments.runs import perform
 from harness import save, table, where
 
 SAMPLERS = ("Avare", "Calibrated")
-LAST = 5  # epochs that are averaged over
-LIMIT = 0.02  # above Avare's relative error
+LAST = 5  # epochs to average
+LIMIT = 0.02  # how much the relative error may exceed Avare's
 MEANING = (
     "Relative error of the distribution, [c(p) − (Σn)²] / (Σn)², in the paper's experiments (softmax, batches of 128 "
     f"with replacement): mean over the last {LAST} of 100 epochs, then mean and standard deviation over seeds."
@@ -23,7 +23,7 @@ MEANING = (
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="folder with the raw files")
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,8 +1,8 @@
-"""Every sampler: what a step costs, and how close it comes to the best distribution: `make bench`.
+"""Every sampler: the cost of a step, and the distance to the best distribution: `make bench`.
 
-Costs are of a draw of 128 and the update of their norms, log-normal(0, 2), each sampler at its
-default way of drawing. The second table is the paper's synthetic problem (N = 100, d = 10,
-batches of 1, 100 epochs, theory's settings with T = 10,000 draws and G = the longest row).
+A step draws a batch of 128 and updates their norms, log-normal(0, 2), with each sampler's
+default for `replacement`. The second table is the paper's synthetic problem (N = 100, d = 10,
+batches of 1, 100 epochs, the theory's settings with T = 10,000 draws and G = the longest row).
 """
 
 import argparse
@@ -32,7 +32,7 @@ SYNTHETIC = (
 
 
 def step_of(name: str, n: int) -> Step:
-    """A draw and an update."""
+    """Return a function that draws a batch and updates its norms."""
     generator = np.random.default_rng(1)
     norms = generator.lognormal(0.0, 2.0, n)
     arguments: dict[str, dict[str, Any]] = {
@@ -57,12 +57,12 @@ def step_of(name: str, n: int) -> Step:
 
 
 def costs(n: int, seconds: float) -> dict[str, float]:
-    """Seconds a step of each sampler."""
+    """Measure the seconds per step of each sampler."""
     return interleave({name: step_of(name, n) for name in names()}, seconds=seconds)
 
 
 def report(result: dict[str, Any]) -> str:
-    """The tables."""
+    """Format the measured numbers as tables."""
 
     def cost(each: dict[str, float], name: str) -> str:
         return f"{duration(each[name])} ({each[name] / each['Uniform']:.2g} ×, {each[name] / each['Avare']:.2g} ×)"
@@ -95,7 +95,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, then write JSON and tables."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=float, nargs="+", default=SIZES, help="numbers of examples")
     parser.add_argument("--seconds", type=float, default=30.0, help="to spend on each number of examples")

@@ -1,8 +1,8 @@
-"""SGD as a whole: what Avare adds to an epoch, what it saves to an objective, and memory: `make bench`.
+"""SGD as a whole: the time of an epoch, the time to an objective, and memory: `make bench`.
 
-Needs MNIST and IJCNN1: in a folder named by ``--data`` or the variable AVARE_DATA, or from the
-network. Rivals are scikit-learn's, on the same objective and data, without an intercept, each at
-settings that take it to the same objective in the least time.
+It needs MNIST and IJCNN1, in the folder ``--data`` or AVARE_DATA, or from the network. Rivals are those of
+scikit-learn, on the same objective and data, without an intercept, each with the settings that reach the same
+objective in the shortest time.
 """
 
 import argparse
@@ -25,22 +25,33 @@ from harness import duration, interleave, save, table, where
 
 EPOCHS = 100
 RACE = (
-    f"To the objective of uniform SGD after {EPOCHS} epochs in the paper's settings (softmax, batches of 128 with "
-    "replacement, steps m / (2NL + mμt) with the largest L): epochs, and the share that they and their seconds are of "
-    "Uniform's. Beside the paper's steps, those of 0.4 L (longer) and 3 L (shorter). SAGA is scikit-learn's "
-    "LogisticRegression, with the fewest epochs (of 1, 2, 3, 4, 6, 8, 12, ...) that reach it, its set-up included. "
-    "Seconds are medians of three runs in which nothing is evaluated."
+    f"Epochs until a run reaches the objective of uniform SGD after {EPOCHS} epochs in the paper's settings (softmax, "
+    "batches of 128 with replacement, steps m / (2NL + mμt) with the largest L), and its epochs and seconds as a "
+    "fraction of Uniform's. Besides the paper's steps, those with 0.4 L (larger) and 3 L (smaller). SAGA is "
+    "scikit-learn's LogisticRegression, with the fewest epochs (of 1, 2, 3, 4, 6, 8, 12, ...) that reach the "
+    "objective, set-up included. Seconds are medians of three runs without evaluations."
 )
-Maker = type[avare.Avare] | type[avare.Uniform]
+EPOCH = (
+    "Median time of an epoch with batches of 128: softmax regression on MNIST (60,000 × 784, float32), and logistic "
+    "regression on IJCNN1 (49,990 × 22, float64)."
+)
+Maker = type[avare.Avare] | type[avare.Calibrated] | type[avare.Uniform]
+KINDS: dict[str, Maker] = {"Uniform": avare.Uniform, "Avare": avare.Avare, "Calibrated": avare.Calibrated}
+WAYS = {"with replacement": True, "without": False}
+LIMITS = [
+    ("MNIST", "Avare", "Uniform", 1.10),
+    ("MNIST", "Calibrated", "Avare", 1.15),
+    ("IJCNN1", "Calibrated", "Avare", 1.15),
+]
 
 
 def step_sizes(problem: Linear, batch_size: int) -> avare.schedules.InverseTime:
-    """The paper's."""
+    """Return the paper's step sizes."""
     return avare.schedules.inverse_time(problem.n, problem.smoothness.max(), problem.l2, batch_size)
 
 
 def epoch_of(problem: Linear, kind: Maker, batch_size: int, replacement: bool) -> Callable[[], object]:
-    """An epoch of SGD, from a state that has seen some; nothing is evaluated."""
+    """Return a function that runs an epoch of SGD after some epochs of warm-up, without evaluations."""
     sizes = step_sizes(problem, batch_size)
     sampler = kind(problem.n, batch_size, replacement=replacement, seed=0)
     start = avare.sgd(problem, sampler, sizes, epochs=3, evaluate="never").x
@@ -51,8 +62,17 @@ def epoch_of(problem: Linear, kind: Maker, batch_size: int, replacement: bool) -
     return epoch
 
 
+def epochs_of(problem: Linear, seconds: float) -> dict[str, dict[str, float]]:
+    """Measure an epoch with batches of 128, of each sampler in turn, with replacement and without."""
+    times = interleave(
+        {f"{name}/{way}": epoch_of(problem, KINDS[name], 128, WAYS[way]) for name in KINDS for way in WAYS},
+        seconds=seconds,
+    )
+    return {name: {way: times[f"{name}/{way}"] for way in WAYS} for name in KINDS}
+
+
 def classifier_epochs(data: Dataset, l2: float) -> float:
-    """Seconds of an epoch of SGDClassifier: the difference between long and short fits, without its set-up."""
+    """Measure an epoch of SGDClassifier without set-up: the difference between long and short fits."""
 
     def fit(epochs: int) -> float:
         model = SGDClassifier(
@@ -67,10 +87,10 @@ def classifier_epochs(data: Dataset, l2: float) -> float:
 
 
 def race(data: Dataset, seeds: int) -> dict[str, Any]:
-    """Epochs and seconds to where uniform SGD is after 100 epochs, in the paper's settings and at other step sizes.
+    """Measure epochs and seconds until a run reaches the objective of uniform SGD after 100 epochs.
 
-    Each is a share of what uniform SGD took; infinite where it is not reached in as many epochs. Where that is comes
-    from a run that is looked at every quarter of an epoch; it is then made again for its seconds, without looking.
+    Each is a fraction of uniform SGD's; infinite if 100 epochs are not enough. A first run, evaluated every quarter of
+    an epoch, finds the number of steps; it is then repeated without evaluations to measure its seconds.
     """
     problem = Softmax(data.X, data.y, l2=1.0)
     epoch = problem.n // 128
@@ -121,7 +141,7 @@ def race(data: Dataset, seeds: int) -> dict[str, Any]:
 
 
 def peak(n: int, dimension: int) -> dict[str, float]:
-    """Bytes that a run takes beyond the data, in a process of its own, kernels compiled before."""
+    """Measure the bytes that a run needs besides the data, in a new process, after compilation."""
     program = [sys.executable, __file__, "--peak", str(n), str(dimension)]
     return {
         "n": n,
@@ -132,7 +152,7 @@ def peak(n: int, dimension: int) -> dict[str, float]:
 
 
 def measure_peak(n: int, dimension: int) -> None:
-    """Print how many bytes the process grows from when the data stands until the end of a run."""
+    """Print by how many bytes the process grows, from when it has the data until the end of a run."""
 
     def train(n: int) -> int:
         generator = np.random.default_rng(0)
@@ -141,7 +161,7 @@ def measure_peak(n: int, dimension: int) -> None:
             X[first : first + 10_000] = generator.normal(size=(min(10_000, n - first), dimension))
         y = np.ones(n, dtype=np.int8)
         y[X[:, 0] < 0] = -1
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to what is in use now
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present use
         before = _high_water()
         problem = Logistic(X, y, l2=1.0)
         avare.sgd(problem, avare.Avare(n, 128, seed=0), 1e-6, epochs=2)
@@ -152,21 +172,22 @@ def measure_peak(n: int, dimension: int) -> None:
 
 
 def _high_water() -> int:
-    """The most memory that this process has had in use, in kB; Linux tells, and lets it be reset."""
+    """Return the peak memory of this process in kB, as Linux reports it."""
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
 
 
 def report(result: dict[str, Any]) -> str:
-    """The measured numbers as tables."""
+    """Format the measured numbers as tables."""
     epochs, batch_1 = result["epoch"], result["batch_1"]
     targets = [
         [
-            f"MNIST, batch 128, {way}: Avare over Uniform",
-            "≤ 1.10",
-            f"{epochs['Avare'][way] / epochs['Uniform'][way]:.3f}",
+            f"{data}, batch 128, {way}: {name} over {other}",
+            f"≤ {limit:.2f}",
+            f"{epochs[data][name][way] / epochs[data][other][way]:.3f}",
         ]
-        for way in ("with replacement", "without")
+        for data, name, other, limit in LIMITS
+        for way in WAYS
     ]
     targets += [
         ["IJCNN1, batch 1: Avare over SGDClassifier", "≤ 4", f"{batch_1['Avare'] / batch_1['SGDClassifier']:.2f}"],
@@ -175,7 +196,7 @@ def report(result: dict[str, Any]) -> str:
     for name, each in result["race"].items():
         for what in ("epochs", "seconds"):
             share = np.mean(each[what]["Avare, 1 L"])
-            targets.append([f"{name}, the paper's steps: share of Uniform's {what}", "≤ 0.167", f"{share:.3f}"])
+            targets.append([f"{name}, the paper's steps: fraction of Uniform's {what}", "≤ 0.167", f"{share:.3f}"])
         for entrant, shares in each["epochs"].items():
             pace = np.mean(each["seconds"][entrant])
             races.append([name, entrant, f"{100 * np.mean(shares):.1f}", f"{np.mean(shares):.3f}", f"{pace:.3f}"])
@@ -184,32 +205,34 @@ def report(result: dict[str, Any]) -> str:
     for each in result["memory"]:
         targets.append(
             [
-                f"memory beyond the data, N = {each['n']:.0e}",
+                f"memory besides the data, N = {each['n']:.0e}",
                 f"≤ {each['allowed'] / 1e6:.0f} MB",
                 f"{each['peak'] / 1e6:.0f} MB",
             ]
         )
-    rows = [[name, duration(each["with replacement"]), duration(each["without"])] for name, each in epochs.items()]
+    rows = [
+        [f"{name}, {way}", *(duration(epochs[data][name][way]) for data in epochs)] for name in KINDS for way in WAYS
+    ]
     return "\n\n".join(
         [
             "# Solvers",
-            "An epoch of softmax regression on MNIST (60,000 × 784, float32), batches of 128, median.",
-            table(["sampler", "with replacement", "without"], rows),
-            "An epoch of logistic regression on IJCNN1 (49,990 × 22, float64), batches of 1, median.",
+            EPOCH,
+            table(["sampler", *epochs], rows),
+            "Median time of an epoch with batches of 1, logistic regression on IJCNN1.",
             table(["", "seconds"], [[name, duration(each)] for name, each in batch_1.items()]),
             RACE,
-            table(["data", "", "epochs", "share of epochs", "share of seconds"], races),
+            table(["data", "", "epochs", "fraction of epochs", "fraction of seconds"], races),
             table(["target", "wanted", "measured"], targets),
         ]
     )
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="folder with the raw files")
-    parser.add_argument("--seconds", type=float, default=30.0, help="for each comparison of epochs")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=45.0, help="time for each comparison of epochs")
+    parser.add_argument("--seeds", type=int, default=2, help="number of races")
     parser.add_argument("--peak", type=int, nargs=2, metavar=("N", "D"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak:
@@ -217,26 +240,21 @@ def main() -> None:
         return
     result: dict[str, Any] = {"where": where()}
     mnist, ijcnn1 = (avare.datasets.load(name, folder=arguments.data) for name in ("mnist", "ijcnn1"))
-    print("Measuring epochs on MNIST ...", flush=True)
-    softmax = Softmax(mnist.X, mnist.y, l2=1.0)
-    kinds: dict[str, Maker] = {"Uniform": avare.Uniform, "Avare": avare.Avare}
-    ways = {"with replacement": True, "without": False}
-    times = interleave(
-        {f"{name}/{way}": epoch_of(softmax, kinds[name], 128, ways[way]) for name in kinds for way in ways},
-        seconds=arguments.seconds,
-    )
-    result["epoch"] = {name: {way: times[f"{name}/{way}"] for way in ways} for name in kinds}
-    print("Measuring epochs on IJCNN1 ...", flush=True)
     logistic = Logistic(ijcnn1.X, ijcnn1.y, l2=1.0)
+    problems = {"MNIST": Softmax(mnist.X, mnist.y, l2=1.0), "IJCNN1": logistic}
+    result["epoch"] = {}
+    for name, problem in problems.items():
+        print(f"Measuring epochs on {name} ...", flush=True)
+        result["epoch"][name] = epochs_of(problem, arguments.seconds)
     result["batch_1"] = interleave(
-        {name: epoch_of(logistic, kinds[name], 1, True) for name in kinds}, seconds=arguments.seconds / 3
+        {name: epoch_of(logistic, KINDS[name], 1, True) for name in KINDS}, seconds=arguments.seconds / 3
     )
     result["batch_1"]["SGDClassifier"] = classifier_epochs(ijcnn1, 1.0)
     result["race"] = {}
     for name, data in (("MNIST", mnist), ("IJCNN1", ijcnn1)):
         print(f"Racing on {name} ...", flush=True)
         result["race"][name] = race(data, arguments.seeds)
-    del mnist, softmax
+    del mnist, problems, problem
     print("Measuring memory ...", flush=True)
     result["memory"] = [peak(10**6, 50), peak(5 * 10**6, 20)]
     text = report(result)

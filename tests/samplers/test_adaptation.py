@@ -1,4 +1,4 @@
-"""They adapt: every sampler on the paper's synthetic problem, with the theory's settings."""
+"""Every sampler adapts to the paper's synthetic problem, with the theory's settings."""
 
 import numba
 import numpy as np
@@ -15,7 +15,7 @@ def test_avare_comes_closest_and_the_bandits_beat_uniform() -> None:
     assert errors["Avare"] < 0.05
     for name, error in errors.items():
         assert name in ("Avare", "Optimal") or errors["Avare"] < error, f"{name} comes closer: {errors}"
-    for name in ("Mabs", "Vrb", "Osmd"):  # at the same iterates, for those of another run differ by more
+    for name in ("Mabs", "Vrb", "Osmd"):  # at the same iterates, because those of another run differ by more
         assert errors[name] < found[name][1], f"{name} does not adapt: {found}"
     assert abs(errors["Optimal"]) < 1e-9
     assert errors["Uniform"] == pytest.approx(found["Uniform"][1], rel=1e-9)

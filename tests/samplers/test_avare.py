@@ -66,10 +66,10 @@ def test_tracks_the_best_distribution() -> None:
 )
 def test_refuses_bad_arguments(arguments: dict[str, object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        avare.Avare(10, 2, **arguments)  # type: ignore[arg-type]  # the wrong ones are the point
+        avare.Avare(10, 2, **arguments)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_a_state_of_other_hyperparameters_is_refused() -> None:
+def test_a_state_saved_with_different_arguments_is_refused() -> None:
     state = avare.Avare(10, 2, delta=0.5).state_dict()
     with pytest.raises(ValueError, match=r"state\['delta'\] = 0.5: this sampler has 1.0"):
         avare.Avare(10, 2).load_state_dict(state)

@@ -19,7 +19,7 @@ COMPONENTS = [[0.0, 1.0, 2.0, 4.0, 0.5], [6.0, 1.0, 0.0, 0.0, 1.0]]
 
 
 class Plain:
-    """The rule as it is written; the projection by trying all sets of shares held at their floors."""
+    """The rule in plain Python; the projection tries all sets of shares that are at their floors."""
 
     def __init__(self, components: Vector, beta: float, uniform: float) -> None:
         n = components.shape[1]
@@ -122,7 +122,7 @@ def test_unbiased_over_the_choice_of_the_component(steps: int) -> None:
         total += chance
     assert total == pytest.approx(1.0, rel=1e-12)
     assert np.allclose(mean, g.sum(axis=0), rtol=1e-10)
-    assert np.allclose(marginal, p, rtol=1e-12)  # of any draw by itself
+    assert np.allclose(marginal, p, rtol=1e-12)  # of a single draw
 
 
 def test_a_batch_comes_from_one_component() -> None:
@@ -174,7 +174,7 @@ def test_gradients_are_never_longer_than_one() -> None:
     before = np.trace(sampler._metric)
     for step in range(100):
         batch = sampler.sample()
-        sampler.update(batch.indices, np.full(3, 1.1**step))  # each time larger than ever
+        sampler.update(batch.indices, np.full(3, 1.1**step))  # each time larger than before
         after = np.trace(sampler._metric)
         assert 0.0 < after - before <= 1.0 + 1e-12
         before = after
@@ -190,7 +190,7 @@ def test_norms_of_any_size(n: int) -> None:
             sampler.update(batch.indices, values)
         p = sampler.probabilities()
         assert p.sum() == pytest.approx(1.0, rel=1e-12) and (p > 0.0).all()
-        assert values.any() or sampler.mixture.tolist() == [0.5, 0.5]  # where there is nothing to learn
+        assert values.any() or sampler.mixture.tolist() == [0.5, 0.5]  # if there is nothing to learn
 
 
 def test_components_are_normalised() -> None:
@@ -204,7 +204,7 @@ def test_components_are_normalised() -> None:
     assert Mixture(3, 2, components=np.ones((4, 3)), uniform=1.0).mixture.tolist() == [0, 0, 0, 0, 1]
 
 
-def test_what_is_given_and_what_is_taken_are_copies() -> None:
+def test_arguments_and_results_are_copies() -> None:
     rows = np.array(COMPONENTS)
     sampler = Mixture(5, 3, components=rows, seed=6)
     before = sampler.probabilities()
@@ -214,7 +214,7 @@ def test_what_is_given_and_what_is_taken_are_copies() -> None:
     assert np.array_equal(sampler.probabilities(), before)
 
 
-def test_resumes_with_the_very_same_draws() -> None:
+def test_resumes_with_exactly_the_same_draws() -> None:
     def run(sampler: Mixture, steps: int) -> list[list[int]]:
         drawn = []
         for _ in range(steps):
@@ -232,10 +232,10 @@ def test_resumes_with_the_very_same_draws() -> None:
         each.update(pending.indices, [3.0, 4.0, 5.0])
     assert run(sampler, 30) == run(twin, 30)
     assert np.array_equal(sampler.mixture, twin.mixture)
-    assert all(np.array_equal(state[key], kept[key]) for key in kept)  # going on has not changed it
+    assert all(np.array_equal(state[key], kept[key]) for key in kept)  # continuing has not changed it
 
 
-def test_a_state_of_other_arguments_is_refused() -> None:
+def test_a_state_saved_with_different_arguments_is_refused() -> None:
     state = trained(5).state_dict()
     others: dict[str, Mixture] = {
         "components_checksum": Mixture(5, 3, components=[*COMPONENTS[:1], [6.0, 1.0, 0.0, 0.0, 2.0]]),

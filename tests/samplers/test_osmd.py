@@ -16,7 +16,7 @@ compiled = not numba.config.DISABLE_JIT
 
 
 class Plain:
-    """The rule as it is written, in O(N)."""
+    """The rule in plain Python, in O(N)."""
 
     def __init__(self, n: int, m: int, horizon: int, bound: float, alpha: float) -> None:
         self.m, self.horizon, self.bound, self.alpha = m, horizon, bound, alpha
@@ -39,7 +39,7 @@ class Plain:
 
 
 def norms_of(indices: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.float64]:
-    """Some far above the others, some zero, and now and then one above any before."""
+    """Some far above the others, some zero, and sometimes one above all before."""
     norms = np.where(indices % 3 == 0, 5.0, 0.5) * generator.lognormal(0.0, 0.3, len(indices))
     norms[generator.random(len(indices)) < 0.1] = 0.0
     norms[generator.random(len(indices)) < 0.002] *= 1.7
@@ -74,14 +74,14 @@ def test_is_the_plain_rule(n: int, m: int, alpha: float) -> None:
         repeats += len(np.unique(indices)) < len(indices)
         sampler.update(indices, norms)
         plain.update(sampler.steps * m, indices, norms)
-        # 3000 roundings of p in the plain rule; 1e-9 would show an eta that is wrong by as much.
+        # 3000 roundings of p in the plain rule; 1e-9 would show an eta with that relative error.
         assert np.allclose(sampler.probabilities(), plain.p, rtol=1e-9, atol=0.0)
     sampler._distribution.check()
     assert repeats > 5
     assert (sampler._limits.horizon, sampler._limits.bound) == (plain.horizon, plain.bound)
-    assert plain.horizon > 20 and plain.bound > 2.0  # both were passed
+    assert plain.horizon > 20 and plain.bound > 2.0  # both were exceeded
     if n > 1 and compiled:
-        assert returns > 10 or alpha < 0.4  # examples on the floor were learned from again, and rose
+        assert returns > 10 or alpha < 0.4  # examples on the floor received norms again, and rose
         assert np.ptp(plain.p) > 0.01 / n or alpha == 1.0
 
 
@@ -127,9 +127,9 @@ def test_adapts() -> None:
     uniform = float(avare.diagnostics.relative_error(norms, np.full(n, 1.0 / n)))
     best = float(avare.diagnostics.relative_error(norms, avare.minimize_variance(norms, 0.4 / n)))
     found = float(avare.diagnostics.relative_error(norms, sampler.probabilities()))
-    # The horizon is theory's, so p is still on its way: 0.4 of what there is to gain within the floor.
+    # The horizon is theory's, so p has not converged: it has 0.4 of the possible gain within the floor.
     assert best < found < uniform - 0.4 * (uniform - best)
-    assert sampler.gain > 1.2  # a hundred batches, of which some have few of the large norms
+    assert sampler.gain > 1.2  # estimated from a hundred batches, some with few of the large norms
 
 
 @pytest.mark.parametrize("horizon", [1, 10**6, 2**62], ids=["1", "10^6", "2^62"])
@@ -141,14 +141,14 @@ def test_no_size_of_the_limits_overflows(horizon: int, bound: float) -> None:
         batch = sampler.sample()
         assert np.isfinite(batch.weights).all()
         sampler.update(batch.indices, bound * (1.0 + step * (batch.indices % 2)))
-        sampler.update(np.repeat(batch.indices, 500), np.full(2000, bound))  # exponents of some hundreds
+        sampler.update(np.repeat(batch.indices, 500), np.full(2000, bound))  # exponents of several hundred
     sampler._distribution.check()
     p = sampler.probabilities()
     assert (p >= 0.03).all()
     assert (p.max() > 0.04) == (horizon < 2**62)
 
 
-def test_stays_uniform_where_there_is_nothing_to_learn() -> None:
+def test_stays_uniform_if_there_is_nothing_to_learn() -> None:
     sampler = Osmd(6, 2, seed=4)
     for _ in range(20):
         batch = sampler.sample()
@@ -185,7 +185,7 @@ def test_warns_once_of_each_limit() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"horizon": 600, "bound": 8.0}, {}])
-def test_resumes_with_the_very_same_draws(arguments: dict[str, Any]) -> None:
+def test_resumes_with_exactly_the_same_draws(arguments: dict[str, Any]) -> None:
     def run(sampler: Osmd, steps: int) -> list[list[int]]:
         drawn = []
         for _ in range(steps):
@@ -208,11 +208,11 @@ def test_resumes_with_the_very_same_draws(arguments: dict[str, Any]) -> None:
     assert twin._distribution.solution == sampler._distribution.solution
     twin._distribution.check()
     third = Osmd(60, 5, alpha=0.9, **arguments)
-    third.load_state_dict(state)  # which going on has not changed
+    third.load_state_dict(state)  # continuing has not changed it
     assert third.steps == 61
 
 
-def test_refuses_another_state_and_stays_as_it_was() -> None:
+def test_refuses_another_state_and_does_not_change() -> None:
     sampler = Osmd(8, 2, horizon=100, bound=3.0, seed=8)
     sampler.update(sampler.sample().indices, [1.0, 2.0])
     before = sampler.probabilities().tolist()

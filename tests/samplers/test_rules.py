@@ -1,4 +1,4 @@
-"""Each rule against a plain transcription of it: same p after any sequence of updates."""
+"""Each rule against a plain transcription: the same p after any sequence of updates."""
 
 import warnings
 from collections.abc import Callable
@@ -17,7 +17,7 @@ sizes = pytest.mark.parametrize("n", [1, 2, 7, 50])
 
 
 def check_rule(sampler: Sampler, rule: Callable[[NDArray[np.int64], Vector, Vector], Vector]) -> None:
-    """Draw and learn; after each step the rule gives the p that must be next."""
+    """Draw and learn; after each step the rule returns the next p."""
     generator = np.random.default_rng(sampler.n)
     for step in range(STEPS):
         p = sampler.probabilities()
@@ -32,7 +32,7 @@ def check_rule(sampler: Sampler, rule: Callable[[NDArray[np.int64], Vector, Vect
 
 
 class Doubling:
-    """The stated horizon and bound, doubled as often as it takes."""
+    """The given horizon and bound, doubled as often as necessary."""
 
     def __init__(self, horizon: int, bound: float) -> None:
         self.horizon, self.bound, self.draws = horizon, bound, 0
@@ -46,7 +46,7 @@ class Doubling:
 
 
 @sizes
-@pytest.mark.parametrize("room", [1e17, 1.01])  # the reference is hardly ever, and often, shifted
+@pytest.mark.parametrize("room", [1e17, 1.01])  # the reference is rarely, and often, shifted
 def test_mabs(n: int, room: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mabs, "_ROOM", room)
     limits, eta, W = Doubling(400, 8.0), 0.3, np.zeros(n)
@@ -114,20 +114,20 @@ def test_static_with_equal_constants_is_uniform() -> None:
 
 @sizes
 def test_optimal(n: int) -> None:
-    told = np.zeros(n)
+    reported = np.zeros(n)
 
     def rule(indices: NDArray[np.int64], norms: Vector, p: Vector) -> Vector:
-        told[indices] = norms
-        return told / told.sum() if told.any() else np.full(n, 1 / n)
+        reported[indices] = norms
+        return reported / reported.sum() if reported.any() else np.full(n, 1 / n)
 
     sampler = avare.Optimal(n, 3, replacement=True, seed=5)
-    for each in range(n):  # else what was never told would never be drawn
+    for each in range(n):  # an example without a norm would never be drawn
         sampler.update([each], [1.0 + each])
-        told[each] = 1.0 + each
+        reported[each] = 1.0 + each
     check_rule(sampler, rule)
 
 
-def test_optimal_asks_for_the_norms_of_now() -> None:
+def test_optimal_asks_for_the_present_norms() -> None:
     norms = np.array([1.0, 2.0, 5.0])
     sampler = avare.Optimal(3, 2, norms=lambda: norms, seed=6)
     assert np.allclose(sampler.probabilities(), norms / 8)
@@ -144,7 +144,7 @@ def test_optimal_asks_for_the_norms_of_now() -> None:
     with pytest.raises(ValueError, match=r"norms\(\) has length 1: must match n"):
         avare.Optimal(2, 1, norms=lambda: [1.0]).sample()
     with pytest.raises(TypeError, match="must be a function"):
-        avare.Optimal(2, 1, norms=[1.0, 2.0])  # type: ignore[arg-type]  # the point
+        avare.Optimal(2, 1, norms=[1.0, 2.0])  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize("n", [3, 7, 50])
@@ -180,7 +180,7 @@ def test_avare(n: int) -> None:
     schedule = avare.schedules.floor(n, min(n, 3), 0.8)
 
     def rule(indices: NDArray[np.int64], norms: Vector, p: Vector) -> Vector:
-        h[indices] = norms.astype(np.float32)  # as it is kept
+        h[indices] = norms.astype(np.float32)  # as it is stored
         state["t"] += 1
         floor = schedule(state["t"] + 1)
         snapped = sampler._memory.solve(floor).floor
@@ -228,7 +228,7 @@ def test_limits_that_are_kept_stay(kind: type[avare.Mabs] | type[avare.Vrb]) -> 
 
 
 @pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb, avare.Osmd])
-def test_an_update_is_complete_where_warnings_are_errors(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
+def test_an_update_is_complete_if_warnings_are_errors(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
     strict, lenient = (kind(10, 2, horizon=100, bound=2.0, seed=9) for _ in range(2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -240,7 +240,7 @@ def test_an_update_is_complete_where_warnings_are_errors(kind: type[avare.Mabs] 
     assert np.array_equal(strict.probabilities(), lenient.probabilities())
 
 
-def test_a_state_of_other_arguments_is_refused() -> None:
+def test_a_state_saved_with_different_arguments_is_refused() -> None:
     with pytest.raises(ValueError, match=r"state\['smoothness_checksum'\]"):
         avare.Static(2, 1, smoothness=[1.0, 2.0]).load_state_dict(
             avare.Static(2, 1, smoothness=[1.0, 3.0]).state_dict()
@@ -260,7 +260,7 @@ def test_norms_of_examples_never_drawn_count_with_the_next_probability() -> None
 
 
 @pytest.mark.parametrize("kind", [avare.Srg, avare.Stratified])
-def test_what_is_remembered_can_be_seen(kind: type[avare.Srg] | type[avare.Stratified]) -> None:
+def test_remembered_norms_can_be_read(kind: type[avare.Srg] | type[avare.Stratified]) -> None:
     sampler = kind(6, 2, seed=14)
     norms = np.arange(1.0, 7.0)
     for _ in range(100):
@@ -270,7 +270,7 @@ def test_what_is_remembered_can_be_seen(kind: type[avare.Srg] | type[avare.Strat
 
 
 @pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb])
-def test_unstated_limits_are_learned_in_silence(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
+def test_limits_that_are_not_given_are_learned_without_a_warning(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
     sampler = kind(5, 2, seed=10)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -296,7 +296,7 @@ def test_no_norm_overflows(kind: type[Sampler], norm: float) -> None:
         (lambda: avare.Mabs(5, 2, eta=0.0), ValueError, "eta = 0.0: must be above 0"),
         (lambda: avare.Mabs(5, 2, eta=1.5), ValueError, "eta = 1.5: must be at most 1"),
         (lambda: avare.Mabs(5, 2, horizon=0), ValueError, "horizon = 0: must be at least 1"),
-        (lambda: avare.Vrb(5, 2, horizon=1.5), TypeError, "horizon = 1.5: must be an integer"),  # type: ignore[arg-type]  # the point
+        (lambda: avare.Vrb(5, 2, horizon=1.5), TypeError, "horizon = 1.5: must be an integer"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: avare.Vrb(5, 2, bound=-1.0), ValueError, "bound = -1.0: must be at least 1e-140"),
         (lambda: avare.Srg(5, 2, theta=0.0), ValueError, "theta = 0.0: must be above 0"),
         (lambda: avare.Srg(5, 2, theta=10**400), ValueError, "theta: must be at most 1e308"),

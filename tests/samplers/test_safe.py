@@ -19,7 +19,7 @@ Vector = NDArray[np.float64]
 
 
 class Plain:
-    """The rule as it is written: all bounds are moved at each move, and tau is found by halving."""
+    """The rule in plain Python: all bounds change at each move, and tau is found by bisection."""
 
     def __init__(self, smoothness: Vector, bound: float | None) -> None:
         n = len(smoothness)
@@ -59,7 +59,7 @@ def test_is_the_plain_rule(n: int, m: int, bound: float | None, replacement: boo
     pending: list[NDArray[np.int64]] = []
     for step in range(500 if compiled else 100):
         p = plain.probabilities()
-        # Some hundred additions to the plain bounds, and differences of paths: 1e-13, and near zero a bit more.
+        # Hundreds of additions to the plain bounds, and differences of paths: 1e-13, and near zero a bit more.
         assert np.allclose(sampler.probabilities(), p, rtol=1e-9, atol=0.0)
         batch = sampler.sample()
         assert np.allclose(batch.probabilities, p[batch.indices], rtol=1e-9, atol=0.0)
@@ -75,7 +75,7 @@ def test_is_the_plain_rule(n: int, m: int, bound: float | None, replacement: boo
         norms = np.where(indices % 3 == 0, 5.0, 0.5) * generator.lognormal(0.0, 0.3, len(indices))
         norms[generator.random(len(indices)) < 0.1] = 0.0
         sampler.update(indices, norms)
-        last = dict(zip(indices.tolist(), norms.tolist(), strict=True))  # of a repeated index, the last counts
+        last = dict(zip(indices.tolist(), norms.tolist(), strict=True))  # the last norm of a repeated index counts
         plain.update(np.array(list(last), dtype=np.int64), np.array(list(last.values())))
         for _ in range(generator.integers(0, 3)):
             distance = generator.exponential(0.3 / (1.0 + 0.1 * step))
@@ -84,7 +84,7 @@ def test_is_the_plain_rule(n: int, m: int, bound: float | None, replacement: boo
 
 
 def some_intervals(n: int, seed: int) -> Safe:
-    """A sampler that knows its norms to within intervals of very different widths; some are points."""
+    """A sampler whose norms have intervals of very different widths; some are points."""
     generator = np.random.default_rng([n, seed])
     smoothness = generator.lognormal(0.0, 1.0, n) * (generator.random(n) < 0.7)
     sampler = Safe(n, 1, smoothness=smoothness, replacement=True)
@@ -94,7 +94,7 @@ def some_intervals(n: int, seed: int) -> Safe:
 
 
 def corners(sampler: Safe) -> Vector:
-    """The norms that may be, at the ends of their intervals: one row each."""
+    """The possible norms at the ends of their intervals: one row per combination."""
     lower, upper = sampler.bounds()
     found = np.array(list(itertools.product(*zip(lower, upper, strict=True))))
     return found[found.any(axis=1)]
@@ -120,7 +120,7 @@ def test_never_worse_than_uniform(n: int) -> None:
         sums = norms.sum(axis=1) ** 2
         assert ((norms**2 / p).sum(axis=1) / sums).max() <= ((norms**2 / even).sum(axis=1) / sums).max() + 1e-12
         best = min(best, float(against_uniform(norms, p).max()))
-    assert best < 0.9 or n == 1  # there was something to gain
+    assert best < 0.9 or n == 1  # a gain was possible
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -145,7 +145,7 @@ def test_the_best_for_the_worst_norms(n: int) -> None:
         )
         other = found.x[:-1] / found.x[:-1].sum()
         assert own <= against_uniform(norms, other).max() + 1e-8  # 1e-12 of uniform is mixed in
-        assert own == pytest.approx(found.x[-1], abs=1e-5)  # to which SLSQP has come
+        assert own == pytest.approx(found.x[-1], abs=1e-5)  # the result of SLSQP
         for nearby in np.random.default_rng(seed).lognormal(0.0, 0.01, (200, n)) * p:
             assert own <= against_uniform(norms, nearby / nearby.sum()).max() + 1e-8
 
@@ -170,7 +170,7 @@ def test_before_the_first_visit() -> None:
     assert sampler.bounds()[1].tolist() == [2.0, 6.0, 6.0]
     sampler.update([1], [1.0])
     assert sampler.bounds()[1].tolist() == [2.0, 1.0, 6.0]
-    bounded = Safe(3, 1, bound=5.0, **known)  # type: ignore[arg-type]  # likewise
+    bounded = Safe(3, 1, bound=5.0, **known)  # type: ignore[arg-type]  # the values are right
     assert bounded.bounds()[1].tolist() == [5.0, 5.0, 5.0]
     bounded.update([0], [2.0])
     assert bounded.bounds()[1].tolist() == [2.0, 5.0, 5.0]
@@ -178,7 +178,7 @@ def test_before_the_first_visit() -> None:
     assert bounded.bounds()[1].tolist() == [7.0, 7.0, 7.0]
 
 
-def test_what_is_zero_for_certain_is_hardly_drawn() -> None:
+def test_examples_whose_norm_is_certainly_zero_are_hardly_drawn() -> None:
     sampler = Safe(5, 4, smoothness=[0.0, 1.0, 1.0, 1.0, 1.0], seed=0)
     sampler.update(range(5), [0.0, 0.0, 0.0, 1.0, 3.0])
     p = sampler.probabilities()
@@ -227,7 +227,7 @@ def test_norms_and_constants_of_any_size(n: int, value: float, constant: float) 
 def test_uniform_while_all_are_zero() -> None:
     sampler = Safe(3, 2, smoothness=[1.0, 2.0, 3.0], seed=3)
     sampler.update([0, 1], [0.0, 0.0])
-    sampler.move(1.0)  # of the third nothing is known still
+    sampler.move(1.0)  # the third norm is still unknown
     assert sampler.probabilities().tolist() == [1 / 3] * 3
     sampler.update([], [])
     sampler.update([0, 1, 2], [0.0, 0.0, 0.0])
@@ -271,7 +271,7 @@ def run(sampler: Safe, steps: int) -> list[list[int]]:
 
 
 @both_ways
-def test_resumes_with_the_very_same_draws(replacement: bool) -> None:
+def test_resumes_with_exactly_the_same_draws(replacement: bool) -> None:
     def make(seed: int) -> Safe:
         return Safe(40, 6, smoothness=np.arange(40.0) / 40.0, bound=5.0, replacement=replacement, seed=seed)
 
@@ -286,10 +286,10 @@ def test_resumes_with_the_very_same_draws(replacement: bool) -> None:
         each.update(pending.indices, np.full(6, 3.0))
     assert run(sampler, 30) == run(twin, 30)
     assert np.array_equal(sampler.probabilities(), twin.probabilities())
-    assert all(np.array_equal(state[key], kept[key]) for key in kept)  # going on has not changed it
+    assert all(np.array_equal(state[key], kept[key]) for key in kept)  # continuing has not changed it
 
 
-def test_looking_changes_nothing() -> None:
+def test_reading_changes_nothing() -> None:
     one, two = Safe(30, 4, smoothness=np.ones(30), seed=7), Safe(30, 4, smoothness=np.ones(30), seed=7)
     for _ in range(20):
         one.probabilities()
@@ -302,7 +302,7 @@ def test_looking_changes_nothing() -> None:
     assert np.array_equal(sampler.probabilities(), one.probabilities())
 
 
-def test_a_state_of_other_arguments_is_refused() -> None:
+def test_a_state_saved_with_different_arguments_is_refused() -> None:
     state = Safe(3, 2, smoothness=[1.0, 2.0, 3.0], bound=4.0).state_dict()
     with pytest.raises(ValueError, match=r"state\['smoothness_checksum'\] = .*: this sampler has"):
         Safe(3, 2, smoothness=[1.0, 2.0, 4.0], bound=4.0).load_state_dict(state)
@@ -320,7 +320,7 @@ def test_a_state_of_other_arguments_is_refused() -> None:
         ([1.0, 2.0], TypeError, r"distance = \[1.0, 2.0\]: must be a number"),
     ],
 )
-def test_refuses_bad_moves_and_stays_as_it_was(distance: Any, error: type[Exception], message: str) -> None:
+def test_refuses_bad_moves_and_does_not_change(distance: Any, error: type[Exception], message: str) -> None:
     sampler = Safe(3, 2, smoothness=[1.0, 2.0, 3.0], seed=8)
     run(sampler, 3)
     before = sampler.probabilities()

@@ -120,7 +120,7 @@ def test_converges(name: str, batch_size: int, replacement: bool) -> None:
     run = avare.sgd(problem, sampler, steps_of(problem, batch_size), epochs=150)
     left = run.trace.suboptimality
     # Theory: after t steps of m / (2NL + m mu t), f - f* is at most of the order L sigma^2 / (mu^2 t m), and of
-    # what is left of the start. A thousandth of the start's is far below either, and far above rounding.
+    # the remaining initial error. A thousandth of the initial one is far below either, and far above rounding.
     assert 0.0 <= left[-1] < 1e-3 * left[0]
     assert np.linalg.norm(run.x - optimum) < 0.1 * np.linalg.norm(optimum)
     if batch_size == 1:  # with 128 there are 1050 steps, too few for norms to settle
@@ -155,7 +155,7 @@ def test_safe_receives_the_path() -> None:
     assert sampler._path > 0.0
 
 
-def test_the_trace_holds_what_diagnostics_give() -> None:
+def test_the_trace_agrees_with_the_diagnostics() -> None:
     problem = make("Huber")
     problem.minimize()
     sampler = avare.Avare(N, 5, seed=7)
@@ -196,13 +196,13 @@ def test_the_trace_holds_what_diagnostics_give() -> None:
         ([], []),
     ],
 )
-def test_evaluates_when_asked_to(evaluate: Any, expected: list[int]) -> None:
+def test_evaluates_at_the_requested_steps(evaluate: Any, expected: list[int]) -> None:
     problem = make("Logistic")
     run = avare.sgd(problem, avare.Uniform(N, 10, seed=0), 0.01, epochs=2, evaluate=evaluate)
     assert run.trace.step.tolist() == expected
     assert np.isnan(run.trace.suboptimality).all()
     again = avare.sgd(problem, avare.Uniform(N, 10, seed=0), 0.01, steps=30, evaluate=evaluate, optimum=1.5)
-    assert np.array_equal(again.x, run.x)  # looking changes nothing
+    assert np.array_equal(again.x, run.x)  # evaluations change nothing
     assert np.allclose(again.trace.suboptimality, again.trace.objective - 1.5)
 
 
@@ -360,7 +360,7 @@ def test_resumes_to_the_same_iterates(name: str, averaging: Any, way: str) -> No
         assert (np.diff(rest.trace.seconds) >= 0.0).all()
 
 
-def test_a_run_that_ended_can_be_made_longer() -> None:
+def test_a_finished_run_can_be_continued() -> None:
     problem = make("Logistic")
     whole = avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, epochs=4)
     half = avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, epochs=2)

@@ -45,7 +45,7 @@ def test_a_step_is_that_of_sgd_and_noise() -> None:
         assert chain.step_sizes[t - 1] == SIZES(t)
 
 
-def test_burn_in_and_thinning_choose_among_the_same_iterates() -> None:
+def test_burn_in_and_thinning_select_from_the_same_iterates() -> None:
     problem = make("Logistic")
 
     def chain(**options: Any) -> Chain:
@@ -92,7 +92,7 @@ def test_chains_are_independent() -> None:
     assert np.allclose(apart.draws[:, 0], starts, atol=1e-4)
 
 
-def test_arviz_takes_the_draws() -> None:
+def test_arviz_accepts_the_draws() -> None:
     chain = avare.sgld(
         make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=400, chains=4, burn_in=100, thin=2, seed=4
     )
@@ -265,9 +265,9 @@ def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: s
 
 
 def test_priors_are_the_l2_term() -> None:
-    # No data to speak of: the law is the prior, a normal of precision l2.
+    # Almost no data: the law is the prior, a normal of precision l2.
     problem = LeastSquares(np.full((2, 1), 1e-9), [0.0, 0.0], l2=4.0)
     chain = avare.sgld(problem, avare.Uniform(2, 1, seed=0), 0.01, steps=40_000, burn_in=100, seed=1)
     # Over 40,000 steps of 0.01 the mean forgets in 1 / (0.01 * 4) = 25: about 800 independent draws, 2.5 % each;
-    # five of those deviations, and 2 % for the step's length.
+    # five of those deviations, and 2 % for the step size.
     assert chain.std()[0] == pytest.approx(0.5, rel=0.145)

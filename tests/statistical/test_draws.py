@@ -25,7 +25,7 @@ CASES: dict[str, tuple[list[float], float]] = {
 
 
 def shuffled(structure: Structure, norms: list[float]) -> Buckets | OrderTree:
-    """A structure that has come to these norms by way of others."""
+    """A structure that has reached these norms through others."""
     generator = np.random.default_rng(8)
     found = structure(generator.lognormal(size=len(norms)))
     for _ in range(20):
@@ -65,8 +65,8 @@ def test_without_replacement(structure: Structure, case: str, size: int) -> None
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-def test_where_no_example_matters_much(replacement: bool) -> None:
-    # Nothing is set aside: what was drawn before is dropped.
+def test_if_no_example_matters_much(replacement: bool) -> None:
+    # Nothing is set aside: repeated draws are dropped.
     generator = np.random.default_rng(23)
     norms: NDArray[np.float64] = generator.lognormal(0.0, 0.5, 60)
     buckets = Buckets(norms)
@@ -80,7 +80,7 @@ def test_where_no_example_matters_much(replacement: bool) -> None:
 
 
 def test_many_examples_in_few_bins() -> None:
-    # The threshold stands inside a well-filled bin, and is put on its edge.
+    # The threshold is inside a bin with many examples, and is moved to its edge.
     generator = np.random.default_rng(24)
     norms = 1.0 + generator.random(3000) * 2.0**-7
     buckets = Buckets(norms)

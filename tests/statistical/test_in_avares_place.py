@@ -1,4 +1,4 @@
-"""Calibrated in Avare's place in the paper's experiments: about as close to the best distribution."""
+"""Calibrated in place of Avare in the paper's experiments: about as close to the best distribution."""
 
 import os
 from typing import Literal
@@ -13,8 +13,8 @@ from avare.experiments.runs import perform
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="too many steps for interpreted code")
 DATA = os.environ.get("AVARE_DATA")
-MORE = 0.02  # relative error that is allowed beyond Avare's
-EPOCHS, LAST = 100, 5  # epochs in all, and those that are averaged over
+MORE = 0.02  # how much the relative error may exceed Avare's
+EPOCHS, LAST = 100, 5  # the number of epochs, and how many of the last to average
 Rule = Literal["decreasing", "constant"]
 
 
@@ -35,7 +35,7 @@ def relative_error(sampler: str, name: str, steps: Rule, seeds: range) -> float:
 @pytest.mark.parametrize("name", ["synthetic", "digits"])
 def test_as_good_as_avare(name: str, steps: Rule) -> None:
     theirs, ours = (relative_error(sampler, name, steps, range(7, 9)) for sampler in ("Avare", "Calibrated"))
-    assert theirs < 0.5  # the yardstick is worth something
+    assert theirs < 0.5  # the baseline is good
     assert ours <= theirs + MORE
 
 

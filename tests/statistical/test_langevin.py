@@ -25,7 +25,7 @@ def regression() -> tuple[LeastSquares, Vector, Vector]:
 
 
 def divergence(mean: Vector, covariance: Vector, true_mean: Vector, true_covariance: Vector) -> float:
-    """KL of one normal law from another."""
+    """The KL divergence of one normal law from another."""
     precision = np.linalg.inv(true_covariance)
     log_determinants = np.linalg.slogdet(true_covariance)[1] - np.linalg.slogdet(covariance)[1]
     off = true_mean - mean
@@ -41,8 +41,8 @@ def test_a_normal_posterior() -> None:
         sampler = avare.Avare(400, 10, delta=1 / 6, seed=1)
         chain = avare.sgld(problem, sampler, sizes, steps=steps, burn_in=steps // 10, seed=2)
         found.append(divergence(chain.mean(), chain.covariance(), mean, covariance))
-    # Seen over ten other seeds at 300,000 steps: 0.004 to 0.02. KL falls as t^(-2/3) while the step's length
-    # is what is wrong, so each ten times as long should bring a factor 4.6; half of that is asked.
+    # Over ten other seeds, after 300,000 steps: 0.004 to 0.02. KL falls as t^(-2/3) while the step size
+    # dominates the error, so ten times more steps should reduce it by 4.6; half of that is required.
     assert found[1] < found[0] / 2 and found[2] < found[1] / 2 and found[2] < 0.03
     deviations = np.sqrt(np.diag(covariance))
     assert (np.abs(chain.mean() - mean) < 0.1 * deviations).all()
@@ -59,7 +59,7 @@ def classification() -> Logistic:
 
 
 def hamiltonian(problem: Logistic, draws: int, seed: int) -> Vector:
-    """A reference chain: Hamiltonian Monte Carlo, scaled by the Hessian at the mode, a quarter of a turn a draw."""
+    """A reference chain: Hamiltonian Monte Carlo, scaled by the Hessian at the mode, a quarter of a turn per draw."""
     generator = np.random.default_rng(seed)
     x = problem.minimize()
     hessian = np.stack([problem.hessian_product(x, row) for row in np.eye(problem.dim)])
@@ -111,7 +111,7 @@ def test_avare_is_closer_to_the_posterior_than_uniform_for_the_same_budget() -> 
         ):
             chain = avare.sgld(problem, sampler, sizes, steps=30_000, burn_in=3_000, seed=100 + seed, start=mean)
             errors[name].append(float(np.abs(chain.std() / deviations - 1.0).mean()))
-    # Ten pairs: by a sign test, eight or more in favour come with chance 5.5 % where there is no difference;
-    # beside it the means must differ by a third.
+    # Ten pairs: by a sign test, eight or more in favour have probability 5.5 % if there is no difference;
+    # in addition the means must differ by a third.
     assert np.mean(errors["Avare"]) < 0.67 * np.mean(errors["Uniform"])
     assert sum(a < u for a, u in zip(errors["Avare"], errors["Uniform"], strict=True)) >= 8

@@ -1,4 +1,4 @@
-"""The paper's theory, on its synthetic problem: how the regret grows, and the two inequalities it rests on."""
+"""The paper's theory, on its synthetic problem: how the regret grows, and the two inequalities behind it."""
 
 import numba
 import numpy as np
@@ -16,7 +16,7 @@ STEPS, SEEDS = 100_000, 10
 
 
 def exponent(regret: NDArray[np.float64]) -> float:
-    """The slope of log regret against log T over the last decade, through points evenly spaced in log T."""
+    """The slope of log regret against log T over the last decade, at points evenly spaced in log T."""
     steps = np.unique(np.geomspace(STEPS / 10, STEPS, 50).astype(int))
     slope: float = np.polyfit(np.log(steps), np.log(regret[steps - 1]), 1)[0]
     return slope
@@ -34,7 +34,7 @@ def test_the_regret_grows_no_faster_than_proved(method: str, delta: float, bound
             trace = avare.sgd(problem, sampler, sizes, steps=STEPS, evaluate=1).trace
         else:
             trace = avare.sgld(problem, sampler, sizes, steps=STEPS, burn_in=STEPS, evaluate=1, seed=seed).trace
-        regrets.append(trace.regret[:-1])  # the last row looks at a draw that is never made
+        regrets.append(trace.regret[:-1])  # the draw of the last row is never made
     mean = np.mean(regrets, axis=0)
     assert (np.diff(mean) >= 0.0).all() and len(mean) == STEPS
     assert exponent(mean) <= bound + 0.05
@@ -42,11 +42,11 @@ def test_the_regret_grows_no_faster_than_proved(method: str, delta: float, bound
 
 @pytest.mark.parametrize("noisy", [False, True])
 def test_the_recursion_and_the_bound_of_each_step_hold(noisy: bool) -> None:
-    """Lemma 3, in expectation over the next draw, which is enumerated; and the bound of Lemma 2, as it stands.
+    """Lemma 3, in expectation over the next draw, which is enumerated; and the bound of Lemma 2.
 
     Without an l2 term gradients are bounded, by the longest row; all gradients of an example are
     multiples of its row, so their distances are known from the slopes. SGLD's noise is drawn for
-    each of the next draws; it enters both sides alike.
+    each of the next draws; it enters both sides in the same way.
     """
     data = avare.datasets.load("synthetic")
     problem = avare.problems.Logistic(data.X, data.y, l2=0.0)
