@@ -68,11 +68,10 @@ StepSizes = Annotated[Steps, typer.Option("--steps", help="Step sizes.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: about two minutes.")]
 PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with settings, for experiments that take one.")]
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
-Loss = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(problems.names())}.")]
+LossOption = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(problems.names())}.")]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the targets, in a CSV or Parquet file.")]
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Of the one l2 term of the whole sum.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Draws per step.")]
-
 Replacement = Annotated[
     bool, typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that can do both.")
 ]
@@ -177,7 +176,7 @@ def reproduce(
 @application.command()
 def compare(
     data: Source,
-    loss: Loss = "auto",
+    loss: LossOption = "auto",
     samplers: Samplers = "Uniform,Avare",
     target: Target = None,
     folder: Folder = None,
@@ -210,7 +209,7 @@ def compare(
 @application.command()
 def diagnose(
     data: Source,
-    loss: Loss = "auto",
+    loss: LossOption = "auto",
     target: Target = None,
     l2: L2 = 1.0,
     batch_size: BatchSize = 128,
