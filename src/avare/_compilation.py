@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import numba
 from numba import njit
-from numba.extending import overload
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -27,6 +25,14 @@ def inlined(function: Callable[..., Any]) -> Any:
     return _compile(function, _nrt=False, forceinline=True)
 
 
+def merged(function: Callable[..., Any]) -> Any:
+    """The same for a helper whose code is copied into its callers before they are compiled.
+
+    It is not compiled by itself, which saves time, and its arguments may be kernels.
+    """
+    return _compile(function, inline="always")
+
+
 def product(function: Callable[..., Any]) -> Any:
     """The same for an inner loop of products: sums are made in parts, and with fused multiply-adds."""
     return _compile(function, _nrt=False, forceinline=True, fastmath={"reassoc", "nsz", "contract"})
@@ -35,52 +41,6 @@ def product(function: Callable[..., Any]) -> Any:
 def summing(function: Callable[..., Any]) -> Any:
     """The same for a long sum whose order does not matter: it is made in parts, many times faster."""
     return _compile(function, fastmath={"reassoc", "nsz"})
-
-
-class ByType:
-    """A kernel with one version for each type of its first argument, a ``NamedTuple``.
-
-    The version is chosen when the caller is compiled, so that the choice costs nothing at run time, and
-    the caller is kept on disk like any other kernel. (A function passed as an argument would not be.)
-
-    >>> from typing import NamedTuple
-    >>> class Square(NamedTuple):
-    ...     side: float
-    >>> area = ByType("area")
-    >>> @area.version(Square)
-    ... @kernel
-    ... def area_of_square(square):
-    ...     return square.side**2
-    >>> area.function(Square(3.0))
-    9.0
-    """
-
-    def __init__(self, name: str) -> None:
-        self._versions: dict[type, Callable[..., Any]] = {}
-
-        def function(state: Any, *arguments: Any) -> Any:
-            return self._versions[type(state)](state, *arguments)
-
-        function.__name__ = name
-        self.function = function
-        """Call this one, from Python or inside a kernel."""
-        if not numba.config.DISABLE_JIT:
-            # Numba compares signatures, annotations included: hence a function without any.
-            options = {"nogil": True, "_nrt": False, "forceinline": True}
-            overload(function, jit_options=options)(lambda state, *arguments: self._choose(state))
-
-    def version(self, kind: type) -> Callable[[Callable[..., Any]], Any]:
-        """Declare the compiled version for a type."""
-
-        def enter(function: Callable[..., Any]) -> Any:
-            self._versions[kind] = function
-            return function
-
-        return enter
-
-    def _choose(self, state: Any) -> Any:
-        chosen = self._versions.get(getattr(state, "instance_class", type(None)))
-        return None if chosen is None else lambda state, *arguments: chosen(state, *arguments)
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Any:

@@ -63,14 +63,14 @@ class Structure(ABC):
         """
         if self.with_replacement_only and not replacement:
             raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
-        kernel, arguments = self._kernel(self._checked(floor), replacement)
+        floor = self._checked(floor)
         indices = np.empty(size, dtype=np.int64)
         probabilities = np.empty(size, dtype=np.float64)
-        if not kernel(*arguments, source, indices, probabilities):
-            raise ValueError(
-                f"size = {size}: fewer examples have a probability above 0, and without replacement each is drawn once"
-            )
-        return indices, probabilities
+        while True:
+            kernel, arguments = self._kernel(floor, replacement)
+            if kernel(*arguments, source, indices, probabilities):
+                return indices, probabilities
+            self._recover(size, replacement)
 
     def probabilities(self, floor: float = 0.0) -> NDArray[np.float64]:
         """Return the probability of each example at the next draw. O(N)."""
@@ -84,7 +84,7 @@ class Structure(ABC):
     @property
     def nbytes(self) -> int:
         """The size of all arrays in bytes, including unused parts. O(1)."""
-        return _nbytes(self._arrays)
+        return _nbytes(self.arrays)
 
     @abstractmethod
     def state(self) -> State:
@@ -110,8 +110,14 @@ class Structure(ABC):
     def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
         """Return the kernel that draws, and its arguments before ``source, indices, probabilities``.
 
-        The kernel fills indices and probabilities, and returns whether there are enough examples.
+        The kernel fills indices and probabilities, and returns whether it could: see `_recover`.
         """
+
+    def _recover(self, size: int, replacement: bool) -> None:
+        """Make it possible to draw, or raise an error: by default, because there are not enough examples."""
+        raise ValueError(
+            f"size = {size}: fewer examples have a probability above 0, and without replacement each is drawn once"
+        )
 
     def _checked(self, floor: float) -> float:
         if not 0.0 <= floor < math.inf:
