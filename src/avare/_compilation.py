@@ -28,6 +28,14 @@ def inlined(function: Callable[..., Any]) -> Any:
     return _compile(function, _nrt=False, forceinline=True)
 
 
+def merged(function: Callable[..., Any]) -> Any:
+    """Copy a helper's code into its callers before they are compiled.
+
+    It is not compiled by itself, which saves time, and its arguments may be kernels.
+    """
+    return _compile(function, inline="always")
+
+
 def product(function: Callable[..., Any]) -> Any:
     """Compile an inner loop of products: sums are computed in parts, with fused multiply-adds."""
     return _compile(function, _nrt=False, forceinline=True, fastmath={"reassoc", "nsz", "contract"})

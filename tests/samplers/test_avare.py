@@ -1,15 +1,14 @@
-import inspect
+from types import ModuleType
 
 import numba
 import numpy as np
 import pytest
-from numba.core.dispatcher import Dispatcher
 
 import avare
 from avare import _validation as validation
 from avare import batch
 from avare.samplers import base
-from avare.structures import buckets, cells, expectations, floored, order_tree, weights
+from compiled import assert_kernels_release_the_gil_and_are_cached
 
 
 def test_probabilities_are_lemma_1_at_the_scheduled_floor() -> None:
@@ -78,13 +77,6 @@ def test_a_state_saved_with_different_arguments_is_refused() -> None:
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
-@pytest.mark.parametrize(
-    "module",
-    [buckets, cells, expectations, order_tree, weights, floored, batch, base, validation],
-)
-def test_kernels_release_the_gil_and_are_cached(module: object) -> None:
-    kernels = [value for _, value in inspect.getmembers(module, lambda value: isinstance(value, Dispatcher))]
-    assert kernels
-    for kernel in kernels:
-        assert kernel.targetoptions["nogil"]
-        assert type(kernel._cache).__name__ != "NullCache"
+@pytest.mark.parametrize("module", [batch, base, validation])
+def test_kernels_release_the_gil_and_are_cached(module: ModuleType) -> None:
+    assert_kernels_release_the_gil_and_are_cached(module)

@@ -1,19 +1,19 @@
-import inspect
+from types import ModuleType
 
 import numba
 import numpy as np
 import pytest
-from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
 from avare.simplex import groups, intervals, newton, safest, widened
+from compiled import assert_kernels_release_the_gil_and_are_cached
 
 compiled = not numba.config.DISABLE_JIT
 Vector = NDArray[np.float64]
 
 
 def by_sorting(lower: Vector, upper: Vector) -> tuple[Vector, float]:
-    """The same from all ends in order: where the sum of c (c - tau) changes its sign, it is a straight line."""
+    """The same from all ends in order: the sum of c (c - tau) is linear where it changes its sign."""
     ends = np.unique(np.concatenate([lower, upper]))
     values = [(np.clip(t, lower, upper) * (np.clip(t, lower, upper) - t)).sum() for t in ends]
     k = max(0, int(np.searchsorted(-np.array(values), 0.0, side="right")) - 1)
@@ -40,13 +40,13 @@ def test_exact(n: int, spread: float) -> None:
         assert np.allclose(p, expected, rtol=1e-12, atol=0.0)
         if len(np.unique(np.clip([tau, level], lower[:, None], upper[:, None]), axis=1).T) > 1:
             assert tau == pytest.approx(level, rel=1e-12)
-        for scale in (1e-280, 1e290):  # no square overflows or vanishes
+        for scale in (1e-280, 1e290):  # no square overflows or underflows
             assert np.allclose(safest(lower * scale, upper * scale)[0], expected, rtol=1e-12, atol=0.0)
-        for guess in (tau, 0.3 * tau, 3.0 * tau, 1e300):  # where to begin makes no difference
+        for guess in (tau, 0.3 * tau, 3.0 * tau, 1e300):  # the first guess does not matter
             assert np.allclose(safest(lower, upper, guess)[0], expected, rtol=1e-12, atol=0.0)
 
 
-def test_tau_is_its_own_equation() -> None:
+def test_tau_solves_its_equation() -> None:
     generator = np.random.default_rng(0)
     n = 100_000 if compiled else 1000
     lower = generator.lognormal(0.0, 2.0, n)
@@ -58,21 +58,21 @@ def test_tau_is_its_own_equation() -> None:
     assert lower.min() < tau < upper.max()
 
 
-def test_uniform_where_all_norms_may_be_the_same() -> None:
+def test_uniform_if_all_norms_may_be_equal() -> None:
     p, tau = safest(np.array([0.0, 1.0, 0.5]), np.array([9.0, 2.0, 3.0]))
     assert p.tolist() == [1 / 3] * 3 and 1.0 <= tau <= 2.0
     assert safest(np.zeros(4), np.zeros(4))[0].tolist() == [0.25] * 4
-    assert safest(np.zeros(3), np.array([2.0, 0.0, 5.0]))[0].tolist() == [0.5, 0.0, 0.5]  # zero for certain
+    assert safest(np.zeros(3), np.array([2.0, 0.0, 5.0]))[0].tolist() == [0.5, 0.0, 0.5]  # surely zero
     assert safest(np.array([7.0]), np.array([7.0]))[0].tolist() == [1.0]
 
 
-@pytest.mark.parametrize("smallest", [1e-20, 1e-170, 1e-300])  # of which the squares vanish
+@pytest.mark.parametrize("smallest", [1e-20, 1e-170, 1e-300])  # some squares underflow
 def test_intervals_of_any_width(smallest: float) -> None:
-    # All may be the same, but only as small as the smallest is.
+    # All may be equal, but only to the smallest.
     upper = np.geomspace(smallest, 1.0, 9)
     p, tau = safest(np.zeros(9), upper)
     assert np.allclose(p, 1 / 9, rtol=1e-12) and tau == upper[0]
-    # The smallest is known, and one is twice as large at least: tau stands between the two.
+    # The smallest is known, and one is at least twice as large: tau is between the two.
     lower = np.zeros(9)
     lower[0], lower[1], upper[0], upper[1] = smallest, 2.0 * smallest, smallest, 1.0
     p, tau = safest(lower, upper)
@@ -83,8 +83,8 @@ def test_intervals_of_any_width(smallest: float) -> None:
     assert np.allclose(p, [smallest / 2, 0.5, 0.5], rtol=1e-12, atol=0.0) and tau == pytest.approx(1.0, rel=1e-12)
 
 
-def test_ends_where_newton_goes_in_circles() -> None:
-    # From 4 its step is to 1, from 1 to 4, for these are the only ends on the other side.
+def test_terminates_if_newton_steps_alternate() -> None:
+    # The Newton step from 4 is to 1, and that from 1 is to 4: each is the only end on the other side.
     p, tau = safest(np.array([1.0, 4.0]), np.array([1.0, 4.0]))
     assert p.tolist() == [0.2, 0.8] and tau == pytest.approx(17 / 5, rel=1e-15)
     generator = np.random.default_rng(1)
@@ -104,9 +104,5 @@ def test_widens_with_the_path() -> None:
 
 @pytest.mark.skipif(not compiled, reason="nothing is compiled here")
 @pytest.mark.parametrize("module", [groups, intervals, newton])
-def test_kernels_release_the_gil_and_are_cached(module: object) -> None:
-    kernels = [value for _, value in inspect.getmembers(module, lambda value: isinstance(value, Dispatcher))]
-    assert kernels
-    for kernel in kernels:
-        assert kernel.targetoptions["nogil"]
-        assert type(kernel._cache).__name__ != "NullCache"
+def test_kernels_release_the_gil_and_are_cached(module: ModuleType) -> None:
+    assert_kernels_release_the_gil_and_are_cached(module)

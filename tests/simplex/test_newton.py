@@ -14,7 +14,7 @@ Problem = tuple[Vector, Vector, Vector, Vector]  # point, slope, metric, floors
 
 
 def some_problem(n: int, generator: np.random.Generator) -> Problem:
-    """A point of which some coordinates are at their floors, and a metric of condition up to 1e5."""
+    """A point with some coordinates at their floors, and a metric of condition up to 1e5."""
     floors = generator.random(n) * 0.3 / n * (generator.random(n) < 0.5)
     mass = generator.dirichlet(np.full(n, 0.4)) * (generator.random(n) < 0.7)
     mass[generator.integers(n)] += 1e-3
@@ -27,7 +27,7 @@ def some_problem(n: int, generator: np.random.Generator) -> Problem:
 
 
 def by_enumeration(point: Vector, slope: Vector, metric: Vector, floors: Vector) -> Vector:
-    """The best of the least points over all sets of coordinates held at their floors."""
+    """The best of the minima for all sets of coordinates that are fixed at their floors."""
     n = len(point)
     best, found = np.inf, point
     for held in itertools.product([False, True], repeat=n):
@@ -51,7 +51,7 @@ def test_exact(n: int) -> None:
     for _ in range(200 if compiled else 30):
         problem = some_problem(n, generator)
         x = newton_step(*problem)
-        # Systems of condition 1e5, solved to 2^-53: 1e-11, and a bit more for the reference.
+        # Systems of condition 1e5, solved up to 2^-53: 1e-11, and a bit more for the reference.
         assert np.allclose(x, by_enumeration(*problem), rtol=0.0, atol=1e-10)
         assert (x >= problem[3]).all() and abs(x.sum() - 1.0) < 1e-15
         bound += int((x == problem[3]).sum())
@@ -66,7 +66,7 @@ def test_no_direction_leads_down(n: int) -> None:
         x = newton_step(point, slope, metric, floors)
         slopes = slope + metric @ (x - point)
         level = slopes[x > floors].mean()
-        # The metric is 0.1 at least, so that x is then within a tenfold of this of the only minimum.
+        # The metric is at least 0.1, so x is within ten times this of the only minimum.
         tolerance = 1e-11 * np.abs(metric).max()
         assert np.abs(slopes - level)[x > floors].max() < tolerance
         assert (slopes > level - tolerance).all()
@@ -91,7 +91,7 @@ def test_agrees_with_scipy() -> None:
             options={"ftol": 1e-14, "maxiter": 1000},
             method="SLSQP",
         )
-        assert np.allclose(x, found.x, rtol=0.0, atol=1e-4)  # SLSQP's differences are no better
+        assert np.allclose(x, found.x, rtol=0.0, atol=1e-4)  # SLSQP's finite differences are not more exact
         assert value(x) <= found.fun + 1e-9
 
 
@@ -113,16 +113,16 @@ def test_a_free_step_is_newtons() -> None:
     assert np.allclose(x, [0.5 - 0.15, 0.5 + 0.15], rtol=1e-15)
 
 
-def test_stays_where_it_must() -> None:
+def test_stays_if_it_cannot_move() -> None:
     assert newton_step(np.array([1.0]), np.array([-3.0]), np.eye(1), np.array([0.01])).tolist() == [1.0]
-    floors = np.array([0.25, 0.75])  # one point is all there is
+    floors = np.array([0.25, 0.75])  # a simplex of one point
     assert newton_step(floors, np.array([-1.0, 2.0]), np.eye(2), floors).tolist() == [0.25, 0.75]
     point = np.array([0.2, 0.3, 0.5])
     assert np.allclose(newton_step(point, np.full(3, -7.0), np.eye(3), np.zeros(3)), point, rtol=0.0, atol=1e-15)
-    assert point.tolist() == [0.2, 0.3, 0.5]  # what was given is not written to
+    assert point.tolist() == [0.2, 0.3, 0.5]  # the arguments are not changed
 
 
-def test_many_steps_do_not_drift() -> None:
+def test_errors_of_many_steps_do_not_add_up() -> None:
     generator = np.random.default_rng(2)
     n = 5
     floors = np.array([0.0, 0.0, 0.0, 0.0, 0.01])

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 import avare
+from avare.simplex import minimize_variance
 
 magnitudes = st.one_of(
     st.just(0.0),
@@ -33,7 +34,7 @@ def test_satisfies_the_kkt_conditions(problem: tuple[NDArray[np.float64], float]
     if a.max() == 0.0:
         assert np.allclose(p, 1.0 / len(a), rtol=1e-12)
         return
-    # Stationarity: a_i^2 / p_i^2 is one number, nu, for those above the floor, and at most nu for the floored.
+    # Stationarity: a_i^2 / p_i^2 is the same number, nu, above the floor, and at most nu at the floor.
     slope = a / a.max() / np.where(p > 0.0, p, 1.0)  # its square root, scaled
     free = p > floor * (1 + 1e-9)
     if free.any():
@@ -62,10 +63,14 @@ def test_agrees_with_a_general_convex_solver(seed: int) -> None:
         options={"ftol": 1e-14, "maxiter": 2000},
     )
     ours = np.sum((a / a.max()) ** 2 / p)
-    # SLSQP stops at about the square root of rounding; it must never be better than the closed form.
+    # SLSQP stops at about the square root of the rounding error; it must never be better than the closed form.
     assert np.isclose(ours, found.fun, rtol=1e-6)
     assert ours <= found.fun * (1 + 1e-9)
     assert np.allclose(p, found.x, atol=2e-4)
+
+
+def test_has_two_public_names() -> None:
+    assert avare.minimize_variance is avare.simplex.minimize_variance is minimize_variance
 
 
 def test_special_cases() -> None:

@@ -1,18 +1,14 @@
 import copy
-import inspect
 import math
 
 import numba
 import numpy as np
 import pytest
-from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
 import avare
 from avare._randomness import uniform_source
-from avare.structures import floored as module
-from avare.structures.floored import Floored
-from avare.structures.weights import Weights
+from avare.structures import Floored, Weights
 from laws import FALSE_ALARM, chi_square
 
 compiled = not numba.config.DISABLE_JIT
@@ -20,12 +16,12 @@ Vector = NDArray[np.float64]
 
 
 def projected(log_v: Vector, floor: float) -> Vector:
-    """The plain projection of exp(log_v), whatever its size."""
+    """The direct projection of exp(log_v), whatever its size."""
     return avare.minimize_variance(np.exp(log_v - log_v.max()), floor)
 
 
 def pushed(p: Vector, floor: float, indices: NDArray[np.int64], exponents: Vector) -> Vector:
-    """The plain push."""
+    """The direct push, in O(N)."""
     log_v = np.log(p)
     np.add.at(log_v, indices, exponents)
     return projected(log_v, floor)
@@ -33,7 +29,7 @@ def pushed(p: Vector, floor: float, indices: NDArray[np.int64], exponents: Vecto
 
 @pytest.mark.parametrize("share", [1e-100, 1e-3, 0.4, 0.9, 1.0 - 2.0**-53, 1.0])
 @pytest.mark.parametrize("n", [1, 2, 7, 50])
-def test_a_push_is_the_plain_one(n: int, share: float) -> None:
+def test_a_push_agrees_with_the_direct_one(n: int, share: float) -> None:
     generator = np.random.default_rng(n)
     floored, p = Floored(n, share), np.full(n, 1.0 / n)
     returns = 0
@@ -42,14 +38,14 @@ def test_a_push_is_the_plain_one(n: int, share: float) -> None:
         exponents = generator.exponential([0.01, 0.3, 3.0][step % 3], 5) * (generator.random(5) < 0.8)
         returns += int((floored.probabilities()[indices[exponents > 0.0]] == share / n).sum())
         floored.push(indices, exponents)
-        if compiled or step % 10 == 9:  # a slow check, interpreted
+        if compiled or step % 10 == 9:  # the check is slow when interpreted
             floored.check()
         p = pushed(p, share / n, indices, exponents)
-        # p is rounded at each step, its values only where they are pushed: 300 steps of 1e-15.
+        # p is rounded at each step, the values only when they are pushed: 300 steps of 1e-15.
         assert np.allclose(floored.probabilities(), p, rtol=1e-12, atol=0.0)
         assert np.array_equal(floored.probabilities_of(indices), floored.probabilities()[indices])
         assert floored.solution.floor == share / n and floored.solution.above <= n
-    assert returns > 0 or share < 0.1 or n == 1  # what had fallen to the floor was pushed again
+    assert returns > 0 or share < 0.1 or n == 1  # some that were at the floor were pushed again
 
 
 def test_the_projection_is_that_of_lemma_1() -> None:
@@ -97,8 +93,8 @@ def test_no_exponent_overflows(exponent: float, share: float) -> None:
     assert floored.solution.above == 1 and floored.probabilities().argmax() == 1
 
 
-def test_nothing_drifts() -> None:
-    # The scale passes 2^100 some hundred times over.
+def test_errors_do_not_add_up() -> None:
+    # The scale exceeds 2^100 many times.
     generator = np.random.default_rng(1)
     floored, p, rebuilt = Floored(50, 0.4), np.full(50, 0.02), 0
     for _ in range(20_000 if compiled else 300):
@@ -109,16 +105,16 @@ def test_nothing_drifts() -> None:
         p = pushed(p, 0.008, indices, exponents)
     floored.check()
     assert rebuilt > (20 if compiled else 1)
-    # What was once different falls to the floor, or is rounded again: errors do not add up for long.
+    # Errors do not add up for long: values fall to the floor, or are rounded again.
     assert np.allclose(floored.probabilities(), p, rtol=1e-12, atol=0.0)
     values = np.maximum(floored._weights.values, floored.solution.threshold)
     assert np.allclose(floored.probabilities(), avare.minimize_variance(values, 0.008), rtol=1e-13, atol=0.0)
 
 
-def test_draws_follow_the_probabilities() -> None:
+def test_both_ways_of_drawing_follow_the_probabilities() -> None:
     floored = Floored(6, 0.6)
     floored.push([1, 4, 5], [1.5, 2.0, 2.5])
-    assert floored.solution.above == 3  # both ways of drawing are taken
+    assert floored.solution.above == 3
     p = floored.probabilities()
     generator = np.random.default_rng(2)
     draws: list[tuple[int, ...]] = []
@@ -129,7 +125,7 @@ def test_draws_follow_the_probabilities() -> None:
     assert chi_square(draws, {(i,): p[i] for i in range(6)}) > FALSE_ALARM
 
 
-def test_pushes_by_nothing_change_nothing() -> None:
+def test_pushes_by_zero_change_nothing() -> None:
     floored = Floored(5, 0.4)
     floored.push([0, 1], [5.0, 4.0])
     before = floored.probabilities().tolist()
@@ -137,25 +133,23 @@ def test_pushes_by_nothing_change_nothing() -> None:
     floored.push([0, 3, 3], [0.0, 0.0, 0.0])
     floored.check()
     assert floored.solution.above == 2 and floored.probabilities().tolist() == before
-    floored.push([3], [1e-300])  # from the threshold by a factor 1
+    floored.push([3], [1e-300])  # from the threshold, by a factor 1
     floored.check()
     assert floored.probabilities().tolist() == pytest.approx(before, rel=1e-15)
 
 
-def test_resumes_with_the_very_same_draws() -> None:
+def test_resumes_with_another_heap() -> None:
     generator = np.random.default_rng(3)
     floored = Floored(30, 0.5)
     for _ in range(100):
         floored.push(generator.integers(0, 30, 5), generator.exponential(0.5, 5))
     twin = Floored.from_state(floored.state(), 30, 0.5)
-    twin.check()
     one, two = np.random.default_rng(4), np.random.default_rng(4)
-    for _ in range(100):  # the heaps may differ, for keys are noted late
+    for _ in range(100):  # the heaps may differ, because keys are updated late
         indices, p = floored.draw(7, replacement=True, source=uniform_source(one))
         assert indices.tolist() == twin.draw(7, replacement=True, source=uniform_source(two))[0].tolist()
-        exponents = 1e-3 / p
-        floored.push(indices, exponents)
-        twin.push(indices, exponents)
+        for each in (floored, twin):
+            each.push(indices, 1e-3 / p)
         assert np.array_equal(floored.probabilities(), twin.probabilities())
     assert floored.solution == twin.solution
 
@@ -164,6 +158,7 @@ def test_refuses_a_damaged_state() -> None:
     floored = Floored(4, 0.4)
     floored.push([1], [2.0])
     for values, message in (
+        (np.zeros(4), "does not fit"),
         (np.array([1.0, -1.0, 1.0, 1.0]), "not negative"),
         (np.array([1.0, math.nan, 1.0, 1.0]), "must be finite"),
         (np.array([1.0, math.inf, 1.0, 1.0]), "must be finite"),
@@ -172,18 +167,18 @@ def test_refuses_a_damaged_state() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             Floored.from_state({**floored.state(), "weights_values": values}, 4, 0.4)
-    with pytest.raises(ValueError, match="is all zero: at least one must be above 0"):
+    with pytest.raises(ValueError, match=r"state\['weights_values'\] is all zero: at least one must be above 0"):
         Floored.from_state(Weights(np.zeros(4)).state(), 4, 0.4)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: f._arrays.heap.__setitem__(0, f._arrays.heap[1]), "once each"),
-        (lambda f: f._arrays.keys.__setitem__(0, 1e9), "out of order"),
-        (lambda f: f._arrays.keys.__setitem__(f._above - 1, 1e9), "above its value"),
-        (lambda f: f._weights.update([int(f._arrays.heap[0])], [1e-9]), "above its value"),
-        (lambda f: f._weights.update([int(f._arrays.heap[0])], [1e3]), "do not sum to 1"),
+        (lambda f: f._heap.__setitem__(0, f._heap[1]), "once each"),
+        (lambda f: f._keys.__setitem__(0, 1e9), "out of order"),
+        (lambda f: f._keys.__setitem__(f._above - 1, 1e9), "above its value"),
+        (lambda f: f._weights.update([int(f._heap[0])], [1e-9]), "above its value"),
+        (lambda f: f._weights.update([int(f._heap[0])], [1e3]), "do not sum to 1"),
         (lambda f: setattr(f, "_above", f._above - 1), "once each"),
         (lambda f: setattr(f, "_solution", f._solution._replace(threshold=1e9)), "below the threshold"),
         (lambda f: f._weights.values.__setitem__(2, 1e-3), "differ"),
@@ -197,12 +192,3 @@ def test_check_notices_damage(damage, message: str) -> None:  # type: ignore[no-
     damage(floored)
     with pytest.raises(AssertionError, match=message):
         floored.check()
-
-
-@pytest.mark.skipif(not compiled, reason="nothing is compiled here")
-def test_kernels_release_the_gil_and_are_cached() -> None:
-    kernels = [value for _, value in inspect.getmembers(module, lambda value: isinstance(value, Dispatcher))]
-    assert kernels
-    for kernel in kernels:
-        assert kernel.targetoptions["nogil"]
-        assert type(kernel._cache).__name__ != "NullCache"

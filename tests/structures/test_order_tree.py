@@ -1,10 +1,12 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from avare.structures import OrderTree
 
 
-def test_equal_norms_are_told_apart_by_index() -> None:
+def test_equal_norms_are_ordered_by_index() -> None:
     tree = OrderTree([2.0, 1.0, 2.0, 1.0])
     for index in (3, 0, 2, 1):
         tree.update([index], [1.5])
@@ -12,8 +14,8 @@ def test_equal_norms_are_told_apart_by_index() -> None:
     assert np.array_equal(tree.norms(), np.full(4, 1.5))
 
 
-def test_the_last_rank_is_tested_like_any_other() -> None:
-    # The printed pseudo-code would take rank N unseen; here only the largest stays above the floor.
+def test_the_last_rank_is_tested_too() -> None:
+    # The printed pseudo-code would accept rank N without a test; here only the largest norm is above the floor.
     solution = OrderTree([10.0, 1.0]).solve(0.4)
     assert solution.above == 1
     assert np.allclose(OrderTree([10.0, 1.0]).probabilities(0.4), [0.6, 0.4])
@@ -37,23 +39,25 @@ def test_stays_shallow_when_filled_in_order() -> None:
     n = 2000
     tree = OrderTree(np.arange(n, dtype=np.float64))
 
+    arrays: Any = tree.arrays
+
     def depth(node: int) -> int:
         waiting, deepest = [(node, 1)], 0
         while waiting:
             node, level = waiting.pop()
             if node != n:
                 deepest = max(deepest, level)
-                waiting += [(int(tree._arrays.left[node]), level + 1), (int(tree._arrays.right[node]), level + 1)]
+                waiting += [(int(arrays.left[node]), level + 1), (int(arrays.right[node]), level + 1)]
         return deepest
 
-    assert depth(int(tree._arrays.registers[0])) < 60
+    assert depth(int(arrays.registers[0])) < 60
     assert tree.nbytes <= 49 * n + 100
 
 
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (np.ones(3), r"has shape \(3,\)"),
+        (np.ones(3), r"state\['memory'\] has shape \(3,\)"),
         (np.ones(4, dtype=np.float32), "dtype float32"),
         (np.array([1.0, np.nan, 1.0, 1.0]), r"state\['memory'\]\[1\] = nan"),
     ],
@@ -67,6 +71,6 @@ def test_refuses_a_damaged_state(state: np.ndarray, message: str) -> None:
 def test_check_notices_damage(name: str, place: int) -> None:
     tree = OrderTree(np.random.default_rng(4).lognormal(size=300))
     tree.check()
-    getattr(tree._arrays, name)[place] += 1
+    getattr(tree.arrays, name)[place] += 1
     with pytest.raises((AssertionError, IndexError)):
         tree.check()

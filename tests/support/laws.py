@@ -1,6 +1,7 @@
 """The exact law of a batch, by enumeration, and a test of draws against it."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,10 +19,13 @@ def ordered_samples(p: NDArray[np.float64], size: int, replacement: bool) -> Ite
     pool = itertools.product if replacement else itertools.permutations
     arguments = {"repeat": size} if replacement else {"r": size}
     for sample in pool(range(len(p)), **arguments):
-        chance, left = 1.0, 1.0
+        chance, left = 1.0, list(p)
         for index in sample:
-            chance *= p[index] / left
-            left -= 0.0 if replacement else p[index]
+            if p[index] > 0.0:
+                chance *= p[index] / math.fsum(left)  # summed again, because a difference would not be exact
+            else:
+                chance = 0.0
+            left[index] = p[index] if replacement else 0.0
         yield sample, chance
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import kernel
+from avare._compilation import kernel, merged
 from avare._randomness import Seed
 from avare._state import State
 from avare.batch import weigh_into
@@ -66,7 +66,7 @@ class SmoothedState(NamedTuple):
     drawn_with: NDArray[np.float64]
 
 
-@kernel
+@merged
 def draw_smoothed(state, source, indices, probabilities, weights):
     """Draw a batch; return which draws came from the uniform part."""
     uniform = np.empty(len(indices), dtype=np.bool_)

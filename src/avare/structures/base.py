@@ -84,7 +84,7 @@ class Structure(ABC):
     @property
     def nbytes(self) -> int:
         """The size of all arrays in bytes, including unused parts. O(1)."""
-        return _nbytes(self._arrays)
+        return _nbytes(self.arrays)
 
     @abstractmethod
     def state(self) -> State:

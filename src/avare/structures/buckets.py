@@ -38,12 +38,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare._compilation import inlined, kernel, lean
+from avare._compilation import inlined, kernel, lean, merged
 from avare._randomness import next_uniform
 from avare._state import State
 from avare.structures import cells as layout
 from avare.structures.base import Memory, Solution
-from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, REGISTERS, SUM, TOP, add, code_of, index_of, slot_of
+from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, ONE, REGISTERS, SUM, TOP, add, code_of, index_of, slot_of
 from avare.structures.codes import (
     CELL_SHIFT,
     CELLS,
@@ -57,7 +57,7 @@ from avare.structures.codes import (
     unit_of,
     value_of,
 )
-from avare.structures.distinct import draw_distinct, proposing, removing, reweighing, weighing
+from avare.structures.distinct import draw_distinct
 
 _BIN_SHIFT = 13
 _BINS = OCTAVES << (MANTISSA_BITS - _BIN_SHIFT)
@@ -89,13 +89,16 @@ class _Arrays(NamedTuple):
 
 
 class _Law(NamedTuple):
-    """How to draw: norms in bins below the first count as the threshold."""
+    """How to draw: norms in bins before the first count as the threshold e."""
 
     threshold: float
+    scale: float  # Z
     first: int  # the first bin above the threshold
-    part_count: int  # count and sum of mantissas above the threshold, in the cell that contains it
+    above: int  # how many norms are above
+    crossing: int  # the cell that contains the threshold
+    part_count: int  # count and sum of mantissas of the norms above, in this cell
     part_sum: int
-    total: float  # the mass of all members
+    total: float  # the mass of all members, and of those that are left without replacement
     exact: float  # the total when it was last summed without a subtraction
 
 
@@ -129,15 +132,15 @@ class Buckets(Memory):
         """Build from given norms, finite and not negative. O(N)."""
         values = validation.nonnegative("norms", norms)
         self.n = validation.integer("n", len(values), at_least=1, at_most=MAX_EXAMPLES)
-        self._arrays = allocate(self.n)
-        load(self._arrays, layout.encode_all(values))
+        self._arrays = _allocate(self.n)
+        _load(self._arrays, layout.NO_MEMBERS, values)
 
     @classmethod
     def zeros(cls, n: int) -> "Buckets":
         """Build with all norms zero. O(N)."""
         self = cls.__new__(cls)
         self.n = n
-        self._arrays = allocate(n)
+        self._arrays = _allocate(n)
         layout.fill(self._arrays, 0)
         self._arrays.bins[0, COUNT] = n
         return self
@@ -148,8 +151,8 @@ class Buckets(Memory):
         self = cls.__new__(cls)
         self.n = n
         members = layout.members_of(state, "memory", n)
-        self._arrays = allocate(n)
-        load(self._arrays, members)
+        self._arrays = _allocate(n)
+        _load(self._arrays, members, layout.NO_NORMS)
         return self
 
     def state(self) -> State:
@@ -177,8 +180,8 @@ class Buckets(Memory):
 
     def solve(self, floor: float) -> Solution:
         """Return the solution of Lemma 1 for a floor, or for the nearest floor that is possible. O(1)."""
-        threshold, scale, _, above, _, _ = solve(self._arrays, self._checked(floor))
-        return Solution(floor=threshold / scale, threshold=threshold, scale=scale, above=above)
+        law = solve(self._arrays, self._checked(floor))
+        return Solution(law.threshold / law.scale, law.threshold, law.scale, law.above)
 
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
         return _probabilities(self._arrays, floor)
@@ -200,8 +203,7 @@ class Buckets(Memory):
         )
 
 
-def allocate(n: int) -> _Arrays:
-    """Allocate arrays for n examples, none of which is in a cell yet. O(N)."""
+def _allocate(n: int) -> _Arrays:
     arrays = _Arrays(
         **layout.allocate(n, registers=REGISTERS + 3),
         bins=np.zeros((_BINS, 2), dtype=np.int64),
@@ -229,12 +231,12 @@ def store(arrays, indices, norms):
         old = code_of(arrays.members[arrays.slots[index]])
         if code != old:
             layout.recode(arrays, index, old, code)
-            _count_bin(arrays, old, -1)
-            _count_bin(arrays, code, 1)
+            _count_bin(arrays, old, -ONE)
+            _count_bin(arrays, code, ONE)
     return spread
 
 
-@inlined
+@merged
 def _count_bin(arrays, code, times):
     """Add a code to the count and sum of its bin, and to those above the last threshold; or remove it (times = -1)."""
     add(arrays.bins, code >> _BIN_SHIFT, times, times * mantissa_of(code))
@@ -245,20 +247,15 @@ def _count_bin(arrays, code, times):
 
 
 @kernel
-def load(arrays, members):
-    """Put members into arrays without any, each cell in the order given."""
-    layout.load(arrays, members)
-    for j in range(len(members)):
-        code = code_of(members[j])
+def _load(arrays, members, norms):
+    """Put members, or those for norms by index, into arrays without any; each cell in the order given."""
+    for j in range(len(arrays.slots)):
+        code = layout.code_at(members, norms, j)
         add(arrays.bins, code >> _BIN_SHIFT, 1, mantissa_of(code))
-
-
-@kernel
-def clear(arrays):
-    """Remove all members, as if the arrays were just allocated."""
-    layout.clear(arrays)
-    arrays.bins[:] = 0
-    arrays.registers[_BIN] = _BINS_PER_CELL - 1
+    for bin_ in range(_BINS):
+        if arrays.bins[bin_, COUNT] > 0:
+            add(arrays.cells, bin_ >> (CELL_SHIFT - _BIN_SHIFT), arrays.bins[bin_, COUNT], arrays.bins[bin_, SUM])
+    layout.place(arrays, members, norms)
 
 
 # --- Lemma 1 -------------------------------------------------------------------------------
@@ -266,12 +263,7 @@ def clear(arrays):
 
 @inlined
 def solve(arrays, floor):
-    """Find the threshold for a floor.
-
-    Returns the threshold e, the scale Z, the first bin above the threshold (norms in this bin and
-    beyond count as they are, the others as e), the number of these norms, and the count and sum of
-    those among them that share a cell with norms below.
-    """
+    """Find the threshold for a floor; return how to draw, without the total, which `weigh` computes."""
     # Unpack once: each access costs two atomic operations, on reference counts.
     octaves, cells, bins, registers = arrays.octaves, arrays.cells, arrays.bins, arrays.registers
     n = len(arrays.slots)
@@ -279,7 +271,7 @@ def solve(arrays, floor):
     top = registers[TOP]
     if top == 0 or floor * n >= 1.0:  # uniform: a threshold above all norms
         threshold = 2.0 * IMPLICIT * unit_of(top)
-        return threshold, n * threshold, _BINS, 0, 0, 0
+        return _Law(threshold, n * threshold, _BINS, 0, CELLS - 1, 0, 0, 0.0, 0.0)
     low = registers[LOW]
 
     # The threshold is below the edge of a group as long as edge / Z(edge) >= floor.
@@ -293,7 +285,8 @@ def solve(arrays, floor):
         octave -= 1
     if octave < low:  # only the zeros are below
         threshold = floor * total / (1.0 - floor * (n - above))
-        return threshold, total + threshold * (n - above), low * _BINS_PER_OCTAVE, above, 0, 0
+        scale = total + threshold * (n - above)
+        return _Law(threshold, scale, low * _BINS_PER_OCTAVE, above, low * CELLS_PER_OCTAVE - 1, 0, 0, 0.0, 0.0)
 
     unit = unit_of(octave)
     lowest = octave * CELLS_PER_OCTAVE
@@ -322,10 +315,11 @@ def solve(arrays, floor):
     threshold = value_of((bin_ + 1) << _BIN_SHIFT)
     if bins[bin_, COUNT] == 0:
         threshold = min(threshold, floor * total / (1.0 - floor * (n - above)))
-    return threshold, total + threshold * (n - above), bin_ + 1, above, part_count, part_sum
+    scale = total + threshold * (n - above)
+    return _Law(threshold, scale, bin_ + 1, above, bin_ >> (CELL_SHIFT - _BIN_SHIFT), part_count, part_sum, 0.0, 0.0)
 
 
-@inlined
+@merged
 def _descend(groups, group, lowest, shift, part_sum, part_count, below, floor, total, unit):
     """Go down the groups of an octave while the threshold is below their lower edges.
 
@@ -342,11 +336,11 @@ def _descend(groups, group, lowest, shift, part_sum, part_count, below, floor, t
 
 @kernel
 def _probabilities(arrays, floor):
-    threshold, scale, first, _, _, _ = solve(arrays, floor)
+    law = solve(arrays, floor)
     probabilities = np.empty(len(arrays.slots), dtype=np.float64)
     for index in range(len(probabilities)):
         code = code_of(arrays.members[arrays.slots[index]])
-        probabilities[index] = _mass(code, first, threshold) / scale
+        probabilities[index] = _mass(code, law) / law.scale
     return probabilities
 
 
@@ -354,96 +348,85 @@ def _probabilities(arrays, floor):
 
 
 @inlined
-def _mass(code, first, threshold):
+def _mass(code, law):
     """Return max(norm, threshold)."""
-    return value_of(code) if code >> _BIN_SHIFT >= first else threshold
+    return value_of(code) if code >> _BIN_SHIFT >= law.first else law.threshold
 
 
 @inlined
-def _crossing(law):
-    """Return the cell that contains the threshold."""
-    return (law.first - 1) >> (CELL_SHIFT - _BIN_SHIFT)
-
-
-@inlined
-def _cell_mass(cells, cell, crossing, law):
+def _cell_mass(cells, cell, law):
     """Return the sum over a cell of max(norm, threshold)."""
     unit = unit_of(cell >> (MANTISSA_BITS - CELL_SHIFT))
-    if cell > crossing:
+    if cell > law.crossing:
         return cells[cell, SUM] * unit
-    if cell < crossing:
+    if cell < law.crossing:
         return cells[cell, COUNT] * law.threshold
     return law.part_sum * unit + (cells[cell, COUNT] - law.part_count) * law.threshold
 
 
 @inlined
-def _octave_mass(cells, octaves, octave, crossing, law):
+def _octave_mass(cells, octaves, octave, law):
     """Return the sum over an octave of max(norm, threshold)."""
-    crossed = crossing >> (MANTISSA_BITS - CELL_SHIFT)
+    crossed = law.crossing >> (MANTISSA_BITS - CELL_SHIFT)
     if octave > crossed:
         return octaves[octave, SUM] * unit_of(octave)
     if octave < crossed:
         return octaves[octave, COUNT] * law.threshold
     mass = 0.0
     for cell in range(octave * CELLS_PER_OCTAVE, (octave + 1) * CELLS_PER_OCTAVE):
-        mass += _cell_mass(cells, cell, crossing, law)
+        mass += _cell_mass(cells, cell, law)
     return mass
 
 
 @inlined
-def law_of(arrays, solution):
-    """Return how to draw for a solution, and set the masses of the octaves."""
-    threshold, _, first, _, part_count, part_sum = solution
-    return weigh(arrays, _Law(threshold, first, part_count, part_sum, 0.0, 0.0))
-
-
-@weighing.version(_Arrays)
-@inlined
 def weigh(arrays, law):
     """Set the mass of each octave in use, and sum them up."""
     octaves, cells, masses, registers = arrays.octaves, arrays.cells, arrays.masses, arrays.registers
-    crossing = _crossing(law)
     total = 0.0
     for octave in range(registers[TOP], registers[LOW] - 1, -1):
-        masses[octave] = _octave_mass(cells, octaves, octave, crossing, law)
+        masses[octave] = _octave_mass(cells, octaves, octave, law)
         total += masses[octave]
     masses[0] = octaves[0, COUNT] * law.threshold
-    return _with_total(law, total + masses[0], total + masses[0])
+    total += masses[0]
+    threshold, scale, first, above, crossing, part_count, part_sum, _, _ = law
+    return _Law(threshold, scale, first, above, crossing, part_count, part_sum, total, total)
 
 
-@inlined
-def _with_total(law, total, exact):
-    return _Law(law.threshold, law.first, law.part_count, law.part_sum, total, exact)
+@merged
+def _without(law, code):
+    """Return the law without a member, whose octave's mass is not updated yet."""
+    threshold, scale, first, above, crossing, part_count, part_sum, total, exact = law
+    if code >> CELL_SHIFT == crossing and code >> _BIN_SHIFT >= first:
+        part_count -= 1
+        part_sum -= mantissa_of(code)
+    return _Law(threshold, scale, first, above, crossing, part_count, part_sum, total - _mass(code, law), exact)
 
 
-@removing.version(_Arrays)
-@inlined
-def _remove(arrays, law, code):
-    if code >> CELL_SHIFT != _crossing(law) or code >> _BIN_SHIFT < law.first:
-        return law
-    part_count, part_sum = law.part_count - 1, law.part_sum - mantissa_of(code)
-    return _Law(law.threshold, law.first, part_count, part_sum, law.total, law.exact)
+@merged
+def _exclude_all(arrays, law, codes):
+    for j in range(len(codes)):
+        law = _without(law, codes[j])
+    return weigh(arrays, law)
 
 
-@reweighing.version(_Arrays)
-@inlined
-def _reweigh(arrays, law, code):
-    octave = code >> MANTISSA_BITS
-    arrays.masses[octave] = _octave_mass(arrays.cells, arrays.octaves, octave, _crossing(law), law)
-    total = law.total - _mass(code, law.first, law.threshold)
-    if total < 0.5 * law.exact:  # too much was subtracted for the rest to be exact
+@merged
+def _exclude(arrays, law, code):
+    law = _without(law, code)
+    if law.total < 0.5 * law.exact:  # too much was subtracted for the rest to be exact
         return weigh(arrays, law)
-    return _with_total(law, total, law.exact)
+    octave = code >> MANTISSA_BITS
+    arrays.masses[octave] = _octave_mass(arrays.cells, arrays.octaves, octave, law)
+    return law
 
 
 # --- draws ---------------------------------------------------------------------------------
 
 
 @inlined
-def _rejects(code, fraction, crossing, mass):
+def _rejects(code, fraction, mass, law):
     """Return whether a member is rejected, because its mass is below the largest possible one in its cell."""
     cell = code >> CELL_SHIFT
-    return cell >= crossing and fraction * value_of((cell + 1) << CELL_SHIFT) >= mass
+    return cell >= law.crossing and fraction * value_of((cell + 1) << CELL_SHIFT) >= mass
 
 
 @inlined
@@ -451,7 +434,6 @@ def _place(arrays, law, source, slots, fractions):
     """Draw slots, octave by octave and then cell by cell, and what is left of the random number."""
     cells, directory, tables, octave_masses = arrays.cells, arrays.directory, arrays.tables, arrays.masses
     top, low = arrays.registers[TOP], arrays.registers[LOW]
-    crossing = _crossing(law)
     for j in range(len(slots)):
         x = next_uniform(source) * law.total
         octave = top
@@ -466,14 +448,14 @@ def _place(arrays, law, source, slots, fractions):
                     octave += 1
                 x = octave_masses[octave]
         cell = octave * CELLS_PER_OCTAVE + (CELLS_PER_OCTAVE - 1 if octave > 0 else 0)
-        mass = _cell_mass(cells, cell, crossing, law)
+        mass = _cell_mass(cells, cell, law)
         while x >= mass and cell > octave * CELLS_PER_OCTAVE:
             x -= mass
             cell -= 1
-            mass = _cell_mass(cells, cell, crossing, law)
+            mass = _cell_mass(cells, cell, law)
         while mass == 0.0:  # the same for the cells
             cell += 1
-            mass = _cell_mass(cells, cell, crossing, law)
+            mass = _cell_mass(cells, cell, law)
             x = mass
         place = x / mass * cells[cell, COUNT]
         k = min(np.int64(place), cells[cell, COUNT] - 1)
@@ -486,10 +468,9 @@ def _place_guided(arrays, law, used, source, slots, fractions):
     cells, directory, tables = arrays.cells, arrays.directory, arrays.tables
     cumulative, guide = arrays.cumulative, arrays.guide
     highest = arrays.registers[TOP] * CELLS_PER_OCTAVE + CELLS_PER_OCTAVE - 1
-    crossing = _crossing(law)
     running, last, part = 0.0, 0, 0
     for i in range(used):
-        mass = _cell_mass(cells, highest - i if i < used - 1 else 0, crossing, law)
+        mass = _cell_mass(cells, highest - i if i < used - 1 else 0, law)
         if mass > 0.0:
             last = i
         running += mass
@@ -513,8 +494,7 @@ def _place_guided(arrays, law, used, source, slots, fractions):
         slots[j], fractions[j] = slot_of(directory, tables, cell, k), place - k
 
 
-@proposing.version(_Arrays)
-@inlined
+@merged
 def propose(arrays, law, source, slots, indices, masses):
     """Draw members with replacement: the slot, index and mass of each.
 
@@ -522,7 +502,6 @@ def propose(arrays, law, source, slots, indices, masses):
     """
     cells, members, directory, tables = arrays.cells, arrays.members, arrays.directory, arrays.tables
     top, low = arrays.registers[TOP], arrays.registers[LOW]
-    crossing = _crossing(law)
     used = (top - low + 1) * CELLS_PER_OCTAVE + 1
     if len(slots) >= _GUIDED and 0 < used <= 8 * len(slots):
         _place_guided(arrays, law, used, source, slots, masses)
@@ -532,36 +511,36 @@ def propose(arrays, law, source, slots, indices, masses):
         indices[j] = members[slots[j]]
     for j in range(len(slots)):
         code, fraction = code_of(indices[j]), masses[j]
-        masses[j] = _mass(code, law.first, law.threshold)
-        while _rejects(code, fraction, crossing, masses[j]):
+        masses[j] = _mass(code, law)
+        while _rejects(code, fraction, masses[j], law):
             cell = code >> CELL_SHIFT
             place = next_uniform(source) * cells[cell, COUNT]
             k = np.int64(place)
             slots[j] = slot_of(directory, tables, cell, k)
             indices[j] = members[slots[j]]
             code, fraction = code_of(indices[j]), place - k
-            masses[j] = _mass(code, law.first, law.threshold)
+            masses[j] = _mass(code, law)
         indices[j] = index_of(indices[j])
 
 
 @lean
 def draw_with_replacement(arrays, floor, source, indices, probabilities):
     """Draw indices, each from all; return True."""
-    solution = solve(arrays, floor)
-    propose(arrays, law_of(arrays, solution), source, indices, indices, probabilities)
+    law = weigh(arrays, solve(arrays, floor))
+    propose(arrays, law, source, indices, indices, probabilities)
     for j in range(len(indices)):
-        probabilities[j] /= solution[1]
+        probabilities[j] /= law.scale
     return True
 
 
 @kernel
 def draw_without_replacement(arrays, floor, source, indices, probabilities):
     """Draw distinct indices; return whether there are enough."""
-    solution = solve(arrays, floor)
-    threshold, scale, _, above, _, _ = solution
-    if len(indices) > (len(arrays.slots) if threshold > 0.0 else above):
+    law = weigh(arrays, solve(arrays, floor))
+    if len(indices) > (len(arrays.slots) if law.threshold > 0.0 else law.above):
         return False
-    draw_distinct(arrays, law_of(arrays, solution), source, indices, probabilities)
+    scratch = np.empty((3, len(indices)), dtype=np.int64)
+    draw_distinct(arrays, law, source, scratch, indices, probabilities, propose, _exclude, _exclude_all)
     for j in range(len(indices)):
-        probabilities[j] /= scale
+        probabilities[j] /= law.scale
     return True

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import inlined, kernel
+from avare._compilation import inlined, kernel, merged
 from avare.structures.base import array_of
 from avare.structures.codes import (
     CELL_SHIFT,
@@ -35,8 +35,8 @@ from avare.structures.codes import (
 
 _INDEX_BITS = 31  # a member is code << 31 | index, a positive number; a negative one is marked as drawn
 _INDEX_MASK = (1 << _INDEX_BITS) - 1
-_UNMARKED = np.int64(0x7FFFFFFFFFFFFFFF)
-_MARK = ~_UNMARKED
+UNMARKED = np.int64(0x7FFFFFFFFFFFFFFF)
+MARK = ~UNMARKED
 _PAGE_BITS = 7
 _PAGE = 1 << _PAGE_BITS
 _TABLE_BITS = 7
@@ -44,8 +44,10 @@ _TABLE = 1 << _TABLE_BITS
 MAX_EXAMPLES = (1 << _INDEX_BITS) - (1 << 20)
 
 COUNT, SUM = 0, 1  # columns of `octaves` and `cells`
+ONE = np.int64(1)  # typed, because Numba compiles a callee again for each literal
 TOP, LOW, _FREE_PAGES, _FREE_TABLES = range(4)  # entries of `registers`: octaves in use, heights of the stacks
 REGISTERS = 4
+NO_MEMBERS, NO_NORMS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64)  # for `place`
 
 
 def allocate(n: int, *, registers: int = REGISTERS) -> dict[str, Any]:
@@ -136,27 +138,13 @@ def check_groups(name: str, groups: NDArray[np.int64], codes: NDArray[np.int64],
 @inlined
 def code_of(member):
     """Return the code of a member, marked or not."""
-    return (member & _UNMARKED) >> _INDEX_BITS
+    return (member & UNMARKED) >> _INDEX_BITS
 
 
 @inlined
 def index_of(member):
     """Return the index of a member, marked or not."""
     return member & _INDEX_MASK
-
-
-@inlined
-def mark(arrays, slot):
-    """Mark the member at a slot as drawn; return whether it was not marked before."""
-    is_new = arrays.members[slot] >= 0
-    arrays.members[slot] |= _MARK
-    return is_new
-
-
-@inlined
-def unmark(arrays, slot):
-    """Remove the mark of the member at a slot."""
-    arrays.members[slot] &= _UNMARKED
 
 
 @inlined
@@ -213,15 +201,15 @@ def _move(arrays, index, slot, old_cell, cell):
     return slot
 
 
-@inlined
+@merged
 def recode(arrays, index, old, code):
     """Change the code of an example: move it to its new cell, and update the counts and sums."""
     slot = np.int64(arrays.slots[index])
     cell, old_cell = code >> CELL_SHIFT, old >> CELL_SHIFT
     if cell != old_cell:
         slot = _move(arrays, index, slot, old_cell, cell)
-        count(arrays, old, -1)
-        count(arrays, code, 1)
+        count(arrays, old, -ONE)
+        count(arrays, code, ONE)
     else:
         arrays.cells[cell, SUM] += mantissa_of(code) - mantissa_of(old)
         arrays.octaves[code >> MANTISSA_BITS, SUM] += mantissa_of(code) - mantissa_of(old)
@@ -265,21 +253,18 @@ def narrow(registers, octaves):
 # --- all at once ---------------------------------------------------------------------------
 
 
-@kernel
-def encode_all(norms):
-    """Return the members for norms, by index."""
-    members = np.empty(len(norms), dtype=np.int64)
-    for index in range(len(norms)):
-        members[index] = encode(norms[index]) << _INDEX_BITS | index
-    return members
+@inlined
+def code_at(members, norms, j):
+    """Return the code of one of the given members or, if there are none, of the norm of index j."""
+    return code_of(members[j]) if len(members) > 0 else encode(norms[j])
 
 
 @kernel
-def load(arrays, members):
-    """Put members into cells that are empty, each cell in the order given."""
-    for j in range(len(members)):
-        code = code_of(members[j])
-        add(arrays.cells, code >> CELL_SHIFT, 1, mantissa_of(code))
+def place(arrays, members, norms):
+    """Put members into cells whose counts and sums are known, each cell in the order given.
+
+    If no members are given, they are those for the norms, by index.
+    """
     ends = np.empty(CELLS, dtype=np.int64)  # the next slot of each cell
     for cell in range(CELLS):
         size = arrays.cells[cell, COUNT]
@@ -290,25 +275,13 @@ def load(arrays, members):
             octave = cell >> (MANTISSA_BITS - CELL_SHIFT)
             add(arrays.octaves, octave, size, arrays.cells[cell, SUM])
             _widen(arrays.registers, octave)
-    for j in range(len(members)):
-        cell = code_of(members[j]) >> CELL_SHIFT
-        arrays.members[ends[cell]] = members[j]
-        arrays.slots[index_of(members[j])] = ends[cell]
-        ends[cell] += 1
-
-
-@kernel
-def clear(arrays):
-    """Remove all members, as if the arrays were just allocated."""
-    arrays.octaves[:] = 0
-    arrays.cells[:] = 0
-    for stack in (arrays.free_pages, arrays.free_tables):
-        for k in range(len(stack)):
-            stack[k] = len(stack) - 1 - k
-    arrays.registers[:] = 0
-    arrays.registers[LOW] = OCTAVES
-    arrays.registers[_FREE_PAGES] = len(arrays.free_pages)
-    arrays.registers[_FREE_TABLES] = len(arrays.free_tables)
+    for j in range(len(arrays.slots)):
+        code = code_at(members, norms, j)
+        index = index_of(members[j]) if len(members) > 0 else j
+        slot = ends[code >> CELL_SHIFT]
+        ends[code >> CELL_SHIFT] = slot + 1
+        arrays.members[slot] = code << _INDEX_BITS | index
+        arrays.slots[index] = slot
 
 
 @kernel

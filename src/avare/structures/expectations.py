@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare._compilation import inlined, kernel, lean
+from avare._compilation import inlined, kernel, lean, merged
 from avare._randomness import next_uniform
 from avare._state import State
 from avare.structures import cells as layout
@@ -45,10 +45,11 @@ from avare.structures.codes import (
     CODE_SMALLEST,
     MANTISSA_BITS,
     encode,
+    mantissa_of,
     unit_of,
     value_of,
 )
-from avare.structures.distinct import draw_distinct, proposing, removing, reweighing, weighing
+from avare.structures.distinct import draw_distinct
 
 _UNSEEN = 1 << CELL_SHIFT  # the code of examples never seen: in octave 0, next to the zeros
 _UNSEEN_CELL = _UNSEEN >> CELL_SHIFT
@@ -122,7 +123,7 @@ class Expectations(Memory):
         self.n = validation.integer("n", len(values), at_least=1, at_most=MAX_EXAMPLES)
         self.prior = prior
         self._arrays = _allocate(self.n)
-        layout.load(self._arrays, layout.encode_all(values))
+        _load(self._arrays, layout.NO_MEMBERS, values)
 
     @classmethod
     def unseen(cls, n: int, *, prior: float) -> "Expectations":
@@ -145,7 +146,7 @@ class Expectations(Memory):
         self._arrays = _allocate(n)
         self._arrays.scale[0] = number_of(state, "expectations_scale", 1.0, _LARGEST_SCALE)
         self._arrays.tallies[:] = tallies
-        layout.load(self._arrays, members)
+        _load(self._arrays, members, layout.NO_NORMS)
         return self
 
     def state(self) -> State:
@@ -218,6 +219,15 @@ def learn(arrays, keep, indices, norms):
         _shrink(arrays.tallies, arrays.scale)
     for j in range(len(indices)):
         layout.recode(arrays, indices[j], code_of(arrays.members[arrays.slots[indices[j]]]), encode(norms[j]))
+
+
+@kernel
+def _load(arrays, members, norms):
+    """Put members, or those for norms by index, into arrays without any; each cell in the order given."""
+    for j in range(len(arrays.slots)):
+        code = layout.code_at(members, norms, j)
+        layout.add(arrays.cells, code >> CELL_SHIFT, 1, mantissa_of(code))
+    layout.place(arrays, members, norms)
 
 
 @inlined
@@ -346,8 +356,7 @@ def _find(starts, size, x):
     return k
 
 
-@proposing.version(_Arrays)
-@inlined
+@merged
 def _propose(arrays, law, source, slots, indices, masses):
     """Draw members with replacement: the slot, index and mass of each.
 
@@ -366,24 +375,16 @@ def _propose(arrays, law, source, slots, indices, masses):
         indices[j] = index_of(members[slots[j]])
 
 
-@removing.version(_Arrays)
-@inlined
-def _remove(arrays, law, code):
-    return law  # its counts are taken from the cells by `_weigh` and `_reweigh`
-
-
-@weighing.version(_Arrays)
-@inlined
-def _weigh(arrays, law):
+@merged
+def _exclude_all(arrays, law, codes):
     for k in range(law.size):
         arrays.ranks[arrays.used[k]] = k
         arrays.counts[k] = arrays.cells[arrays.used[k], COUNT]
     return _Law(law.size, _sum_up(arrays, law.size, 0))
 
 
-@reweighing.version(_Arrays)
-@inlined
-def _reweigh(arrays, law, code):
+@merged
+def _exclude(arrays, law, code):
     k = arrays.ranks[code >> CELL_SHIFT]
     arrays.counts[k] -= 1
     return _Law(law.size, _sum_up(arrays, law.size, k))
@@ -408,7 +409,8 @@ def draw_without_replacement(arrays, prior, floor, source, indices, probabilitie
         available += arrays.counts[k]
     if len(indices) > available:
         return False
-    draw_distinct(arrays, law, source, indices, probabilities)
+    scratch = np.empty((3, len(indices)), dtype=np.int64)
+    draw_distinct(arrays, law, source, scratch, indices, probabilities, _propose, _exclude, _exclude_all)
     for j in range(len(indices)):
         probabilities[j] /= law.total
     return True

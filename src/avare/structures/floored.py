@@ -29,7 +29,7 @@ p = (0.7, 0.1, 0.1, 0.1). A push of the second by ln 2 starts from the threshold
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,18 +40,10 @@ from avare._state import State
 from avare.structures.base import Solution, Structure
 from avare.structures.evenly import draw_below
 from avare.structures.heap import sift_down, sift_up
-from avare.structures.weights import Weights, draw_with_replacement
+from avare.structures.weights import Weights, draw_smoothed_into
 
 _LARGEST_SCALE = 2.0**100  # beyond it, all values are scaled down
 _LARGEST_EXPONENT = 100.0  # beyond it, too
-
-
-class _Arrays(NamedTuple):
-    """All arrays."""
-
-    weights: Any  # the arrays of `Weights`: the values, 0 for those not above the floor
-    heap: NDArray[np.int32]  # those above
-    keys: NDArray[np.float64]  # their values, or less, in heap order
 
 
 class Floored(Structure):
@@ -75,7 +67,6 @@ class Floored(Structure):
     """
 
     with_replacement_only = True
-    _arrays: _Arrays
 
     def __init__(self, n: int, share: float) -> None:
         """Build, with a share between 1e-100 and 1. O(N)."""
@@ -97,8 +88,9 @@ class Floored(Structure):
     def _set_up(self, weights: Weights, share: float) -> None:
         self.n, self._share = weights.n, share
         self._floor = share / self.n
-        self._weights = weights
-        self._arrays = _Arrays(weights.arrays, np.empty(self.n, dtype=np.int32), np.empty(self.n))
+        self._weights = weights  # the values, 0 for those not above the floor
+        self._heap = np.empty(self.n, dtype=np.int32)  # those above
+        self._keys = np.empty(self.n)  # their values, or less, in heap order
         self._build_heap()
         self._project()
 
@@ -106,8 +98,13 @@ class Floored(Structure):
         above = np.flatnonzero(self._weights.values)
         self._above = len(above)
         ordered = above[np.argsort(self._weights.values[above], kind="stable")]
-        self._arrays.heap[: self._above] = ordered
-        self._arrays.keys[: self._above] = self._weights.values[ordered]
+        self._heap[: self._above] = ordered
+        self._keys[: self._above] = self._weights.values[ordered]
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The arrays of the weights, and the heap with its keys. O(1)."""
+        return self._weights.arrays, self._heap, self._keys
 
     def state(self) -> State:
         """Return the values. O(N)."""
@@ -145,7 +142,7 @@ class Floored(Structure):
             self._build_heap()
         else:
             news = np.maximum(values[where], self._solution.threshold) * np.exp(added)
-            self._above = int(_enter(self._arrays, self._above, where, news))
+            self._above = int(_enter(self._heap, self._keys, self._above, values, where, news))
             self._weights.replace(where, news)
         self._project()
 
@@ -155,10 +152,10 @@ class Floored(Structure):
             # 1 - floor * (n - above), without a difference of large numbers
             scale = self._weights.total / (1.0 - self._share + self._floor * self._above)
             threshold = self._floor * scale
-            above = int(_leave(self._arrays, self._above, threshold))
+            above = int(_leave(self._heap, self._keys, self._above, self._weights.values, threshold))
             if above == self._above:
                 break
-            fallen = np.sort(self._arrays.heap[above : self._above]).astype(np.int64)  # independent of the heap's order
+            fallen = np.sort(self._heap[above : self._above]).astype(np.int64)  # independent of the heap's order
             self._weights.replace(fallen, np.zeros(len(fallen)))
             self._above = above
         self._solution = Solution(floor=self._floor, threshold=threshold, scale=scale, above=above)
@@ -167,13 +164,13 @@ class Floored(Structure):
         return np.maximum(self._weights.values / self._solution.scale, self._floor)
 
     def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        return _draw, (self._arrays.weights, self._floor, self._solution.scale, self._above)
+        return _draw, (self._weights.arrays, self._floor, self._solution.scale, self._above)
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""
         self._weights.check()
         values, (_, threshold, _, above) = self._weights.values, self._solution
-        heap, keys = self._arrays.heap[:above], self._arrays.keys[:above]
+        heap, keys = self._heap[:above], self._keys[:above]
         assert above == self._above and np.array_equal(np.sort(heap), np.flatnonzero(values)), (
             "the heap does not contain those above the floor, once each"
         )
@@ -187,19 +184,18 @@ class Floored(Structure):
 
 
 @kernel
-def _enter(arrays, size, indices, news):
+def _enter(heap, keys, size, values, indices, news):
     """Put indices that were not above into the heap; return its size."""
     for j in range(len(indices)):
-        if arrays.weights.values[indices[j]] == 0.0:
-            sift_up(arrays.heap, arrays.keys, size, indices[j], news[j])
+        if values[indices[j]] == 0.0:
+            sift_up(heap, keys, size, indices[j], news[j])
             size += 1
     return size
 
 
 @kernel
-def _leave(arrays, size, threshold):
+def _leave(heap, keys, size, values, threshold):
     """Move all indices below the threshold, except the last one, behind the heap; return its size."""
-    heap, keys, values = arrays.heap, arrays.keys, arrays.weights.values
     while size > 1 and keys[0] < threshold:
         index = heap[0]
         if values[index] >= threshold:
@@ -216,11 +212,12 @@ def _leave(arrays, size, threshold):
 def _draw(weights, floor, scale, above, source, indices, probabilities):
     """Draw indices with replacement; return True."""
     n, size = len(weights.values), len(indices)
-    is_low = np.empty(size, dtype=np.bool_)
+    is_low, uniform = np.empty(size, dtype=np.bool_), np.empty(size, dtype=np.bool_)
+    found, high = np.empty_like(indices), 0
     for j in range(size):
         is_low[j] = next_uniform(source) < floor * (n - above)
-    found = np.empty(size - np.count_nonzero(is_low), dtype=np.int64)
-    draw_with_replacement(weights, source, found, np.empty(len(found), dtype=np.float64))
+        high += not is_low[j]
+    draw_smoothed_into(weights, 0.0, source, found[:high], probabilities[:high], uniform[:high])
     k = 0
     for j in range(size):
         if is_low[j]:

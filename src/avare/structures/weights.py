@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare._compilation import inlined, kernel
+from avare._compilation import inlined, kernel, lean, merged
 from avare._randomness import Source, next_uniform
 from avare._state import State
 from avare.structures import buckets as proposing
 from avare.structures.base import Memory, array_of, number_of, refuse_unless
 from avare.structures.buckets import Buckets
-from avare.structures.cells import MAX_EXAMPLES, encode_all, members_of
+from avare.structures.cells import MAX_EXAMPLES, ONE, members_of
 from avare.structures.evenly import draw_below, draw_evenly, enter, hash_table
 from avare.structures.race import race
 
@@ -66,7 +66,8 @@ class Weights(Memory):
     >>> weights.total
     2.0
     >>> generator = np.random.default_rng(0)
-    >>> set(weights.draw(1000, replacement=True, source=uniform_source(generator))[0].tolist())
+    >>> indices, p = weights.draw(1000, replacement=True, source=uniform_source(generator))
+    >>> set(indices.tolist())
     {0, 1, 2}
     """
 
@@ -75,7 +76,7 @@ class Weights(Memory):
     def __init__(self, values: ArrayLike) -> None:
         """Build from weights, finite and not negative. O(N)."""
         checked = validation.nonnegative("values", values)
-        self._set_up(Buckets.zeros(validation.integer("n", len(checked), at_least=1, at_most=MAX_EXAMPLES)))
+        self.n = validation.integer("n", len(checked), at_least=1, at_most=MAX_EXAMPLES)
         self.reset(checked)
 
     @classmethod
@@ -84,23 +85,24 @@ class Weights(Memory):
         values = array_of(state, "weights_values", (n,), np.float64)
         refuse_unless(np.isfinite(values) & (values >= 0.0), state, "weights_values", "must be finite and not negative")
         shift = number_of(state, "weights_shift", -_LARGEST_SHIFT, _LARGEST_SHIFT)
+        buckets = Buckets.from_state({"memory": members_of(state, "weights_members", n)}, n)
+        fits = buckets.norms() == Buckets(_raised(values, shift)).norms()
+        refuse_unless(fits, state, "weights_values", "does not fit state['weights_members']")
         self = cls.__new__(cls)
-        self._set_up(Buckets.from_state({"memory": members_of(state, "weights_members", n)}, n))
-        self._arrays.values[:] = values
-        self._arrays.shift[0] = shift
-        refuse_unless(self._buckets.norms() == self._proposals(), state, "weights_members", "does not fit the weights")
-        _sum_up(self._arrays)
+        self.n = n
+        self._set_up(values, shift, buckets)
         return self
 
-    def _set_up(self, buckets: Buckets) -> None:
-        self.n, self._buckets = buckets.n, buckets
+    def _set_up(self, values: NDArray[np.float64], shift: int, buckets: Buckets) -> None:
+        self._buckets = buckets
         self._arrays = _Arrays(
             proposals=buckets.arrays,
-            values=np.empty(self.n, dtype=np.float64),
-            sums=np.empty((_EXPONENTS, 2), dtype=np.int64),
-            span=np.empty(2, dtype=np.int64),
-            shift=np.zeros(1, dtype=np.int64),
+            values=values.copy(),
+            sums=np.zeros((_EXPONENTS, 2), dtype=np.int64),
+            span=np.array([_EXPONENTS, 0], dtype=np.int64),
+            shift=np.array([shift], dtype=np.int64),
         )
+        _sum_up(self._arrays)
 
     def state(self) -> State:
         """Return the weights, and the proposals with their scale. O(N)."""
@@ -118,13 +120,12 @@ class Weights(Memory):
     @property
     def total(self) -> float:
         """The sum of the weights, up to a few units in its last place. O(1)."""
-        return float(_total(self._arrays))
+        return float(_total(self._arrays.sums, self._arrays.span))
 
-    def reset(self, values: ArrayLike) -> None:
+    def reset(self, values: NDArray[np.float64]) -> None:
         """Replace all weights, finite and not negative. O(N)."""
-        self._arrays.values[:] = values
-        _sum_up(self._arrays)
-        _rescale(self._arrays)
+        shift = int(_shift_for(values))
+        self._set_up(values, shift, Buckets(_raised(values, shift)))
 
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace weights without any checks. O(1) each."""
@@ -151,15 +152,11 @@ class Weights(Memory):
     def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
         return draw_with_replacement if replacement else draw_without_replacement, (self._arrays,)
 
-    def _proposals(self) -> NDArray[np.float64]:
-        """Return the proposals that belong to the weights, by index."""
-        return Buckets(_raised(self._arrays)).norms()
-
     def check(self) -> None:
         """Assert every invariant. O(N)."""
         assert (self.values >= 0.0).all() and np.isfinite(self.values).all(), "a weight is out of range"
         self._buckets.check()
-        proposed = self._proposals()
+        proposed = Buckets(_raised(self.values, int(self._arrays.shift[0]))).norms()
         assert np.array_equal(self._buckets.norms(), proposed), "proposals and weights differ"
         assert (proposed >= np.ldexp(self.values, self._arrays.shift[0])).all(), "a proposal is below its weight"
         exact = math.fsum(self.values.tolist())
@@ -189,17 +186,14 @@ def _add(sums, span, value, sign):
 
 @kernel
 def _sum_up(arrays):
-    """Compute all sums again."""
-    arrays.sums[:] = 0
-    arrays.span[0], arrays.span[1] = _EXPONENTS, 0
+    """Add all weights to sums that are zero."""
     for i in range(len(arrays.values)):
-        _add(arrays.sums, arrays.span, arrays.values[i], 1)
+        _add(arrays.sums, arrays.span, arrays.values[i], ONE)
 
 
-@kernel
-def _total(arrays):
+@inlined
+def _total(sums, span):
     """Sum from the smallest exponents up, so that small weights are not lost one by one."""
-    sums, span = arrays.sums, arrays.span
     total = 0.0
     for exponent in range(span[0], span[1] + 1):
         if sums[exponent, 0] != 0 or sums[exponent, 1] != 0:
@@ -211,12 +205,11 @@ def _total(arrays):
 @kernel
 def set_weights(arrays, indices, values):
     """Replace some weights; the last one of a repeated index counts."""
-    raised = np.empty_like(values)
-    highest = 0.0
+    raised, highest = np.empty_like(values), 0.0
     for j in range(len(indices)):
-        _add(arrays.sums, arrays.span, arrays.values[indices[j]], -1)
+        _add(arrays.sums, arrays.span, arrays.values[indices[j]], -ONE)
         arrays.values[indices[j]] = values[j]
-        _add(arrays.sums, arrays.span, values[j], 1)
+        _add(arrays.sums, arrays.span, values[j], ONE)
         raised[j] = _raise(values[j], int(arrays.shift[0]))
         highest = max(highest, raised[j])
     if highest > _LARGEST_PROPOSAL:
@@ -239,64 +232,73 @@ def _raise(value, shift):
 
 
 @kernel
-def _raised(arrays):
-    """Return what to propose from, by index."""
-    raised = np.empty_like(arrays.values)
+def _raised(values, shift):
+    """Return the numbers to propose from."""
+    raised = np.empty_like(values)
     for index in range(len(raised)):
-        raised[index] = _raise(arrays.values[index], int(arrays.shift[0]))
+        raised[index] = _raise(values[index], shift)
     return raised
 
 
 @kernel
+def _shift_for(values):
+    """Return the shift that suits the largest weight."""
+    largest = values.max()
+    return _TARGET - math.frexp(largest)[1] if largest > 0.0 else 0
+
+
+@kernel
 def _rescale(arrays):
-    """Scale the proposals to the largest weight, and compute all of them again."""
-    largest = arrays.values.max()
-    arrays.shift[0] = _TARGET - math.frexp(largest)[1] if largest > 0.0 else 0
-    proposing.clear(arrays.proposals)
-    proposing.load(arrays.proposals, encode_all(_raised(arrays)))
+    """Scale the proposals to the largest weight. O(N)."""
+    arrays.shift[0] = _shift_for(arrays.values)
+    raised = _raised(arrays.values, int(arrays.shift[0]))
+    proposing.store(arrays.proposals, np.arange(len(raised)), raised)
 
 
 # --- draws ---------------------------------------------------------------------------------
 
 
-@kernel
+@merged
 def draw_smoothed_into(arrays, share, source, indices, probabilities, uniform):
     """Draw from the weights mixed with a share of the uniform distribution, with replacement.
 
     Fills the indices, the probability of each in the mixture, and which came from the uniform part.
     """
-    n, total = len(arrays.values), _total(arrays)
-    while not _draw_mixed(arrays, total, share, source, indices, uniform):
+    while not _draw_mixed(arrays, share, source, indices, probabilities, uniform):
         _rescale(arrays)  # the largest weights were replaced, and the scale is too large for the others
-    for j in range(len(indices)):
-        weight = arrays.values[indices[j]] / total if total > 0.0 else 1.0 / n
-        probabilities[j] = (1.0 - share) * weight + share / n
 
 
-@kernel
-def _draw_mixed(arrays, total, share, source, indices, uniform):
-    """Fill indices and uniform; return False if most proposals were rejected."""
-    n, size, proposals = len(arrays.values), len(indices), arrays.proposals
-    count = 0
+@lean
+def _draw_mixed(arrays, share, source, indices, probabilities, uniform):
+    """Fill indices, probabilities and uniform; return False if most proposals were rejected."""
+    n, size, proposals, total = len(arrays.values), len(indices), arrays.proposals, _total(arrays.sums, arrays.span)
+    start = 0
     for j in range(size):
         uniform[j] = total == 0.0 or (share > 0.0 and next_uniform(source) < share)
-        if not uniform[j]:
-            count += 1
-    law = proposing.law_of(proposals, proposing.solve(proposals, 0.0))
-    slots, found, masses = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.float64)
-    proposing.propose(proposals, law, source, slots, found, masses)
-    rejected, k = 0, 0
-    for j in range(size):
+        start += uniform[j]
+    # Proposals are written to the end of the arrays: at least as many places are left there as draws to come.
+    found, masses = indices[start:], probabilities[start:]
+    law = proposing.weigh(proposals, proposing.solve(proposals, 0.0))
+    stop, k, j, rejected = len(found), 0, 0, 0
+    while j < size:
+        if k < stop:  # all at first, then one after each rejection
+            proposing.propose(proposals, law, source, found[k:stop], found[k:stop], masses[k:stop])
+            stop = k
         if uniform[j]:
             indices[j] = draw_below(n, source)
-        else:
-            while next_uniform(source) * masses[k] >= math.ldexp(arrays.values[found[k]], int(arrays.shift[0])):
-                rejected += 1
-                if rejected > 2 * size + 64:
-                    return False
-                proposing.propose(proposals, law, source, slots[k : k + 1], found[k : k + 1], masses[k : k + 1])
+            j += 1
+        elif next_uniform(source) * masses[k] < math.ldexp(arrays.values[found[k]], int(arrays.shift[0])):
             indices[j] = found[k]
+            j += 1
             k += 1
+        else:
+            rejected += 1
+            if rejected > 2 * size + 64:
+                return False
+            stop = k + 1
+    for j in range(size):
+        weight = arrays.values[indices[j]] / total if total > 0.0 else 1.0 / n
+        probabilities[j] = (1.0 - share) * weight + share / n
     return True
 
 
@@ -309,38 +311,40 @@ def draw_with_replacement(arrays, source, indices, probabilities):
 
 @kernel
 def draw_without_replacement(arrays, source, indices, probabilities):
-    """Draw distinct indices; return whether there are enough.
+    """Draw distinct indices; return whether there are enough weights above zero.
 
     Repeated draws are dropped, in O(size), until half of the mass is drawn. The rest comes from a
     `race` of all that are left, in O(N): unlike proposals, it is exact for weights of any range.
     """
-    n, size, total = len(arrays.values), len(indices), _total(arrays)
+    values, size, total = arrays.values, len(indices), _total(arrays.sums, arrays.span)
     if total == 0.0:
-        if size > n:
+        if size > len(values):
             return False
-        draw_evenly(n, source, indices, False)
-    done, mass = 0, 0.0
+        draw_evenly(len(values), source, indices, False)
+        probabilities[:] = 1.0 / len(values)
+        return True
     table = hash_table(size)
-    while total > 0.0 and done < size and mass <= 0.5 * total:
-        wanted = size - done
-        found = np.empty(wanted + wanted // 4 + 8, dtype=np.int64)  # some will be dropped
-        draw_with_replacement(arrays, source, found, np.empty(len(found), dtype=np.float64))
-        for j in range(len(found)):
+    done, mass = np.int64(0), 0.0
+    while done < size and mass <= 0.5 * total:
+        drawn = size - done + (size - done) // 4 + 8  # some will be dropped
+        found, shares, uniform = np.empty(drawn, np.int64), np.empty(drawn, np.float64), np.empty(drawn, np.bool_)
+        draw_smoothed_into(arrays, 0.0, source, found, shares, uniform)
+        for j in range(drawn):
             if done < size and enter(table, found[j]):
                 indices[done] = found[j]
-                mass += arrays.values[found[j]]
+                mass += values[found[j]]
                 done += 1
-    if total > 0.0 and done < size and not _race(arrays, source, indices, done):
+    if done < size and not _draw_rest(values, source, indices, done):
         return False
     for j in range(size):
-        probabilities[j] = arrays.values[indices[j]] / total if total > 0.0 else 1.0 / n
+        probabilities[j] = values[indices[j]] / total
     return True
 
 
 @kernel
-def _race(arrays, source, indices, done):
+def _draw_rest(values, source, indices, done):
     """Draw the indices after the first ``done`` from all others; return whether there are enough."""
-    left = arrays.values.copy()
+    left = values.copy()
     for j in range(done):
         left[indices[j]] = 0.0
     exponentials = np.empty(np.count_nonzero(left), dtype=np.float64)

@@ -1,0 +1,378 @@
+"""Every structure, every property of the contract. See `laws.FALSE_ALARM` for the law of draws."""
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from avare._randomness import uniform_source
+from avare.structures import (
+    Buckets,
+    Expectations,
+    Floored,
+    Memory,
+    OrderTree,
+    Structure,
+    Weights,
+    buckets,
+    cells,
+    codes,
+    distinct,
+    evenly,
+    expectations,
+    floored,
+    heap,
+    order_tree,
+    race,
+    weights,
+)
+from compiled import assert_kernels_release_the_gil_and_are_cached
+from laws import FALSE_ALARM, chi_square, ordered_samples
+
+compiled = not numba.config.DISABLE_JIT
+DRAWS = 200_000 if compiled else 2_000
+Vector = NDArray[np.float64]
+
+
+class Kind(NamedTuple):
+    """How to build a structure from values and how to change it."""
+
+    make: Callable[[Any], Structure]
+    bytes_per_example: float
+    arguments: dict[str, float] = {}  # noqa: RUF012 - never changed
+    change: Callable[[Any, NDArray[np.int64], Vector], None] = lambda structure, indices, values: structure.replace(
+        indices, values
+    )
+
+
+def pushed(values: Any) -> Floored:
+    floored = Floored(len(values), 0.3)
+    push(floored, np.arange(len(values)), np.asarray(values))
+    return floored
+
+
+def push(floored: Floored, indices: NDArray[np.int64], values: Vector) -> None:
+    floored.push(indices, np.log1p(values))
+
+
+def learn(structure: Expectations, indices: NDArray[np.int64], values: Vector) -> None:
+    structure.replace(indices, values, keep=0.9)
+
+
+PRIOR = {"prior": 0.7}
+KINDS = {
+    "Buckets": Kind(Buckets, 16),
+    "OrderTree": Kind(OrderTree, 49),
+    "Expectations": Kind(lambda values: Expectations(values, **PRIOR), 13, PRIOR, learn),
+    "Expectations, some unseen": Kind(lambda values: Expectations.unseen(len(values), **PRIOR), 13, PRIOR, learn),
+    "Weights": Kind(Weights, 24),
+    "Floored": Kind(pushed, 36, {"share": 0.3}, push),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+# Values with a floor, away from neutral ones: some share a cell, a bin, an octave, and some do not; some are
+# below the threshold, some are zero, some leave the range of float32.
+CASES: dict[str, tuple[list[float], float]] = {
+    "spread": ([0.3, 5.0, 1.0, 2.2, 0.0], 0.05),
+    "one cell": ([1.0, 1.02, 1.05, 1.08, 1.1], 0.19),
+    "one octave": ([1.0, 1.2, 1.5, 1.7, 1.95], 0.1),
+    "no floor": ([0.0, 1.0, 1.3, 7.0, 1.9], 0.0),
+    "concentrated": ([1000.0, 1.0, 2.0, 3.0, 0.5], 0.001),
+    "nearly uniform": ([3.0, 1.0, 2.0, 0.0, 9.0], 0.1999),
+    "all equal": ([5.0] * 5, 0.0001),
+    "all zero": ([0.0] * 5, 0.01),
+    "one tiny": ([0.3, 0.31, 2.0, 0.0, 1e-9], 0.0001),
+    "one huge": ([1e300, 1e30, 1.0, 0.0, 0.0], 0.3),
+    "subnormal": ([1e-310, 3e-310, 2e-310, 0.0, 5e-324], 0.0),
+    "one example": ([3.0], 0.4),
+}
+
+
+def floor_of(structure: Structure, floor: float) -> float:
+    return floor if structure.takes_floor else 0.0
+
+
+def reached(kind: Kind, values: list[float]) -> Structure:
+    """A structure that has these values after it had others."""
+    generator = np.random.default_rng(8)
+    structure = kind.make(generator.lognormal(size=len(values)))
+    for _ in range(20):
+        kind.change(structure, generator.integers(0, len(values), 3), generator.lognormal(0.0, 2.0, 3))
+    kind.change(structure, np.arange(len(values)), np.array(values))
+    structure.check()
+    return structure
+
+
+def ways(structure: Structure) -> list[bool]:
+    """The values of ``replacement`` that a structure accepts."""
+    return [True] if structure.with_replacement_only else [True, False]
+
+
+def test_all_have_one_signature() -> None:
+    for name in ("draw", "probabilities", "state", "check", "replace", "update"):
+        owners = [kind for kind in (Buckets, OrderTree, Expectations, Weights, Floored) if hasattr(kind, name)]
+        assert len(owners) == 5 or (name in ("replace", "update") and Floored not in owners)
+        for owner in owners:
+            ours, shared = (inspect.signature(getattr(each, name)).parameters for each in (owner, Memory))
+            assert list(ours)[: len(shared)] == list(shared)
+
+
+# --- probabilities and draws ---------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("case", CASES)
+def test_probabilities_sum_to_one(kind: Kind, case: str) -> None:
+    values, floor = CASES[case]
+    for structure in (kind.make(values), reached(kind, values)):
+        for share in (floor, 1.0 / len(values), 7.0) if structure.takes_floor else (0.0,):
+            p = structure.probabilities(share)
+            assert p.shape == (len(values),) and p.sum() == pytest.approx(1.0, rel=1e-12)
+            assert p.min() >= min(share, 1.0 / len(values)) * (1 - 1e-12)
+        structure.check()
+
+
+@every_kind
+@pytest.mark.parametrize("case", CASES)
+def test_draws_with_replacement_follow_the_probabilities(kind: Kind, case: str) -> None:
+    values, floor = CASES[case]
+    structure = reached(kind, values)
+    floor, generator = floor_of(structure, floor), np.random.default_rng(21)
+    p = structure.probabilities(floor)
+    indices, found = structure.draw(DRAWS, replacement=True, source=uniform_source(generator), floor=floor)
+    assert np.allclose(found, p[indices], rtol=1e-12, atol=0.0)
+    structure.check()
+    # In pairs, so that dependence between neighbours would show.
+    pairs = list(zip(indices[::2].tolist(), indices[1::2].tolist(), strict=True))
+    assert chi_square(pairs, dict(ordered_samples(p, 2, replacement=True))) > FALSE_ALARM
+
+
+@every_kind
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_draws_without_replacement_follow_the_probabilities(kind: Kind, case: str, size: int) -> None:
+    values, floor = CASES[case]
+    structure = reached(kind, values)
+    if structure.with_replacement_only:
+        pytest.skip("draws with replacement only")
+    floor, generator = floor_of(structure, floor), np.random.default_rng(22)
+    source = uniform_source(generator)
+    p = structure.probabilities(floor)
+    size = min(size, int(np.count_nonzero(p)))
+    draws = []
+    for _ in range(DRAWS // 5):
+        indices, found = structure.draw(size, replacement=False, source=source, floor=floor)
+        draws.append(tuple(indices.tolist()))
+    assert np.allclose(found, p[indices], rtol=1e-12, atol=0.0)
+    structure.check()
+    assert chi_square(draws, dict(ordered_samples(p, size, replacement=False))) > FALSE_ALARM
+
+
+@every_kind
+def test_draws_in_small_batches_follow_the_probabilities(kind: Kind) -> None:
+    # Batches of all sizes, since large ones may be drawn in another way.
+    structure = reached(kind, np.geomspace(0.1, 100.0, 40).tolist())
+    floor, generator = floor_of(structure, 0.01), np.random.default_rng(23)
+    source = uniform_source(generator)
+    p = structure.probabilities(floor)
+    draws: list[tuple[int, ...]] = []
+    for size in (0, 1, 2, 15, 16, 17, 1000) * (DRAWS // 4000):
+        indices, _ = structure.draw(size, replacement=True, source=source, floor=floor)
+        draws += [(index,) for index in indices.tolist()]
+    assert chi_square(draws, {(i,): chance for i, chance in enumerate(p.tolist())}) > FALSE_ALARM
+
+
+@every_kind
+def test_sets_many_aside_and_puts_them_back(kind: Kind) -> None:
+    # A few have nearly all of the mass, and most of the rest is drawn too: through many pages.
+    n = 2000 if compiled else 300
+    generator = np.random.default_rng(2)
+    values = np.where(np.arange(n) % 100 == 0, 1e6, generator.lognormal(0.0, 1.0, n))
+    structure, source = kind.make(values), uniform_source(generator)
+    before = structure.state()
+    for size in (n // 50, n // 2, n - 1, n):
+        if False in ways(structure):
+            indices, p = structure.draw(size, replacement=False, source=source, floor=floor_of(structure, 1e-9))
+            assert len(np.unique(indices)) == size and p.sum() <= 1.0 + 1e-9
+        structure.check()
+        assert_same_state(structure.state(), before)
+
+
+@every_kind
+def test_draws_nothing(kind: Kind) -> None:
+    structure = kind.make([1.0, 2.0])
+    for replacement in ways(structure):
+        source = uniform_source(generator := np.random.default_rng(0))
+        indices, p = structure.draw(0, replacement=replacement, source=source)
+        assert len(indices) == len(p) == 0
+        assert generator.random() == np.random.default_rng(0).random()
+
+
+@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "Expectations", "Weights")])
+def test_without_a_floor_zeros_are_never_drawn(kind: Kind) -> None:
+    structure, generator = kind.make([0.0, 3.0, 0.0, 1.0]), np.random.default_rng(3)
+    source = uniform_source(generator)
+    assert np.allclose(structure.probabilities(), [0.0, 0.75, 0.0, 0.25], rtol=1e-15, atol=0.0)
+    for _ in range(100):
+        assert set(structure.draw(2, replacement=False, source=source)[0].tolist()) == {1, 3}
+        assert set(structure.draw(5, replacement=True, source=source)[0].tolist()) <= {1, 3}
+    with pytest.raises(ValueError, match="size = 3: fewer examples have a probability above 0"):
+        structure.draw(3, replacement=False, source=source)
+    structure.check()
+
+
+@every_kind
+def test_the_largest_value_can_take_almost_all(kind: Kind) -> None:
+    structure = reached(kind, [1.0, 1e30, 1.0, 1.0])
+    p, generator = structure.probabilities(), np.random.default_rng(4)
+    source = uniform_source(generator)
+    assert p.argmax() == 1 and p[1] > 0.3
+    indices, found = structure.draw(10, replacement=True, source=source)
+    assert np.array_equal(found, structure.probabilities()[indices])
+    kind.change(structure, np.array([1]), np.array([1.0]))  # and leaves no trace
+    structure.check()
+    if isinstance(structure, Buckets | OrderTree | Weights):
+        assert structure.probabilities().tolist() == [0.25] * 4
+
+
+# --- states --------------------------------------------------------------------------------
+
+
+def assert_same_state(state: dict[str, Any], other: dict[str, Any]) -> None:
+    assert state.keys() == other.keys()
+    for name in state:
+        assert np.array_equal(state[name], other[name])
+
+
+def changed(kind: Kind, n: int, seed: int) -> Structure:
+    generator = np.random.default_rng(seed)
+    structure = kind.make(generator.lognormal(0.0, 2.0, n))
+    for _ in range(30):
+        kind.change(structure, generator.integers(0, n, 5), generator.lognormal(0.0, 2.0, 5))
+    return structure
+
+
+@every_kind
+def test_resumes_with_the_same_draws(kind: Kind) -> None:
+    n = 50
+    structure = changed(kind, n, seed=6)
+    state = structure.state()
+    assert all(isinstance(value, np.ndarray | int | float) for value in state.values())
+    twin = type(structure).from_state(state, n, **kind.arguments)
+    twin.check()
+    assert_same_state(twin.state(), state)
+    one, two = np.random.default_rng(7), np.random.default_rng(7)
+    for step in range(20):
+        for replacement in ways(structure):
+            arguments: dict[str, Any] = {"replacement": replacement, "floor": floor_of(structure, 0.001)}
+            ours, p = structure.draw(20, source=uniform_source(one), **arguments)
+            theirs, q = twin.draw(20, source=uniform_source(two), **arguments)
+            assert ours.tolist() == theirs.tolist() and p.tolist() == q.tolist()
+        values = np.linspace(0.1, 3.0, 20) + step
+        for each in (structure, twin):
+            kind.change(each, ours, values)
+            each.check()
+    assert_same_state(twin.state(), structure.state())
+
+
+@every_kind
+def test_a_state_is_a_copy(kind: Kind) -> None:
+    structure = changed(kind, 20, seed=8)
+    state = structure.state()
+    copy = {name: np.copy(value) for name, value in state.items()}
+    twin = type(structure).from_state(state, 20, **kind.arguments)
+    for each in (structure, twin):
+        kind.change(each, np.arange(20), np.full(20, 2.5))
+    assert_same_state(state, copy)
+
+
+@every_kind
+def test_refuses_a_damaged_state(kind: Kind) -> None:
+    structure = changed(kind, 4, seed=9)
+    state = structure.state()
+    for name, value in state.items():
+        damaged: list[Any] = [np.nan, "text", None]
+        if isinstance(value, np.ndarray):
+            damaged += [value[:-1], value.astype(np.float32), value.reshape(-1, 1), np.full_like(value, -1), value * 0]
+        for other in damaged:
+            if name.endswith("tallies") and np.array_equal(other, value * 0):
+                continue  # nothing observed is a state, too
+            if name == "memory" and not isinstance(structure, Buckets) and np.array_equal(other, value * 0):
+                continue  # so are norms that are all zero
+            with pytest.raises(ValueError, match=rf"state\['{name}'\]|state\['weights_values'\]"):
+                type(structure).from_state({**state, name: other}, 4, **kind.arguments)
+        with pytest.raises(ValueError, match=f"state lacks '{name}'"):
+            type(structure).from_state({key: each for key, each in state.items() if key != name}, 4, **kind.arguments)
+    with pytest.raises(ValueError, match=r"has shape \(4,\)"):
+        type(structure).from_state(state, 5, **kind.arguments)
+
+
+# --- bad input, and what is kept -----------------------------------------------------------
+
+
+@every_kind
+def test_refuses_bad_input(kind: Kind) -> None:
+    structure = kind.make([1.0, 2.0])
+    generator = np.random.default_rng(0)
+    source = uniform_source(generator)
+    for floor in (np.nan, -0.1, np.inf):
+        with pytest.raises(ValueError, match=f"floor = {floor}: must be finite and not negative"):
+            structure.probabilities(floor)
+        with pytest.raises(ValueError, match=f"floor = {floor}"):
+            structure.draw(1, replacement=True, source=source, floor=floor)
+    if not structure.takes_floor:
+        with pytest.raises(ValueError, match=r"floor = 0\.1: (Weights|Floored) accepts no floor, only 0"):
+            structure.draw(1, replacement=True, source=source, floor=0.1)
+    if structure.with_replacement_only:
+        with pytest.raises(ValueError, match="replacement = False: Floored draws with replacement only"):
+            structure.draw(1, replacement=False, source=source)
+    else:
+        with pytest.raises(ValueError, match="size = 3: fewer examples"):
+            structure.draw(3, replacement=False, source=source)
+
+
+@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: Expectations(v, prior=1.0), Weights])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda make: make([]), "n = 0: must be at least 1"),
+        (lambda make: make([1.0, np.nan]), r"(norms|values)\[1\] = nan"),
+        (lambda make: make([1.0, 2.0]).update([2], [1.0]), r"indices\[0\] = 2"),
+        (lambda make: make([1.0, 2.0]).update([0], [-1.0]), r"values\[0\] = -1.0"),
+        (lambda make: make([1.0, 2.0]).update([0], [1.0, 2.0]), "values has length 2"),
+    ],
+)
+def test_refuses_bad_values(make: Callable[..., Memory], wrong: Callable[..., None], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrong(make)
+
+
+@pytest.mark.parametrize("make", [Buckets, OrderTree, Weights])
+def test_the_last_value_of_a_repeated_index_counts(make: Callable[..., Memory]) -> None:
+    structure = make([1.0, 2.0, 3.0])
+    structure.update([1, 0, 1], [7.0, 8.0, 9.0])
+    structure.check()
+    assert structure.probabilities().tolist() == [0.4, 0.45, 0.15]
+
+
+@every_kind
+@pytest.mark.parametrize("n", [1, 1000, 10**6 if compiled else 2000])
+def test_memory(kind: Kind, n: int) -> None:
+    if n > 10_000 and kind is KINDS["OrderTree"]:
+        n = 10_000  # it takes long to build
+    structure = kind.make(np.ones(n))
+    assert structure.nbytes <= kind.bytes_per_example * n + 8_200_000
+
+
+@pytest.mark.skipif(not compiled, reason="nothing is compiled here")
+@pytest.mark.parametrize(
+    "module",
+    [buckets, cells, codes, distinct, evenly, expectations, floored, heap, order_tree, race, weights],
+    ids=lambda module: module.__name__,
+)
+def test_kernels_release_the_gil_and_are_cached(module: ModuleType) -> None:
+    assert_kernels_release_the_gil_and_are_cached(module)
