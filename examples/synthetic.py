@@ -1,11 +1,9 @@
 """Every sampler on the paper's synthetic problem: how close it comes to the best distribution."""
 
-from typing import Any
-
 import numpy as np
 
 import avare
-from avare.samplers import get, names
+from avare.samplers import build, get, names
 
 
 def adaptation(seeds: int, epochs: int = 100) -> dict[str, list[tuple[float, float]]]:
@@ -16,15 +14,8 @@ def adaptation(seeds: int, epochs: int = 100) -> dict[str, list[tuple[float, flo
     """
     data = avare.datasets.load("synthetic")
     problem = avare.problems.Logistic(data.X, data.y, l2=1.0)
-    lengths, constants = problem.lengths, problem.smoothness
-    step_size = avare.schedules.inverse_time(problem.n, constants.max(), problem.l2)
-    limits = {"horizon": epochs * problem.n, "bound": float(lengths.max())}
-    arguments: dict[str, dict[str, Any]] = {
-        "Static": {"smoothness": constants},
-        "Safe": {"smoothness": constants, "bound": limits["bound"]},
-        "Mixture": {"components": np.stack([constants, lengths])},
-        **dict.fromkeys(("Mabs", "Vrb", "Osmd"), limits),
-    }
+    step_size = avare.schedules.inverse_time(problem.n, problem.smoothness.max(), problem.l2)
+    bound = float(problem.lengths.max())
     errors: dict[str, list[tuple[float, float]]] = {}
     for name in names():
         errors[name] = []
@@ -34,7 +25,8 @@ def adaptation(seeds: int, epochs: int = 100) -> dict[str, list[tuple[float, flo
             def look(now: avare.solvers.Progress, found: list[float] = uniform) -> None:
                 found.append(float(avare.diagnostics.gain(problem.norms(now.x))) - 1.0)
 
-            sampler = get(name)(problem.n, 1, seed=seed, **arguments.get(name, {}))
+            limits = {"bound": bound} if "bound" in get(name).takes else {}
+            sampler = build(name, problem, 1, horizon=epochs * problem.n, seed=seed, **limits)
             run = avare.sgd(problem, sampler, step_size, epochs=epochs, callback=look)
             errors[name].append((float(run.trace.relative_error[-5:].mean()), float(np.mean(uniform[-5:]))))
     return errors

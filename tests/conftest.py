@@ -1,4 +1,4 @@
-"""Hypothesis draws the same examples at each run; with NUMBA_DISABLE_JIT=1, fewer of them. Ctrl-C works."""
+"""Hypothesis draws the same examples at each run. Without compiled code, fewer cases are tried. Ctrl-C works."""
 
 import signal
 from pathlib import Path
@@ -20,6 +20,22 @@ settings.load_profile("avare")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without compiled code, try one in six of a test's parameter sets, if there are more than six.
+
+    All of them run compiled. Interpreted, the tests only show which lines of the kernels are reached, and that
+    no index is out of bounds; ``-m "slow or not slow"`` tries all of them here, too.
+    """
+    if not numba.config.DISABLE_JIT or config.option.markexpr != "not slow":
+        return
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen = {item for group in groups.values() for item in (group if len(group) <= 6 else group[::6])}
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of datasets, and no data folder: nothing of who runs the test is seen."""
@@ -29,3 +45,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("AVARE_DATA", raising=False)
     monkeypatch.setattr(pooch, "os_cache", lambda name: folder)
     return folder
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports with empty picture files, for tests that look at numbers and words only: drawing takes seconds."""
+    monkeypatch.setattr("avare.report.writing.render", lambda figure, styles: {"png": b"", "svg": b""})

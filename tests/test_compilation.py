@@ -80,7 +80,11 @@ def printed(program: str, folder: Path) -> list[str]:
     source = Path(avare.__file__).parents[1]
     found = subprocess.run(
         [sys.executable, "-c", program],
-        env={"PYTHONPATH": f"{folder}:{source}", "NUMBA_DISABLE_JIT": str(int(numba.config.DISABLE_JIT))},
+        env={
+            "PYTHONPATH": f"{folder}:{source}",
+            "NUMBA_DISABLE_JIT": str(int(numba.config.DISABLE_JIT)),
+            "PYTHONDONTWRITEBYTECODE": "1",  # a module written again within a second would be taken from the old one
+        },
         capture_output=True,
         text=True,
         check=False,

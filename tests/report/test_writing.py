@@ -179,6 +179,7 @@ def test_skipped_files_are_named_and_left_as_they_are(tmp_path: Path) -> None:
     assert "run for 2 epochs, the paper for 100; 1 diverged" in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_page_and_the_command_have_the_same_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = stored_runs.full_store(tmp_path / "results" / "runs")
     first = sorted(store.iterdir())[0]

@@ -55,7 +55,7 @@ def test_is_the_plain_rule(n: int, m: int, alpha: float) -> None:
     plain = Plain(n, m, 20, 2.0, alpha)
     pending: list[NDArray[np.int64]] = []
     returns = repeats = 0
-    for _ in range(3000 if compiled else 300):
+    for _ in range(1000 if compiled else 300):
         kind = generator.random()
         if kind < 0.05:  # of any, drawn or not, and often enough to move far
             indices = np.repeat(generator.integers(0, n, 3), 2000)
@@ -74,7 +74,7 @@ def test_is_the_plain_rule(n: int, m: int, alpha: float) -> None:
         repeats += len(np.unique(indices)) < len(indices)
         sampler.update(indices, norms)
         plain.update(sampler.steps * m, indices, norms)
-        # 3000 roundings of p in the plain rule; 1e-9 would show an eta with that relative error.
+        # 1000 roundings of p in the plain rule; 1e-9 would show an eta with that relative error.
         assert np.allclose(sampler.probabilities(), plain.p, rtol=1e-9, atol=0.0)
     sampler._distribution.check()
     assert repeats > 5

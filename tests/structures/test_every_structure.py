@@ -153,7 +153,7 @@ def test_draws_with_replacement_follow_the_probabilities(kind: Kind, case: str) 
 
 @every_kind
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("size", [2, 5])
 def test_draws_without_replacement_follow_the_probabilities(kind: Kind, case: str, size: int) -> None:
     values, floor = CASES[case]
     structure = reached(kind, values)
@@ -164,7 +164,7 @@ def test_draws_without_replacement_follow_the_probabilities(kind: Kind, case: st
     p = structure.probabilities(floor)
     size = min(size, int(np.count_nonzero(p)))
     draws = []
-    for _ in range(DRAWS // 5):
+    for _ in range(DRAWS // 10):
         indices, found = structure.draw(size, replacement=False, source=source, floor=floor)
         draws.append(tuple(indices.tolist()))
     assert np.allclose(found, p[indices], rtol=1e-12, atol=0.0)
@@ -180,7 +180,7 @@ def test_draws_in_small_batches_follow_the_probabilities(kind: Kind) -> None:
     source = uniform_source(generator)
     p = structure.probabilities(floor)
     draws: list[tuple[int, ...]] = []
-    for size in (0, 1, 2, 15, 16, 17, 1000) * (DRAWS // 4000):
+    for size in (0, 1, 2, 15, 16, 17, 1000) * max(1, DRAWS // 4000):
         indices, _ = structure.draw(size, replacement=True, source=source, floor=floor)
         draws += [(index,) for index in indices.tolist()]
     assert chi_square(draws, {(i,): chance for i, chance in enumerate(p.tolist())}) > FALSE_ALARM

@@ -280,6 +280,7 @@ def test_tables(whole: NetResults) -> None:
     assert lost[1] == "Calibrated" and lost[7] == 1 and math.isnan(lost[8])
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_page_and_the_numbers(tmp_path: Path) -> None:
     store = put(tmp_path / "store", [*net_runs(["mnist-mlp", "cifar10-cnn"]), net_run(data_digest="other")])
     index = avare.report.write(store, tmp_path / "out")
@@ -294,6 +295,7 @@ def test_the_page_and_the_numbers(tmp_path: Path) -> None:
     assert (index.parent / "tables" / "nets-best.csv").read_text().startswith("net,sampler,optimiser,batch_size")
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_page_of_nets_beside_others(tmp_path: Path) -> None:
     records = [run(epochs=2), net_run(sampler="DataLoader"), net_run()]
     text = avare.report.write(put(tmp_path / "store", records), tmp_path / "out").read_text().split("<script")[0]
