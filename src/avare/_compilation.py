@@ -94,6 +94,9 @@ class ByType:
     def __contains__(self, kind: type) -> bool:
         return kind in self._versions
 
+    def __getitem__(self, kind: type) -> Callable[..., Any]:
+        return self._versions[kind]
+
     def _choose(self, state: Any) -> Any:
         chosen = self._versions.get(getattr(state, "instance_class", type(None)))
         return None if chosen is None else lambda state, *arguments: chosen(state, *arguments)

@@ -21,7 +21,7 @@ from avare._compilation import lean
 from avare._randomness import Seed, uniform_source
 from avare._state import State, checksum, generator_from_text, generator_to_text, plain
 from avare.batch import Batch
-from avare.samplers.kernels import can_learn, draw_into, learn_from
+from avare.samplers.kernels import draw_into, learn_from, learns
 from avare.structures.cells import MAX_EXAMPLES
 
 _FORMAT = 1  # of the state; raise it when the meaning of the state changes
@@ -245,7 +245,7 @@ class Sampler(ABC):
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         """Learn from checked norms, by the kernel of `_compiled` by default; without one, ignore them."""
         state = self._compiled()
-        if can_learn(state):
+        if learns(state):
             learn_from(state, indices, norms)
 
     def _notify(self) -> None:

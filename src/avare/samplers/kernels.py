@@ -52,6 +52,11 @@ def can_learn(state: Any) -> bool:
     return type(state) in _LEARN
 
 
+def learns(state: Any) -> bool:
+    """Whether a state has a compiled `learn` that changes something."""
+    return can_learn(state) and _LEARN[type(state)] is not learn_nothing
+
+
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
     compiled: Callable[..., None] = function if numba.extending.is_jitted(function) else kernel(function)
     return compiled
