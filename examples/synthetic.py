@@ -1,5 +1,7 @@
 """Every sampler on the paper's synthetic problem: how close it comes to the best distribution."""
 
+from typing import Any
+
 import numpy as np
 
 import avare
@@ -25,7 +27,7 @@ def adaptation(seeds: int, epochs: int = 100) -> dict[str, list[tuple[float, flo
             def look(now: avare.solvers.Progress, found: list[float] = uniform) -> None:
                 found.append(float(avare.diagnostics.gain(problem.norms(now.x))) - 1.0)
 
-            limits = {"bound": bound} if "bound" in get(name).takes else {}
+            limits: dict[str, Any] = {"bound": bound} if "bound" in get(name).takes else {}
             sampler = build(name, problem, 1, horizon=epochs * problem.n, seed=seed, **limits)
             run = avare.sgd(problem, sampler, step_size, epochs=epochs, callback=look)
             errors[name].append((float(run.trace.relative_error[-5:].mean()), float(np.mean(uniform[-5:]))))
