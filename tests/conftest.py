@@ -21,13 +21,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose what is tried without compiled code."""
+    if numba.config.DISABLE_JIT and config.option.markexpr == "not slow":
+        _thin_out(config, items)
+
+
+def _thin_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without compiled code, try one in six of a test's parameter sets, if there are more than six.
 
     All of them run compiled. Interpreted, the tests only show which lines of the kernels are reached, and that
     no index is out of bounds; ``-m "slow or not slow"`` tries all of them here, too.
     """
-    if not numba.config.DISABLE_JIT or config.option.markexpr != "not slow":
-        return
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         groups.setdefault(item.nodeid.partition("[")[0], []).append(item)

@@ -190,6 +190,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_on_a_dask_cluster(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     script = tmp_path / "cluster.py"
