@@ -1,5 +1,6 @@
 """Avare: remember the last norm of each example, and draw in proportion to it, above a floor."""
 
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -7,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare._compilation import lean
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Fields, Part, State
 from avare.batch import Batch, weigh, weigh_into
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
@@ -124,11 +125,8 @@ class Avare(Remembering):
     def _arguments(self) -> State:
         return {**super()._arguments(), "structure": self.structure}
 
-    def _state(self) -> State:
-        return self._memory.state()
-
-    def _restore(self, state: State) -> None:
-        self._memory = _STRUCTURES[self.structure].from_state(state, self.n)
+    def _fields(self) -> Fields:
+        return {**super()._fields(), "memory": Part(partial(_STRUCTURES[self.structure].from_state, n=self.n))}
 
 
 _STRUCTURES: dict[str, type[Buckets] | type[OrderTree]] = {"buckets": Buckets, "order_tree": OrderTree}

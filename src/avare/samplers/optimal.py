@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Field, Fields, State
 from avare.batch import Batch, weigh
 from avare.samplers.base import Sampler, one_per_example
 from avare.samplers.registry import register
@@ -92,8 +92,11 @@ class Optimal(Sampler):
     def _follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
         self._offered = norms
 
+    def _fields(self) -> Fields:
+        return {**super()._fields(), "told": Field(np.float64, (self.n,), at_least=0.0)}
+
     def _state(self) -> State:
         return {"told": self._reported.copy()}
 
-    def _restore(self, state: State) -> None:
-        self._reported = state["told"].copy()
+    def _restore(self, values: State) -> None:
+        self._reported = values["told"]

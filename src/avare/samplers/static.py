@@ -1,6 +1,7 @@
 """Static: draw in proportion to fixed constants."""
 
 import zlib
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Fields, Part, State, refuse_unless
 from avare.batch import weigh_into
 from avare.samplers.base import Sampler, one_per_example
 from avare.samplers.kernels import learn_nothing, register_kernels
@@ -93,11 +94,14 @@ class Static(Sampler):
     def _arguments(self) -> State:
         return {**super()._arguments(), "uniform": self.uniform, "smoothness_checksum": self._smoothness_checksum}
 
-    def _state(self) -> State:
-        return self._weights.state()
+    def _fields(self) -> Fields:
+        return {**super()._fields(), "weights": Part(partial(Weights.from_state, n=self.n))}
 
-    def _restore(self, state: State) -> None:
-        self._weights = Weights.from_state(state, self.n)
+    def _check(self, values: State) -> None:
+        super()._check(values)
+        found, own = values["weights"].values, self._weights.values
+        valid = np.isclose(found, own, rtol=1e-9, atol=0.0)  # another machine may sum in another order
+        refuse_unless(valid, found, "state['weights_values']", "this sampler has another probability")
 
 
 # --- kernels -------------------------------------------------------------------------------

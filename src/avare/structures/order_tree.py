@@ -32,8 +32,8 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import next_uniform
-from avare._state import State
-from avare.structures.base import Memory, Solution, array_of, refuse_unless
+from avare._state import Field, State
+from avare.structures.base import Memory, Solution
 from avare.structures.evenly import draw_below
 
 _ROOT, _STALE = 0, 1  # entries of `registers`
@@ -92,9 +92,7 @@ class OrderTree(Memory):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int) -> "OrderTree":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N log N)."""
-        norms = array_of(state, "memory", (n,), np.float64)
-        refuse_unless(np.isfinite(norms) & (norms >= 0.0), state, "memory", "must be finite and not negative")
-        return cls(norms)
+        return cls(Field(np.float64, (n,), at_least=0.0).read(state, "memory"))
 
     def state(self) -> State:
         """Return the norms. O(N)."""
