@@ -145,7 +145,7 @@ class Aged(Sampler):
             found = list(dict.fromkeys([*found, *np.minimum(more, self.n - 1).tolist()]))
         indices = np.array(found[: self.batch_size], dtype=np.int64)
         self._drawn = None  # all ages change with the step
-        return Batch(indices, weigh(p[indices], False), p[indices])
+        return Batch(indices, weigh(p[indices], False, mass_left(p, indices)), p[indices])
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         cells = self._cells(indices)

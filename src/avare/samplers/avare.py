@@ -109,10 +109,11 @@ class Avare(Remembering):
     def _draw(self) -> Batch:
         if self._compiled() is not None:
             return super()._draw()
+        left = np.empty(self.batch_size)
         indices, probabilities = self._memory.draw(
-            self.batch_size, replacement=self.replacement, source=self._source, floor=self.floor
+            self.batch_size, replacement=self.replacement, source=self._source, floor=self.floor, left=left
         )
-        return Batch(indices, weigh(probabilities, self.replacement), probabilities)
+        return Batch(indices, weigh(probabilities, self.replacement, left), probabilities)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._memory.replace(indices, norms)
@@ -149,7 +150,7 @@ def _draw(state, step, source, indices, probabilities, weights):
     if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
         draw_with_replacement(state.memory, floor, source, indices, probabilities)
     else:
-        draw_without_replacement(state.memory, floor, source, indices, probabilities)
+        draw_without_replacement(state.memory, floor, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

@@ -41,6 +41,8 @@ _MOST_DRAWS = 1 << 62  # of all steps together: their number must fit into an in
 _LARGEST_BATCH = 1 << 31
 _ROUNDED_UP = 1.0 + 1e-9  # a probability of 1 may be rounded up
 _MOST_PENDING = 64  # drawn batches to keep until their norms arrive, by default
+SMALLEST_PROBABILITY = 1e-300
+"""Below it, a weight is not finite."""
 _OWNER = "this sampler"  # in messages
 _GAIN_DECAY = 0.99  # per batch: the running gain looks back about a hundred batches
 

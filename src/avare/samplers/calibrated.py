@@ -178,7 +178,7 @@ def _draw(state, step, source, indices, probabilities, weights):
     if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
         draw_with_replacement(state.memory, state.prior, floor, source, indices, probabilities)
     else:
-        draw_without_replacement(state.memory, state.prior, floor, source, indices, probabilities)
+        draw_without_replacement(state.memory, state.prior, floor, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

@@ -147,7 +147,7 @@ class Mixture(Sampler):
             indices = self._generator.integers(self.n, size=self.batch_size)
         probabilities = self._mixture @ self._by_component(indices)
         self._drawn_with[indices] = probabilities
-        return Batch(indices, weigh(probabilities, True), probabilities)
+        return Batch(indices, weigh(probabilities, True, probabilities), probabilities)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         indices, norms = indices[norms > 0.0], norms[norms > 0.0]

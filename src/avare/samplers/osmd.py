@@ -100,7 +100,7 @@ class Osmd(Limited):
     def _draw(self) -> Batch:
         indices, probabilities = self._distribution.draw(self.batch_size, replacement=True, source=self._source)
         self._drawn_with[indices] = probabilities
-        return Batch(indices, weigh(probabilities, self.replacement), probabilities)
+        return Batch(indices, weigh(probabilities, True, probabilities), probabilities)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._limits.observe(self._steps * self.batch_size, norms)

@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare._state import Field, Fields, State, refuse_unless
-from avare.batch import Batch, weigh
+from avare.batch import Batch
 from avare.samplers.base import Sampler, one_per_example
 from avare.samplers.registry import register
 from avare.simplex import safest, widened
-from avare.structures.race import draw
+from avare.structures.race import draw_batch
 
 _UNIFORM = 1e-12  # the share of the uniform distribution
 _LARGEST = 1e300  # larger norms count as this,
@@ -145,8 +145,7 @@ class Safe(Sampler):
 
     def _draw(self) -> Batch:
         p, self._tau = self._solve()
-        indices = draw(p, self.batch_size, self.replacement, self._generator)
-        return Batch(indices, weigh(p[indices], self.replacement), p[indices])
+        return draw_batch(p, self.batch_size, self.replacement, self._generator)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._norms[indices] = np.minimum(norms, _LARGEST)

@@ -45,7 +45,13 @@ class Structure(ABC):
     _arrays: tuple[Any, ...]
 
     def draw(
-        self, size: int, *, replacement: bool, source: Source, floor: float = 0.0
+        self,
+        size: int,
+        *,
+        replacement: bool,
+        source: Source,
+        floor: float = 0.0,
+        left: NDArray[np.float64] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Draw indices; return them in order, with the probability of each.
 
@@ -60,13 +66,19 @@ class Structure(ABC):
             Where the random numbers come from: see `avare._randomness.uniform_source`.
         floor
             The smallest probability of any example: finite and not negative. Floors above 1/n mean 1/n.
+        left
+            Without replacement, an array to fill: what is left of the mass before each draw, for
+            `avare.batch_weights`. It is summed where 1 minus the probabilities of the draws before would lose digits.
         """
         if self.with_replacement_only and not replacement:
             raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
         kernel, arguments = self._kernel(self._checked(floor), replacement)
         indices = np.empty(size, dtype=np.int64)
         probabilities = np.empty(size, dtype=np.float64)
-        if not kernel(*arguments, source, indices, probabilities):
+        outputs = (indices, probabilities)
+        if not replacement:
+            outputs = (*outputs, np.empty(size) if left is None else left)
+        if not kernel(*arguments, source, *outputs):
             raise ValueError(
                 f"size = {size}: fewer examples have a probability above 0, and without replacement each is drawn once"
             )
@@ -110,7 +122,8 @@ class Structure(ABC):
     def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
         """Return the kernel that draws, and its arguments before ``source, indices, probabilities``.
 
-        The kernel fills indices and probabilities, and returns whether there are enough examples.
+        The kernel fills indices and probabilities, without replacement also ``left``, and returns whether there are
+        enough examples.
         """
 
     def _checked(self, floor: float) -> float:

@@ -406,7 +406,7 @@ def draw_with_replacement(arrays, prior, floor, source, indices, probabilities):
 
 
 @kernel
-def draw_without_replacement(arrays, prior, floor, source, indices, probabilities):
+def draw_without_replacement(arrays, prior, floor, source, indices, probabilities, left):
     """Draw distinct indices; return whether there are enough."""
     law = _solve(arrays, prior, floor)
     available = 0
@@ -415,7 +415,8 @@ def draw_without_replacement(arrays, prior, floor, source, indices, probabilitie
     if len(indices) > available:
         return False
     scratch = np.empty((3, len(indices)), dtype=np.int64)
-    draw_distinct(arrays, law, source, scratch, indices, probabilities, _propose, _exclude, _exclude_all)
+    draw_distinct(arrays, law, source, scratch, indices, probabilities, left, _propose, _exclude, _exclude_all)
     for j in range(len(indices)):
         probabilities[j] /= law.total
+        left[j] /= law.total
     return True

@@ -27,6 +27,7 @@ from avare import _validation as validation
 from avare._compilation import inlined, kernel, lean, merged
 from avare._randomness import Source, next_uniform
 from avare._state import Field, State, refuse_unless
+from avare.batch import LITTLE
 from avare.structures import buckets as proposing
 from avare.structures.base import Memory
 from avare.structures.buckets import Buckets
@@ -319,7 +320,7 @@ def draw_with_replacement(arrays, source, indices, probabilities):
 
 
 @kernel
-def draw_without_replacement(arrays, source, indices, probabilities):
+def draw_without_replacement(arrays, source, indices, probabilities, left):
     """Draw distinct indices; return whether there are enough weights above zero.
 
     Repeated draws are dropped, in O(size), until half of the mass is drawn. The rest comes from a
@@ -330,7 +331,8 @@ def draw_without_replacement(arrays, source, indices, probabilities):
         if size > len(values):
             return False
         draw_evenly(len(values), source, indices, False)
-        probabilities[:] = 1.0 / len(values)
+        for j in range(size):
+            probabilities[j], left[j] = 1.0 / len(values), 1.0 - j / len(values)
         return True
     table = hash_table(size)
     done, mass = np.int64(0), 0.0
@@ -345,9 +347,27 @@ def draw_without_replacement(arrays, source, indices, probabilities):
                 done += 1
     if done < size and not _draw_rest(values, source, indices, done):
         return False
+    rest = 1.0
     for j in range(size):
+        left[j] = rest
         probabilities[j] = values[indices[j]] / total
+        rest -= probabilities[j]
+    if size > 0 and left[size - 1] < LITTLE:
+        _sum_left(arrays, indices, total, left)
     return True
+
+
+@inlined
+def _sum_left(arrays, indices, total, left):
+    """Set the mass left before each draw, summed from the last one back."""
+    for index in indices:
+        _add(arrays.sums, arrays.span, arrays.values[index], -ONE)
+    rest = _total(arrays.sums, arrays.span)
+    for j in range(len(indices) - 1, -1, -1):
+        rest += arrays.values[indices[j]]
+        left[j] = rest / total
+    for index in indices:
+        _add(arrays.sums, arrays.span, arrays.values[index], ONE)
 
 
 @kernel
