@@ -20,6 +20,7 @@ from avare._state import State
 from avare.batch import Batch, weigh
 from avare.experiments import Plan, Store, read_plan, run_nets
 from avare.samplers import Sampler, register
+from avare.structures.race import mass_left
 
 VARIANTS = {
     "by norm": {"kind": "Aged", "options": {"ages": 1}},

@@ -7,6 +7,7 @@ the field.
 """
 
 import json
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Field:
     at_least, at_most
         The range of a number, or of each element. By default any finite number.
     also
-        One more value that is allowed, outside of the range.
+        One more value that is allowed, outside of the range; it may be NaN.
 
     Examples
     --------
@@ -90,7 +91,9 @@ class Field:
         array = np.array(value, dtype=self.kind, order="C", subok=False)
         if array.dtype != np.bool_:
             valid = (array >= self.at_least) & (array <= self.at_most)
-            refuse_unless(valid if self.also is None else valid | (array == self.also), array, label, self._rule())
+            if self.also is not None:
+                valid |= np.isnan(array) if math.isnan(self.also) else array == self.also
+            refuse_unless(valid, array, label, self._rule())
         return array
 
     def _rule(self) -> str:
