@@ -20,6 +20,7 @@ from avare._state import State
 from avare.batch import Batch, weigh
 from avare.experiments import Plan, Store, read_plan, run_nets
 from avare.samplers import Sampler, register
+from avare.structures.race import mass_left
 
 VARIANTS = {
     "by norm": {"kind": "Aged", "options": {"ages": 1}},
@@ -145,7 +146,7 @@ class Aged(Sampler):
             found = list(dict.fromkeys([*found, *np.minimum(more, self.n - 1).tolist()]))
         indices = np.array(found[: self.batch_size], dtype=np.int64)
         self._drawn = None  # all ages change with the step
-        return Batch(indices, weigh(p[indices], False), p[indices])
+        return Batch(indices, weigh(p[indices], False, mass_left(p, indices)), p[indices])
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         cells = self._cells(indices)

@@ -1,8 +1,16 @@
-"""States that are saved and loaded: mappings of numbers, text and arrays."""
+"""States that are saved and loaded: mappings of numbers, text and arrays, each declared as a `Field`.
+
+A checksum notices accidents. It does not stop a file from elsewhere, so every field is also checked against its
+declaration before anything changes: no state may make a kernel read out of bounds, run for ever or return a weight that
+is not finite. What relates two fields is checked by whoever declares them. All errors are a ``ValueError`` that names
+the field.
+"""
 
 import json
+import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +18,140 @@ from numpy.typing import NDArray
 
 State = dict[str, Any]
 
+_LARGEST = float(np.finfo(np.float64).max)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What a field may hold: a number, text, a generator, or an array.
+
+    Parameters
+    ----------
+    kind
+        ``int``, ``float``, ``bool``, ``str`` or ``numpy.random.Generator``; for an array, its dtype.
+    shape
+        Of an array; None for a length that is not known in advance.
+    at_least, at_most
+        The range of a number, or of each element. By default any finite number.
+    also
+        One more value that is allowed, outside of the range; it may be NaN.
+
+    Examples
+    --------
+    >>> Field(np.float64, (2,), at_least=0.0).read({"values": np.zeros(3)}, "values")
+    Traceback (most recent call last):
+    ValueError: state['values'] has shape (3,) and dtype float64: must have shape (2,) and dtype float64
+    >>> Field(np.float64, (2,), at_least=0.0).read({"values": np.array([1.0, -1.0])}, "values")
+    Traceback (most recent call last):
+    ValueError: state['values'][1] = -1.0: must be finite and not negative
+    >>> Field(float, at_least=1.0, at_most=2.0).read({"scale": 0.5}, "scale")
+    Traceback (most recent call last):
+    ValueError: state['scale'] = 0.5: must be a number from 1.0 to 2.0
+    """
+
+    kind: Any
+    shape: tuple[int | None, ...] | None = None
+    at_least: float = -_LARGEST
+    at_most: float = _LARGEST
+    also: float | None = None
+
+    def read(self, state: Mapping[str, Any], name: str, within: str = "state") -> Any:
+        """Return the field of a state, arrays as copies, or raise a ``ValueError`` that names it."""
+        if name not in state:
+            raise ValueError(f"{within} lacks {name!r}: it is damaged, or of something else")
+        value, label = plain(state[name]), f"{within}[{name!r}]"
+        if self.shape is not None:
+            return self._array(value, label)
+        if self.kind is np.random.Generator:
+            return generator_from_text(value, label)
+        if self.kind in (bool, str):
+            if not isinstance(value, self.kind):
+                raise ValueError(f"{label} = {_short(value)}: must be {'text' if self.kind is str else 'True or False'}")
+            return value
+        allowed = int if self.kind is int else int | float
+        is_number = isinstance(value, allowed) and not isinstance(value, bool)
+        if not is_number or not (self.at_least <= value <= self.at_most or value == self.also):
+            noun = "an integer" if self.kind is int else "a number"
+            raise ValueError(f"{label} = {_short(value)}: must be {noun} from {self.at_least} to {self.at_most}")
+        return self.kind(value)
+
+    def _array(self, value: Any, label: str) -> NDArray[Any]:
+        assert self.shape is not None
+        if not isinstance(value, np.ndarray):
+            raise ValueError(f"{label} is of type {type(value).__name__}: must be an array")
+        fits = value.ndim == len(self.shape) and all(
+            wanted in (None, found) for found, wanted in zip(value.shape, self.shape, strict=True)
+        )
+        if not fits or value.dtype != self.kind:
+            shape = str(self.shape).replace("None", "any")
+            raise ValueError(
+                f"{label} has shape {value.shape} and dtype {value.dtype}: "
+                f"must have shape {shape} and dtype {np.dtype(self.kind)}"
+            )
+        array = np.array(value, dtype=self.kind, order="C", subok=False)
+        if array.dtype != np.bool_:
+            valid = (array >= self.at_least) & (array <= self.at_most)
+            if self.also is not None:
+                valid |= np.isnan(array) if math.isnan(self.also) else array == self.also
+            refuse_unless(valid, array, label, self._rule())
+        return array
+
+    def _rule(self) -> str:
+        if self.at_most == _LARGEST:
+            rules = {-_LARGEST: "must be finite", 0.0: "must be finite and not negative"}
+            if self.at_least in rules:
+                return rules[self.at_least]
+        also = "" if self.also is None else f", or {self.also}"
+        return f"must be from {self.at_least} to {self.at_most}{also}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an object that saves its own fields: `build` makes a new one of them, or raises a ``ValueError``."""
+
+    build: Callable[[State], Any]
+
+
+Fields = Mapping[str, Field | Part]
+
+
+def read(state: Mapping[str, Any], fields: Fields, within: str = "state") -> State:
+    """Return all declared fields of a state, checked, and all parts built from it."""
+    return {
+        name: field.build(dict(state)) if isinstance(field, Part) else field.read(state, name, within)
+        for name, field in fields.items()
+    }
+
+
+def require_same(state: Mapping[str, Any], expected: Mapping[str, Any], within: str, owner: str) -> None:
+    """Raise a ``ValueError`` if a field is missing, or differs from what it must be."""
+    for name, own in expected.items():
+        if name not in state:
+            raise ValueError(f"{within} lacks {name!r}: it is damaged, or not the state of {owner}")
+        value = plain(state[name])
+        if not isinstance(value, str | int | float | np.generic) or value != own:
+            raise ValueError(f"{within}[{name!r}] = {_short(value)}: {owner} has {own!r}")
+
+
+def require_checksum(state: Mapping[str, Any], found: int, within: str = "state") -> None:
+    """Raise a ``ValueError`` if the checksum of a state is not that of its contents."""
+    stated = plain(state["checksum"])
+    if not isinstance(stated, int | np.integer) or stated != found:
+        raise ValueError(f"{within}['checksum'] = {_short(stated)}, but its contents give {found}: it is damaged")
+
+
+def refuse_unless(valid: Any, array: NDArray[Any], label: str, rule: str) -> None:
+    """Raise a ``ValueError`` that names the first element of an array that is not valid."""
+    if not np.all(valid):
+        place = tuple(int(each[0]) for each in np.nonzero(~valid))
+        raise ValueError(f"{label}[{', '.join(map(str, place))}] = {array[place]}: {rule}")
+
 
 def plain(value: Any) -> Any:
     """A field as it was before ``numpy.savez`` made an array of it."""
-    return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        return value.item()
+    return value
 
 
 def checksum(fields: Mapping[str, Any]) -> int:
@@ -21,8 +159,8 @@ def checksum(fields: Mapping[str, Any]) -> int:
     result = 0
     for key in sorted(fields):
         value = np.ascontiguousarray(_as_array(fields[key]))
-        result = zlib.crc32(f"{key} {value.dtype.str} {value.shape}".encode(), result)
-        result = zlib.crc32(value.view(np.uint8).data, result)
+        result = zlib.crc32(f"{key} {value.dtype.str} {value.shape}".encode(errors="replace"), result)
+        result = zlib.crc32(value.view(np.uint8).data if value.dtype.itemsize else b"", result)
     return result
 
 
@@ -32,7 +170,22 @@ def _as_array(value: Any) -> NDArray[Any]:
         array = np.asarray(value)
         if not array.dtype.hasobject:
             return array
-    return np.asarray(repr(value))
+    return np.asarray(_short(value))
+
+
+def _short(value: Any) -> str:
+    """A value as text for a message, however large it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a crafted object may fail in any way
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+_MOST_SHOWN = 200
+
+
+# --- generators ----------------------------------------------------------------------------
 
 
 def generator_to_text(generator: np.random.Generator) -> str:
@@ -40,15 +193,61 @@ def generator_to_text(generator: np.random.Generator) -> str:
     return json.dumps(generator.bit_generator.state, default=lambda value: [str(value.dtype), value.tolist()])
 
 
-def generator_from_text(text: str) -> np.random.Generator:
-    """A generator with a given state."""
-    state = json.loads(text, object_hook=_with_arrays)
-    bit_generator = getattr(np.random, state["bit_generator"])()
+def generator_from_text(text: Any, label: str = "text") -> np.random.Generator:
+    """A generator with a given state, of one of NumPy's kinds; anything else raises a ``ValueError``.
+
+    NumPy itself does not check what it is given: a wrong position makes it read out of bounds.
+    """
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        found = None
+    name = found.get("bit_generator") if isinstance(found, dict) else None
+    if not isinstance(name, str) or name not in _LAYOUTS:
+        raise ValueError(f"{label} is not the state of a generator of NumPy ({', '.join(_LAYOUTS)})")
+    state = _fit(found, {"bit_generator": name, **_LAYOUTS[name]}, label)
+    words = state["state"]
+    # Either of these would return the same number for ever, and a draw without replacement would not end.
+    if "inc" in words and words["inc"] % 2 == 0:
+        raise ValueError(f"{label} is damaged: 'inc' must be odd")
+    if "pos" in words and not (words["key"][1:].any() or words["key"][0] >> 31):
+        raise ValueError(f"{label} is damaged: 'key' must not be zero")
+    bit_generator = getattr(np.random, name)()
     bit_generator.state = state
     return np.random.Generator(bit_generator)
 
 
-def _with_arrays(state: State) -> State:
-    return {
-        key: np.array(value[1], dtype=value[0]) if isinstance(value, list) else value for key, value in state.items()
-    }
+_SPARE = {"has_uint32": 2, "uinteger": 2**32}  # half of a number of 64 bits, kept for later
+_PCG = {"state": {"state": 2**128, "inc": 2**128}, **_SPARE}
+_LAYOUTS: dict[str, dict[str, Any]] = {  # a number stands for the integers below it, a pair for an array
+    "PCG64": _PCG,
+    "PCG64DXSM": _PCG,
+    "MT19937": {"state": {"key": ("uint32", 624), "pos": 625}},
+    "Philox": {
+        "state": {"counter": ("uint64", 4), "key": ("uint64", 2)},
+        "buffer": ("uint64", 4),
+        "buffer_pos": 5,
+        **_SPARE,
+    },
+    "SFC64": {"state": {"state": ("uint64", 4)}, **_SPARE},
+}
+
+
+def _fit(value: Any, layout: Any, label: str) -> Any:
+    """Return a part of a generator's state, with arrays, if it has the layout; otherwise raise a ``ValueError``."""
+    if isinstance(layout, dict):
+        if isinstance(value, dict) and set(value) == set(layout):
+            return {key: _fit(value[key], each, label) for key, each in layout.items()}
+    elif isinstance(layout, tuple):
+        kind, size = layout
+        if isinstance(value, list) and len(value) == 2 and value[0] == kind and isinstance(value[1], list):
+            most = int(np.iinfo(kind).max)
+            if len(value[1]) == size and all(_is_below(each, most + 1) for each in value[1]):
+                return np.array(value[1], dtype=kind)
+    elif value == layout if isinstance(layout, str) else _is_below(value, layout):
+        return value
+    raise ValueError(f"{label} is damaged: {_short(value)} is not part of such a generator")
+
+
+def _is_below(value: Any, end: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < end

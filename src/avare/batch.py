@@ -8,6 +8,10 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, kernel
 
+LITTLE = 2.0**-7
+"""If less than this is left of a mass of 1, it must be summed: a difference would lose digits."""
+_DIGITS_LOST = 1e-7  # an error of 1e-16 is more than 1e-9 of less than this
+
 
 @dataclass(slots=True, eq=False)
 class Batch:
@@ -26,16 +30,32 @@ class Batch:
         return len(self.indices)
 
 
-def batch_weights(probabilities: ArrayLike, replacement: bool) -> NDArray[np.float64]:
+def batch_weights(
+    probabilities: ArrayLike, replacement: bool, left: ArrayLike | None = None
+) -> NDArray[np.float64]:
     """Return the weights of draws with the given probabilities, in the order of the draws. O(m).
 
     With replacement ``w_j = 1 / (m p_j)``. Without replacement, each draw is from the remaining
     examples, and ``w_j = ((1 - sum_{k<j} p_k) / p_j + (m - j)) / m`` for ``j = 1 ... m``.
 
+    Parameters
+    ----------
+    probabilities
+        The probability of each index before the first draw.
+    replacement
+        Whether an index could occur twice.
+    left
+        Without replacement: the sum of the probabilities that are left before each draw. Needed if little is left
+        (below 1e-7), because the difference ``1 - sum p`` then loses its digits.
+
+    Examples
+    --------
     >>> batch_weights([0.5, 0.25], replacement=True)
     array([1., 2.])
     >>> batch_weights([0.5, 0.25], replacement=False)
     array([1.5, 1. ])
+    >>> batch_weights([1.0, 1e-17], replacement=False, left=[1.0, 2e-17])
+    array([1., 1.])
     """
     p = validation.nonnegative("probabilities", probabilities)
     replacement = validation.boolean("replacement", replacement)
@@ -44,23 +64,33 @@ def batch_weights(probabilities: ArrayLike, replacement: bool) -> NDArray[np.flo
         raise ValueError(f"probabilities[{wrong[0]}] = {p[wrong[0]]}: must be above 0 and at most 1")
     if not replacement and p.sum() > 1.0 + 1e-9:
         raise ValueError(f"probabilities sum to {p.sum()}: without replacement the sum must be at most 1")
-    return weigh(p, replacement)
+    if left is not None:
+        rest = validation.nonnegative("left", left)
+        validation.same_length("left", len(rest), "probabilities", len(p))
+        return weigh(p, replacement, rest)
+    rest = 1.0 - np.cumsum(p) + p
+    if not replacement and len(p) and rest[-1] < _DIGITS_LOST:
+        raise ValueError(f"probabilities leave {rest[-1]:g} before the last draw: pass left=, summed, not subtracted")
+    return weigh(p, replacement, rest)
 
 
 # --- kernels -------------------------------------------------------------------------------
 
 
 @kernel
-def weigh(probabilities, replacement):
-    """Return `batch_weights` without checking the probabilities."""
-    weights = np.empty(len(probabilities), dtype=np.float64)
+def weigh(probabilities, replacement, left):
+    """Return `batch_weights` without checking the arguments."""
+    weights = left.copy()
     weigh_into(weights, probabilities, replacement)
     return weights
 
 
 @inlined
 def weigh_into(weights, probabilities, replacement):
-    """Write the weights into an existing array."""
+    """Replace the mass left before each draw by the weight of the draw.
+
+    With replacement, and while much is left, `weights` is not read: 1 minus the sum of the draws before is exact then.
+    """
     size = len(probabilities)
     left = 1.0
     for j in range(size):
@@ -68,5 +98,5 @@ def weigh_into(weights, probabilities, replacement):
         if replacement:
             weights[j] = 1.0 / (size * p)
         else:
-            weights[j] = (max(left, p) / p + (size - 1 - j)) / size
+            weights[j] = (max(left if left >= LITTLE else weights[j], p) / p + (size - 1 - j)) / size
             left -= p

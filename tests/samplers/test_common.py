@@ -53,12 +53,12 @@ class TestEverySampler(SamplerChecks):
             }
         return super().law_of(sampler)
 
-    def weights_of(self, sampler: Sampler, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    def weights_of(self, sampler: Sampler, p: NDArray[np.float64], indices: list[int]) -> NDArray[np.float64]:
         if isinstance(sampler, avare.Uniform):
-            return np.full(len(probabilities), sampler.n / len(probabilities))
+            return np.full(len(indices), sampler.n / len(indices))
         if isinstance(sampler, avare.Stratified):
-            return avare.batch_weights(probabilities, replacement=True)
-        return super().weights_of(sampler, probabilities)
+            return avare.batch_weights(p[indices], replacement=True)
+        return super().weights_of(sampler, p, indices)
 
 
 def test_names_are_public() -> None:

@@ -377,9 +377,16 @@ def test_a_finished_run_can_be_continued() -> None:
         (lambda state: {key: value for key, value in state.items() if key != "x"}, "resume lacks 'x'"),
         (lambda state: {**state, "dim": 5}, "resume\\['dim'\\] = 5: this run has 4"),
         (lambda state: {**state, "format": 0}, "resume\\['format'\\] = 0"),
-        (lambda state: {**state, "step": 31}, "resume\\['step'\\] = 31: this run has 30 steps"),
+        (lambda state: {**state, "step": 31}, "resume\\['step'\\] = 31: must be an integer from 0 to 30"),
         (lambda state: {**state, "x": np.full(4, np.nan)}, "resume\\['x'\\]\\[0\\] = nan"),
-        (lambda state: {**state, "mean": np.zeros(4)}, "arrays whose shapes do not fit"),
+        (lambda state: {**state, "mean": np.zeros(4)}, "resume\\['mean'\\] has shape \\(4,\\)"),
+        (lambda state: {**state, "draws": np.zeros((1, 4))}, "resume\\['draws'\\] has shape \\(1, 4\\)"),
+        (lambda state: {**state, "rows": state["rows"] + 0.5}, "resume\\['rows'\\]\\[:, 0\\]\\[0\\] = 0.5"),
+        (lambda state: {**state, "x": 7.5 * state["x"]}, "resume\\['checksum'\\]"),
+        (lambda state: {**state, "step": 29}, "resume\\['rows'\\]|resume\\['checksum'\\]"),
+        (lambda state: {**state, "seconds": np.nan}, "resume\\['seconds'\\] = nan"),
+        (lambda state: {**state, "n": np.zeros(3)}, "resume\\['n'\\]"),
+        (lambda state: {key: each for key, each in state.items() if key != "checksum"}, "resume lacks 'checksum'"),
         (lambda state: {**state, "sampler/steps": 3}, "checksum"),
     ],
 )
@@ -462,3 +469,15 @@ def test_your_own_sampler_runs_in_the_plain_loop() -> None:
     for _ in range(3):
         x = x - 0.01 * (problem.batch_gradient(x, [0, 1], [1.0, 1.0])[0] + 0.7 * x)
     assert np.allclose(run.x, x, rtol=1e-12)
+
+
+def test_a_state_without_a_checksum_is_still_read() -> None:
+    problem = make("Logistic")
+    run = avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, steps=10)
+    state = {key: each for key, each in run.state_dict().items() if key != "checksum"}
+    rest = avare.sgd(problem, avare.Avare(N, 5), 0.01, steps=20, resume={**state, "format": 1})
+    whole = avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, steps=20)
+    assert np.array_equal(rest.x, whole.x)
+    far = {**state, "format": 1, "step": 15}
+    with pytest.raises(ValueError, match=r"resume\['step'\] = 15: the sampler has drawn only 10 batches"):
+        avare.sgd(problem, avare.Avare(N, 5), 0.01, steps=20, resume=far)

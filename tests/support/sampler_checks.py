@@ -149,9 +149,10 @@ class SamplerChecks:
         """The law of the next batch: independent or successive draws."""
         return dict(ordered_samples(sampler.probabilities(), sampler.batch_size, sampler.replacement))
 
-    def weights_of(self, sampler: Sampler, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The weights of draws with given probabilities."""
-        return avare.batch_weights(probabilities, sampler.replacement)
+    def weights_of(self, sampler: Sampler, p: NDArray[np.float64], indices: list[int]) -> NDArray[np.float64]:
+        """The weights of some draws; what is left of the mass is summed exactly."""
+        left = [math.fsum(np.delete(p, indices[:j])) for j in range(len(indices))]
+        return avare.batch_weights(p[indices], sampler.replacement, None if sampler.replacement else left)
 
     @pytest.mark.parametrize("steps", [0, 1, 7, 200])
     def test_unbiased_by_enumeration(self, make: Make, replacement: bool, steps: int) -> None:
@@ -160,14 +161,31 @@ class SamplerChecks:
         p = sampler.probabilities()
         g = np.random.default_rng(0).normal(size=(5, 2))
         batch = copy.deepcopy(sampler).sample()
-        assert np.allclose(batch.weights, self.weights_of(sampler, batch.probabilities), rtol=1e-12)
+        assert np.allclose(batch.weights, self.weights_of(sampler, p, batch.indices.tolist()), rtol=1e-12)
         mean, total = np.zeros(2), 0.0
         for sample, chance in self.law_of(sampler).items():
             indices = list(sample)
-            mean += chance * (self.weights_of(sampler, p[indices]) @ g[indices])
+            mean += chance * (self.weights_of(sampler, p, indices) @ g[indices])
             total += chance
         assert np.isclose(total, 1.0, rtol=1e-12)
         assert np.allclose(mean, g.sum(axis=0), rtol=1e-10, atol=1e-10)
+
+    @pytest.mark.parametrize("huge", [1e6, 1e17, 1e150, 1e300])
+    def test_unbiased_where_one_probability_is_nearly_one(self, make: Make, replacement: bool, huge: float) -> None:
+        sampler = make(5, 4, replacement=replacement, seed=1)
+        for _ in range(20):
+            batch = sampler.sample()
+            sampler.update(batch.indices, np.where(batch.indices == 3, huge, 1.0 + batch.indices))
+        for _ in range(20):
+            p = sampler.probabilities()
+            batch = sampler.sample()
+            # 1e-9 is what we promise; the sums themselves are exact to about 1e-15.
+            assert np.allclose(batch.weights, self.weights_of(sampler, p, batch.indices.tolist()), rtol=1e-9, atol=0)
+        p = sampler.probabilities()
+        mean = np.zeros(5)
+        for sample, chance in self.law_of(sampler).items():
+            np.add.at(mean, list(sample), chance * self.weights_of(sampler, p, list(sample)))
+        assert np.allclose(mean, 1.0, rtol=1e-9, atol=0)
 
     def test_draws_follow_the_probabilities(self, make: Make, replacement: bool) -> None:
         sampler = make(5, 3, replacement=replacement, seed=2)

@@ -1,5 +1,6 @@
 """Avare: remember the last norm of each example, and draw in proportion to it, above a floor."""
 
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -7,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare._compilation import lean
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Fields, Part, State
 from avare.batch import Batch, weigh, weigh_into
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
@@ -108,10 +109,11 @@ class Avare(Remembering):
     def _draw(self) -> Batch:
         if self._compiled() is not None:
             return super()._draw()
+        left = np.empty(self.batch_size)
         indices, probabilities = self._memory.draw(
-            self.batch_size, replacement=self.replacement, source=self._source, floor=self.floor
+            self.batch_size, replacement=self.replacement, source=self._source, floor=self.floor, left=left
         )
-        return Batch(indices, weigh(probabilities, self.replacement), probabilities)
+        return Batch(indices, weigh(probabilities, self.replacement, left), probabilities)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._memory.replace(indices, norms)
@@ -124,11 +126,8 @@ class Avare(Remembering):
     def _arguments(self) -> State:
         return {**super()._arguments(), "structure": self.structure}
 
-    def _state(self) -> State:
-        return self._memory.state()
-
-    def _restore(self, state: State) -> None:
-        self._memory = _STRUCTURES[self.structure].from_state(state, self.n)
+    def _fields(self) -> Fields:
+        return {**super()._fields(), "memory": Part(partial(_STRUCTURES[self.structure].from_state, n=self.n))}
 
 
 _STRUCTURES: dict[str, type[Buckets] | type[OrderTree]] = {"buckets": Buckets, "order_tree": OrderTree}
@@ -151,7 +150,7 @@ def _draw(state, step, source, indices, probabilities, weights):
     if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
         draw_with_replacement(state.memory, floor, source, indices, probabilities)
     else:
-        draw_without_replacement(state.memory, floor, source, indices, probabilities)
+        draw_without_replacement(state.memory, floor, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

@@ -1,9 +1,9 @@
 """The protocol that all samplers share, and what they have in common.
 
 A sampler draws a batch of indices with weights, and learns from the norms that it receives. A new sampler derives
-from `Sampler` and defines a few methods: `_draw`, `_learn` and `_probabilities`, and `_arguments`, `_state` and
-`_restore` if it has more to save. With `_compiled` instead of `_draw` and `_learn`, it brings kernels that compiled
-loops can use: see `avare.samplers.kernels`.
+from `Sampler` and defines a few methods: `_draw`, `_learn` and `_probabilities`, and `_arguments` and `_fields` if it
+has more to save. With `_compiled` instead of `_draw` and `_learn`, it brings kernels that compiled loops can use: see
+`avare.samplers.kernels`.
 """
 
 import copy
@@ -19,15 +19,31 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import lean
 from avare._randomness import Seed, uniform_source
-from avare._state import State, checksum, generator_from_text, generator_to_text, plain
+from avare._state import (
+    Field,
+    Fields,
+    Part,
+    State,
+    checksum,
+    generator_to_text,
+    plain,
+    read,
+    require_checksum,
+    require_same,
+)
 from avare.batch import Batch
 from avare.samplers.kernels import draw_into, learn_from, learns
 from avare.structures.cells import MAX_EXAMPLES
 
 _FORMAT = 1  # of the state; raise it when the meaning of the state changes
 _PENDING = ("pending_indices", "pending_weights", "pending_probabilities")
-_SHARED_FIELDS = ("fields", "steps", "generator", "moments", *_PENDING)
+_MOST_DRAWS = 1 << 62  # of all steps together: their number must fit into an integer of 64 bits
+_LARGEST_BATCH = 1 << 31
+_ROUNDED_UP = 1.0 + 1e-9  # a probability of 1 may be rounded up
 _MOST_PENDING = 64  # drawn batches to keep until their norms arrive, by default
+SMALLEST_PROBABILITY = 1e-300
+"""Below it, a weight is not finite."""
+_OWNER = "this sampler"  # in messages
 _GAIN_DECAY = 0.99  # per batch: the running gain looks back about a hundred batches
 
 
@@ -64,7 +80,7 @@ class Sampler(ABC):
 
     def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:
         self._n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
-        self._batch_size = validation.integer("batch_size", batch_size, at_least=1)
+        self._batch_size = validation.integer("batch_size", batch_size, at_least=1, at_most=_LARGEST_BATCH)
         self._replacement = validation.boolean("replacement", replacement)
         if self.with_replacement_only and not self.replacement:
             raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
@@ -185,31 +201,54 @@ class Sampler(ABC):
         A damaged state, or one saved by another version or with different arguments, raises a ``ValueError``, and
         nothing has changed. Other entries that were saved in the same mapping are ignored.
         """
+        values = self._read(state)
+        with self._lock:
+            self._replace(values)
+
+    def _read(self, state: Mapping[str, Any]) -> State:
+        """Return the fields of a state for `_replace`, or raise an error. Nothing changes."""
         if not isinstance(state, Mapping):
             raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
-        known = str(plain(state["fields"])).split() if "fields" in state else []
-        fields = {key: plain(state[key]) for key in (*known, "fields", "checksum") if key in state}
-        expected = self._arguments()
-        for key in ("format", "sampler", *expected, "checksum", *_SHARED_FIELDS):
-            if key not in fields:
-                raise ValueError(f"state lacks {key!r}: it is damaged, or not the state of a sampler")
-        if fields["format"] != _FORMAT:
+        names = plain(state["fields"]) if "fields" in state else ""
+        if not isinstance(names, str):
+            raise ValueError(f"state['fields'] is of type {type(names).__name__}: must be text")
+        fields = {key: plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
+        if "format" in fields and fields["format"] != _FORMAT:
             raise ValueError(f"state['format'] = {fields['format']!r}: this version of avare reads {_FORMAT}")
-        for key, own in {"sampler": type(self).__name__, **expected}.items():
-            if fields[key] != own:
-                raise ValueError(f"state[{key!r}] = {fields[key]!r}: this sampler has {own!r}")
-        stated, found = fields.pop("checksum"), checksum(fields)
-        if stated != found:
-            raise ValueError(f"state['checksum'] = {stated!r}, but its contents give {found}: it is damaged")
-        generator = generator_from_text(fields["generator"])
-        batches = [Batch(*arrays) for arrays in zip(*(fields[key].copy() for key in _PENDING), strict=True)]
-        with self._lock:
-            self._restore(fields)
-            self._generator = generator
-            self._source = uniform_source(generator)
-            self._steps = fields["steps"]
-            self._moments = fields["moments"].copy()
-            self._pending = {batch.indices.tobytes(): batch for batch in batches}
+        require_same(fields, {"format": _FORMAT, "sampler": type(self).__name__, **self._arguments()}, "state", _OWNER)
+        declared = {**self._shared_fields(), **self._fields()}
+        for name in (*(key for key, field in declared.items() if isinstance(field, Field)), "fields", "checksum"):
+            if name not in fields:
+                raise ValueError(f"state lacks {name!r}: it is damaged, or not the state of {_OWNER}")
+        require_checksum(fields, checksum({key: value for key, value in fields.items() if key != "checksum"}))
+        values = {**fields, **read(fields, declared)}
+        count = len(values["pending_indices"])
+        for name in _PENDING[1:]:
+            if len(values[name]) != count:
+                raise ValueError(f"state[{name!r}] has {len(values[name])} rows: must have {count}, as the indices")
+        self._check(values)
+        return values
+
+    def _replace(self, values: State) -> None:
+        """Continue from what `_read` returned."""
+        self._restore(values)
+        self._generator = values["generator"]
+        self._source = uniform_source(self._generator)
+        self._steps, self._moments = values["steps"], values["moments"]
+        batches = [Batch(*arrays) for arrays in zip(*(values[name] for name in _PENDING), strict=True)]
+        self._pending = {batch.indices.tobytes(): batch for batch in batches}
+
+    def _shared_fields(self) -> dict[str, Field]:
+        """Declare the fields that all samplers save."""
+        batches = (None, self.batch_size)
+        return {
+            "steps": Field(int, at_least=0, at_most=_MOST_DRAWS // self.batch_size),
+            "generator": Field(np.random.Generator),
+            "moments": Field(np.float64, (2,), at_least=0.0, at_most=math.inf),
+            "pending_indices": Field(np.int64, batches, at_least=0, at_most=self.n - 1),
+            "pending_weights": Field(np.float64, batches, at_least=0.0),
+            "pending_probabilities": Field(np.float64, batches, at_least=5e-324, at_most=_ROUNDED_UP),
+        }
 
     def reseed(self, seed: Seed) -> None:
         """Continue with draws from another seed, and keep everything learned so far."""
@@ -262,12 +301,31 @@ class Sampler(ABC):
         """Return the arguments that must be the same when a state is loaded."""
         return {"n": self.n, "batch_size": self.batch_size, "replacement": self.replacement}
 
-    def _state(self) -> State:
-        """Return what else must be saved."""
+    def _fields(self) -> Fields:
+        """Declare what else must be saved: for each name the attribute ``_name``, as a `Field` or a `Part`.
+
+        The fields of a state are checked against it before anything changes.
+        """
         return {}
 
-    def _restore(self, state: State) -> None:
-        """Restore what `_state` returned, or raise a ``ValueError`` before anything has changed."""
+    def _check(self, values: State) -> None:
+        """Raise a ``ValueError`` that names the field if checked fields do not fit each other."""
+
+    def _state(self) -> State:
+        """Return what else must be saved, by default the attributes that `_fields` declares."""
+        state: State = {}
+        for name, field in self._fields().items():
+            value = getattr(self, f"_{name}")
+            if isinstance(field, Part):
+                state.update(value.state())
+            else:
+                state[name] = value.copy() if isinstance(value, np.ndarray) else value
+        return state
+
+    def _restore(self, values: State) -> None:
+        """Restore what `_state` returned, from checked fields. It must not fail."""
+        for name in self._fields():
+            setattr(self, f"_{name}", values[name])
 
     # --- copies and text --------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Calibrated: remember the last norm of each example, and learn which norm to expect from it."""
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import lean
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Fields, Part, State
 from avare.batch import weigh_into
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
@@ -149,11 +150,8 @@ class Calibrated(Remembering):
     def _arguments(self) -> State:
         return {**super()._arguments(), "decay": self._decay, "prior": self._prior}
 
-    def _state(self) -> State:
-        return self._memory.state()
-
-    def _restore(self, state: State) -> None:
-        self._memory = Expectations.from_state(state, self.n, prior=self._prior)
+    def _fields(self) -> Fields:
+        return {**super()._fields(), "memory": Part(partial(Expectations.from_state, n=self.n, prior=self._prior))}
 
 
 _EPOCHS, _SLOWEST = 10.0, 0.999  # the default decay: how many epochs it looks back, and its largest value
@@ -180,7 +178,7 @@ def _draw(state, step, source, indices, probabilities, weights):
     if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
         draw_with_replacement(state.memory, state.prior, floor, source, indices, probabilities)
     else:
-        draw_without_replacement(state.memory, state.prior, floor, source, indices, probabilities)
+        draw_without_replacement(state.memory, state.prior, floor, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

@@ -1,5 +1,6 @@
 """What the theory of some samplers needs in advance: the number of draws, and a bound on the norms."""
 
+import copy
 import warnings
 from typing import Any, ClassVar
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Field, Fields, Part, State
 from avare.samplers.base import Sampler
 
 SMALLEST_BOUND = 1e-140
@@ -83,10 +84,19 @@ class Limits:
             "bound_stated": self._bound_stated,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        self.horizon, self.bound = state["horizon"], state["bound"]
-        self._horizon_stated, self._bound_stated = state["horizon_stated"], state["bound_stated"]
+    def restored(self, state: State) -> "Limits":
+        """Return limits with what `state` returned; a damaged state raises a ``ValueError``."""
+        other = copy.copy(self)
+        other._messages = []
+        other.horizon = Field(int, at_least=1, at_most=2**64).read(state, "horizon")
+        bound = Field(float, at_least=SMALLEST_BOUND, at_most=2.0 * LARGEST_NORM, also=0.0)
+        other.bound = bound.read(state, "bound")
+        for name, value, stated in zip(("horizon", "bound"), (other.horizon, other.bound), self._stated, strict=True):
+            if value < stated:
+                raise ValueError(f"state[{name!r}] = {value}: must be at least {stated}, with which it began")
+        other._horizon_stated = Field(bool).read(state, "horizon_stated")
+        other._bound_stated = Field(bool).read(state, "bound_stated")
+        return other
 
 
 class Limited(Sampler):
@@ -114,9 +124,5 @@ class Limited(Sampler):
     def _arguments(self) -> State:
         return {**super()._arguments(), **self._limits.arguments()}
 
-    def _state(self) -> State:
-        return {**super()._state(), **self._limits.state()}
-
-    def _restore(self, state: State) -> None:
-        super()._restore(state)
-        self._limits.restore(state)
+    def _fields(self) -> Fields:
+        return {**super()._fields(), "limits": Part(self._limits.restored)}

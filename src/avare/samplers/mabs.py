@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Field, Fields, State, refuse_unless
 from avare.samplers.limits import LARGEST_NORM, Limited
 from avare.samplers.registry import register
-from avare.samplers.smoothed import Smoothed
+from avare.samplers.smoothed import SMALLEST_SHARE, Smoothed
 
 _ROOM = math.exp(40.0)  # how large a weight may become before all are divided
+_LARGEST_LOG = 1e200  # of a weight, in a state
 
 
 @register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
@@ -50,7 +51,7 @@ class Mabs(Limited, Smoothed):
     keep_limits
         Whether to keep a given horizon or bound that turns out to be too small; otherwise it is doubled.
     eta
-        The share of the uniform distribution, in (0, 1].
+        The share of the uniform distribution, in [1e-100, 1].
     seed
         See `Sampler`.
 
@@ -86,7 +87,7 @@ class Mabs(Limited, Smoothed):
         super().__init__(
             n, batch_size, replacement=replacement, horizon=horizon, bound=bound, keep_limits=keep_limits, seed=seed
         )
-        self.eta = validation.number("eta", eta, above=0.0, at_most=1.0)
+        self.eta = validation.number("eta", eta, at_least=SMALLEST_SHARE, at_most=1.0)
         self._share = self.eta
         self._log_weights = np.zeros(self.n)
         self._reference = 0.0  # subtracted from all log-weights
@@ -116,13 +117,19 @@ class Mabs(Limited, Smoothed):
     def _arguments(self) -> State:
         return {**super()._arguments(), "eta": self.eta}
 
-    def _state(self) -> State:
-        return {**super()._state(), "log_weights": self._log_weights.copy(), "reference": self._reference}
+    def _fields(self) -> Fields:
+        return {
+            **super()._fields(),
+            "share": Field(float, at_least=self.eta, at_most=self.eta),
+            "log_weights": Field(np.float64, (self.n,), at_least=0.0, at_most=_LARGEST_LOG),
+            "reference": Field(float, at_least=0.0, at_most=_LARGEST_LOG),
+        }
 
-    def _restore(self, state: State) -> None:
-        super()._restore(state)
-        self._log_weights = state["log_weights"].copy()
-        self._reference = state["reference"]
+    def _check(self, values: State) -> None:
+        super()._check(values)
+        found, expected = values["weights"].values, np.exp(values["log_weights"] - values["reference"])
+        valid = np.isclose(found, expected, rtol=1e-9, atol=1e-300)
+        refuse_unless(valid, found, "state['weights_values']", "does not fit state['log_weights']")
 
 
 # --- kernels -------------------------------------------------------------------------------

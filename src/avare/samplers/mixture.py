@@ -8,14 +8,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Field, Fields, State, refuse_unless
 from avare.batch import Batch, weigh
 from avare.samplers.base import Sampler
 from avare.samplers.registry import register
+from avare.samplers.smoothed import SMALLEST_SHARE, refuse_below
 from avare.simplex import newton_step
 from avare.structures.weights import Weights
 
 _METRIC = 0.1  # times the identity: the metric at the start
+_LARGEST_METRIC = 1e15  # each update adds at most 1
 
 
 @register(example=lambda n: {"components": np.stack([1.0 + np.arange(n) % 5, 1.0 / (1.0 + np.arange(n))])})
@@ -61,7 +63,7 @@ class Mixture(Sampler):
     beta
         At least 1e-9; larger values make smaller steps.
     uniform
-        The smallest share of the uniform distribution, in (0, 1].
+        The smallest share of the uniform distribution, in [1e-100, 1].
     seed
         See `Sampler`.
 
@@ -103,7 +105,7 @@ class Mixture(Sampler):
             if not row.any():
                 raise ValueError(f"components[{k}] is all zero: at least one must be above 0")
         self.beta = validation.number("beta", beta, at_least=1e-9)
-        self.uniform = validation.number("uniform", uniform, above=0.0, at_most=1.0)
+        self.uniform = validation.number("uniform", uniform, at_least=SMALLEST_SHARE, at_most=1.0)
         self._components = [Weights(_normalised(row)) for row in rows]
         self._components_checksum = zlib.crc32(rows.view(np.uint8).data)
         last = max(self.uniform, 1.0 / (len(rows) + 1))
@@ -145,7 +147,7 @@ class Mixture(Sampler):
             indices = self._generator.integers(self.n, size=self.batch_size)
         probabilities = self._mixture @ self._by_component(indices)
         self._drawn_with[indices] = probabilities
-        return Batch(indices, weigh(probabilities, True), probabilities)
+        return Batch(indices, weigh(probabilities, True, probabilities), probabilities)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         indices, norms = indices[norms > 0.0], norms[norms > 0.0]
@@ -171,19 +173,27 @@ class Mixture(Sampler):
             "uniform": self.uniform,
         }
 
-    def _state(self) -> State:
+    def _fields(self) -> Fields:
+        size = len(self._mixture)
         return {
-            "mixture": self._mixture.copy(),
-            "metric": self._metric.copy(),
-            "log_scale": self._log_scale,
-            "drawn_with": self._drawn_with.copy(),
+            **super()._fields(),
+            "mixture": Field(np.float64, (size,), at_least=0.0, at_most=1.0 + 1e-9),
+            "metric": Field(np.float64, (size, size), at_least=-_LARGEST_METRIC, at_most=_LARGEST_METRIC),
+            "log_scale": Field(float, at_least=-1e4, at_most=1e4, also=-math.inf),
+            "drawn_with": Field(np.float64, (self.n,), at_least=0.0, at_most=1.0 + 1e-9),
         }
 
-    def _restore(self, state: State) -> None:
-        self._mixture = state["mixture"].copy()
-        self._metric = state["metric"].copy()
-        self._log_scale = state["log_scale"]
-        self._drawn_with = state["drawn_with"].copy()
+    def _check(self, values: State) -> None:
+        super()._check(values)
+        mixture, metric = values["mixture"], values["metric"]
+        refuse_unless(mixture >= self._least * (1.0 - 1e-9), mixture, "state['mixture']", "is below its smallest share")
+        if abs(mixture.sum() - 1.0) > 1e-9:
+            raise ValueError(f"state['mixture'] sums to {mixture.sum()}: must sum to 1")
+        refuse_unless(metric == metric.T, metric, "state['metric']", "must be symmetric")
+        least = float(np.linalg.eigvalsh(metric)[0])
+        if least < _METRIC * (1.0 - 1e-6) - 1e-12 * metric.max():
+            raise ValueError(f"state['metric'] has the eigenvalue {least}: must be at least {_METRIC}")
+        refuse_below(values["drawn_with"], self.uniform / self.n)
 
 
 def _normalised(row: NDArray[np.float64]) -> NDArray[np.float64]:

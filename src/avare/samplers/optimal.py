@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare._randomness import Seed
-from avare._state import State
-from avare.batch import Batch, weigh
-from avare.samplers.base import Sampler, one_per_example
+from avare._state import Field, Fields, State
+from avare.batch import Batch
+from avare.samplers.base import SMALLEST_PROBABILITY, Sampler, one_per_example
 from avare.samplers.registry import register
 from avare.simplex import minimize_variance
-from avare.structures.race import draw
+from avare.structures.race import draw_batch
 
 
 def _some_norms(n: int) -> NDArray[np.float64]:
@@ -25,8 +25,8 @@ class Optimal(Sampler):
 
     Choose it to see how large the possible gain is, and to measure regret. It needs the norms
     of all examples at each step. Examples whose norm is zero are not drawn, with two exceptions: if all norms are
-    zero, draws are uniform; if a batch without replacement needs such examples, their probability is at least
-    1e-9 times uniform's.
+    zero, draws are uniform; if a batch without replacement needs such examples, or a norm is 1e300 times smaller than
+    the largest, all probabilities are at least 1e-9 times uniform's.
 
     Cost: O(N) per step, besides the cost of `norms`. Memory: 8 bytes per example.
 
@@ -77,14 +77,13 @@ class Optimal(Sampler):
         if ask is not None:
             norms = one_per_example("norms()", ask(), self.n)
         p = minimize_variance(norms)
-        if not self.replacement and np.count_nonzero(p) < self.batch_size:
+        lost = np.any((p < SMALLEST_PROBABILITY) & (norms > 0.0))
+        if lost or (not self.replacement and np.count_nonzero(p) < self.batch_size):
             p = minimize_variance(norms, 1e-9 / self.n)
         return p
 
     def _draw(self) -> Batch:
-        p = self._probabilities()
-        indices = draw(p, self.batch_size, self.replacement, self._generator)
-        return Batch(indices, weigh(p[indices], self.replacement), p[indices])
+        return draw_batch(self._probabilities(), self.batch_size, self.replacement, self._generator)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._reported[indices] = norms
@@ -92,8 +91,11 @@ class Optimal(Sampler):
     def _follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
         self._offered = norms
 
+    def _fields(self) -> Fields:
+        return {**super()._fields(), "told": Field(np.float64, (self.n,), at_least=0.0)}
+
     def _state(self) -> State:
         return {"told": self._reported.copy()}
 
-    def _restore(self, state: State) -> None:
-        self._reported = state["told"].copy()
+    def _restore(self, values: State) -> None:
+        self._reported = values["told"]

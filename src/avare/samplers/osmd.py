@@ -1,16 +1,18 @@
 """Osmd: mirror descent on the cost, estimated from the draws."""
 
 import math
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Field, Fields, Part, State
 from avare.batch import Batch, weigh
 from avare.samplers.limits import LARGEST_NORM, Limited
 from avare.samplers.registry import register
+from avare.samplers.smoothed import refuse_below
 from avare.structures.floored import Floored
 
 
@@ -98,7 +100,7 @@ class Osmd(Limited):
     def _draw(self) -> Batch:
         indices, probabilities = self._distribution.draw(self.batch_size, replacement=True, source=self._source)
         self._drawn_with[indices] = probabilities
-        return Batch(indices, weigh(probabilities, self.replacement), probabilities)
+        return Batch(indices, weigh(probabilities, True, probabilities), probabilities)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._limits.observe(self._steps * self.batch_size, norms)
@@ -117,15 +119,13 @@ class Osmd(Limited):
     def _arguments(self) -> State:
         return {**super()._arguments(), "alpha": self.alpha}
 
-    def _state(self) -> State:
-        return {**super()._state(), **self._distribution.state(), "drawn_with": self._drawn_with.copy()}
+    def _fields(self) -> Fields:
+        return {
+            **super()._fields(),
+            "distribution": Part(partial(Floored.from_state, n=self.n, share=self.alpha)),
+            "drawn_with": Field(np.float64, (self.n,), at_least=0.0, at_most=1.0 + 1e-9),
+        }
 
-    def _restore(self, state: State) -> None:
-        drawn_with = state["drawn_with"]
-        if drawn_with.shape != (self.n,) or drawn_with.dtype != np.float64:
-            raise ValueError(
-                f"drawn_with has shape {drawn_with.shape} and dtype {drawn_with.dtype}: must be {self.n} float64"
-            )
-        self._distribution = Floored.from_state(state, self.n, self.alpha)
-        self._drawn_with = drawn_with.copy()
-        super()._restore(state)
+    def _check(self, values: State) -> None:
+        super()._check(values)
+        refuse_below(values["drawn_with"], self.alpha / self.n)

@@ -8,12 +8,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare._randomness import Seed
-from avare._state import State
-from avare.batch import Batch, weigh
+from avare._state import Field, Fields, State, refuse_unless
+from avare.batch import Batch
 from avare.samplers.base import Sampler, one_per_example
 from avare.samplers.registry import register
 from avare.simplex import safest, widened
-from avare.structures.race import draw
+from avare.structures.race import draw_batch
 
 _UNIFORM = 1e-12  # the share of the uniform distribution
 _LARGEST = 1e300  # larger norms count as this,
@@ -104,7 +104,7 @@ class Safe(Sampler):
         self._norms = np.zeros(self.n)  # the last reported ones
         self._visited_at = np.full(self.n, -1.0)  # the length of the path then; -1: not reported yet
         self._path = 0.0
-        self._largest = min(self.bound or 0.0, _LARGEST)  # u of those not reported yet
+        self._largest = self._first_bound()  # u of those not reported yet
         self._tau = 0.0  # of the last draw: the first guess for the next
 
     def move(self, distance: float) -> None:
@@ -128,6 +128,9 @@ class Safe(Sampler):
             unvisited = self._largest if self._largest > 0.0 else math.inf
             return widened(self._norms, self._visited_at, self._smoothness, self._path, unvisited)
 
+    def _first_bound(self) -> float:
+        return min(self.bound or 0.0, _LARGEST)
+
     def _probabilities(self) -> NDArray[np.float64]:
         return self._solve()[0]
 
@@ -142,8 +145,7 @@ class Safe(Sampler):
 
     def _draw(self) -> Batch:
         p, self._tau = self._solve()
-        indices = draw(p, self.batch_size, self.replacement, self._generator)
-        return Batch(indices, weigh(p[indices], self.replacement), p[indices])
+        return draw_batch(p, self.batch_size, self.replacement, self._generator)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._norms[indices] = np.minimum(norms, _LARGEST)
@@ -157,18 +159,18 @@ class Safe(Sampler):
             "bound": self.bound or 0.0,  # 0: none
         }
 
-    def _state(self) -> State:
+    def _fields(self) -> Fields:
         return {
-            "norms": self._norms.copy(),
-            "visited_at": self._visited_at.copy(),
-            "path": self._path,
-            "largest": self._largest,
-            "tau": self._tau,
+            **super()._fields(),
+            "norms": Field(np.float64, (self.n,), at_least=0.0, at_most=_LARGEST),
+            "visited_at": Field(np.float64, (self.n,), at_least=0.0, at_most=_LARGEST_FACTOR, also=-1.0),
+            "path": Field(float, at_least=0.0, at_most=_LARGEST_FACTOR),
+            "largest": Field(float, at_least=self._first_bound(), at_most=_LARGEST),
+            "tau": Field(float, at_least=0.0),
         }
 
-    def _restore(self, state: State) -> None:
-        self._norms = state["norms"].copy()
-        self._visited_at = state["visited_at"].copy()
-        self._path = state["path"]
-        self._largest = state["largest"]
-        self._tau = state["tau"]
+    def _check(self, values: State) -> None:
+        super()._check(values)
+        norms, visited_at, largest = values["norms"], values["visited_at"], values["largest"]
+        refuse_unless(visited_at <= values["path"], visited_at, "state['visited_at']", "is beyond state['path']")
+        refuse_unless(norms <= largest, norms, "state['norms']", "is above state['largest']")

@@ -1,5 +1,6 @@
 """What samplers share that draw from changing weights, mixed with the uniform distribution."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,11 +8,15 @@ from numpy.typing import NDArray
 
 from avare._compilation import kernel, merged
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Field, Fields, Part, State, refuse_unless
 from avare.batch import weigh_into
 from avare.samplers.base import Sampler
 from avare.samplers.kernels import register_kernels
 from avare.structures.weights import Weights, draw_smoothed_into
+
+
+SMALLEST_SHARE = 1e-100
+"""Of the uniform distribution: no weight overflows."""
 
 
 class Smoothed(Sampler):
@@ -46,13 +51,23 @@ class Smoothed(Sampler):
             drawn = np.where(drawn > 0.0, drawn, (1.0 - self._share) * weights + self._share / self.n)
         return drawn
 
-    def _state(self) -> State:
-        return {**self._weights.state(), "share": self._share, "drawn_with": self._drawn_with.copy()}
+    def _fields(self) -> Fields:
+        return {
+            **super()._fields(),
+            "weights": Part(partial(Weights.from_state, n=self.n)),
+            "share": Field(float, at_least=SMALLEST_SHARE, at_most=1.0),
+            "drawn_with": Field(np.float64, (self.n,), at_least=0.0, at_most=1.0 + 1e-9),
+        }
 
-    def _restore(self, state: State) -> None:
-        self._weights = Weights.from_state(state, self.n)
-        self._share = state["share"]
-        self._drawn_with = state["drawn_with"].copy()
+    def _check(self, values: State) -> None:
+        super()._check(values)
+        refuse_below(values["drawn_with"], values["share"] / self.n)
+
+
+def refuse_below(drawn_with: NDArray[np.float64], floor: float) -> None:
+    """Raise a ``ValueError`` if an example was drawn with a probability below the floor of all; 0 means never drawn."""
+    valid = (drawn_with == 0.0) | (drawn_with >= floor * (1.0 - 1e-9))
+    refuse_unless(valid, drawn_with, "state['drawn_with']", f"must be at least {floor}, or 0")
 
 
 # --- kernels -------------------------------------------------------------------------------

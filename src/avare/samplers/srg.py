@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Field, Fields, State
 from avare.samplers.kernels import register_kernels
 from avare.samplers.limits import LARGEST_NORM
 from avare.samplers.registry import register
-from avare.samplers.smoothed import Smoothed, draw_smoothed
+from avare.samplers.smoothed import SMALLEST_SHARE, Smoothed, draw_smoothed
 from avare.structures.weights import set_weights
 
 
@@ -43,7 +43,7 @@ class Srg(Smoothed):
     replacement
         Must be True: this sampler draws with replacement only.
     theta
-        The share of uniform draws, in (0, 1].
+        The share of uniform draws, in [1e-100, 1].
     seed
         See `Sampler`.
 
@@ -72,7 +72,7 @@ class Srg(Smoothed):
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self.theta = validation.number("theta", theta, above=0.0, at_most=1.0)
+        self.theta = validation.number("theta", theta, at_least=SMALLEST_SHARE, at_most=1.0)
         self._share = self.theta
         self._awaited = np.zeros(self.n, dtype=np.bool_)  # drawn uniformly since its last update
 
@@ -87,12 +87,9 @@ class Srg(Smoothed):
     def _arguments(self) -> State:
         return {**super()._arguments(), "theta": self.theta}
 
-    def _state(self) -> State:
-        return {**super()._state(), "awaited": self._awaited.copy()}
-
-    def _restore(self, state: State) -> None:
-        super()._restore(state)
-        self._awaited = state["awaited"].copy()
+    def _fields(self) -> Fields:
+        share = Field(float, at_least=self.theta, at_most=self.theta)
+        return {**super()._fields(), "share": share, "awaited": Field(np.bool_, (self.n,))}
 
 
 # --- kernels -------------------------------------------------------------------------------

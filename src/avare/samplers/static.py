@@ -1,6 +1,7 @@
 """Static: draw in proportion to fixed constants."""
 
 import zlib
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Fields, Part, State, refuse_unless
 from avare.batch import weigh_into
-from avare.samplers.base import Sampler, one_per_example
+from avare.samplers.base import SMALLEST_PROBABILITY, Sampler, one_per_example
 from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
 from avare.structures.weights import Weights, draw_smoothed_into, draw_without_replacement
@@ -41,7 +42,7 @@ class Static(Sampler):
     smoothness
         L, one number per example, not all zero.
     uniform
-        u, the share of the uniform distribution, in [0, 1].
+        u, the share of the uniform distribution, in [0, 1]. With 0, examples whose constant is 0 are never drawn.
     replacement
         Whether an index may occur twice in a batch.
     seed
@@ -82,6 +83,12 @@ class Static(Sampler):
         possible = np.count_nonzero(p)
         if not self.replacement and possible < self.batch_size:
             raise ValueError(f"batch_size = {batch_size}: only {possible} examples have a probability above 0")
+        lost = np.flatnonzero((p < SMALLEST_PROBABILITY) & (constants > 0.0))
+        if lost.size:
+            raise ValueError(
+                f"smoothness[{lost[0]}] = {constants[lost[0]]}: too small beside the largest, {constants.max()}, for a "
+                "weight to be finite; pass uniform= above 0"
+            )
         self._weights = Weights(p)
 
     def _probabilities(self) -> NDArray[np.float64]:
@@ -93,11 +100,14 @@ class Static(Sampler):
     def _arguments(self) -> State:
         return {**super()._arguments(), "uniform": self.uniform, "smoothness_checksum": self._smoothness_checksum}
 
-    def _state(self) -> State:
-        return self._weights.state()
+    def _fields(self) -> Fields:
+        return {**super()._fields(), "weights": Part(partial(Weights.from_state, n=self.n))}
 
-    def _restore(self, state: State) -> None:
-        self._weights = Weights.from_state(state, self.n)
+    def _check(self, values: State) -> None:
+        super()._check(values)
+        found, own = values["weights"].values, self._weights.values
+        valid = np.isclose(found, own, rtol=1e-9, atol=0.0)  # another machine may sum in another order
+        refuse_unless(valid, found, "state['weights_values']", "this sampler has another probability")
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -116,7 +126,7 @@ def _draw(state, step, source, indices, probabilities, weights):
         uniform = np.empty(len(indices), dtype=np.bool_)
         draw_smoothed_into(state.weights, 0.0, source, indices, probabilities, uniform)
     else:
-        draw_without_replacement(state.weights, source, indices, probabilities)
+        draw_without_replacement(state.weights, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Field, Fields, State, refuse_unless
 from avare.batch import Batch
 from avare.samplers.base import Sampler
 from avare.samplers.registry import register
@@ -42,7 +42,7 @@ class Stratified(Sampler):
     replacement
         Must be False: draws are distinct by construction.
     p_min
-        The floor of the scores, in (0, 1/n]; by default 1 / (2n), because scores may be a whole pass old.
+        The floor of the scores, in [1e-100, 1/n]; by default 1 / (2n), because scores may be a whole pass old.
     period
         Number of steps between two regroupings; by default a pass over the data.
     seed
@@ -74,7 +74,7 @@ class Stratified(Sampler):
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self.p_min = 0.5 / self.n if p_min is None else validation.number("p_min", p_min, above=0.0)
+        self.p_min = 0.5 / self.n if p_min is None else validation.number("p_min", p_min, at_least=1e-100)
         if self.p_min * self.n > 1.0:
             raise ValueError(f"p_min = {p_min}: must be at most 1/n = {1.0 / self.n}")
         passes = -(-self.n // self.batch_size)
@@ -122,6 +122,23 @@ class Stratified(Sampler):
     def _arguments(self) -> State:
         return {**super()._arguments(), "p_min": self.p_min, "period": self.period}
 
+    def _fields(self) -> Fields:
+        return {
+            **super()._fields(),
+            "norms": Field(np.float64, (self.n,), at_least=0.0),
+            "scores": Field(np.float64, (self.n,), at_least=self.p_min * (1.0 - 1e-9), at_most=1.0 + 1e-9),
+            "order": Field(np.int64, (self.n,), at_least=0, at_most=self.n - 1),
+            "sizes": Field(np.int64, (self.batch_size,), at_least=1, at_most=self.n),
+        }
+
+    def _check(self, values: State) -> None:
+        super()._check(values)
+        order, sizes = values["order"], values["sizes"]
+        counts = np.bincount(order, minlength=self.n)[order]
+        refuse_unless(counts == 1, order, "state['order']", "occurs twice")
+        if sizes.sum() != self.n:
+            raise ValueError(f"state['sizes'] sums to {sizes.sum()}: must sum to {self.n}")
+
     def _state(self) -> State:
         return {
             "norms": self._norms.copy(),
@@ -130,6 +147,6 @@ class Stratified(Sampler):
             "sizes": np.diff(self._groups.starts),
         }
 
-    def _restore(self, state: State) -> None:
-        self._norms, self._scores = state["norms"].copy(), state["scores"].copy()
-        self._groups = arrange(self._scores, state["order"].copy(), state["sizes"])
+    def _restore(self, values: State) -> None:
+        self._norms, self._scores = values["norms"], values["scores"]
+        self._groups = arrange(self._scores, values["order"], values["sizes"])

@@ -1,14 +1,18 @@
 """Vrb: use the best fixed distribution for the costs so far, regularised."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import kernel
 from avare._randomness import Seed
-from avare._state import State
-from avare.samplers.limits import LARGEST_NORM, Limited
+from avare._state import Field, Fields, State, refuse_unless
+from avare.samplers.limits import LARGEST_NORM, Limited, Limits
 from avare.samplers.registry import register
 from avare.samplers.smoothed import Smoothed
+
+_LARGEST_COST = 1e306
 
 
 @register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
@@ -85,9 +89,12 @@ class Vrb(Limited, Smoothed):
 
     def _tune(self) -> None:
         """Set theta and gamma from the limits, and all weights from them."""
-        self._share = min(1.0, (self.n / self._limits.horizon) ** (1.0 / 3.0))
+        self._share = self._theta(self._limits)
         self._gamma = self._limits.bound**2 * self.n / self._share
         self._weights.reset(np.sqrt(self._costs + self._gamma))
+
+    def _theta(self, limits: Limits) -> float:
+        return min(1.0, (self.n / limits.horizon) ** (1.0 / 3.0))
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         weights = _add(self._costs, indices, norms, self._drawn_probabilities(indices), self._gamma)
@@ -96,13 +103,23 @@ class Vrb(Limited, Smoothed):
         else:
             self._weights.replace(indices, weights)
 
-    def _state(self) -> State:
-        return {**super()._state(), "costs": self._costs.copy(), "gamma": self._gamma}
+    def _fields(self) -> Fields:
+        return {
+            **super()._fields(),
+            "costs": Field(np.float64, (self.n,), at_least=0.0, at_most=_LARGEST_COST),
+            "gamma": Field(float, at_least=0.0, at_most=_LARGEST_COST),
+        }
 
-    def _restore(self, state: State) -> None:
-        super()._restore(state)
-        self._costs = state["costs"].copy()
-        self._gamma = state["gamma"]
+    def _check(self, values: State) -> None:
+        super()._check(values)
+        limits, share, gamma = values["limits"], values["share"], values["gamma"]
+        for name, expected in (("share", self._theta(limits)), ("gamma", limits.bound**2 * self.n / share)):
+            if not math.isclose(values[name], expected, rel_tol=1e-9):
+                raise ValueError(f"state[{name!r}] = {values[name]}: must be {expected}, by horizon and bound")
+        found, expected = values["weights"].values, np.sqrt(values["costs"] + gamma)
+        refuse_unless(
+            np.isclose(found, expected, rtol=1e-9, atol=0.0), found, "state['weights_values']", "does not fit the costs"
+        )
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def _level(lower, upper, unit, guess, top):
     exact_for = nothing  # tau is exact if the ends above minus those below are this number
     for k in range(_PASSES):
         ends, total, squares = _tally(lower, upper, unit, tau)
-        if ends == exact_for:
+        if ends == exact_for or total == 0.0:  # all other ends are too small to count beside tau
             break
         step = squares / total / unit
         if step == tau:

@@ -9,7 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare._state import generator_from_text, generator_to_text, plain
+from avare._state import (
+    Field,
+    State,
+    checksum,
+    generator_to_text,
+    plain,
+    read,
+    refuse_unless,
+    require_checksum,
+    require_same,
+)
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
@@ -21,7 +31,9 @@ from avare.solvers.trace import COLUMNS, Trace, row, table
 
 StepSize: TypeAlias = Schedule | float | Callable[[int], float]
 
-_FORMAT = 1  # of the state; raise it when the meaning of the state changes
+_FORMAT = 2  # of the state; raise it when the meaning of the state changes
+_WITHOUT_CHECKSUM = 1  # an earlier format, which is still read
+_SAMPLER = "sampler/"  # before the names of the sampler's fields
 _CHUNK_SECONDS = 0.05  # the length of a chunk: after it, check for Ctrl-C
 _LARGEST_CHUNK = 1 << 16  # in steps
 _MOST_NOISE = 1 << 20  # how many numbers to draw for a chunk at most
@@ -114,9 +126,9 @@ class Loop:
         began, first = self._began
         return (time.perf_counter() - began) / max(self.step - first, 1) * (self.steps - self.step)
 
-    def kept(self) -> int:
-        """Return the number of kept iterates."""
-        return max(0, self.step - self._settings.burn_in) // self._settings.thin
+    def kept(self, step: int | None = None) -> int:
+        """Return the number of iterates that are kept after a step, by default the present one."""
+        return max(0, (self.step if step is None else step) - self._settings.burn_in) // self._settings.thin
 
     @np.errstate(over="ignore", invalid="ignore")  # an overflow is reported as divergence
     def run(self, interrupt: Interrupt, say: Callable[["Loop"], None]) -> None:
@@ -205,27 +217,55 @@ class Loop:
             )
         x, mean, draws = self.iterates
         state = {
-            "format": _FORMAT,
-            "dim": self.problem.dim,
-            "n": self.problem.n,
+            **self._expected(),
             "step": self.step,
             "seconds": self.seconds,
             "x": x.copy(),
             "mean": mean.copy(),
             "draws": draws[: self.kept()].copy(),
             "rows": np.array(self.rows, dtype=np.float64).reshape(len(self.rows), len(COLUMNS)),
-            "burn_in": self._settings.burn_in,
-            "thin": self._settings.thin,
-            "average_from": self._settings.average_from,
         }
         if self.noise is not None:
             state["noise"] = generator_to_text(self.noise)
-        return {**state, **{f"sampler/{key}": value for key, value in self.sampler.state_dict().items()}}
+        state.update({_SAMPLER + key: value for key, value in self.sampler.state_dict().items()})
+        return {**state, "checksum": _checksum(state)}
 
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state. One that does not fit raises a ``ValueError``, and nothing has changed."""
-        fields = {key: plain(value) for key, value in state.items()}
-        expected = {
+    def read(self, state: Mapping[str, Any]) -> tuple[State, State]:
+        """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
+        own = {key: plain(value) for key, value in state.items() if not key.startswith(_SAMPLER)}
+        expected = self._expected()
+        if own.get("format") == _WITHOUT_CHECKSUM:
+            expected["format"] = _WITHOUT_CHECKSUM
+        require_same(own, expected, "resume", "this run")
+        values = read(own, self._fields(), "resume")
+        kept = (self.kept(values["step"]), self.problem.dim)
+        values["draws"] = Field(np.float64, kept).read(own, "draws", "resume")
+        steps = values["rows"][:, 0]
+        are_steps = (steps >= 0) & (steps <= values["step"]) & (steps == np.floor(steps))
+        refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {values['step']}")
+        if expected["format"] != _WITHOUT_CHECKSUM:
+            if "checksum" not in own:
+                raise ValueError("resume lacks 'checksum': it is damaged")
+            require_checksum(own, _checksum(state), "resume")
+        of_sampler = {key.removeprefix(_SAMPLER): each for key, each in state.items() if key.startswith(_SAMPLER)}
+        sampler = self.sampler._read(of_sampler)
+        if sampler["steps"] < values["step"]:
+            raise ValueError(f"resume['step'] = {values['step']}: the sampler has drawn only {sampler['steps']} batches")
+        return values, sampler
+
+    def resume(self, values: State, sampler: State) -> None:
+        """Continue from what `read` returned."""
+        with self.sampler._lock:
+            self.sampler._replace(sampler)
+        self.step, self.seconds, self.noise = values["step"], values["seconds"], values.get("noise")
+        self.iterates.x[:] = values["x"]
+        self.iterates.mean[:] = values["mean"]
+        self.iterates.draws[: len(values["draws"])] = values["draws"]
+        self.rows = [(int(each[0]), *(float(value) for value in each[1:])) for each in values["rows"]]
+
+    def _expected(self) -> State:
+        """Return what must be the same in a state."""
+        return {
             "format": _FORMAT,
             "dim": self.problem.dim,
             "n": self.problem.n,
@@ -233,29 +273,24 @@ class Loop:
             "thin": self._settings.thin,
             "average_from": self._settings.average_from,
         }
-        needed = [*expected, "step", "seconds", "x", "mean", "draws", "rows"]
-        for key in needed if self.noise is None else [*needed, "noise"]:
-            if key not in fields:
-                raise ValueError(f"resume lacks {key!r}: it is damaged, or not the state of such a run")
-        for key, own in expected.items():
-            if fields[key] != own:
-                raise ValueError(f"resume[{key!r}] = {fields[key]!r}: this run has {own!r}")
-        if not 0 <= fields["step"] <= self.steps:
-            raise ValueError(f"resume['step'] = {fields['step']}: this run has {self.steps} steps")
-        noise = None if self.noise is None else generator_from_text(fields["noise"])
-        x, mean = self.problem.vector("resume['x']", fields["x"]), fields["mean"]
-        kept = max(0, int(fields["step"]) - self._settings.burn_in) // self._settings.thin
-        if mean.shape != self.iterates.mean.shape or fields["draws"].shape != (kept, self.problem.dim):
-            raise ValueError("resume has arrays whose shapes do not fit this run: it is damaged")
-        prefix = "sampler/"
-        self.sampler.load_state_dict(
-            {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        )
-        self.step, self.seconds, self.noise = int(fields["step"]), float(fields["seconds"]), noise
-        self.iterates.x[:] = x
-        self.iterates.mean[:] = mean
-        self.iterates.draws[:kept] = fields["draws"]
-        self.rows = [(int(each[0]), *(float(value) for value in each[1:])) for each in fields["rows"]]
+
+    def _fields(self) -> dict[str, Field]:
+        """Declare what else a state has, except the draws, whose number depends on the step."""
+        anything = {"at_least": -math.inf, "at_most": math.inf, "also": math.nan}
+        fields = {
+            "step": Field(int, at_least=0, at_most=self.steps),
+            "seconds": Field(float, at_least=0.0),
+            "x": Field(np.float64, (self.problem.dim,)),
+            "mean": Field(np.float64, self.iterates.mean.shape),
+            "rows": Field(np.float64, (None, len(COLUMNS)), **anything),
+        }
+        return fields if self.noise is None else {**fields, "noise": Field(np.random.Generator)}
+
+
+def _checksum(state: Mapping[str, Any]) -> int:
+    """The checksum of a run's own fields; the sampler's state has its own, which is used for it."""
+    own = {key: plain(each) for key, each in state.items() if not key.startswith(_SAMPLER) and key != "checksum"}
+    return checksum({**own, "sampler": plain(state.get(_SAMPLER + "checksum"))})
 
 
 def checked_pair(problem: Any, sampler: Any) -> None:

@@ -4,11 +4,11 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from avare import _validation as validation
 from avare._progress import Line
+from avare._state import plain
 from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
@@ -143,7 +143,7 @@ def sgd(
         callback=callback,
     )
     if resume is not None:
-        loop.resume(resume_of("sgd", resume))
+        loop.resume(*loop.read(resume_of("sgd", resume)))
     with Interrupt() as interrupt, Line(f"sgd with {type(sampler).__name__}", shown=progress) as line:
         loop.run(interrupt, lambda loop: line.say(describe(loop)))
     if loop.status == "diverged":
@@ -161,7 +161,7 @@ def resume_of(solver: str, resume: Any) -> Mapping[str, Any]:
     """Return the state, or raise an error if it is not one of this solver."""
     if not isinstance(resume, Mapping):
         raise TypeError(f"resume is of type {type(resume).__name__}: must be a mapping, as state_dict() returns")
-    found = str(np.asarray(resume["solver"])) if "solver" in resume else None
-    if found != solver:
+    found = plain(resume["solver"]) if "solver" in resume else None
+    if not isinstance(found, str) or found != solver:
         raise ValueError(f"resume['solver'] = {found!r}: must be {solver!r}")
-    return resume
+    return {key: each for key, each in resume.items() if key != "solver"}

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from avare import _validation as validation
 from avare._optional import require
 from avare._progress import Line
+from avare._state import require_same
 from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
@@ -238,12 +239,14 @@ def sgld(
     ]
     if resume is not None:
         state = resume_of("sgld", resume)
-        found = int(np.asarray(state.get("chains", 0)))
-        if found != chains:
-            raise ValueError(f"resume['chains'] = {found}: this call has {chains}")
-        for k, loop in enumerate(loops):
-            prefix = f"{k}/"
-            loop.resume({key.removeprefix(prefix): each for key, each in state.items() if key.startswith(prefix)})
+        require_same(state, {"chains": chains}, "resume", "this call")
+        parts = [
+            {key.removeprefix(f"{k}/"): each for key, each in state.items() if key.startswith(f"{k}/")}
+            for k in range(chains)
+        ]
+        read = [loop.read(part) for loop, part in zip(loops, parts, strict=True)]  # all, before any is replaced
+        for loop, (values, of_sampler) in zip(loops, read, strict=True):
+            loop.resume(values, of_sampler)
     title = f"sgld with {type(sampler).__name__}" + (f", {chains} chains" if chains > 1 else "")
     with Interrupt() as interrupt, Line(title, shown=progress) as line:
         _run(loops, interrupt, line)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare._randomness import Source
@@ -45,7 +45,13 @@ class Structure(ABC):
     _arrays: tuple[Any, ...]
 
     def draw(
-        self, size: int, *, replacement: bool, source: Source, floor: float = 0.0
+        self,
+        size: int,
+        *,
+        replacement: bool,
+        source: Source,
+        floor: float = 0.0,
+        left: NDArray[np.float64] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Draw indices; return them in order, with the probability of each.
 
@@ -60,13 +66,19 @@ class Structure(ABC):
             Where the random numbers come from: see `avare._randomness.uniform_source`.
         floor
             The smallest probability of any example: finite and not negative. Floors above 1/n mean 1/n.
+        left
+            Without replacement, an array to fill: what is left of the mass before each draw, for
+            `avare.batch_weights`. It is summed where 1 minus the probabilities of the draws before would lose digits.
         """
         if self.with_replacement_only and not replacement:
             raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
         kernel, arguments = self._kernel(self._checked(floor), replacement)
         indices = np.empty(size, dtype=np.int64)
         probabilities = np.empty(size, dtype=np.float64)
-        if not kernel(*arguments, source, indices, probabilities):
+        outputs = (indices, probabilities)
+        if not replacement:
+            outputs = (*outputs, np.empty(size) if left is None else left)
+        if not kernel(*arguments, source, *outputs):
             raise ValueError(
                 f"size = {size}: fewer examples have a probability above 0, and without replacement each is drawn once"
             )
@@ -110,7 +122,8 @@ class Structure(ABC):
     def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
         """Return the kernel that draws, and its arguments before ``source, indices, probabilities``.
 
-        The kernel fills indices and probabilities, and returns whether there are enough examples.
+        The kernel fills indices and probabilities, without replacement also ``left``, and returns whether there are
+        enough examples.
         """
 
     def _checked(self, floor: float) -> float:
@@ -134,49 +147,6 @@ class Memory(Structure):
     @abstractmethod
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace values as `update` does, without any checks: for callers that have checked them."""
-
-
-def array_of(state: Mapping[str, Any], name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an array of a state, or raise a ``ValueError`` if it has another shape or dtype.
-
-    >>> array_of({"values": np.zeros(3)}, "values", (2,), np.float64)
-    Traceback (most recent call last):
-    ValueError: state['values'] has shape (3,) and dtype float64: must have shape (2,) and dtype float64
-    """
-    array = np.asarray(_field(state, name))
-    if array.shape != shape or array.dtype != dtype:
-        raise ValueError(
-            f"state[{name!r}] has shape {array.shape} and dtype {array.dtype}: "
-            f"must have shape {shape} and dtype {np.dtype(dtype)}"
-        )
-    return array
-
-
-def number_of(state: Mapping[str, Any], name: str, at_least: float, at_most: float) -> Any:
-    """Return a number of a state, or raise a ``ValueError`` if it is out of range.
-
-    >>> number_of({"scale": 0.5}, "scale", 1.0, 2.0)
-    Traceback (most recent call last):
-    ValueError: state['scale'] = 0.5: must be a number from 1.0 to 2.0
-    """
-    value = _field(state, name)
-    if not isinstance(value, int | float) or not at_least <= value <= at_most:
-        raise ValueError(f"state[{name!r}] = {value!r}: must be a number from {at_least} to {at_most}")
-    return value
-
-
-def refuse_unless(valid: NDArray[np.bool_], state: Mapping[str, Any], name: str, rule: str) -> None:
-    """Raise a ``ValueError`` that names the first element of a state's array that is not valid."""
-    if not valid.all():
-        place = tuple(int(each[0]) for each in np.nonzero(~valid))
-        text = ", ".join(map(str, place))
-        raise ValueError(f"state[{name!r}][{text}] = {state[name][place]}: {rule}")
-
-
-def _field(state: Mapping[str, Any], name: str) -> Any:
-    if name not in state:
-        raise ValueError(f"state lacks {name!r}: it is damaged, or of another structure")
-    return state[name]
 
 
 def _nbytes(arrays: tuple[Any, ...]) -> int:

@@ -534,13 +534,14 @@ def draw_with_replacement(arrays, floor, source, indices, probabilities):
 
 
 @kernel
-def draw_without_replacement(arrays, floor, source, indices, probabilities):
+def draw_without_replacement(arrays, floor, source, indices, probabilities, left):
     """Draw distinct indices; return whether there are enough."""
     law = weigh(arrays, solve(arrays, floor))
     if len(indices) > (len(arrays.slots) if law.threshold > 0.0 else law.above):
         return False
     scratch = np.empty((3, len(indices)), dtype=np.int64)
-    draw_distinct(arrays, law, source, scratch, indices, probabilities, propose, _exclude, _exclude_all)
+    draw_distinct(arrays, law, source, scratch, indices, probabilities, left, propose, _exclude, _exclude_all)
     for j in range(len(indices)):
         probabilities[j] /= law.scale
+        left[j] /= law.scale
     return True

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import inlined, kernel, merged
-from avare.structures.base import array_of
+from avare._state import Field
 from avare.structures.codes import (
     CELL_SHIFT,
     CELLS,
@@ -87,7 +87,7 @@ def members_of(state: Mapping[str, Any], name: str, n: int, lowest: int = 0) -> 
 
     Codes are 0, those of norms, and ``lowest``.
     """
-    members: NDArray[np.int64] = array_of(state, name, (n,), np.int64)
+    members: NDArray[np.int64] = Field(np.int64, (n,), at_least=0).read(state, name)
     fault = int(_find_fault(members, lowest))
     if fault >= 0:
         raise ValueError(f"state[{name!r}][{fault}] = {members[fault]}: does not fit the elements before it")

@@ -7,7 +7,7 @@ Afterwards all of them are put back, so `slots` does not change. Either way a dr
 tries on average, however concentrated the distribution is.
 
 What differs between structures is passed as three kernels. ``law`` is a NamedTuple of numbers that says
-how to draw; its ``total`` is the mass of all members that are left.
+how to draw; its ``total`` is the mass of all members that are left, summed again whenever half of it is gone.
 
 - ``propose(arrays, law, source, slots, indices, masses)`` draws members with replacement.
 - ``exclude(arrays, law, code)`` returns the law after a member with this code was set aside.
@@ -22,8 +22,8 @@ from avare.structures.codes import CELL_SHIFT
 
 
 @merged
-def draw_distinct(arrays, law, source, scratch, indices, masses, propose, exclude, exclude_all):
-    """Fill indices and masses with distinct draws, in order; there must be enough.
+def draw_distinct(arrays, law, source, scratch, indices, masses, left, propose, exclude, exclude_all):
+    """Fill indices and masses with distinct draws, in order, and the mass left before each; there must be enough.
 
     ``scratch`` has three rows of the same length: slots, then slots and codes of members set aside.
     """
@@ -38,6 +38,7 @@ def draw_distinct(arrays, law, source, scratch, indices, masses, propose, exclud
             if members[slots[j]] >= 0 and (mass <= half or aside > 0):
                 members[slots[j]] |= MARK
                 slots[done], indices[done], masses[done] = slots[j], indices[j], masses[j]
+                left[done] = law.total if aside > 0 else law.total - mass
                 mass += masses[done]
                 done += 1
         if mass > half and done < size:

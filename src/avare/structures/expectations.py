@@ -34,9 +34,9 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, kernel, lean, merged
 from avare._randomness import next_uniform
-from avare._state import State
+from avare._state import Field, State, refuse_unless
 from avare.structures import cells as layout
-from avare.structures.base import Memory, array_of, number_of, refuse_unless
+from avare.structures.base import Memory
 from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, SUM, TOP, code_of, index_of, slot_of
 from avare.structures.codes import (
     CELL_SHIFT,
@@ -55,6 +55,9 @@ _UNSEEN = 1 << CELL_SHIFT  # the code of examples never seen: in octave 0, next 
 _UNSEEN_CELL = _UNSEEN >> CELL_SHIFT
 _SQUARES, _OBSERVED = 0, 1  # columns of `tallies`
 _LARGEST_SCALE = 2.0**64
+_LARGEST_SQUARE = 2.0**257  # of a norm; rounded
+_MOST_OBSERVED = 2.0**63 * _LARGEST_SCALE
+_FORGOTTEN = 2.0**-700  # squares whose number has been rounded to zero
 
 
 class Calibration(NamedTuple):
@@ -138,13 +141,15 @@ class Expectations(Memory):
     def from_state(cls, state: Mapping[str, Any], n: int, *, prior: float) -> "Expectations":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
         members = layout.members_of(state, "expectations_members", n, lowest=_UNSEEN)
-        tallies = array_of(state, "expectations_tallies", (CELLS, 2), np.float64)
-        valid = np.isfinite(tallies) & (tallies >= 0.0)
-        refuse_unless(valid, state, "expectations_tallies", "must be finite and not negative")
+        scale = Field(float, at_least=1.0, at_most=_LARGEST_SCALE).read(state, "expectations_scale")
+        tallies = Field(np.float64, (CELLS, 2), at_least=0.0).read(state, "expectations_tallies")
+        most = np.full((CELLS, 2), _MOST_OBSERVED)
+        most[:, _SQUARES] = np.minimum(tallies[:, _OBSERVED], _MOST_OBSERVED) * _LARGEST_SQUARE + _FORGOTTEN
+        refuse_unless(tallies <= most, tallies, "state['expectations_tallies']", "no norms can have this sum")
         self = cls.__new__(cls)
         self.n, self.prior = n, prior
         self._arrays = _allocate(n)
-        self._arrays.scale[0] = number_of(state, "expectations_scale", 1.0, _LARGEST_SCALE)
+        self._arrays.scale[0] = scale
         self._arrays.tallies[:] = tallies
         _load(self._arrays, members, layout.NO_NORMS)
         return self
@@ -401,7 +406,7 @@ def draw_with_replacement(arrays, prior, floor, source, indices, probabilities):
 
 
 @kernel
-def draw_without_replacement(arrays, prior, floor, source, indices, probabilities):
+def draw_without_replacement(arrays, prior, floor, source, indices, probabilities, left):
     """Draw distinct indices; return whether there are enough."""
     law = _solve(arrays, prior, floor)
     available = 0
@@ -410,7 +415,8 @@ def draw_without_replacement(arrays, prior, floor, source, indices, probabilitie
     if len(indices) > available:
         return False
     scratch = np.empty((3, len(indices)), dtype=np.int64)
-    draw_distinct(arrays, law, source, scratch, indices, probabilities, _propose, _exclude, _exclude_all)
+    draw_distinct(arrays, law, source, scratch, indices, probabilities, left, _propose, _exclude, _exclude_all)
     for j in range(len(indices)):
         probabilities[j] /= law.total
+        left[j] /= law.total
     return True

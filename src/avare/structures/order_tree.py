@@ -32,8 +32,8 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import next_uniform
-from avare._state import State
-from avare.structures.base import Memory, Solution, array_of, refuse_unless
+from avare._state import Field, State
+from avare.structures.base import Memory, Solution
 from avare.structures.evenly import draw_below
 
 _ROOT, _STALE = 0, 1  # entries of `registers`
@@ -92,9 +92,7 @@ class OrderTree(Memory):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int) -> "OrderTree":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N log N)."""
-        norms = array_of(state, "memory", (n,), np.float64)
-        refuse_unless(np.isfinite(norms) & (norms >= 0.0), state, "memory", "must be finite and not negative")
-        return cls(norms)
+        return cls(Field(np.float64, (n,), at_least=0.0).read(state, "memory"))
 
     def state(self) -> State:
         """Return the norms. O(N)."""
@@ -346,7 +344,7 @@ def _draw_with_replacement(arrays, floor, source, indices, probabilities):
 
 
 @kernel
-def _draw_without_replacement(arrays, floor, source, indices, probabilities):
+def _draw_without_replacement(arrays, floor, source, indices, probabilities, left):
     """Draw distinct indices; return whether there are enough.
 
     Repeated draws are dropped while at least half of the mass is left. Then each draw goes through
@@ -354,27 +352,28 @@ def _draw_without_replacement(arrays, floor, source, indices, probabilities):
     """
     threshold, scale, rho = _solve(arrays, floor)
     n, size = len(arrays.norms), len(indices)
-    left = np.empty(n, dtype=np.float64)
+    masses = np.empty(n, dtype=np.float64)
     for i in range(n):
-        left[i] = max(arrays.norms[i], threshold) / scale
-    if size > np.count_nonzero(left):
+        masses[i] = max(arrays.norms[i], threshold) / scale
+    if size > np.count_nonzero(masses):
         return False
     mass = 1.0
     for j in range(size):
-        drawn = -1
+        drawn, left[j] = -1, mass
         if mass >= 0.5:
             drawn = _draw_one(arrays, threshold, scale, rho, source)
-            while left[drawn] == 0.0:
+            while masses[drawn] == 0.0:
                 drawn = _draw_one(arrays, threshold, scale, rho, source)
         else:
-            x = next_uniform(source) * left.sum()
+            left[j] = masses.sum()
+            x = next_uniform(source) * left[j]
             for i in range(n):
-                if left[i] > 0.0:
+                if masses[i] > 0.0:
                     drawn = i
-                    x -= left[i]
+                    x -= masses[i]
                     if x < 0.0:
                         break
-        indices[j], probabilities[j] = drawn, left[drawn]
-        mass -= left[drawn]
-        left[drawn] = 0.0
+        indices[j], probabilities[j] = drawn, masses[drawn]
+        mass -= masses[drawn]
+        masses[drawn] = 0.0
     return True

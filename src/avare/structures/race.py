@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import kernel
+from avare.batch import Batch, weigh
 from avare.structures.heap import sift_down, sift_up
 
 
@@ -27,6 +28,30 @@ def draw(p: NDArray[np.float64], size: int, replacement: bool, generator: np.ran
     indices = np.empty(size, dtype=np.int64)
     race(p, generator.standard_exponential(positive), indices)
     return indices
+
+
+def draw_batch(p: NDArray[np.float64], size: int, replacement: bool, generator: np.random.Generator) -> Batch:
+    """Draw a batch with given probabilities, with the weights that make it unbiased. O(N).
+
+    >>> draw_batch(np.array([1.0, 1e-17, 1e-17]), 2, False, np.random.default_rng(0)).weights
+    array([1., 1.])
+    """
+    indices = draw(p, size, replacement, generator)
+    chances = p[indices]
+    return Batch(indices, weigh(chances, replacement, chances if replacement else mass_left(p, indices)), chances)
+
+
+def mass_left(p: NDArray[np.float64], indices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what is left of the mass before each of some distinct draws, summed from the last one back. O(N).
+
+    >>> mass_left(np.array([1.0, 1e-17, 1e-17]), np.array([0, 2]))
+    array([1.e+00, 2.e-17])
+    """
+    others = p.copy()
+    others[indices] = 0.0
+    sums = np.cumsum(np.append(others.sum(), p[indices][::-1]))
+    left: NDArray[np.float64] = sums[:0:-1] / sums[-1]
+    return left
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -26,9 +26,10 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, kernel, lean, merged
 from avare._randomness import Source, next_uniform
-from avare._state import State
+from avare._state import Field, State, refuse_unless
+from avare.batch import LITTLE
 from avare.structures import buckets as proposing
-from avare.structures.base import Memory, array_of, number_of, refuse_unless
+from avare.structures.base import Memory
 from avare.structures.buckets import Buckets
 from avare.structures.cells import MAX_EXAMPLES, ONE, members_of
 from avare.structures.evenly import draw_below, draw_evenly, enter, hash_table
@@ -40,6 +41,7 @@ _LOW_MASK = (1 << _HALF_BITS) - 1
 _TARGET = 100  # the exponent of the largest proposal: far from both ends of the range
 _LARGEST_PROPOSAL = 2.0**127
 _LARGEST_SHIFT = _TARGET + 1100  # for the smallest float64
+_LARGEST_SUM = 2.0**1023
 
 
 class _Arrays(NamedTuple):
@@ -77,17 +79,20 @@ class Weights(Memory):
         """Build from weights, finite and not negative. O(N)."""
         checked = validation.nonnegative("values", values)
         self.n = validation.integer("n", len(checked), at_least=1, at_most=MAX_EXAMPLES)
+        _refuse_overflow("values", checked)
         self.reset(checked)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int) -> "Weights":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
-        values = array_of(state, "weights_values", (n,), np.float64)
-        refuse_unless(np.isfinite(values) & (values >= 0.0), state, "weights_values", "must be finite and not negative")
-        shift = number_of(state, "weights_shift", -_LARGEST_SHIFT, _LARGEST_SHIFT)
+        values = Field(np.float64, (n,), at_least=0.0).read(state, "weights_values")
+        _refuse_overflow("state['weights_values']", values)
+        shift = Field(int, at_least=-_LARGEST_SHIFT, at_most=_LARGEST_SHIFT).read(state, "weights_shift")
         buckets = Buckets.from_state({"memory": members_of(state, "weights_members", n)}, n)
-        fits = buckets.norms() == Buckets(_raised(values, shift)).norms()
-        refuse_unless(fits, state, "weights_values", "does not fit state['weights_members']")
+        raised = _raised(values, shift)
+        refuse_unless(raised <= _LARGEST_PROPOSAL, values, "state['weights_values']", "too large for its shift")
+        fits = buckets.norms() == Buckets(raised).norms()
+        refuse_unless(fits, values, "state['weights_values']", "does not fit state['weights_members']")
         self = cls.__new__(cls)
         self.n = n
         self._set_up(values, shift, buckets)
@@ -161,6 +166,11 @@ class Weights(Memory):
         assert (proposed >= np.ldexp(self.values, self._arrays.shift[0])).all(), "a proposal is below its weight"
         exact = math.fsum(self.values.tolist())
         assert abs(self.total - exact) <= 1e-14 * exact, "the sum is wrong"
+
+
+def _refuse_overflow(name: str, values: NDArray[np.float64]) -> None:
+    most = _LARGEST_SUM / len(values)
+    refuse_unless(values <= most, values, name, f"must be at most {most:g}, so that the sum does not overflow")
 
 
 # --- weights -------------------------------------------------------------------------------
@@ -310,7 +320,7 @@ def draw_with_replacement(arrays, source, indices, probabilities):
 
 
 @kernel
-def draw_without_replacement(arrays, source, indices, probabilities):
+def draw_without_replacement(arrays, source, indices, probabilities, left):
     """Draw distinct indices; return whether there are enough weights above zero.
 
     Repeated draws are dropped, in O(size), until half of the mass is drawn. The rest comes from a
@@ -321,7 +331,8 @@ def draw_without_replacement(arrays, source, indices, probabilities):
         if size > len(values):
             return False
         draw_evenly(len(values), source, indices, False)
-        probabilities[:] = 1.0 / len(values)
+        for j in range(size):
+            probabilities[j], left[j] = 1.0 / len(values), 1.0 - j / len(values)
         return True
     table = hash_table(size)
     done, mass = np.int64(0), 0.0
@@ -336,9 +347,27 @@ def draw_without_replacement(arrays, source, indices, probabilities):
                 done += 1
     if done < size and not _draw_rest(values, source, indices, done):
         return False
+    rest = 1.0
     for j in range(size):
+        left[j] = rest
         probabilities[j] = values[indices[j]] / total
+        rest -= probabilities[j]
+    if size > 0 and left[size - 1] < LITTLE:
+        _sum_left(arrays, indices, total, left)
     return True
+
+
+@inlined
+def _sum_left(arrays, indices, total, left):
+    """Set the mass left before each draw, summed from the last one back."""
+    for index in indices:
+        _add(arrays.sums, arrays.span, arrays.values[index], -ONE)
+    rest = _total(arrays.sums, arrays.span)
+    for j in range(len(indices) - 1, -1, -1):
+        rest += arrays.values[indices[j]]
+        left[j] = rest / total
+    for index in indices:
+        _add(arrays.sums, arrays.span, arrays.values[index], ONE)
 
 
 @kernel
