@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,27 @@ def _as_array(value: Any) -> NDArray[Any]:
         if not array.dtype.hasobject:
             return array
     return np.asarray(repr(value))
+
+
+def padded(rows: Sequence[NDArray[Any]], fill: float) -> NDArray[Any]:
+    """One array of rows of different lengths; the shorter ones end with ``fill``.
+
+    >>> padded([np.array([3, 1]), np.array([2])], -1)
+    array([[ 3,  1],
+           [ 2, -1]])
+    """
+    kind = np.int64 if isinstance(fill, int) else np.float64
+    array = np.full((len(rows), max(map(len, rows), default=0)), fill, dtype=kind)
+    for place, row in enumerate(rows):
+        array[place, : len(row)] = row
+    return array
+
+
+def without_padding(indices: NDArray[np.int64], *others: NDArray[Any]) -> Iterator[tuple[NDArray[Any], ...]]:
+    """The rows of `padded` arrays, one after another, as copies; ``indices`` ends with -1, the others with anything."""
+    sizes = np.count_nonzero(indices >= 0, axis=1).tolist()
+    for size, *rows in zip(sizes, indices, *others, strict=True):
+        yield tuple(row[:size].copy() for row in rows)
 
 
 def generator_to_text(generator: np.random.Generator) -> str:

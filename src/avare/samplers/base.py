@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import lean
 from avare._randomness import Seed, uniform_source
-from avare._state import State, checksum, generator_from_text, generator_to_text, plain
+from avare._state import State, checksum, generator_from_text, generator_to_text, padded, plain, without_padding
 from avare.batch import Batch
 from avare.samplers.kernels import can_learn, draw_into, learn_from
 from avare.structures.cells import MAX_EXAMPLES
@@ -81,10 +81,20 @@ class Sampler(ABC):
 
     # --- the protocol -----------------------------------------------------------------
 
-    def sample(self) -> Batch:
-        """Draw a batch and count the step."""
+    def sample(self, size: int | None = None) -> Batch:
+        """Draw a batch and count the step.
+
+        Parameters
+        ----------
+        size
+            The number of draws; by default ``batch_size``. Without replacement it is at most n.
+        """
+        if size is None:
+            size = self._batch_size
+        else:
+            size = validation.integer("size", size, at_least=1, at_most=None if self._replacement else self._n)
         with self._lock:
-            batch = self._draw()
+            batch = self._draw(size)
             self._steps += 1
             # A copy, because the caller may write to the batch.
             self._pending[batch.indices.tobytes()] = Batch(
@@ -162,8 +172,7 @@ class Sampler(ABC):
         It can be pickled, or saved with ``numpy.savez(file, **state)``.
         """
         with self._lock:
-            keys, batches = self._pending.keys(), self._pending.values()
-            shape = (len(batches), self.batch_size)
+            batches = self._pending.values()
             state = {
                 "format": _FORMAT,
                 "sampler": type(self).__name__,
@@ -171,9 +180,9 @@ class Sampler(ABC):
                 "steps": self._steps,
                 "generator": generator_to_text(self._generator),
                 "moments": self._moments.copy(),
-                "pending_indices": np.frombuffer(b"".join(keys), dtype=np.int64).reshape(shape),
-                "pending_weights": np.array([batch.weights for batch in batches]).reshape(shape),
-                "pending_probabilities": np.array([batch.probabilities for batch in batches]).reshape(shape),
+                "pending_indices": padded([np.frombuffer(key, dtype=np.int64) for key in self._pending], -1),
+                "pending_weights": padded([batch.weights for batch in batches], 0.0),
+                "pending_probabilities": padded([batch.probabilities for batch in batches], 0.0),
                 **self._state(),
             }
         state["fields"] = " ".join(sorted(state))
@@ -202,7 +211,7 @@ class Sampler(ABC):
         if stated != found:
             raise ValueError(f"state['checksum'] = {stated!r}, but its contents give {found}: it is damaged")
         generator = generator_from_text(fields["generator"])
-        batches = [Batch(*arrays) for arrays in zip(*(fields[key].copy() for key in _PENDING), strict=True)]
+        batches = [Batch(*arrays) for arrays in without_padding(*(fields[key] for key in _PENDING))]
         with self._lock:
             self._restore(fields)
             self._generator = generator
@@ -218,23 +227,27 @@ class Sampler(ABC):
             self._generator = generator
             self._source = uniform_source(generator)
 
-    def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """Do the work of `update` with checked arguments; the caller calls `_notify` next."""
+    def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> Batch | None:
+        """Do the work of `update` with checked arguments; the caller calls `_notify` next.
+
+        Return the batch, if these are the indices of one that was drawn and waits for its norms.
+        """
         with self._lock:
             self._learn(indices, norms)
             batch = self._pending.pop(indices.tobytes(), None)
             if batch is not None:
                 smooth(self._moments, self.n, batch.weights, batch.probabilities, norms)
+            return batch
 
     # --- what a sampler defines -------------------------------------------------------
 
-    def _draw(self) -> Batch:
+    def _draw(self, size: int) -> Batch:
         """Return the next batch, by the kernel of `_compiled` by default; `steps` has not been increased yet."""
         state = self._compiled()
         if state is None:
             raise NotImplementedError(f"{type(self).__name__} must define _draw, or _compiled and its kernels")
-        indices = np.empty(self.batch_size, dtype=np.int64)
-        probabilities, weights = np.empty(self.batch_size), np.empty(self.batch_size)
+        indices = np.empty(size, dtype=np.int64)
+        probabilities, weights = np.empty(size), np.empty(size)
         draw_into(state, self._steps, self._source, indices, probabilities, weights)
         return Batch(indices, weights, probabilities)
 

@@ -73,17 +73,21 @@ class Optimal(Sampler):
         self._reported = np.zeros(self.n)
 
     def _probabilities(self) -> NDArray[np.float64]:
+        return self._for(self.batch_size)
+
+    def _for(self, size: int) -> NDArray[np.float64]:
+        """Return the probabilities for a number of draws: without replacement, that many must be positive."""
         norms, ask = self._reported, self._ask or self._offered
         if ask is not None:
             norms = one_per_example("norms()", ask(), self.n)
         p = minimize_variance(norms)
-        if not self.replacement and np.count_nonzero(p) < self.batch_size:
+        if not self.replacement and np.count_nonzero(p) < size:
             p = minimize_variance(norms, 1e-9 / self.n)
         return p
 
-    def _draw(self) -> Batch:
-        p = self._probabilities()
-        indices = draw(p, self.batch_size, self.replacement, self._generator)
+    def _draw(self, size: int) -> Batch:
+        p = self._for(size)
+        indices = draw(p, size, self.replacement, self._generator)
         return Batch(indices, weigh(p[indices], self.replacement), p[indices])
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:

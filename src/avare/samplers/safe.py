@@ -140,9 +140,9 @@ class Safe(Sampler):
         p += _UNIFORM / self.n
         return p, tau
 
-    def _draw(self) -> Batch:
+    def _draw(self, size: int) -> Batch:
         p, self._tau = self._solve()
-        indices = draw(p, self.batch_size, self.replacement, self._generator)
+        indices = draw(p, size, self.replacement, self._generator)
         return Batch(indices, weigh(p[indices], self.replacement), p[indices])
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
