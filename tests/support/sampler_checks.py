@@ -225,7 +225,7 @@ class SamplerChecks:
         for wrong in (0, -1) if replacement else (0, 8):
             with pytest.raises(ValueError, match=f"size = {wrong}: must be at"):
                 sampler.sample(wrong)
-        with pytest.raises(TypeError, match="size = 2.0: must be an integer"):
+        with pytest.raises(TypeError, match=r"size = 2\.0: must be an integer"):
             sampler.sample(2.0)  # type: ignore[arg-type]  # the point
         assert snapshot(sampler) == before
 

@@ -106,10 +106,12 @@ class Automatic(Rule):
         super().__init__(1.0)
 
     def observe(self, pool: "Pool", unit_error: float) -> None:
+        """Decide again."""
         if pool.scored >= _FIRST:
             self.ratio = best_ratio(pool.relative_error, pool.cost_ratio, min(LARGEST_RATIO, pool.most / pool.size))
 
     def interval(self, pool: "Pool") -> float:
+        """Return 0 for the first batches, then what costs one per cent of the time."""
         if pool.scored < _FIRST:
             return 0.0
         return min(max(math.ceil(1.0 / (_FOR_PROBES * pool.cost_ratio)), 4), 1000)
@@ -118,9 +120,11 @@ class Automatic(Rule):
         return "auto"
 
     def state(self) -> list[float]:
+        """Return the ratio."""
         return [self.ratio]
 
     def load(self, numbers: list[float]) -> None:
+        """Restore the ratio."""
         (self.ratio,) = numbers
 
 

@@ -21,7 +21,7 @@ class UpperBoundLoader(ImportanceLoader):
     drawn in proportion to the scores. It is active as long as :math:`\tau` is above (B + 3m) / (3m), where drawing
     m of B is worth the forward pass over B:
 
-    .. math:: \tau \leftarrow a \tau + (1 - a) \sqrt{\textstyle B \sum_i g_i^2}, \qquad g_i = s_i / \textstyle\sum_k s_k,
+    .. math:: \tau \leftarrow a \tau + (1 - a) \sqrt{\textstyle B \sum_i g_i^2}, \qquad g_i = s_i / \sum_k s_k,
 
     from the scores of the pool, or from the norms of a uniform batch: those that `update` receives, or, if there
     are none, scores that are computed now and then. The paper draws m of B with replacement. Here no example is
@@ -120,18 +120,22 @@ class Tau(Rule):
         self.load([0.0])
 
     def observe(self, pool: Pool, unit_error: float) -> None:
+        """Move tau towards that of a pool or batch."""
         found = math.sqrt(max(1.0 + unit_error, 0.0))
         self.load([self.smoothing * self.tau + (1.0 - self.smoothing) * found])
 
     def interval(self, pool: Pool) -> float:
+        """Return a fixed number; if the loader can never be active, infinity."""
         return _INTERVAL if self.threshold < math.inf else math.inf
 
     def __repr__(self) -> str:
         return f"{self._fixed:g}, smoothing {self.smoothing:g}, threshold {self.threshold:g}"
 
     def state(self) -> list[float]:
+        """Return tau."""
         return [self.tau]
 
     def load(self, numbers: list[float]) -> None:
+        """Restore tau, and decide again."""
         (self.tau,) = numbers
         self.ratio = self._fixed if self.tau > self.threshold or self.threshold == 0.0 else 1.0
