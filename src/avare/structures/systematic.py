@@ -69,8 +69,8 @@ def draw_systematically(
 
 
 @kernel
-def choose(weights, scores, floor, source, before, after, places, factors):
-    """Draw places of a pool in proportion to weight times score, and give the factors 1 / probability.
+def choose(weights, scores, floor, source, before, after, places, drawn):
+    """Draw places of a pool in proportion to weight times score, and give their weights over their probabilities.
 
     The draw takes one random number for each place. So many are skipped for ``before`` and ``after`` other places:
     processes that share a pool then use different numbers of the same source.
@@ -88,7 +88,7 @@ def choose(weights, scores, floor, source, before, after, places, factors):
     for _ in range(after):
         next_uniform(source)
     for k in range(len(places)):
-        factors[k] = 1.0 / probabilities[places[k]]
+        drawn[k] = weights[places[k]] / probabilities[places[k]]
 
 
 @kernel
@@ -107,7 +107,7 @@ def _solve(sizes, count, floor, probabilities):
         below[j] = below[j + 1] + falling[j]
     free, full = 0, 0  # how many places have left the floor, and how many of these are certain
     if floor == 0.0:
-        free = positive
+        free = int(positive)
     while True:
         # Up to the next event, the sum is full + factor * (sizes between full and free) + least * (many - free).
         factor = np.inf
@@ -134,15 +134,15 @@ def _draw(probabilities, source, places):
         order[j], order[k] = order[k], order[j]
     pointer, end, count = next_uniform(source), 0.0, 0
     chosen = np.zeros(many, dtype=np.bool_)
-    for j in order:
-        end += probabilities[j]
+    for place in order:
+        end += probabilities[place]
         if end > pointer and count < len(places):
-            chosen[j] = True
+            chosen[place] = True
             count += 1
             pointer += 1.0
-    for j in order:  # only if the sum is rounded to less than the last pointer
-        if count < len(places) and not chosen[j] and probabilities[j] > 0.0:
-            chosen[j] = True
+    for place in order:  # only if the sum is rounded to less than the last pointer
+        if count < len(places) and not chosen[place] and probabilities[place] > 0.0:
+            chosen[place] = True
             count += 1
     count = 0
     for j in range(many):

@@ -225,6 +225,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """
         batch, pairs, kept = loaded
         pool, unit, size = cast(Pool, self.pool), self.cursor.ahead[0], len(pairs)
+        pool.weights = None
         if size == self.ranks.batch_size and not pool.is_due():
             pool.pass_by()
             return batch, pairs
@@ -237,9 +238,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         indices, values, costs = self.ranks.gather(
             unit.indices[own], scores, self._fingerprint, most, costs=pool.medians()
         )
-        with pool.drawing(unit.weights[own], scores, own.start, len(unit.indices) - own.stop) as (places, weights):
-            if size > self.ranks.batch_size:
+        if size > self.ranks.batch_size:
+            places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
+            try:
                 batch, pairs = kept.chosen(batch, places, collate_fn, pin), Pairs(pairs.indices[places], weights)
+            except BaseException:  # of the collate function
+                pool.undo()
+                raise
         pool.take_costs(costs)
         self._take_in(indices, values)
         return batch, pairs

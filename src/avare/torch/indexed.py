@@ -150,7 +150,7 @@ class Fetched(Sequence[tuple[Any, int, float]]):
         """Make a batch of the items."""
         if collate_fn is None and type(self.dataset) is TensorDataset:  # the same rows, without a tensor for each
             index = torch.from_numpy(self.pairs.indices)
-            return [tensor[index] for tensor in self.dataset.tensors]
+            return [tensor.index_select(0, index) for tensor in self.dataset.tensors]
         return (collate_fn or default_collate)(list(self.items()))
 
 

@@ -46,7 +46,11 @@ _DECAY = 0.9  # of the moments, per observation
 _FIRST = 10  # batches that are scored before the first decision
 _FOR_PROBES = 0.01  # the part of the time that probes may take, while the pool is off
 _RECENT = 15  # measured times, of which the median counts
+_RARELY = 8  # pools: the median is found again
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
+
+
+_AS_IT_IS = contextlib.nullcontext()
 
 
 def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf) -> float:
@@ -156,10 +160,11 @@ class Pool:
         self.scored = 0
         """How many batches and pools have been scored."""
         self.weights: NDArray[np.float32] | None = None
-        """The weights of the last batch that was drawn from a pool, or scored."""
+        """The weights of the last batch, if it was drawn from a pool."""
         self._since = 0  # batches since norms were last observed
         self._moments = np.zeros(4)  # decaying sums: 1, and those of `_add`
         self._costs = np.full(3, np.nan)  # seconds per example to load, to score and to train; the same on all ranks
+        self._own = self._costs  # those that this rank has measured
         self._recent: list[deque[float]] = [deque(maxlen=_RECENT) for _ in range(3)]  # as measured by this rank
         self._asked = self._returned = math.nan
 
@@ -209,7 +214,6 @@ class Pool:
     def pass_by(self) -> None:
         """Count a batch that is not scored."""
         self._since += 1
-        self.weights = None
 
     def begins(self) -> None:
         """Note that an iteration begins: what the consumer did before was not a step."""
@@ -230,7 +234,7 @@ class Pool:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.synchronize()  # what is still running belongs to the last step
         began = time.perf_counter()
-        with torch.no_grad(), _evaluating() if self._mode == "eval" else contextlib.nullcontext():
+        with torch.no_grad(), _evaluating() if self._mode == "eval" else _AS_IT_IS:
             found = as_array(self.score(batch))
         scores = validation.nonnegative("score(batch)", found)
         if len(scores) != size:
@@ -241,12 +245,14 @@ class Pool:
         return scores
 
     def medians(self) -> NDArray[np.float64]:
-        """Return the costs that this rank has measured."""
-        return np.array([sorted(times)[len(times) // 2] if times else np.nan for times in self._recent])
+        """Return the costs that this rank has measured, a few pools ago at most."""
+        if self.scored < _FIRST or self.scored % _RARELY == 0:
+            self._own = np.array([sorted(times)[len(times) // 2] if times else np.nan for times in self._recent])
+        return self._own
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
         """Use the mean of the ranks' costs."""
-        self._costs = of_ranks.mean(axis=0)
+        self._costs = of_ranks[0] if len(of_ranks) == 1 else of_ranks.mean(axis=0)
         self.scored += 1
 
     def observe(self, batch: Batch, norms: NDArray[np.float64]) -> None:
@@ -256,25 +262,23 @@ class Pool:
         error = _add(self._moments, self.n, batch.weights, batch.probabilities, norms)
         self.rule.observe(self, float(error))
 
-    @contextlib.contextmanager
-    def drawing(
+    def draw(
         self, weights: NDArray[np.float64], scores: NDArray[np.float64], before: int, after: int
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Give the places of the batch in the pool, and their weights; an error inside takes the draw back.
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the places of the batch in the pool, and their weights.
 
         ``before`` and ``after`` are the numbers of examples that belong to other ranks: all ranks use the same
         generator, and each its own numbers.
         """
-        state = self._generator.bit_generator.state
-        places, factors = np.empty(self.size, dtype=np.int64), np.empty(self.size)
-        choose(weights, scores, self.rule.floor, self._source, before, after, places, factors)
-        drawn = (weights[places] * factors).astype(np.float32)
-        try:
-            yield places, drawn.copy()
-        except BaseException:
-            self._generator.bit_generator.state = state
-            raise
+        self._before = self._generator.bit_generator.state
+        places, drawn = np.empty(self.size, dtype=np.int64), np.empty(self.size, dtype=np.float32)
+        choose(weights, scores, self.rule.floor, self._source, before, after, places, drawn)
         self.weights = drawn
+        return places, drawn.copy()
+
+    def undo(self) -> None:
+        """Take the last draw back: the next one is the same."""
+        self._generator.bit_generator.state = self._before
 
     def state(self) -> State:
         """Return all that must be saved, by the names of `STATE_FIELDS`."""
@@ -289,6 +293,7 @@ class Pool:
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned, with arrays in place of tensors."""
         self._moments, self._costs = state["pool_moments"].copy(), state["pool_costs"].copy()
+        self._own = self._costs
         self.scored, self._since = state["pool_counts"].tolist()
         self.rule.load(state["pool_rule"].tolist())
         self._seed_with(generator_from_text(state["pool_generator"]))
