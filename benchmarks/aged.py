@@ -137,14 +137,14 @@ class Aged(Sampler):
             self._drawn = _floored(self._expected(counts), counts, self.floor)[cells]
         return self._drawn
 
-    def _draw(self) -> Batch:
+    def _draw(self, size: int) -> Batch:
         p = self._probabilities()
         ends = np.cumsum(p)
         found: list[int] = []
-        while len(found) < self.batch_size:  # repeated draws are dropped: the same law as drawing from the rest
-            more = np.searchsorted(ends, self._generator.random(self.batch_size) * ends[-1], side="right")
+        while len(found) < size:  # repeated draws are dropped: the same law as drawing from the rest
+            more = np.searchsorted(ends, self._generator.random(size) * ends[-1], side="right")
             found = list(dict.fromkeys([*found, *np.minimum(more, self.n - 1).tolist()]))
-        indices = np.array(found[: self.batch_size], dtype=np.int64)
+        indices = np.array(found[:size], dtype=np.int64)
         self._drawn = None  # all ages change with the step
         return Batch(indices, weigh(p[indices], False, mass_left(p, indices)), p[indices])
 

@@ -9,7 +9,7 @@ the field.
 import json
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,9 @@ class Field:
             return generator_from_text(value, label)
         if self.kind in (bool, str):
             if not isinstance(value, self.kind):
-                raise ValueError(f"{label} = {_short(value)}: must be {'text' if self.kind is str else 'True or False'}")
+                raise ValueError(
+                    f"{label} = {_short(value)}: must be {'text' if self.kind is str else 'True or False'}"
+                )
             return value
         allowed = int if self.kind is int else int | float
         is_number = isinstance(value, allowed) and not isinstance(value, bool)
@@ -186,6 +188,27 @@ _MOST_SHOWN = 200
 
 
 # --- generators ----------------------------------------------------------------------------
+
+
+def padded(rows: Sequence[NDArray[Any]], fill: float) -> NDArray[Any]:
+    """One array of rows of different lengths; the shorter ones end with ``fill``.
+
+    >>> padded([np.array([3, 1]), np.array([2])], -1)
+    array([[ 3,  1],
+           [ 2, -1]])
+    """
+    kind = np.int64 if isinstance(fill, int) else np.float64
+    array = np.full((len(rows), max(map(len, rows), default=0)), fill, dtype=kind)
+    for place, row in enumerate(rows):
+        array[place, : len(row)] = row
+    return array
+
+
+def without_padding(indices: NDArray[np.int64], *others: NDArray[Any]) -> Iterator[tuple[NDArray[Any], ...]]:
+    """The rows of `padded` arrays, one after another, as copies; ``indices`` ends with -1, the others with anything."""
+    sizes = np.count_nonzero(indices >= 0, axis=1).tolist()
+    for size, *rows in zip(sizes, indices, *others, strict=True):
+        yield tuple(row[:size].copy() for row in rows)
 
 
 def generator_to_text(generator: np.random.Generator) -> str:

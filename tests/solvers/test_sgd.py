@@ -457,7 +457,7 @@ def test_your_own_sampler_runs_in_the_plain_loop() -> None:
         def __init__(self) -> None:
             super().__init__(N, 2, replacement=True, seed=0)
 
-        def _draw(self) -> avare.Batch:
+        def _draw(self, size: int) -> avare.Batch:
             return avare.Batch(np.array([0, 1]), np.ones(2), np.full(2, 1 / N))
 
         def _probabilities(self) -> NDArray[np.float64]:

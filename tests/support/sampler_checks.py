@@ -218,6 +218,35 @@ class SamplerChecks:
             sampler.update(batch.indices, norms_at(sampler.steps, batch.indices))
         assert sampler.steps == 20
 
+    def test_batches_of_other_sizes(self, make: Make, replacement: bool) -> None:
+        sampler = make(7, 3, replacement=replacement, seed=13)
+        train(sampler, 30)
+        g = np.array([3.0, -1.0, 4.0, 1.0, -5.0, 9.0, 2.0])
+        steps = sampler.steps
+        for size in (1, 5, 7):
+            estimates = []
+            for _ in range(DRAWS // 40):
+                sampler._steps = steps  # the same step each time
+                batch = sampler.sample(size)
+                assert len(batch) == size and (replacement or len(np.unique(batch.indices)) == size)
+                assert np.allclose(batch.weights, self.weights_of(sampler, batch.probabilities), rtol=1e-12)
+                estimates.append(batch.weights @ g[batch.indices])
+            # Five standard errors: one false alarm in two million.
+            allowed = 5.0 * np.std(estimates) / math.sqrt(len(estimates)) + 1e-9
+            assert abs(np.mean(estimates) - g.sum()) < allowed
+            sampler.update(batch.indices, norms_at(1, batch.indices))
+        sampler.sample(2)
+        twin = make(7, 3, replacement=replacement)
+        twin.load_state_dict(by_savez(sampler.state_dict()))  # batches of several sizes wait for their norms
+        assert snapshot(twin) == snapshot(sampler) and train(twin, 5) == train(sampler, 5)
+        before = snapshot(sampler)
+        for wrong in (0, -1) if replacement else (0, 8):
+            with pytest.raises(ValueError, match=f"size = {wrong}: must be at"):
+                sampler.sample(wrong)
+        with pytest.raises(TypeError, match=r"size = 2\.0: must be an integer"):
+            sampler.sample(2.0)  # type: ignore[arg-type]  # the point
+        assert snapshot(sampler) == before
+
     @pytest.mark.parametrize("norms", ["zero", "one huge", "tiny", "beyond float32"])
     def test_extreme_norms(self, make: Make, norms: str) -> None:
         sampler = make(9, 3, seed=4)

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 import avare
 import avare.torch as avt
+from avare.structures.systematic import inclusion
 from avare.torch.distributed import Mode, Ranks
 from laws import ordered_samples
 
@@ -292,6 +294,112 @@ def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert zero == two == ["rank 1 received invalid norms: nothing has changed on any rank"] * 4
     assert [text.split(":")[0] for text in one[:3]] == ["norms[2] = nan", "norms[2] = -1.0", "norms[2] = inf"]
     assert "meta" in one[3]
+
+
+@pytest.mark.parametrize("mode", ["replicated", "sharded"])
+@pytest.mark.parametrize("pool", [2.3, "auto"])
+def test_each_rank_scores_its_part_of_the_pool(monkeypatch: pytest.MonkeyPatch, mode: Mode, pool: Any) -> None:
+    rows = torch.from_numpy(np.random.default_rng(0).lognormal(0.0, 2.0, N))
+
+    def train_rank(rank: int) -> Any:
+        scored = []
+
+        def score(batch: Any) -> torch.Tensor:
+            scored.append(batch[0].tolist())
+            return batch[0]
+
+        loader = avt.ImportanceLoader(
+            TensorDataset(rows), 6, score=score, pool=pool, seed=3, distributed=mode, sampler="Avare"
+        )
+        steps = 0
+        for _ in range(3):
+            for (found,), index, weight in loader:
+                steps += 1
+                unit = loader._batches.cursor.latest
+                assert unit is not None and torch.equal(found, rows[index])
+                ranks = loader._batches.ranks
+                own = ranks.own(len(unit.indices))
+                if own.stop - own.start == 6:
+                    continue
+                assert scored[-1] == rows[unit.indices[own] + ranks.offset].tolist()  # its part only
+                scores, weights = rows[unit.indices[own] + ranks.offset].numpy(), unit.weights[own]
+                chances = dict(zip(unit.indices[own] + ranks.offset, inclusion(weights * scores, 6, 0.1), strict=True))
+                known = dict(zip(unit.indices[own] + ranks.offset, weights, strict=True))
+                assert weight.tolist() == pytest.approx([known[i] / chances[i] for i in index.tolist()], rel=1e-5)
+                assert loader.waiting == 0
+        sizes = loader._batches.pool.next_size  # type: ignore[union-attr]  # there is one
+        return repr(loader.state_dict()), steps, sizes, loader.relative_error, index.tolist(), len(scored)
+
+    ranks = Threads(monkeypatch, 2)
+    zero, one = ranks.run(train_rank)
+    assert zero[1] == one[1] == 51
+    assert zero[4] != one[4]
+    if mode == "replicated":
+        assert zero[0] == one[0] and zero[3] == one[3]  # the same costs, too
+        assert set(ranks.sizes) == ({16 * (14 + 3)} if pool == 2.3 else set(ranks.sizes))
+        assert len(ranks.sizes) == zero[5] + one[5]  # one message for each pool or batch that is scored
+    else:
+        assert not ranks.sizes
+
+
+def test_a_bad_score_on_one_rank_reaches_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(rank: int) -> Any:
+        bad = [True]
+
+        def score(batch: Any) -> torch.Tensor:
+            found: torch.Tensor = 1.0 + batch[0]
+            if rank == 1 and bad:
+                bad.clear()
+                found[2] = math.nan
+            return found
+
+        loader = avt.ImportanceLoader(TensorDataset(torch.arange(40.0)), 4, score=score, pool=2, seed=0)
+        batches = iter(loader)
+        with pytest.raises(ValueError, match=r"rank 1 received|must be finite") as caught:
+            next(batches)
+        before = repr(loader.state_dict())
+        _, index, weight = next(batches)  # the same pool again
+        return str(caught.value), before, index.tolist(), weight.tolist(), repr(loader.state_dict())
+
+    zero, one = Threads(monkeypatch, 2).run(refuse)
+    assert zero[0] == "rank 1 received invalid norms: nothing has changed on any rank"
+    assert one[0] == "score(batch)[2] = nan: must be finite and not negative"
+    assert zero[1] == one[1] and zero[4] == one[4]
+    alone = avt.ImportanceLoader(
+        TensorDataset(torch.arange(40.0)), 8, score=lambda batch: 1.0 + batch[0], pool=2, seed=9, distributed=None
+    )
+    with pytest.raises(ValueError, match="pool"):
+        avt.ImportanceLoader(TensorDataset(torch.arange(40.0)), 8, distributed=None).load_state_dict(alone.state_dict())
+
+
+def test_refuses_ranks_with_different_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    def differ(rank: int) -> Any:
+        avt.ImportanceLoader(range(40), 4, seed=0, **({"score": lambda batch: batch, "pool": 2} if rank else {}))
+
+    for found in Threads(monkeypatch, 2).run(differ):
+        assert "pool = '2' on rank 1 and 'None' on rank 0: pass the same on all ranks" in str(found)
+
+
+def test_any_number_of_ranks_resumes_with_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(world: int) -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(TensorDataset(torch.arange(60.0)), 12 // world, score=lambda b: b[0], pool=1.75)
+
+    def begin(rank: int) -> Any:
+        loader = make(2)
+        batches = iter(loader)
+        for _ in range(2):
+            next(batches)
+        return loader.state_dict()
+
+    state = Threads(monkeypatch, 2).run(begin)[0]
+
+    def resume(rank: int) -> Any:
+        loader = make(3)
+        loader.load_state_dict(state)
+        return [len(index) for _, index, _ in loader], repr(loader.state_dict())
+
+    found = Threads(monkeypatch, 3).run(resume)
+    assert [sizes for sizes, _ in found] == [[4] * 3] * 3 and len({end for _, end in found}) == 1
 
 
 def test_refuses_ranks_that_draw_different_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,12 +106,12 @@ class Avare(Remembering):
         kind = _STRUCTURES[self.structure]
         return kind.zeros(self.n) if norms is None else kind(norms)
 
-    def _draw(self) -> Batch:
+    def _draw(self, size: int) -> Batch:
         if self._compiled() is not None:
-            return super()._draw()
-        left = np.empty(self.batch_size)
+            return super()._draw(size)
+        left = np.empty(size)
         indices, probabilities = self._memory.draw(
-            self.batch_size, replacement=self.replacement, source=self._source, floor=self.floor, left=left
+            size, replacement=self.replacement, source=self._source, floor=self.floor, left=left
         )
         return Batch(indices, weigh(probabilities, self.replacement, left), probabilities)
 
@@ -121,7 +121,7 @@ class Avare(Remembering):
     def _compiled(self) -> "AvareState | None":
         if not isinstance(self._memory, Buckets):
             return None
-        return AvareState(self._memory.arrays, self._schedule.constants, self.replacement)
+        return AvareState(self._memory.arrays, self.batch_size, self._schedule.constants, self.replacement)
 
     def _arguments(self) -> State:
         return {**super()._arguments(), "structure": self.structure}
@@ -140,13 +140,14 @@ class AvareState(NamedTuple):
     """What the kernels of `Avare` read and write."""
 
     memory: Any  # the arrays of `Buckets`
+    batch_size: int
     floor: tuple[float, float, float]
     replacement: bool
 
 
 @lean
 def _draw(state, step, source, indices, probabilities, weights):
-    floor = floor_at(state.floor, step * len(indices))
+    floor = floor_at(state.floor, step * state.batch_size)
     if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
         draw_with_replacement(state.memory, floor, source, indices, probabilities)
     else:

@@ -26,10 +26,13 @@ from avare._state import (
     State,
     checksum,
     generator_to_text,
+    padded,
     plain,
     read,
+    refuse_unless,
     require_checksum,
     require_same,
+    without_padding,
 )
 from avare.batch import Batch
 from avare.samplers.kernels import draw_into, learn_from, learns
@@ -97,10 +100,20 @@ class Sampler(ABC):
 
     # --- the protocol -----------------------------------------------------------------
 
-    def sample(self) -> Batch:
-        """Draw a batch and count the step."""
+    def sample(self, size: int | None = None) -> Batch:
+        """Draw a batch and count the step.
+
+        Parameters
+        ----------
+        size
+            The number of draws; by default ``batch_size``. Without replacement it is at most n.
+        """
+        if size is None:
+            size = self._batch_size
+        else:
+            size = validation.integer("size", size, at_least=1, at_most=None if self._replacement else self._n)
         with self._lock:
-            batch = self._draw()
+            batch = self._draw(size)
             self._steps += 1
             # A copy, because the caller may write to the batch.
             self._pending[batch.indices.tobytes()] = Batch(
@@ -178,8 +191,7 @@ class Sampler(ABC):
         It can be pickled, or saved with ``numpy.savez(file, **state)``.
         """
         with self._lock:
-            keys, batches = self._pending.keys(), self._pending.values()
-            shape = (len(batches), self.batch_size)
+            batches = self._pending.values()
             state = {
                 "format": _FORMAT,
                 "sampler": type(self).__name__,
@@ -187,9 +199,9 @@ class Sampler(ABC):
                 "steps": self._steps,
                 "generator": generator_to_text(self._generator),
                 "moments": self._moments.copy(),
-                "pending_indices": np.frombuffer(b"".join(keys), dtype=np.int64).reshape(shape),
-                "pending_weights": np.array([batch.weights for batch in batches]).reshape(shape),
-                "pending_probabilities": np.array([batch.probabilities for batch in batches]).reshape(shape),
+                "pending_indices": padded([np.frombuffer(key, dtype=np.int64) for key in self._pending], -1),
+                "pending_weights": padded([batch.weights for batch in batches], 0.0),
+                "pending_probabilities": padded([batch.probabilities for batch in batches], 0.0),
                 **self._state(),
             }
         state["fields"] = " ".join(sorted(state))
@@ -222,10 +234,14 @@ class Sampler(ABC):
                 raise ValueError(f"state lacks {name!r}: it is damaged, or not the state of {_OWNER}")
         require_checksum(fields, checksum({key: value for key, value in fields.items() if key != "checksum"}))
         values = {**fields, **read(fields, declared)}
-        count = len(values["pending_indices"])
+        indices = values["pending_indices"]
         for name in _PENDING[1:]:
-            if len(values[name]) != count:
-                raise ValueError(f"state[{name!r}] has {len(values[name])} rows: must have {count}, as the indices")
+            if values[name].shape != indices.shape:
+                raise ValueError(f"state[{name!r}] has shape {values[name].shape}: must be that of the indices")
+        padding = indices < 0  # which ends a row
+        refuse_unless(~padding[:, :-1] | padding[:, 1:], indices, "state['pending_indices']", "padding ends a row")
+        drawn = values["pending_probabilities"]
+        refuse_unless(padding | (drawn > 0.0), drawn, "state['pending_probabilities']", "must be above 0")
         self._check(values)
         return values
 
@@ -235,19 +251,19 @@ class Sampler(ABC):
         self._generator = values["generator"]
         self._source = uniform_source(self._generator)
         self._steps, self._moments = values["steps"], values["moments"]
-        batches = [Batch(*arrays) for arrays in zip(*(values[name] for name in _PENDING), strict=True)]
+        batches = [Batch(*arrays) for arrays in without_padding(*(values[name] for name in _PENDING))]
         self._pending = {batch.indices.tobytes(): batch for batch in batches}
 
     def _shared_fields(self) -> dict[str, Field]:
         """Declare the fields that all samplers save."""
-        batches = (None, self.batch_size)
+        batches = (None, None)
         return {
             "steps": Field(int, at_least=0, at_most=_MOST_DRAWS // self.batch_size),
             "generator": Field(np.random.Generator),
             "moments": Field(np.float64, (2,), at_least=0.0, at_most=math.inf),
-            "pending_indices": Field(np.int64, batches, at_least=0, at_most=self.n - 1),
+            "pending_indices": Field(np.int64, batches, at_least=-1, at_most=self.n - 1),
             "pending_weights": Field(np.float64, batches, at_least=0.0),
-            "pending_probabilities": Field(np.float64, batches, at_least=5e-324, at_most=_ROUNDED_UP),
+            "pending_probabilities": Field(np.float64, batches, at_least=0.0, at_most=_ROUNDED_UP),
         }
 
     def reseed(self, seed: Seed) -> None:
@@ -257,23 +273,27 @@ class Sampler(ABC):
             self._generator = generator
             self._source = uniform_source(generator)
 
-    def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """Do the work of `update` with checked arguments; the caller calls `_notify` next."""
+    def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> Batch | None:
+        """Do the work of `update` with checked arguments; the caller calls `_notify` next.
+
+        Return the batch, if these are the indices of one that was drawn and waits for its norms.
+        """
         with self._lock:
             self._learn(indices, norms)
             batch = self._pending.pop(indices.tobytes(), None)
             if batch is not None:
                 smooth(self._moments, self.n, batch.weights, batch.probabilities, norms)
+            return batch
 
     # --- what a sampler defines -------------------------------------------------------
 
-    def _draw(self) -> Batch:
+    def _draw(self, size: int) -> Batch:
         """Return the next batch, by the kernel of `_compiled` by default; `steps` has not been increased yet."""
         state = self._compiled()
         if state is None:
             raise NotImplementedError(f"{type(self).__name__} must define _draw, or _compiled and its kernels")
-        indices = np.empty(self.batch_size, dtype=np.int64)
-        probabilities, weights = np.empty(self.batch_size), np.empty(self.batch_size)
+        indices = np.empty(size, dtype=np.int64)
+        probabilities, weights = np.empty(size), np.empty(size)
         draw_into(state, self._steps, self._source, indices, probabilities, weights)
         return Batch(indices, weights, probabilities)
 

@@ -174,7 +174,7 @@ class CalibratedState(NamedTuple):
 
 @lean
 def _draw(state, step, source, indices, probabilities, weights):
-    floor = floor_at(state.floor, step * len(indices))
+    floor = floor_at(state.floor, step * state.batch_size)
     if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
         draw_with_replacement(state.memory, state.prior, floor, source, indices, probabilities)
     else:

@@ -138,13 +138,13 @@ class Mixture(Sampler):
             row[:] = component.values[indices]
         return chances
 
-    def _draw(self) -> Batch:
+    def _draw(self, size: int) -> Batch:
         sums = np.cumsum(self._mixture)
         chosen = int(np.searchsorted(sums, self._generator.random() * sums[-1], side="right"))
         if chosen < len(self._components):
-            indices, _ = self._components[chosen].draw(self.batch_size, replacement=True, source=self._source)
+            indices, _ = self._components[chosen].draw(size, replacement=True, source=self._source)
         else:
-            indices = self._generator.integers(self.n, size=self.batch_size)
+            indices = self._generator.integers(self.n, size=size)
         probabilities = self._mixture @ self._by_component(indices)
         self._drawn_with[indices] = probabilities
         return Batch(indices, weigh(probabilities, True, probabilities), probabilities)

@@ -73,17 +73,21 @@ class Optimal(Sampler):
         self._reported = np.zeros(self.n)
 
     def _probabilities(self) -> NDArray[np.float64]:
+        return self._for(self.batch_size)
+
+    def _for(self, size: int) -> NDArray[np.float64]:
+        """Return the probabilities for a number of draws: without replacement, that many must be positive."""
         norms, ask = self._reported, self._ask or self._offered
         if ask is not None:
             norms = one_per_example("norms()", ask(), self.n)
         p = minimize_variance(norms)
         lost = np.any((p < SMALLEST_PROBABILITY) & (norms > 0.0))
-        if lost or (not self.replacement and np.count_nonzero(p) < self.batch_size):
+        if lost or (not self.replacement and np.count_nonzero(p) < size):
             p = minimize_variance(norms, 1e-9 / self.n)
         return p
 
-    def _draw(self) -> Batch:
-        return draw_batch(self._probabilities(), self.batch_size, self.replacement, self._generator)
+    def _draw(self, size: int) -> Batch:
+        return draw_batch(self._for(size), size, self.replacement, self._generator)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._reported[indices] = norms

@@ -97,8 +97,8 @@ class Osmd(Limited):
     def _probabilities(self) -> NDArray[np.float64]:
         return self._distribution.probabilities()
 
-    def _draw(self) -> Batch:
-        indices, probabilities = self._distribution.draw(self.batch_size, replacement=True, source=self._source)
+    def _draw(self, size: int) -> Batch:
+        indices, probabilities = self._distribution.draw(size, replacement=True, source=self._source)
         self._drawn_with[indices] = probabilities
         return Batch(indices, weigh(probabilities, True, probabilities), probabilities)
 

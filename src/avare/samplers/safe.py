@@ -143,9 +143,9 @@ class Safe(Sampler):
         p += _UNIFORM / self.n
         return p, tau
 
-    def _draw(self) -> Batch:
+    def _draw(self, size: int) -> Batch:
         p, self._tau = self._solve()
-        return draw_batch(p, self.batch_size, self.replacement, self._generator)
+        return draw_batch(p, size, self.replacement, self._generator)
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._norms[indices] = np.minimum(norms, _LARGEST)

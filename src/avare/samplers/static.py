@@ -11,7 +11,7 @@ from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import Seed
 from avare._state import Fields, Part, State, refuse_unless
-from avare.batch import weigh_into
+from avare.batch import Batch, weigh_into
 from avare.samplers.base import SMALLEST_PROBABILITY, Sampler, one_per_example
 from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
@@ -80,9 +80,9 @@ class Static(Sampler):
         self._smoothness_checksum = zlib.crc32(constants.view(np.uint8).data)
         share = constants / constants.max()
         p = (1.0 - self.uniform) * (share / share.sum()) + self.uniform / self.n
-        possible = np.count_nonzero(p)
-        if not self.replacement and possible < self.batch_size:
-            raise ValueError(f"batch_size = {batch_size}: only {possible} examples have a probability above 0")
+        self._possible = np.count_nonzero(p)
+        if not self.replacement and self._possible < self.batch_size:
+            raise ValueError(f"batch_size = {batch_size}: only {self._possible} examples have a probability above 0")
         lost = np.flatnonzero((p < SMALLEST_PROBABILITY) & (constants > 0.0))
         if lost.size:
             raise ValueError(
@@ -93,6 +93,11 @@ class Static(Sampler):
 
     def _probabilities(self) -> NDArray[np.float64]:
         return self._weights.probabilities()
+
+    def _draw(self, size: int) -> Batch:
+        if not self.replacement and self._possible < size:
+            raise ValueError(f"size = {size}: only {self._possible} examples have a probability above 0")
+        return super()._draw(size)
 
     def _compiled(self) -> "StaticState":
         return StaticState(self._weights.arrays, self.replacement)

@@ -105,16 +105,16 @@ class Stratified(Sampler):
         self._scores = minimize_variance(self._norms, self.p_min)
         self._groups = split(self._scores, self.batch_size)
 
-    def _draw(self) -> Batch:
+    def _draw(self, size: int) -> Batch:
         if self._is_due():
             self._regroup()
-        groups = self._groups
+        groups = self._groups if size == self.batch_size else split(self._scores, size)
         first, end = groups.starts[:-1], groups.starts[1:]
         low, high = groups.sums[first], groups.sums[end]
-        places = np.searchsorted(groups.sums, low + self._generator.random(self.batch_size) * (high - low), "right") - 1
+        places = np.searchsorted(groups.sums, low + self._generator.random(size) * (high - low), "right") - 1
         indices = groups.order[np.clip(places, first, end - 1)]  # clipped because sums are rounded
         weights = groups.masses / self._scores[indices]
-        return Batch(indices, weights, 1.0 / (self.batch_size * weights))
+        return Batch(indices, weights, 1.0 / (size * weights))
 
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._norms[indices] = norms

@@ -1,8 +1,9 @@
 """The batch sampler: draws with an avare sampler, and keeps what the consumer has not received yet."""
 
+import math
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -12,11 +13,12 @@ from torch.utils.data import Sampler as TorchSampler
 from avare import _validation as validation
 from avare import samplers
 from avare._randomness import Seed
-from avare._state import State, checksum
+from avare._state import State, checksum, padded, without_padding
 from avare.samplers import Sampler
 from avare.torch.distributed import Mode, Ranks
 from avare.torch.epoch import Cursor
-from avare.torch.indexed import Pairs
+from avare.torch.indexed import Collate, Kept, Pairs
+from avare.torch.pool import STATE_FIELDS, Pool
 from avare.torch.states import as_array, check_arguments, with_arrays, with_tensors
 from avare.torch.visits import Visits
 
@@ -33,7 +35,7 @@ _HINTS = {"layout": "; each sharded rank must save its own state, and load that 
 
 
 class Draw(NamedTuple):
-    """A batch of all replicated ranks: what the cursor stores."""
+    """A batch or a pool of all replicated ranks: what the cursor stores."""
 
     indices: NDArray[np.int64]
     weights: NDArray[np.float64]
@@ -63,6 +65,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         m, per process.
     sampler, sampler_options, replacement, seed, batches_per_epoch, endless, distributed, process_group
         See `ImportanceLoader`.
+    pool
+        The second stage, for a loader that calls `complete`.
 
     Attributes
     ----------
@@ -99,7 +103,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         endless: bool = False,
         distributed: Mode = "auto",
         process_group: Any = None,
+        pool: Pool | None = None,
     ) -> None:
+        self.pool = pool
         self.ranks = Ranks(n, batch_size, distributed, process_group)
         if validation.boolean("endless", endless):
             if batches_per_epoch is not None:
@@ -121,6 +127,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._scale = self.ranks.whole_batch / self.ranks.n
         self._visits = Visits(self.ranks.examples)
         self._fingerprint = 0  # of all batches drawn, in order
+        if pool is not None:
+            most = math.inf if self.sampler.replacement else self.ranks.fewest // self.ranks.copies
+            # A child of the sampler's generator, which is the same on replicated ranks and another on each shard.
+            pool.join(self.ranks.examples, self.ranks.batch_size, most, self.sampler._generator.spawn(1)[0])
 
     @property
     def n(self) -> int:
@@ -136,6 +146,26 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def position(self) -> int:
         """How many batches of this epoch have been received."""
         return self.cursor.position
+
+    @property
+    def gain(self) -> float:
+        """Uniform's second moment over ours: that of the sampler's draws, or of both stages."""
+        return self.sampler.gain if self.pool is None else self.pool.gain
+
+    @property
+    def pool_ratio(self) -> float:
+        """The size of the next pool in batches; 1 if there is none."""
+        return 1.0 if self.pool is None else self.pool.rule.ratio
+
+    @property
+    def relative_error(self) -> float:
+        """The relative error of the sampler's distribution, from recent scores; NaN without them."""
+        return math.nan if self.pool is None else self.pool.relative_error
+
+    @property
+    def cost_ratio(self) -> float:
+        """The time to train on an example over the time to load and score one; NaN until it is known."""
+        return math.nan if self.pool is None else self.pool.cost_ratio
 
     @property
     def waiting(self) -> int:
@@ -172,14 +202,52 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         try:
             indices, values = self._checked(index, norms, not_finite)
         except Exception:  # whatever it is, the other ranks must not wait
-            self.ranks.refuse()
+            self.ranks.refuse(self.ranks.batch_size)
             raise
-        indices, values = self.ranks.gather(indices, values, self._fingerprint)
-        self.sampler._take_in(indices, values)
-        self.sampler._notify()
-        self._visits.report(indices, self.sampler.steps)
+        indices, values, _ = self.ranks.gather(indices, values, self._fingerprint, self.ranks.batch_size)
+        self._take_in(indices, values)
         if self.cursor.keep is not None:
             self.cursor.receive_until(lambda draw: np.array_equal(draw.indices, indices))
+
+    def complete(self, loaded: tuple[Any, Pairs, Kept], collate_fn: Collate | None, pin: bool) -> tuple[Any, Pairs]:
+        """Make the batch of the oldest unit ahead, which was loaded: the second stage.
+
+        An error of the score function, or in what it returns, changes nothing. Replicated ranks must all call it.
+
+        Parameters
+        ----------
+        loaded
+            What a worker has made of the unit.
+        collate_fn
+            Makes a batch of a list of items.
+        pin
+            Whether to pin the memory of the chosen rows.
+        """
+        batch, pairs, kept = loaded
+        pool, unit, size = cast(Pool, self.pool), self.cursor.ahead[0], len(pairs)
+        pool.weights = None
+        if size == self.ranks.batch_size and not pool.is_due():
+            pool.pass_by()
+            return batch, pairs
+        own, most = self.ranks.own(len(unit.indices)), -(-len(unit.indices) // self.ranks.copies)
+        try:
+            scores = pool.scores(batch, size)
+        except Exception:  # whatever it is, the other ranks must not wait
+            self.ranks.refuse(most, costs=3)
+            raise
+        indices, values, costs = self.ranks.gather(
+            unit.indices[own], scores, self._fingerprint, most, costs=pool.medians()
+        )
+        if size > self.ranks.batch_size:
+            places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
+            try:
+                batch, pairs = kept.chosen(batch, places, collate_fn, pin), Pairs(pairs.indices[places], weights)
+            except BaseException:  # of the collate function
+                pool.undo()
+                raise
+        pool.take_costs(costs)
+        self._take_in(indices, values)
+        return batch, pairs
 
     def finish(self) -> None:
         """End the epoch. Batches that were drawn ahead are dropped."""
@@ -190,12 +258,16 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def measures(self) -> dict[str, float]:
         """Return what `ImportanceLoader.log` writes, by name. O(batch size)."""
-        found = {"gain": self.sampler.gain, "age": self._visits.age, "lag": self._visits.lag}
+        found = {"gain": self.gain, "age": self._visits.age, "lag": self._visits.lag}
         floor = getattr(self.sampler, "floor", None)
         if floor is not None:
             found["floor"] = float(floor)
-        if self.cursor.latest is not None:
-            weights = self.cursor.latest.weights
+        weights = None if self.cursor.latest is None else self.cursor.latest.weights
+        if self.pool is not None:
+            for name in ("pool_ratio", "relative_error", "cost_ratio"):
+                found[name] = getattr(self, name)
+            weights = weights if self.pool.weights is None else self.pool.weights.astype(np.float64)
+        if weights is not None:
             found["effective_sample_size"] = float(weights.sum() ** 2 / (weights**2).sum())
         found["waiting"] = float(self.waiting)
         return found
@@ -207,18 +279,18 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         load it. Each sharded rank has its own.
         """
         epoch, drawn, ahead = self.cursor.state()
-        shape = (len(ahead), self.ranks.draws)
         state = {
             "format": _FORMAT,
             **self._arguments(),
             "epoch": epoch,
             "drawn": drawn,
-            "ahead_indices": torch.from_numpy(np.array([d.indices for d in ahead], dtype=np.int64).reshape(shape)),
-            "ahead_weights": torch.from_numpy(np.array([d.weights for d in ahead], dtype=np.float64).reshape(shape)),
+            "ahead_indices": torch.from_numpy(padded([unit.indices for unit in ahead], -1)),
+            "ahead_weights": torch.from_numpy(padded([unit.weights for unit in ahead], 0.0)),
             "visits": torch.from_numpy(self._visits.last.copy()),
             "waiting": self._visits.waiting,
             "fingerprint": self._fingerprint,
             "sampler": with_tensors(self.sampler.state_dict()),
+            **({} if self.pool is None else self.pool.state()),
         }
         return {**state, "checksum": _checksum(state)}
 
@@ -228,19 +300,22 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing changes.
         """
         expected = {"format": _FORMAT, **self._arguments()}
-        check_arguments(state, expected, (*_FIELDS, "checksum"), _HINTS)
+        names = _FIELDS if self.pool is None else _FIELDS + STATE_FIELDS
+        check_arguments(state, expected, (*names, "checksum"), _HINTS)
         if not isinstance(state["sampler"], Mapping):
             raise ValueError(f"state['sampler'] is of type {type(state['sampler']).__name__}: it is damaged")
-        stated, found = state["checksum"], _checksum({key: state[key] for key in (*expected, *_FIELDS)})
+        stated, found = state["checksum"], _checksum({key: state[key] for key in (*expected, *names)})
         if stated != found:
             raise ValueError(f"state['checksum'] = {stated!r}, but its contents give {found}: it is damaged")
-        fields = with_arrays({key: state[key] for key in _FIELDS})
+        fields = with_arrays({key: state[key] for key in names})
         self.sampler.load_state_dict(with_arrays(state["sampler"]))
         self._visits = Visits(self.ranks.examples)
         self._visits.last[:] = fields["visits"]
         self._visits.waiting = fields["waiting"]
         self._fingerprint = fields["fingerprint"]
-        ahead = zip(fields["ahead_indices"].copy(), fields["ahead_weights"].copy(), strict=True)
+        if self.pool is not None:
+            self.pool.load(fields)
+        ahead = without_padding(fields["ahead_indices"], fields["ahead_weights"])
         self.cursor.load(fields["epoch"], fields["drawn"], (Draw(*arrays) for arrays in ahead))
 
     def _settings(self, sampler: str | Sampler, seed: Seed) -> dict[str, Any]:
@@ -249,6 +324,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "distributed": self.ranks.mode,
             "n": self.ranks.n,
             "batches_per_epoch": self.cursor.length,
+            "pool": str(self.pool),
         }
         if self.ranks.mode == "sharded":  # each rank draws alone, and may have its own batch size and sampler
             return settings
@@ -267,18 +343,27 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "layout": self.ranks.layout,
             "whole_batch": self.ranks.whole_batch,
             "batches_per_epoch": self.cursor.length or 0,
+            "pool": str(self.pool),
         }
 
     def _draw(self) -> Draw:
         self.sampler.keep(len(self.cursor.ahead) + _LATE)
-        batch = self.sampler.sample()
+        batch = self.sampler.sample(None if self.pool is None else self.pool.next_size * self.ranks.copies)
         self._visits.draw(batch.indices, self.sampler.steps)
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
         return Draw(batch.indices, batch.weights * self._scale)
 
+    def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        """Learn from the norms of all replicated ranks, which are valid."""
+        batch = self.sampler._take_in(indices, norms)
+        self.sampler._notify()
+        self._visits.report(indices, self.sampler.steps)
+        if self.pool is not None and batch is not None:
+            self.pool.observe(batch, norms)
+
     def _pairs(self, draw: Draw) -> Pairs:
         """Return a copy of this rank's part of a batch, with indices into the whole dataset."""
-        own = self.ranks.own
+        own = self.ranks.own(len(draw.indices))
         return Pairs(draw.indices[own] + self.ranks.offset, draw.weights[own].astype(np.float32))
 
     def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -27,6 +27,7 @@ Mode: TypeAlias = Literal["auto", "replicated", "sharded"] | None
 _MODES = ("auto", "replicated", "sharded")
 _ABSENT, _REFUSED = 2**32 - 1, 2**32 - 2  # in place of an index; indices are below 2^31
 _LOW = 2**32 - 1
+_NO_COSTS = np.empty(0)
 
 
 class Ranks:
@@ -77,18 +78,22 @@ class Ranks:
         """How many examples this rank's sampler draws from."""
         self.fewest = size if is_sharded else self.n
         """The smallest number of examples that a rank's sampler draws from."""
-        self.draws = self.batch_size * (self.world if is_replicated else 1)
+        self.copies = self.world if is_replicated else 1
+        """How many ranks share what this rank's sampler draws."""
+        self.draws = self.batch_size * self.copies
         """How many examples this rank's sampler draws per step."""
         self.whole_batch = self.batch_size * self.world
         """How many examples all ranks together use per step."""
-        first = self.rank * self.batch_size if is_replicated else 0
-        self.own = slice(first, first + self.batch_size)
-        """This rank's slice of the batch that its sampler draws."""
 
     @property
     def layout(self) -> str:
         """What a state must match: any number of replicated ranks may load the same one."""
         return f"part {self.rank} of {self.world}" if self.mode == "sharded" else "whole"
+
+    def own(self, size: int) -> slice:
+        """Return this rank's part of a batch or pool of this size that its sampler draws."""
+        place = self.rank if self.copies > 1 else 0
+        return slice(size * place // self.copies, size * (place + 1) // self.copies)
 
     def check_unchanged(self) -> None:
         """Raise an error if a process group was initialised later."""
@@ -115,22 +120,32 @@ class Ranks:
         return cast(dict[str, Any], found[0])
 
     def gather(
-        self, indices: NDArray[np.int64], norms: NDArray[np.float64], fingerprint: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the indices and norms of all ranks, in the order of the ranks; 16 bytes per example.
+        self,
+        indices: NDArray[np.int64],
+        norms: NDArray[np.float64],
+        fingerprint: int,
+        most: int,
+        costs: NDArray[np.float64] = _NO_COSTS,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return indices, norms and costs of all ranks, in the order of the ranks; 16 bytes per example.
 
         Parameters
         ----------
         indices, norms
-            Those of this rank, at most ``batch_size``, checked.
+            Those of this rank, at most ``most``, checked.
         fingerprint
             32 bits that depend on all draws: if they differ, ranks have drawn different batches.
+        most
+            The same on all ranks.
+        costs
+            Some numbers of this rank; one row per rank is returned.
         """
         if self.mode != "replicated":
-            return indices, norms
-        message = np.full((self.batch_size, 2), _ABSENT, dtype=np.int64)
+            return indices, norms, costs[None]
+        message = np.full((most + len(costs), 2), _ABSENT, dtype=np.int64)
         message[: len(indices), 0] = indices
         message[: len(indices), 1] = norms.view(np.int64)
+        message[most:, 1] = costs.view(np.int64)
         message[:, 0] |= fingerprint << 32 if fingerprint < 2**31 else (fingerprint - 2**32) << 32
         found = self._exchange(message)
         words = found[:, :, 0] & _LOW
@@ -145,12 +160,13 @@ class Ranks:
                 "sampler and seed, num_workers and prefetch_factor, and load the same state"
             )
         present = words.reshape(-1) != _ABSENT
-        return words.reshape(-1)[present], found[:, :, 1].reshape(-1)[present].view(np.float64)
+        values = found[:, :, 1].reshape(-1)[present].view(np.float64)
+        return words.reshape(-1)[present], values, np.ascontiguousarray(found[:, most:, 1]).view(np.float64)
 
-    def refuse(self) -> None:
+    def refuse(self, most: int, costs: int = 0) -> None:
         """Take part in a `gather` with an error, so that the other ranks do not wait."""
         if self.mode == "replicated":
-            self._exchange(np.full((self.batch_size, 2), _REFUSED, dtype=np.int64))
+            self._exchange(np.full((most + costs, 2), _REFUSED, dtype=np.int64))
 
     def _exchange(self, message: NDArray[np.int64]) -> NDArray[np.int64]:
         device = torch.device("cuda") if dist.get_backend(self.group) == "nccl" else torch.device("cpu")

@@ -1,8 +1,8 @@
 """One cursor for all loaders: where an epoch is, what was drawn ahead, what the consumer has received.
 
-A loader draws *units*, loads their examples, and gives the consumer one batch per unit. Today a unit is a
-batch. It may also be a pool, of which a second stage chooses the batch when the pool is received: the
-cursor stores units and never looks into them.
+A loader draws *units*, loads their examples, and gives the consumer one batch per unit. A unit is a batch, or a
+pool, of which a second stage chooses the batch when the pool is received: the cursor stores units and never looks
+into them.
 
 The state has four parts:
 
@@ -59,6 +59,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 Unit = TypeVar("Unit")
+_NOTHING = object()
 
 
 class Saved(NamedTuple):
@@ -121,8 +122,8 @@ class Cursor(Generic[Unit]):
             Returns an iterator over the loaded units of a new iteration: it calls `units`, directly or
             through a ``DataLoader``.
         complete
-            Makes the batch of a loaded unit. A second stage has its place here. If it raises an error,
-            the unit has not been received.
+            Makes the batch of a loaded unit: the second stage. If it raises an error, the unit has not
+            been received, and the next attempt gets the same one.
         """
         if self.is_over and not self._started:
             self.finish()
@@ -211,6 +212,7 @@ class Delivery(Iterator[Any]):
         self._loaded = loaded
         self._complete = complete
         self._is_over = False
+        self._held: Any = _NOTHING  # a loaded unit that has not become a batch yet
 
     def __iter__(self) -> Self:
         return self
@@ -221,11 +223,13 @@ class Delivery(Iterator[Any]):
         # Before anything is loaded: persistent workers give the batches of the last iteration to all.
         self._cursor.require(self._iteration)
         try:
-            loaded = next(self._loaded)
+            if self._held is _NOTHING:
+                self._held = next(self._loaded)
         except StopIteration:
             self._is_over = True
             self._cursor.finish()
             raise
-        batch = self._complete(loaded)
+        batch = self._complete(self._held)
+        self._held = _NOTHING
         self._cursor.receive()
         return batch

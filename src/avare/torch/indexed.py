@@ -1,6 +1,7 @@
 """How a weight travels with its example: from the batch sampler through dataset and collate function."""
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,15 @@ class IndexedCollate:
         """Return the batch of the items, their indices and their weights."""
         return as_triple(self.apart(items))
 
+    def for_pools(self, size: int, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs, Kept]":
+        """Do the same for the second stage, with what it needs to make a batch of ``size`` items.
+
+        If the default collate function has made tensors, their rows are enough. Otherwise the items are kept.
+        """
+        batch, pairs = self.apart(items)
+        is_whole = len(pairs) == size or (self.collate_fn is None and _has_rows(batch, len(pairs)))
+        return batch, pairs, Kept(None if is_whole else [item for item, *_ in items])
+
     def apart(self, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs]":
         """Do the same with arrays, which are cheaper to send from a worker than small tensors."""
         if isinstance(items, Fetched):
@@ -136,13 +146,73 @@ class Fetched(Sequence[tuple[Any, int, float]]):
             self._items = list(fetch(indices)) if callable(fetch) else [self.dataset[index] for index in indices]
         return self._items
 
-    def collated(self, collate_fn: Collate | None = None, places: NDArray[np.int64] | None = None) -> Any:
-        """Make a batch of the items, or of those at some places."""
+    def collated(self, collate_fn: Collate | None = None) -> Any:
+        """Make a batch of the items."""
         if collate_fn is None and type(self.dataset) is TensorDataset:  # the same rows, without a tensor for each
-            index = torch.from_numpy(self.pairs.indices if places is None else self.pairs.indices[places])
-            return [tensor[index] for tensor in self.dataset.tensors]
-        items = self.items()
-        return (collate_fn or default_collate)(list(items) if places is None else [items[place] for place in places])
+            index = torch.from_numpy(self.pairs.indices)
+            return [tensor.index_select(0, index) for tensor in self.dataset.tensors]
+        return (collate_fn or default_collate)(list(self.items()))
+
+
+class Kept:
+    """What a worker keeps of a pool, to make a batch of some of its items.
+
+    Parameters
+    ----------
+    items
+        The items themselves; None if the rows of the collated pool are enough.
+    """
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Any] | None) -> None:
+        self.items = items
+
+    def chosen(self, pool: Any, places: NDArray[np.int64], collate_fn: Collate | None, pin: bool) -> Any:
+        """Return the batch of the items at some places of a collated pool."""
+        if self.items is None:
+            return _rows(pool, torch.from_numpy(places), pin)
+        return (collate_fn or default_collate)([self.items[place] for place in places])
+
+    def pin_memory(self) -> "Kept":
+        """Return itself: items are for the collate function."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kept, (self.items,)
+
+
+def _has_rows(batch: Any, size: int) -> bool:
+    """Whether a collated batch consists of tensors and texts with one row for each item."""
+    if isinstance(batch, torch.Tensor):
+        return batch.ndim > 0 and len(batch) == size
+    if isinstance(batch, Mapping):
+        return all(_has_rows(value, size) for value in batch.values())
+    if isinstance(batch, list | tuple):
+        return _is_text(batch, size) or all(_has_rows(value, size) for value in batch)
+    return False
+
+
+def _is_text(batch: Any, size: int) -> bool:
+    return len(batch) == size and all(isinstance(value, str | bytes) for value in batch)
+
+
+def _rows(batch: Any, places: torch.Tensor, pin: bool) -> Any:
+    """Return some rows of everything in a collated batch."""
+    if isinstance(batch, torch.Tensor):
+        rows = batch.index_select(0, places)
+        return rows.pin_memory() if pin else rows
+    if isinstance(batch, Mapping):
+        rows = {key: _rows(value, places, pin) for key, value in batch.items()}
+        if not isinstance(batch, MutableMapping):
+            return rows
+        chosen = copy.copy(batch)  # as default_collate does, for mappings of all kinds
+        chosen.update(rows)
+        return chosen
+    if batch and isinstance(batch[0], str | bytes):
+        return [batch[place] for place in places.tolist()]
+    columns = [_rows(value, places, pin) for value in batch]
+    return type(batch)(*columns) if hasattr(batch, "_fields") else type(batch)(columns)
 
 
 def as_triple(loaded: tuple[Any, Pairs]) -> tuple[Any, torch.Tensor, torch.Tensor]:

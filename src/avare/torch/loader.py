@@ -1,9 +1,11 @@
 """The loader: a ``DataLoader`` that draws batches by importance and returns them with weights."""
 
+import functools
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, cast
 
+import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Sampler as TorchSampler
 
@@ -13,6 +15,7 @@ from avare.samplers import Sampler
 from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Values
 from avare.torch.distributed import Mode
 from avare.torch.indexed import Collate, Indexed, IndexedCollate, as_triple, check_dataset
+from avare.torch.pool import Automatic, Pool, Rule, ScoreMode, Timed
 
 _NOT_OURS: dict[str, tuple[bool | None, str]] = {  # options of DataLoader, with the value that changes nothing
     "batch_sampler": (None, "this loader has its own (yours fits a DataLoader with Indexed and IndexedCollate)"),
@@ -26,7 +29,9 @@ class ImportanceLoader(DataLoader[Any]):
     """A ``DataLoader`` that draws important examples more often, and returns ``(batch, index, weight)``.
 
     The mean over the batch of ``weight * loss`` is an unbiased estimate of the mean loss over the
-    dataset; weights are 1 on average. Report the gradient norms with `update` after each step.
+    dataset; weights are 1 on average. Report the gradient norms with `update` after each step, or pass `score`:
+    the loader then draws a larger pool, scores it with the present model, draws the batch from the pool, and
+    remembers all scores. See `avare.torch.pool`.
 
     Which sampler, and how small its probabilities may become:
 
@@ -72,6 +77,19 @@ class ImportanceLoader(DataLoader[Any]):
         `avare.torch.distributed`.
     process_group
         By default the whole world.
+    score
+        Switches the second stage on: a function that gets a collated pool and returns a score for each example, its
+        gradient norm or a bound, up to a common factor. For example
+        ``lambda batch: output_norms(model(batch[0]), batch[1])``. It runs under ``no_grad``, in the process that
+        trains; it moves the pool to its device itself.
+    pool
+        How many batches a pool has. "auto": as many as pay, by the measured costs of scoring and training, and none
+        while no pool pays. A number, at least 1: always this many.
+    score_mode
+        "eval": modules are in evaluation mode while they score. None: in the mode that they are in.
+    cost_ratio
+        For "auto": the time to train on an example over the time to load and score one. By default it is measured,
+        and then a run cannot be repeated exactly, because times differ.
     **options
         For ``DataLoader``: num_workers, pin_memory, persistent_workers, ...
 
@@ -105,10 +123,15 @@ class ImportanceLoader(DataLoader[Any]):
         endless: bool = False,
         distributed: Mode = "auto",
         process_group: Any = None,
+        score: Callable[[Any], Values] | None = None,
+        pool: float | Literal["auto"] | Rule = "auto",
+        score_mode: ScoreMode = None,
+        cost_ratio: float | None = None,
         **options: Any,
     ) -> None:
         check_dataset(dataset)
         _check_options(sampler, options)
+        stage = _second_stage(score, pool, score_mode, cost_ratio)
         batches = AvareBatchSampler(
             len(dataset),
             batch_size,
@@ -120,11 +143,17 @@ class ImportanceLoader(DataLoader[Any]):
             endless=endless,
             distributed=distributed,
             process_group=process_group,
+            pool=stage,
         )
+        collate = IndexedCollate(collate_fn)
         super().__init__(
-            Indexed(dataset), batch_sampler=batches, collate_fn=IndexedCollate(collate_fn).apart, **options
+            Indexed(dataset),
+            batch_sampler=batches,
+            collate_fn=collate.apart if stage is None else functools.partial(collate.for_pools, batch_size),
+            **options,
         )
         self._batches = batches
+        self._collate_of_items = collate_fn
         self._cursor = batches.cursor
         self._cursor.keep = None  # this loader confirms what the consumer receives
 
@@ -135,8 +164,29 @@ class ImportanceLoader(DataLoader[Any]):
 
     @property
     def gain(self) -> float:
-        """Uniform's second moment over ours, estimated from the draws: see `avare.Sampler.gain`."""
-        return self._batches.sampler.gain
+        """Uniform's second moment over ours, estimated from the draws: see `avare.Sampler.gain`.
+
+        With `score`, that of both stages, from recent scores.
+        """
+        return self._batches.gain
+
+    @property
+    def pool_ratio(self) -> float:
+        """The size of the next pool in batches; 1 while batches come straight from the sampler."""
+        return self._batches.pool_ratio
+
+    @property
+    def relative_error(self) -> float:
+        """How far the sampler's distribution is from the best: its cost over the least, minus 1, from recent scores.
+
+        NaN without `score`.
+        """
+        return self._batches.relative_error
+
+    @property
+    def cost_ratio(self) -> float:
+        """The time to train on an example over the time to load and score one; NaN until it is known."""
+        return self._batches.cost_ratio
 
     @property
     def epoch(self) -> int:
@@ -149,7 +199,16 @@ class ImportanceLoader(DataLoader[Any]):
         return self._batches.waiting
 
     def __iter__(self) -> Iterator[Any]:
-        return self._cursor.deliver(super().__iter__, as_triple)
+        pool, load = self._batches.pool, super().__iter__
+        if pool is None:
+            return self._cursor.deliver(load, as_triple)
+        return self._cursor.deliver(lambda: Timed(pool, load()), self._complete)
+
+    def _complete(self, loaded: Any) -> Any:
+        pin = self.pin_memory and torch.cuda.is_available()
+        triple = as_triple(self._batches.complete(loaded, self._collate_of_items, pin))
+        cast(Pool, self._batches.pool).returns()
+        return triple
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
@@ -165,8 +224,8 @@ class ImportanceLoader(DataLoader[Any]):
         of the weights of the last batch received, at most the batch size; ``age``, how many steps ago the
         remembered norms were computed, on average over the last batch drawn, without examples whose last
         draw is not reported; ``lag``, the mean number of steps between draw and update, over the last
-        batch reported; ``waiting``, how many examples have been drawn and not reported since. What is not
-        known yet is left out.
+        batch reported; ``waiting``, how many examples have been drawn and not reported since. With `score`
+        also ``pool_ratio``, ``relative_error`` and ``cost_ratio``. What is not known yet is left out.
 
         Parameters
         ----------
@@ -196,6 +255,27 @@ class ImportanceLoader(DataLoader[Any]):
         changes.
         """
         self._batches.load_state_dict(state)
+
+
+def _second_stage(
+    score: Callable[[Any], Values] | None, pool: Any, score_mode: ScoreMode, cost_ratio: float | None
+) -> Pool | None:
+    """Return the second stage of the arguments; None without a score."""
+    if score is None:
+        for name, value, default in (
+            ("pool", pool, "auto"),
+            ("score_mode", score_mode, None),
+            ("cost_ratio", cost_ratio, None),
+        ):
+            if value != default:
+                raise ValueError(f"{name} = {value!r}: needs score, a function that scores the examples of a pool")
+        return None
+    if isinstance(pool, str) and pool != "auto":
+        raise ValueError(f"pool = {pool!r}: must be 'auto' or a number of batches")
+    rule = Automatic() if isinstance(pool, str) else pool if isinstance(pool, Rule) else Rule(pool)
+    if cost_ratio is not None and not isinstance(rule, Automatic):
+        raise ValueError(f"cost_ratio = {cost_ratio!r}: is for pool='auto' only")
+    return Pool(score, score_mode, rule, cost_ratio)
 
 
 def _check_options(sampler: Any, options: dict[str, Any]) -> None:

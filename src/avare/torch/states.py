@@ -51,9 +51,9 @@ def check_arguments(state: Any, expected: State, fields: Iterable[str], hints: M
     for key in (*expected, *fields):
         if key not in state:
             raise ValueError(f"state lacks {key!r}: it is damaged, or not a loader's state")
-    for key, own in expected.items():
-        if state[key] != own:
-            raise ValueError(f"state[{key!r}] = {state[key]!r}: this loader has {own!r}{(hints or {}).get(key, '')}")
+        if key in expected and state[key] != expected[key]:
+            hint = (hints or {}).get(key, "")
+            raise ValueError(f"state[{key!r}] = {state[key]!r}: this loader has {expected[key]!r}{hint}")
 
 
 def _to_torch(value: Any) -> Any:

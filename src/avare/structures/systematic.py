@@ -1,0 +1,151 @@
+r"""Draw a fixed number of places, each at most once, with exact inclusion probabilities: systematic sampling.
+
+*Inclusion probabilities.* Of M places with sizes :math:`x_j`, m are to be drawn. The variance of the estimate
+:math:`\sum_{j \in B} x_j / \pi_j` is least for
+
+.. math:: \pi_j = \min(\max(x_j / \tau, \varphi), 1), \qquad \textstyle\sum_j \pi_j = m,
+
+in proportion to the sizes where that is possible. A place with a large size is drawn for certain, once. The
+floor :math:`\varphi` keeps :math:`1 / \pi_j` bounded.
+
+*Solve.* With :math:`\lambda = 1/\tau`, each term grows with :math:`\lambda`: it leaves the floor at
+:math:`\varphi / x_j`, and reaches 1 at :math:`1 / x_j`. Both happen in the order of the sizes, largest first. So
+two pointers walk along the sorted sizes from one such event to the next, and the sum between two events is
+linear. If the places with a positive size are fewer than m, all of them are drawn, and the others are equally
+likely.
+
+*Draw.* Put intervals of lengths :math:`\pi_j` one after another in random order, and m pointers at
+u, u + 1, ..., u + m - 1, with u uniform in [0, 1). A place is drawn if a pointer falls into its interval. An
+interval is at most 1 long, so no place is drawn twice, and its probability is its length exactly.
+
+*Example.* Sizes (6, 2, 1, 1), m = 2, no floor. In proportion, the first would have probability 1.2. It is
+drawn for certain, and one of the others with probabilities 1/2, 1/4, 1/4.
+
+>>> import numpy as np
+>>> inclusion(np.array([6.0, 2.0, 1.0, 1.0]), 2)
+array([1.  , 0.5 , 0.25, 0.25])
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare._compilation import kernel
+from avare._randomness import next_uniform, uniform_source
+from avare.structures.evenly import draw_below
+
+
+def inclusion(sizes: NDArray[np.float64], count: int, floor: float = 0.0) -> NDArray[np.float64]:
+    """Return the probability of each place to be among the ``count`` that are drawn. O(M log M).
+
+    Parameters
+    ----------
+    sizes
+        Finite and not negative. If all are zero, all places are equally likely.
+    count
+        m, from 1 to the number of places M.
+    floor
+        The smallest probability, in units of m / M: in [0, 1].
+    """
+    found = np.empty(len(sizes))
+    _solve(sizes, count, floor, found)
+    return found
+
+
+def draw_systematically(
+    probabilities: NDArray[np.float64], count: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return ``count`` different places, in increasing order; their probabilities sum to ``count``. O(M).
+
+    >>> import numpy as np
+    >>> draw_systematically(np.array([1.0, 0.5, 0.25, 0.25]), 2, np.random.default_rng(0))
+    array([0, 1])
+    """
+    places = np.empty(count, dtype=np.int64)
+    _draw(probabilities, uniform_source(generator), places)
+    return places
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@kernel
+def choose(weights, scores, floor, source, before, after, places, drawn):
+    """Draw places of a pool in proportion to weight times score, and give their weights over their probabilities.
+
+    The draw takes one random number for each place. So many are skipped for ``before`` and ``after`` other places:
+    processes that share a pool then use different numbers of the same source.
+    """
+    sizes, probabilities = np.empty(len(scores)), np.empty(len(scores))
+    largest = 0.0
+    for j in range(len(scores)):
+        largest = max(largest, scores[j])
+    for j in range(len(scores)):  # scaled, so that no sum overflows
+        sizes[j] = weights[j] * (scores[j] / largest) if largest > 0.0 else 0.0
+    _solve(sizes, len(places), floor, probabilities)
+    for _ in range(before):
+        next_uniform(source)
+    _draw(probabilities, source, places)
+    for _ in range(after):
+        next_uniform(source)
+    for k in range(len(places)):
+        drawn[k] = weights[places[k]] / probabilities[places[k]]
+
+
+@kernel
+def _solve(sizes, count, floor, probabilities):
+    many = len(sizes)
+    least = floor * count / many
+    falling = np.sort(sizes)[::-1]
+    positive = np.searchsorted(-falling, 0.0)  # how many sizes are above 0
+    if positive <= count - least * (many - positive):  # these are drawn for certain
+        rest = (count - positive) / (many - positive) if positive < many else 1.0
+        for j in range(many):
+            probabilities[j] = 1.0 if sizes[j] > 0.0 else rest
+        return
+    below = np.zeros(many + 1)  # the sum of this size and all smaller ones, from the smallest: nothing cancels
+    for j in range(many - 1, -1, -1):
+        below[j] = below[j + 1] + falling[j]
+    free, full = 0, 0  # how many places have left the floor, and how many of these are certain
+    if floor == 0.0:
+        free = int(positive)
+    while True:
+        # Up to the next event, the sum is full + factor * (sizes between full and free) + least * (many - free).
+        factor = np.inf
+        if full < free:
+            factor = (count - full - least * (many - free)) / (below[full] - below[free])
+        leaves = free < positive and falling[free] * factor > least
+        fills = full < free and falling[full] * factor > 1.0
+        if leaves and not (full < free and falling[free] < least * falling[full]):  # at the smaller factor of the two
+            free += 1
+        elif fills:
+            full += 1
+        else:
+            break
+    for j in range(many):
+        probabilities[j] = min(max(sizes[j] * factor, least), 1.0) if sizes[j] > 0.0 else least
+
+
+@kernel
+def _draw(probabilities, source, places):
+    many = len(probabilities)
+    order = np.arange(many)
+    for j in range(many - 1, 0, -1):
+        k = draw_below(j + 1, source)
+        order[j], order[k] = order[k], order[j]
+    pointer, end, count = next_uniform(source), 0.0, 0
+    chosen = np.zeros(many, dtype=np.bool_)
+    for place in order:
+        end += probabilities[place]
+        if end > pointer and count < len(places):
+            chosen[place] = True
+            count += 1
+            pointer += 1.0
+    for place in order:  # only if the sum is rounded to less than the last pointer
+        if count < len(places) and not chosen[place] and probabilities[place] > 0.0:
+            chosen[place] = True
+            count += 1
+    count = 0
+    for j in range(many):
+        if chosen[j]:
+            places[count] = j
+            count += 1

@@ -1,0 +1,361 @@
+"""The second stage: score a pool with the model as it is now, and draw the batch from the pool.
+
+Memory says cheaply where to look; a forward pass says what is there now. With batches of m and pools of
+M = ceil(kappa m):
+
+1. The sampler draws the pool, with weights w for the sum over all examples.
+2. The model scores the pool: s is a norm, or a bound. All scores go to the sampler's memory.
+3. m of the pool are drawn, each at most once, with probabilities pi in proportion to w s where that is possible, and
+   at least ``floor`` m / M (`avare.structures.systematic`). The weight of an example in the batch is w / pi.
+
+This is unbiased for any scores: the batch given the pool, the pool given the past. Weights are at most kappa / floor
+times those of the pool.
+
+*How large a pool.* With c the time to train on an example over the time to load and score one, and RE the relative
+error of the sampler's distribution, a step takes kappa + c, and its noise is proportional to 1 + RE / kappa. The
+product is least at kappa = sqrt(c RE), and is less than without a pool if RE > 4c / (c - 1)^2: see `best_ratio`. Both
+numbers are measured during training. While a pool does not pay, batches come straight from the sampler, and a batch is
+scored now and then, for at most one per cent of the time, to notice when a pool pays again.
+"""
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from avare import _validation as validation
+from avare._compilation import kernel
+from avare._randomness import uniform_source
+from avare._state import State, generator_from_text, generator_to_text
+from avare.batch import Batch
+from avare.structures.systematic import choose
+from avare.torch.states import as_array
+
+ScoreMode = Literal["eval"] | None
+STATE_FIELDS = ("pool_moments", "pool_costs", "pool_counts", "pool_rule", "pool_generator")
+LARGEST_RATIO = 8.0
+"""The largest pool that "auto" draws, in batches."""
+_DECAY = 0.9  # of the moments, per observation
+_FIRST = 10  # batches that are scored before the first decision
+_FOR_PROBES = 0.01  # the part of the time that probes may take, while the pool is off
+_RECENT = 15  # measured times, of which the median counts
+_RARELY = 8  # pools: the median is found again
+_SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
+
+
+_AS_IT_IS = contextlib.nullcontext()
+
+
+def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf) -> float:
+    """Return how many batches a pool should have, at most ``most``; 1 if no pool pays.
+
+    Parameters
+    ----------
+    relative_error
+        That of the sampler's distribution: `avare.diagnostics.relative_error`.
+    cost_ratio
+        c: the time to train on an example, over the time to load and score one.
+
+    Examples
+    --------
+    >>> best_ratio(3.0, 12.0), best_ratio(3.0, 12.0, most=4.0), best_ratio(0.4, 12.0), best_ratio(9.0, 1.0)
+    (6.0, 4.0, 1.0, 1.0)
+    """
+    if not (relative_error > 0.0 and cost_ratio > 0.0):  # also if one is not known yet
+        return 1.0
+    ratio = min(math.sqrt(cost_ratio * relative_error), most)
+    pays = ratio > 1.0 and (ratio + cost_ratio) * (1.0 + relative_error / ratio) < cost_ratio * (1.0 + relative_error)
+    return ratio if pays else 1.0
+
+
+class Rule:
+    """How large the next pool is: always the same number of batches."""
+
+    floor = 0.1
+    """The smallest probability of the second draw, in units of m / M."""
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = validation.number("pool", ratio, at_least=1.0)
+        """The size of the next pool, in batches; 1 while there is none."""
+
+    def observe(self, pool: "Pool", unit_error: float) -> None:
+        """Learn from a pool, or a batch, whose norms are known; ``unit_error`` is its own relative error."""
+
+    def interval(self, pool: "Pool") -> float:
+        """Return every how many batches one is scored while there is no pool, and no norms are reported."""
+        return 1.0
+
+    def __repr__(self) -> str:
+        return f"{self.ratio:g}"
+
+    def state(self) -> list[float]:
+        """Return what must be saved: numbers."""
+        return []
+
+    def load(self, numbers: list[float]) -> None:
+        """Restore what `state` returned."""
+
+
+class Automatic(Rule):
+    """The ratio of `best_ratio`, with what the pool measures."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+
+    def observe(self, pool: "Pool", unit_error: float) -> None:
+        """Decide again."""
+        if pool.scored >= _FIRST:
+            self.ratio = best_ratio(pool.relative_error, pool.cost_ratio, min(LARGEST_RATIO, pool.most / pool.size))
+
+    def interval(self, pool: "Pool") -> float:
+        """Return 0 for the first batches, then what costs one per cent of the time."""
+        if pool.scored < _FIRST:
+            return 0.0
+        return min(max(math.ceil(1.0 / (_FOR_PROBES * pool.cost_ratio)), 4), 1000)
+
+    def __repr__(self) -> str:
+        return "auto"
+
+    def state(self) -> list[float]:
+        """Return the ratio."""
+        return [self.ratio]
+
+    def load(self, numbers: list[float]) -> None:
+        """Restore the ratio."""
+        (self.ratio,) = numbers
+
+
+class Pool:
+    """Scores pools and draws batches from them; measures what that costs and saves.
+
+    Cost per pool, beyond the call of ``score``: O(M log M).
+
+    Parameters
+    ----------
+    score
+        A function of a collated pool that returns a score for each example.
+    mode
+        "eval" to score in evaluation mode, None to leave the model as it is.
+    rule
+        How large the next pool is.
+    cost_ratio
+        c, if it is not to be measured.
+    """
+
+    def __init__(self, score: Callable[[Any], Any], mode: ScoreMode, rule: Rule, cost_ratio: float | None) -> None:
+        if not callable(score):
+            raise TypeError(f"score is of type {type(score).__name__}: must be a function of a batch")
+        if mode not in (None, "eval"):
+            raise ValueError(f"score_mode = {mode!r}: must be 'eval' or None")
+        self.score, self.rule = score, rule
+        self._mode = mode
+        self._given = None if cost_ratio is None else validation.number("cost_ratio", cost_ratio, above=0.0)
+        self.scored = 0
+        """How many batches and pools have been scored."""
+        self.weights: NDArray[np.float32] | None = None
+        """The weights of the last batch, if it was drawn from a pool."""
+        self._since = 0  # batches since norms were last observed
+        self._moments = np.zeros(4)  # decaying sums: 1, and those of `_add`
+        self._costs = np.full(3, np.nan)  # seconds per example to load, to score and to train; the same on all ranks
+        self._own = self._costs  # those that this rank has measured
+        self._recent: list[deque[float]] = [deque(maxlen=_RECENT) for _ in range(3)]  # as measured by this rank
+        self._asked = self._returned = math.nan
+
+    def __repr__(self) -> str:
+        given = "" if self._given is None else f", cost ratio {self._given:g}"
+        return f"{self.rule}{given}"
+
+    def join(self, n: int, batch_size: int, most: float, generator: np.random.Generator) -> None:
+        """Learn what the loader draws from: n examples, batches of this size, pools of at most ``most``."""
+        self.n, self.size, self.most = n, batch_size, most
+        self._seed_with(generator)
+        if self.next_size > most:
+            raise ValueError(
+                f"pool = {self.rule}: {self.next_size} examples per process cannot be drawn without replacement; pass "
+                f"at most {most / batch_size:g}, or replacement=True"
+            )
+
+    @property
+    def next_size(self) -> int:
+        """How many examples the next pool of this rank has."""
+        return math.ceil(self.rule.ratio * self.size - 1e-9)
+
+    @property
+    def relative_error(self) -> float:
+        """The relative error of the sampler's distribution, from recent scores; NaN until there are any."""
+        count, _, own, norm = self._moments
+        return max(float(own * count / norm**2) - 1.0, 0.0) if norm > 0.0 else math.nan
+
+    @property
+    def gain(self) -> float:
+        """Uniform's second moment over that of the next batch; NaN until there are scores."""
+        count, uniform, _, norm = self._moments
+        if not norm > 0.0:
+            return math.nan
+        return float(uniform * count / norm**2) / (1.0 + self.relative_error / self.rule.ratio)
+
+    @property
+    def cost_ratio(self) -> float:
+        """The time to train on an example over the time to load and score one; NaN until it is known."""
+        load, score, train = self._costs
+        return float(train / (load + score)) if self._given is None else self._given
+
+    def is_due(self) -> bool:
+        """Whether to score the next batch, although it was not drawn from a pool."""
+        return self._since + 1 >= self.rule.interval(self)
+
+    def pass_by(self) -> None:
+        """Count a batch that is not scored."""
+        self._since += 1
+
+    def begins(self) -> None:
+        """Note that an iteration begins: what the consumer did before was not a step."""
+        self._returned = math.nan
+
+    def is_asked(self) -> None:
+        """Note that the consumer asks for its next batch."""
+        self._asked = time.perf_counter()
+        if not math.isnan(self._returned):
+            self._recent[2].append((self._asked - self._returned) / self.size)
+
+    def returns(self) -> None:
+        """Note that the consumer gets its batch now."""
+        self._returned = time.perf_counter()
+
+    def scores(self, batch: Any, size: int) -> NDArray[np.float64]:
+        """Call ``score``, and check what it returns."""
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # what is still running belongs to the last step
+        began = time.perf_counter()
+        with torch.no_grad(), _evaluating() if self._mode == "eval" else _AS_IT_IS:
+            found = as_array(self.score(batch))
+        scores = validation.nonnegative("score(batch)", found)
+        if len(scores) != size:
+            raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
+        ended = time.perf_counter()
+        self._recent[0].append(max(began - self._asked, 0.0) / size)
+        self._recent[1].append((ended - began) / size)
+        return scores
+
+    def medians(self) -> NDArray[np.float64]:
+        """Return the costs that this rank has measured, a few pools ago at most."""
+        if self.scored < _FIRST or self.scored % _RARELY == 0:
+            self._own = np.array([sorted(times)[len(times) // 2] if times else np.nan for times in self._recent])
+        return self._own
+
+    def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
+        """Use the mean of the ranks' costs."""
+        self._costs = of_ranks[0] if len(of_ranks) == 1 else of_ranks.mean(axis=0)
+        self.scored += 1
+
+    def observe(self, batch: Batch, norms: NDArray[np.float64]) -> None:
+        """Learn from a pool or a batch of all ranks whose norms are known."""
+        self._since = 0
+        self._moments *= _DECAY
+        error = _add(self._moments, self.n, batch.weights, batch.probabilities, norms)
+        self.rule.observe(self, float(error))
+
+    def draw(
+        self, weights: NDArray[np.float64], scores: NDArray[np.float64], before: int, after: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the places of the batch in the pool, and their weights.
+
+        ``before`` and ``after`` are the numbers of examples that belong to other ranks: all ranks use the same
+        generator, and each its own numbers.
+        """
+        self._before = self._generator.bit_generator.state
+        places, drawn = np.empty(self.size, dtype=np.int64), np.empty(self.size, dtype=np.float32)
+        choose(weights, scores, self.rule.floor, self._source, before, after, places, drawn)
+        self.weights = drawn
+        return places, drawn.copy()
+
+    def undo(self) -> None:
+        """Take the last draw back: the next one is the same."""
+        self._generator.bit_generator.state = self._before
+
+    def state(self) -> State:
+        """Return all that must be saved, by the names of `STATE_FIELDS`."""
+        return {
+            "pool_moments": torch.from_numpy(self._moments.copy()),
+            "pool_costs": torch.from_numpy(self._costs.copy()),
+            "pool_counts": torch.tensor([self.scored, self._since]),
+            "pool_rule": torch.tensor(self.rule.state(), dtype=torch.float64),
+            "pool_generator": generator_to_text(self._generator),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned, with arrays in place of tensors."""
+        self._moments, self._costs = state["pool_moments"].copy(), state["pool_costs"].copy()
+        self._own = self._costs
+        self.scored, self._since = state["pool_counts"].tolist()
+        self.rule.load(state["pool_rule"].tolist())
+        self._seed_with(generator_from_text(state["pool_generator"]))
+        for times, known in zip(self._recent, self._costs.tolist(), strict=True):
+            times.clear()
+            if not math.isnan(known):
+                times.append(known)
+        self.weights = None
+
+    def _seed_with(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+        self._source = uniform_source(generator)
+
+
+class Timed(Iterator[Any]):
+    """The loaded units of an iteration; it notes when the consumer asks for each."""
+
+    def __init__(self, pool: Pool, loaded: Iterator[Any]) -> None:
+        self._pool = pool
+        self._loaded = loaded
+        pool.begins()
+
+    def __next__(self) -> Any:
+        self._pool.is_asked()
+        return next(self._loaded)
+
+
+@contextlib.contextmanager
+def _evaluating() -> Iterator[None]:
+    """Put every module in evaluation mode when it is called, and back at the end."""
+    switched: list[torch.nn.Module] = []
+
+    def switch(module: torch.nn.Module, _: Any) -> None:
+        if module.training:
+            found = [each for each in module.modules() if each.training]
+            switched.extend(found)
+            for each in found:
+                each.training = False
+
+    handle = register_module_forward_pre_hook(switch)
+    try:
+        yield
+    finally:
+        handle.remove()
+        for each in switched:
+            each.training = True
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@kernel
+def _add(moments, n, weights, probabilities, norms):
+    """Add the second moments of uniform sampling and of the draws, and the sum of norms; return the relative error."""
+    uniform, own, total = 0.0, 0.0, 0.0
+    for j in range(len(norms)):
+        norm = min(max(norms[j], _SMALLEST), _LARGEST) if norms[j] > 0.0 else 0.0
+        total += weights[j] * norm
+        uniform += n * weights[j] * norm * norm
+        own += weights[j] * norm * norm / probabilities[j]
+    moments[0] += 1.0
+    moments[1] += uniform
+    moments[2] += own
+    moments[3] += total
+    return own / (total * total) - 1.0 if total > 0.0 else 0.0

@@ -1,0 +1,487 @@
+"""The second stage of the loader: its law, how large pools are, and what it does with bad scores."""
+
+import copy
+import itertools
+import math
+import time
+import tracemalloc
+from collections import defaultdict
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import avare
+import avare.torch as avt
+import two_stages
+from avare.samplers.registry import example
+from avare.torch.pool import best_ratio
+from laws import FALSE_ALARM, chi_square, ordered_samples
+from loaders import Writer, changing_norms, forever, make_dataset, snapshot, through_a_file
+
+# Python warns about every fork of a process with threads, and torch has threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+SCORES = torch.tensor([1.0, 5.0, 0.5, 2.0, 9.0])
+DATA = TensorDataset(SCORES, 10.0 * torch.arange(5))
+
+
+def score(batch: Any) -> torch.Tensor:
+    found: torch.Tensor = batch[0]
+    return found
+
+
+def without_costs(loader: avt.ImportanceLoader) -> str:
+    """The state, but for the measured seconds."""
+    return repr({key: value for key, value in loader.state_dict().items() if key not in ("pool_costs", "checksum")})
+
+
+def drawn_by(loader: avt.ImportanceLoader, steps: int) -> list[Any]:
+    return [(index.tolist(), weight.tolist()) for _, index, weight in itertools.islice(forever(loader), steps)]
+
+
+# --- the law -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in avare.samplers.names() if name != "Stratified"])
+@pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
+def test_unbiased_with_every_sampler(name: str) -> None:
+    given = {key: value for key, value in example(name, 5).items() if key != "replacement"}
+    loader = avt.ImportanceLoader(
+        DATA, 2, sampler=name, sampler_options=given, score=score, pool=1.5, seed=0, endless=True
+    )
+    batches = iter(loader)
+    for _ in range(7):
+        next(batches)
+    g = np.array([3.0, -1.0, 4.0, 1.0, -5.0])
+    # The next pool is drawn by the present probabilities: enumerate it, and all second draws.
+    sampler = loader.importance_sampler
+    p = sampler.probabilities()
+    law = dict(ordered_samples(p, 3, sampler.replacement))
+    if name == "Mixture":
+        assert isinstance(sampler, avare.Mixture)
+        rows = list(zip(sampler.mixture, sampler.components, strict=True))
+        law = {s: sum(v * math.prod(row[i] for i in s) for v, row in rows) for s in law}
+    weights = {
+        s: np.full(3, 5 / 3) if name == "Uniform" else avare.batch_weights(p[list(s)], sampler.replacement) for s in law
+    }
+    mean, outcomes = 0.0, []
+    for batch, factors, chance in two_stages.two_stages(law, weights, SCORES.double().numpy(), 2, 0.1):
+        mean += chance * float(factors @ g[list(batch)]) / 5
+        outcomes.append(sorted(zip(batch, (2 * factors / 5).tolist(), strict=True)))
+    assert mean == pytest.approx(g.mean(), rel=1e-9)
+    _, index, weight = next(batches)
+    outcome = sorted(zip(index.tolist(), weight.tolist(), strict=True))
+    assert any(np.allclose(outcome, known, rtol=1e-5) for known in outcomes)  # a batch of this law, with its weights
+
+
+def test_the_law_of_batches() -> None:
+    p = np.array([0.1, 0.3, 0.25, 0.05, 0.3])
+    sampler = avare.Static(5, 2, smoothness=p, uniform=0.0, seed=4)
+    loader = avt.ImportanceLoader(DATA, 2, sampler=sampler, score=score, pool=1.5)
+    law = dict(ordered_samples(p, 3, False))
+    weights = {pool: avare.batch_weights(p[list(pool)], False) for pool in law}
+    expected: dict[tuple[int, ...], float] = defaultdict(float)
+    for batch, _, chance in two_stages.two_stages(law, weights, SCORES.double().numpy(), 2, 0.1):
+        expected[tuple(sorted(batch))] += chance
+    found = [tuple(sorted(index)) for index, _ in drawn_by(loader, 3000)]
+    assert chi_square(found, expected) > FALSE_ALARM
+
+
+def test_weights_are_bounded_by_the_floor_and_all_scores_are_remembered() -> None:
+    dataset = TensorDataset(torch.logspace(-12, 0, 60))
+    loader = avt.ImportanceLoader(dataset, 4, sampler="Avare", score=score, pool=3, seed=0)
+    sampler = loader.importance_sampler
+    assert isinstance(sampler, avare.Avare)
+    largest = 0.0
+    for step, (_, index, weight) in enumerate(itertools.islice(forever(loader), 300), start=1):
+        assert len(index) == 4 == len(set(index.tolist())) and weight.dtype == torch.float32
+        largest = max(largest, float(weight.max()))
+        assert sampler.steps == step and loader.waiting == 0
+    floor = 1.0 / (5 * 60)
+    # Weights of a pool of 12 are at most ((1 / p) + 11) / 12; those of the batch at most 30 times that, times 4 / 60.
+    assert 1.0 < largest <= 30 * (1 / floor + 11) / 12 * 4 / 60
+    remembered = sampler.norms()
+    assert np.allclose(remembered[remembered > 0.0], dataset.tensors[0].numpy()[remembered > 0.0], rtol=1e-6)
+    assert np.count_nonzero(remembered) > 50
+
+
+def test_exact_norms_win_over_scores() -> None:
+    loader = avt.ImportanceLoader(DATA, 2, sampler="Avare", score=score, pool=2.5, seed=0)
+    _, index, _ = next(iter(loader))
+    loader.update(index, torch.tensor([70.0, 80.0]))
+    sampler = loader.importance_sampler
+    assert isinstance(sampler, avare.Avare)
+    norms = SCORES.numpy().copy()
+    norms[index.numpy()] = [70.0, 80.0]
+    assert sampler.norms().tolist() == norms.tolist()
+
+
+# --- how large a pool ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cost", [0.5, 1.0, 1.5, 3.0, 10.0, 40.0])
+@pytest.mark.parametrize("error", [0.0, 0.1, 0.45, 0.6, 2.9, 3.1, 25.0])
+def test_the_rule_against_brute_force(error: float, cost: float) -> None:
+    for most in (1.5, 4.0, 60.0):
+        assert best_ratio(error, cost, most) == pytest.approx(two_stages.brute_force_ratio(error, cost, most), rel=0.01)
+    if cost > 1.0:
+        assert (best_ratio(error, cost) > 1.0) == (error > 4 * cost / (cost - 1) ** 2)
+    assert best_ratio(math.nan, cost) == best_ratio(error, math.nan) == 1.0
+
+
+def test_the_pool_is_switched_off_and_on_again() -> None:
+    spread = torch.ones(400)
+    loader = avt.ImportanceLoader(
+        TensorDataset(torch.arange(400)),
+        8,
+        sampler="Uniform",
+        score=lambda batch: spread[batch[0]],
+        cost_ratio=20.0,
+        seed=0,
+        endless=True,
+    )
+    batches = iter(loader)
+    ratios, sizes = [], []
+    for step in range(600):
+        if step in (100, 400):
+            spread[:] = 1.0
+        if step == 200:
+            spread[::20] = 60.0  # possible gain 12.5: relative error 11.5
+        next(batches)
+        ratios.append(loader.pool_ratio)
+        sizes.append(len(loader._batches.cursor.latest.indices))  # type: ignore[union-attr]  # there is one
+    assert set(ratios[:200]) == {1.0} and set(sizes[:200]) == {8}
+    assert ratios[399] == pytest.approx(8.0) and sizes[399] == 64  # sqrt(20 * 11.5) is above the largest
+    assert ratios[599] == 1.0 and sizes[599] == 8
+    assert loader.relative_error == pytest.approx(0.0, abs=0.05) and loader.cost_ratio == 20.0
+
+
+def test_relative_error_and_gain() -> None:
+    norms = torch.from_numpy(np.random.default_rng(0).lognormal(0.0, 1.5, 300))
+    loader = avt.ImportanceLoader(TensorDataset(norms), 30, sampler="Uniform", score=score, pool=4, seed=0)
+    errors, gains = [], []
+    for _ in itertools.islice(forever(loader), 400):
+        errors.append(loader.relative_error)
+        gains.append(loader.gain)
+    true = float(avare.diagnostics.gain(norms.numpy()))
+    assert np.mean(errors[50:]) == pytest.approx(true - 1.0, rel=0.1)
+    assert np.mean(gains[50:]) == pytest.approx(true / (1 + (true - 1) / 4), rel=0.1)
+
+
+def test_costs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def slow(batch: Any) -> torch.Tensor:
+        now[0] += 0.001 * len(batch[0])
+        return 1.0 + batch[0]
+
+    loader = avt.ImportanceLoader(TensorDataset(torch.arange(100.0)), 10, score=slow, seed=0)
+    assert math.isnan(loader.cost_ratio) and math.isnan(loader.relative_error) and math.isnan(loader.gain)
+    for place, _ in enumerate(itertools.islice(forever(loader), 12)):
+        now[0] += 500.0 if place == 4 else 0.07  # once, the consumer does something else
+    assert loader.cost_ratio == pytest.approx(7.0)
+
+
+def test_reported_norms_replace_probes() -> None:
+    calls = []
+
+    def watched(batch: Any) -> torch.Tensor:
+        calls.append(len(batch[0]))
+        return torch.ones(len(batch[0]))
+
+    def steps(update: bool) -> int:
+        calls.clear()
+        loader = avt.ImportanceLoader(
+            TensorDataset(torch.arange(100)), 10, score=watched, cost_ratio=5.0, seed=0, endless=True
+        )
+        for _, index, _ in itertools.islice(loader, 110):
+            if update:
+                loader.update(index, torch.ones(10))
+        return len(calls)
+
+    assert steps(update=True) == 10  # to measure the costs
+    assert steps(update=False) == 10 + 5  # then one in twenty
+
+
+# --- batches -------------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    row: torch.Tensor
+    name: Any
+
+
+class Items:
+    """Items of a kind that the default collate function turns into tensors, lists of text and mappings."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": torch.full((2,), float(index)), "pair": (index, Named(torch.tensor([index]), f"name {index}"))}
+
+
+def ragged(items: list[Any]) -> Any:
+    """Rows of all items one after another, and where each begins."""
+    lengths = [int(item["pair"][0]) + 1 for item in items]
+    return torch.cat([torch.full((n,), float(n - 1)) for n in lengths]), lengths
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_of_any_structure(workers: int) -> None:
+    loader = avt.ImportanceLoader(
+        Items(), 2, score=lambda batch: 1.0 + batch["x"][:, 0], pool=2.5, seed=0, num_workers=workers
+    )
+    for batch, index, _ in loader:
+        first, named = batch["pair"]
+        assert batch["x"][:, 0].tolist() == first.tolist() == index.tolist() and batch["x"].shape == (2, 2)
+        assert isinstance(named, Named) and named.name == [f"name {i}" for i in index.tolist()]
+    loader = avt.ImportanceLoader(
+        Items(), 2, score=lambda batch: batch[1], pool=2.5, seed=0, num_workers=workers, collate_fn=ragged
+    )
+    for (rows, lengths), index, _ in loader:  # collated again, from the items that were scored
+        assert lengths == (index + 1).tolist() and len(rows) == sum(lengths)
+
+
+class Counted:
+    """Items that differ each time they are fetched."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.asked += 1
+        return index, self.asked
+
+
+def test_items_are_loaded_once() -> None:
+    data = Counted()
+    seen: list[set[Any]] = []
+
+    def watched(batch: Any) -> Any:
+        assert not torch.is_grad_enabled()
+        seen.append(set(zip(batch[0].tolist(), batch[1].tolist(), strict=True)))
+        return 1.0 + batch[0]
+
+    loader = avt.ImportanceLoader(data, 2, score=watched, pool=2.5, seed=1)
+    for (indices, variants), index, _ in loader:
+        assert indices.tolist() == index.tolist()
+        assert set(zip(indices.tolist(), variants.tolist(), strict=True)) <= seen[-1]
+    assert data.asked == 4 * 5
+
+
+def test_score_mode() -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Dropout(0.9))
+    model[1].eval()  # stays so
+    modes = []
+
+    def watched(batch: Any) -> torch.Tensor:
+        found = model(batch[0][:, None])
+        modes.append((model.training, model[0].training, model[1].training))
+        return found.abs()[:, 0]
+
+    cases: list[tuple[Literal["eval"] | None, tuple[bool, ...]]] = [
+        ("eval", (False, False, False)),
+        (None, (True, True, False)),
+    ]
+    for mode, inside in cases:
+        before = model[0].running_mean.clone()
+        next(iter(avt.ImportanceLoader(DATA, 2, score=watched, score_mode=mode, pool=2, seed=0)))
+        assert modes.pop() == inside
+        assert (model.training, model[0].training, model[1].training) == (True, True, False)
+        assert torch.equal(model[0].running_mean, before) == (mode == "eval")
+
+
+# --- bad scores and arguments --------------------------------------------------------------
+
+
+BAD_SCORES: list[tuple[Any, type[Exception], str]] = [
+    (torch.ones(2), ValueError, r"score\(batch\) has length 2: must have 4, one for each example"),
+    (torch.tensor([1.0, math.nan, 1.0, 1.0]), ValueError, r"score\(batch\)\[1\] = nan: must be finite and not neg"),
+    (torch.tensor([1.0, 1.0, math.inf, 1.0]), ValueError, r"score\(batch\)\[2\] = inf"),
+    (torch.tensor([1.0, 1.0, 1.0, -1.0]), ValueError, r"score\(batch\)\[3\] = -1.0"),
+    (torch.ones(4, 1), ValueError, r"score\(batch\) has shape \(4, 1\)"),
+    (["a"] * 4, TypeError, r"score\(batch\) has dtype"),
+    (ZeroDivisionError("mine"), ZeroDivisionError, "mine"),
+]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_bad_scores_change_nothing(workers: int) -> None:
+    answers: list[Any] = []
+    seen: list[list[float]] = []
+
+    def spoiled(batch: Any) -> Any:
+        seen.append(batch[1].tolist())
+        if answers:
+            answer = answers.pop()
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        return batch[0]
+
+    def make() -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(DATA, 2, score=spoiled, pool=2, seed=0, endless=True, num_workers=workers)
+
+    expected = drawn_by(make(), 4)
+    loader = make()
+    batches = iter(loader)
+    found = [next(batches)]
+    answers.append(ZeroDivisionError("mine"))
+    with pytest.raises(ZeroDivisionError):
+        next(batches)  # the pool has been drawn
+    before = snapshot(loader)
+    for answer, error, message in BAD_SCORES:
+        answers.append(answer)
+        with pytest.raises(error, match=message):
+            next(batches)
+        assert snapshot(loader) == before
+    assert len({tuple(pool) for pool in seen[-len(BAD_SCORES) :]}) == 1  # the same pool each time
+    found += [next(batches) for _ in range(3)]
+    assert [(index.tolist(), weight.tolist()) for _, index, weight in found] == expected
+
+
+def test_a_collate_function_that_fails_changes_nothing() -> None:
+    fails: list[bool] = []
+
+    def collate(items: list[Any]) -> Any:
+        if fails and len(items) == 2:
+            raise ZeroDivisionError("mine")
+        return torch.stack([item[0] for item in items]), items
+
+    loader = avt.ImportanceLoader(DATA, 2, score=score, pool=2, seed=0, collate_fn=collate)
+    batches = iter(loader)
+    before = snapshot(loader) if next(batches) else ""
+    fails.append(True)
+    with pytest.raises(ZeroDivisionError):
+        next(batches)
+    ahead = loader.state_dict()
+    fails.clear()
+    twin = copy.deepcopy(ahead)
+    assert before != "" and twin["pool_generator"] == ahead["pool_generator"]
+    again = [(index.tolist(), weight.tolist()) for _, index, weight in [next(batches)]]
+    loader.load_state_dict(ahead)
+    assert drawn_by(loader, 1) == again
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"score": 3}, TypeError, "score is of type int: must be a function of a batch"),
+        ({"score": None, "pool": 3}, ValueError, "pool = 3: needs score"),
+        ({"score": None, "score_mode": "eval"}, ValueError, "score_mode = 'eval': needs score"),
+        ({"score": None, "cost_ratio": 3.0}, ValueError, "cost_ratio = 3.0: needs score"),
+        ({"pool": "automatic"}, ValueError, "pool = 'automatic': must be 'auto' or a number of batches"),
+        ({"pool": 0.5}, ValueError, "pool = 0.5: must be at least 1"),
+        ({"pool": math.nan}, ValueError, "pool = nan: must be finite"),
+        ({"pool": None}, TypeError, "pool = None: must be a number"),
+        ({"pool": 2.6}, ValueError, "pool = 2.6: 6 examples per process cannot be drawn without .* at most 2.5"),
+        ({"score_mode": "train"}, ValueError, "score_mode = 'train': must be 'eval' or None"),
+        ({"cost_ratio": 0.0}, ValueError, "cost_ratio = 0.0: must be above 0"),
+        ({"pool": 2, "cost_ratio": 2.0}, ValueError, "cost_ratio = 2.0: is for pool='auto' only"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        avt.ImportanceLoader(DATA, 2, **{"score": score, **arguments})
+
+
+# --- resuming and logs ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("ratio", [2.5, "auto"])
+def test_resumes_to_the_same_batches(ratio: Any, workers: int) -> None:
+    state = {"step": 0}
+
+    def changing(batch: Any) -> torch.Tensor:
+        return changing_norms(state["step"], batch[2])
+
+    rows, labels = make_dataset(60).tensors
+    dataset = TensorDataset(rows, labels, torch.arange(60))
+
+    def make(seed: int) -> avt.ImportanceLoader:
+        options: dict[str, Any] = {"cost_ratio": 30.0} if ratio == "auto" else {}
+        return avt.ImportanceLoader(
+            dataset, 4, score=changing, pool=ratio, seed=seed, num_workers=workers, batches_per_epoch=17, **options
+        )
+
+    def steps(loader: avt.ImportanceLoader, first: int, last: int) -> list[Any]:
+        drawn = []
+        for step in range(first, last + 1):
+            state["step"] = step
+            drawn += drawn_by_one(loader)
+        return drawn
+
+    iterators: dict[int, Any] = {}
+
+    def drawn_by_one(loader: avt.ImportanceLoader) -> list[Any]:
+        batches = iterators.setdefault(id(loader), forever(loader))
+        _, index, weight = next(batches)
+        return [(index.tolist(), weight.tolist(), loader.pool_ratio, loader.gain)]
+
+    last = 45
+    whole = make(0)
+    expected = steps(whole, 1, last)
+    assert len({row[2] for row in expected}) > (3 if ratio == "auto" else 0)
+    for stop in (3, 17, 24):
+        first, second = make(0), make(99)
+        assert steps(first, 1, stop) == expected[:stop]
+        second.load_state_dict(through_a_file(first.state_dict()))
+        if stop == 17:
+            assert list(second) == []
+        assert steps(second, stop + 1, last) == expected[stop:]
+        assert without_costs(second) == without_costs(whole)
+
+
+def test_states_of_other_pools_are_refused() -> None:
+    loader = avt.ImportanceLoader(DATA, 2, score=score, pool=2, seed=0, batches_per_epoch=5)
+    next(iter(loader))
+    state, before = loader.state_dict(), snapshot(loader)
+    plain = avt.ImportanceLoader(DATA, 2, seed=0, batches_per_epoch=5)
+    with pytest.raises(ValueError, match=r"state\['pool'\] = '2': this loader has 'None'"):
+        plain.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"state\['pool'\] = 'None': this loader has '2'"):
+        loader.load_state_dict(plain.state_dict())
+    for field in ("pool_moments", "pool_costs", "pool_counts", "ahead_indices"):
+        with pytest.raises(ValueError, match="it is damaged"):
+            loader.load_state_dict({**state, field: torch.zeros(7)})
+    with pytest.raises(ValueError, match="state lacks 'pool_generator'"):
+        loader.load_state_dict({key: value for key, value in state.items() if key != "pool_generator"})
+    assert snapshot(loader) == before
+
+
+def test_log() -> None:
+    loader = avt.ImportanceLoader(DATA, 2, score=score, pool=2, seed=0)
+    writer = Writer()
+    weights = []
+    for step, (_, _, weight) in enumerate(loader):
+        loader.log(writer, step)
+        weights.append(weight.double())
+    seen = {tag.removeprefix("avare/"): values[-1][0] for tag, values in writer.seen.items()}
+    assert seen["pool_ratio"] == 2.0 and seen["gain"] == loader.gain and seen["relative_error"] == loader.relative_error
+    assert seen["cost_ratio"] == loader.cost_ratio > 0.0 and seen["waiting"] == 0.0
+    expected = float(weights[-1].sum() ** 2 / (weights[-1] ** 2).sum())
+    assert seen["effective_sample_size"] == pytest.approx(expected)
+
+
+def test_memory_stays_flat() -> None:
+    loader = avt.ImportanceLoader(DATA, 2, score=score, pool=2, seed=0, endless=True)
+    batches = iter(loader)
+    sizes = []
+    for _ in itertools.repeat(None, 300):  # until every buffer is full
+        next(batches)
+    tracemalloc.start()
+    for _ in range(2):
+        for _ in itertools.repeat(None, 300):
+            next(batches)
+        sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert sizes[1] - sizes[0] < 300 * 16  # less than one reference or number for each step
