@@ -18,6 +18,7 @@ from rich.console import Console
 import avare
 from avare import datasets, problems, samplers
 from avare.cli.display import display
+from avare.datasets.files import LIMIT
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Closing, Experiment, Request
 from avare.experiments.comparison import compare as compare_samplers
@@ -70,6 +71,11 @@ PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with setting
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
 LossOption = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(problems.names())}.")]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the targets, in a CSV or Parquet file.")]
+Drop = Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out; commas or several times.")]
+Categories = Annotated[
+    list[str] | None, typer.Option("--categories", help="Columns whose values are categories, although numbers.")
+]
+Limit = Annotated[float, typer.Option("--limit", help="Most bytes that a compressed file may unpack to.")]
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Of the one l2 term of the whole sum.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Draws per step.")]
 Replacement = Annotated[
@@ -179,6 +185,9 @@ def compare(
     loss: LossOption = "auto",
     samplers: Samplers = "Uniform,Avare",
     target: Target = None,
+    drop: Drop = None,
+    categories: Categories = None,
+    limit: Limit = LIMIT,
     folder: Folder = None,
     steps: StepSizes = Steps.decreasing,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
@@ -194,7 +203,8 @@ def compare(
 ) -> int:
     """Run samplers side by side on a named dataset or your own file, and write a report."""
     names = _sampler_names(samplers or "")
-    found, chosen = _obtain(data, loss, target, folder)
+    columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
+    found, chosen = _obtain(data, loss, folder, machine, **columns)
     store = Store(out / "runs")
     console = _console(stderr=True)
     with _stored(store):
@@ -203,7 +213,8 @@ def compare(
         workers: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": display(console, jobs)}
         records = compare_samplers(found, chosen, store, **extent, **workers)
     page = _report(store.folder, out / "report", console)
-    return _finish([registry.get("compare").closing(records)], machine, store, page)
+    closings = [Closing(numbers={"columns": list(found.notes)}), registry.get("compare").closing(records)]
+    return _finish(closings, machine, store, page)
 
 
 @application.command()
@@ -211,6 +222,9 @@ def diagnose(
     data: Source,
     loss: LossOption = "auto",
     target: Target = None,
+    drop: Drop = None,
+    categories: Categories = None,
+    limit: Limit = LIMIT,
     l2: L2 = 1.0,
     batch_size: BatchSize = 128,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the short run.")] = 5,
@@ -219,11 +233,12 @@ def diagnose(
     debug: Debug = False,
 ) -> int:
     """Should I use this? The possible gain on your data, in seconds."""
-    found, chosen = _obtain(data, loss, target, folder)
+    columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
+    found, chosen = _obtain(data, loss, folder, machine, **columns)
     with _console(stderr=True).status("looking at the data ...") as status:
         settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs}
         result = diagnose_data(found, chosen, **settings, say=lambda text: status.update(f"{text} ..."))
-    return _show(machine, result.as_dict(), result.parts())
+    return _show(machine, {**result.as_dict(), "columns": list(found.notes)}, result.parts())
 
 
 @application.command()
@@ -336,16 +351,20 @@ def _report(store: Path, out: Path, console: Console, runs: int = RUNS) -> Path 
     return page
 
 
-def _obtain(source: str, loss: str, target: str | None, folder: Path | None) -> tuple[Data, str]:
+def _obtain(source: str, loss: str, folder: Path | None, machine: bool, **columns: Any) -> tuple[Data, str]:
+    """Load the data, and print at once what was done to its columns."""
     if loss not in ("auto", *problems.names()):
         raise ValueError(f"--loss {loss}: must be auto or one of {', '.join(problems.names())}")
-    return obtain(
+    found, chosen = obtain(
         source,
         loss=None if loss == "auto" else loss,
-        target=target,
         folder=None if folder is None else str(folder),
         progress=sys.stderr.isatty(),
+        **columns,
     )
+    if found.notes and not machine:
+        print("\n  ".join([f"Columns of {source}:", *found.notes]), flush=True)
+    return found, chosen
 
 
 def _sampler_names(text: str) -> tuple[str, ...]:
