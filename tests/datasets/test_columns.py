@@ -50,12 +50,12 @@ def test_a_file_as_people_have_it(tmp_path: Path, name: str, separator: str) -> 
     assert columns["smokes"] == pytest.approx([1, 0, 0.5, 0, 1, 0, 1])
     assert columns["city = Bonn"] == [0, 1, 0, 0, 0, 0, 1] and columns["city = (missing)"] == [0, 0, 0, 1, 0, 0, 0]
     assert found.y.dtype == np.int64 and found.y.tolist() == [0, 1, 0, 1, 0, 0, 1] and found.classes == ("no", "yes")
+    filled = "1 missing, filled with the mean 0.5; 1 in the new column 'smokes is missing'"
     assert found.notes == (
         "column 1: left out, it only numbers the rows",
         "age: 3 missing, filled with the mean 35; 1 in the new column 'age is missing'",
         "sex: text, 1 for 'm', 0 for 'f'",
-        "smokes: true and false, as 1 and 0; 1 missing, filled with the mean 0.5; 1 in the new column 'smokes is "
-        "missing'",
+        f"smokes: true and false, as 1 and 0; {filled}",
         "city: 4 categories: 'Bonn', 'Jena', 'Ulm', '(missing)'",
         "name: text, 7 different in 7 rows: left out (--categories keeps it)",
         "ill: the target, 2 classes: 'no' = 0, 'yes' = 1; 1 row without it left out",

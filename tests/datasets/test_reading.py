@@ -402,7 +402,7 @@ def test_the_error_says_what_to_install(
         ),
         ("a.libsvm", b"1 1:1\n0 1:" + b"2" * 2_000_000, "has a line 2 of more than 1024 bytes"),
         ("a.npz", npz(compress=True, X=np.zeros((300, 100)), y=np.arange(300)), "unpacks to 2.4e\\+05 bytes in X"),
-        ("a.parquet", parquet(a=np.zeros(30_000), y=np.zeros(30_000)), "unpacks to 3e\\+04 rows"),
+        ("a.parquet", parquet(a=np.zeros(30_000), y=np.arange(30_000)), "unpacks to 30000 rows of 2 columns"),
     ],
 )
 def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -412,9 +412,6 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, name: str, content:
         DatasetError, match=rf"{re.escape(str(path))} ({message}).*: limit=\.\.\. \(--limit\) allows more"
     ):
         read(path, target=target, limit=200_000)
-    if "2222" not in str(content[:4000]) and ".xz" not in name and "libsvm" not in name[:9]:
-        with contextlib.suppress(DatasetError):  # one class only
-            read(path, target=target, limit=1e9)
 
 
 def test_a_line_of_a_gigabyte_takes_little_memory(tmp_path: Path) -> None:

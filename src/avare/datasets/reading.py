@@ -1,5 +1,7 @@
 """Read your own files and data frames."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -77,8 +79,8 @@ def read(
         For LIBSVM text, the number of columns; by default the largest index. Set it if a test file must have the
         columns of a training file.
     limit
-        The most bytes that a compressed file may unpack to, and that categories may take. A line of text may have a
-        256th of them.
+        The most bytes that a compressed or Parquet file may unpack to, and that categories may take. A line of text
+        may have a 256th of them.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,6 @@ def read_csv(path: Path, wanted: Wanted) -> Table:
     """Read a CSV file with a header; the sign that separates most names of the header separates all cells."""
     arrow, reader = require("pyarrow", "reading CSV"), require("pyarrow.csv", "reading CSV")
     header, separator = _header(path, wanted.limit)
-    ragged: list[Any] = []
-
-    def refuse(row: Any) -> str:
-        ragged.append(row)
-        return "error"
-
     with opened(path) as stream:
         bounded = Bounded(path, stream, wanted.limit)
         try:
@@ -34,9 +29,7 @@ def read_csv(path: Path, wanted: Wanted) -> Table:
                 arrow.PythonFile(bounded, mode="r"),
                 # Threads would read rows without their numbers. A line must fit in a block.
                 read_options=reader.ReadOptions(use_threads=False, block_size=longest_line(wanted.limit)),
-                parse_options=reader.ParseOptions(
-                    delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse
-                ),
+                parse_options=reader.ParseOptions(delimiter=separator, newlines_in_values=True),
                 convert_options=reader.ConvertOptions(strings_can_be_null=True, null_values=MISSING),
             )
         except DatasetError:
@@ -44,7 +37,7 @@ def read_csv(path: Path, wanted: Wanted) -> Table:
         except FAILURES as error:
             raise bounded.failure(error) from error
         except arrow.ArrowException as error:
-            raise _unparsed(path, error, ragged, separator, wanted.limit) from error
+            raise _unparsed(path, error, separator, wanted.limit) from error
     names = [name or f"column {place + 1}" for place, name in enumerate(header)]
     if found.num_columns != len(names):
         raise DatasetError(f"{path} cannot be read as CSV: the quotes of its header do not match")
@@ -70,8 +63,10 @@ def read_parquet(path: Path, wanted: Wanted) -> Table:
     try:
         with parquet.ParquetFile(path) as file:
             rows, schema = file.metadata.num_rows, file.schema_arrow
-            if rows * 8.0 > max(wanted.limit, 8.0 * path.stat().st_size):
-                raise beyond(path, f"unpacks to {rows:.2g} rows, more than {wanted.limit:g} bytes")
+            if rows * len(schema.names) * 8.0 > wanted.limit:
+                raise beyond(
+                    path, f"unpacks to {rows} rows of {len(schema.names)} columns, more than {wanted.limit:g} bytes"
+                )
 
             def column(name: str) -> Any:
                 return file.read(columns=[name]).column(name)
@@ -154,14 +149,13 @@ def _line(path: Path, separator: str, number: int, limit: float) -> str:
     return f"line {line}"
 
 
-def _unparsed(path: Path, error: Exception, ragged: list[Any], separator: str, limit: float) -> DatasetError:
+def _unparsed(path: Path, error: Exception, separator: str, limit: float) -> DatasetError:
     """Return the error for a file that Arrow cannot parse."""
-    if ragged:
-        row = ragged[0]
-        place = _line(path, separator, row.number, limit)
-        return DatasetError(
-            f"{path}, {place}: has {row.actual_columns} cells, but the header has {row.expected_columns}"
-        )
+    ragged = re.search(r"Row #([0-9]+): Expected ([0-9]+) columns, got ([0-9]+)", str(error))
+    if ragged is not None:
+        row, expected, actual = map(int, ragged.groups())
+        place = _line(path, separator, row, limit)
+        return DatasetError(f"{path}, {place}: has {actual} cells, but the header has {expected}")
     if "straddling" in str(error):
         return beyond(path, f"has a line of more than {longest_line(limit)} bytes")
     return DatasetError(f"{path} cannot be read as CSV: {brief(error)}")

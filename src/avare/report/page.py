@@ -57,7 +57,10 @@ def _body(place: int, panel: Panel, styles: Mapping[str, Style], charts: dict[st
     """Return the contents of a tab; its charts are added to ``charts``."""
     curves = [curve for chart in panel.charts for curve in chart.curves]
     own = {curve.label: curve.style or styles[curve.label] for curve in curves if curve.label}
-    parts = [controls(f"panel-{place}", list(own), own)] if own else []
+    parts = [
+        f'<p class="verdict">{html.escape(part)}</p>\n' if isinstance(part, str) else _part(part) for part in panel.lead
+    ]
+    parts += [controls(f"panel-{place}", list(own), own)] if own else []
     for number, section in enumerate(panel.sections):
         parts.append(f"<h2>{html.escape(section.heading)}</h2>\n")
         parts += _parts(f"chart-{place}-{number}", panel, section, styles, charts)
@@ -76,7 +79,7 @@ def _parts(
             if isinstance(chart, Chart) and chart.curves:
                 charts[f"{name}-{number}"] = as_json(chart, styles)
                 description = f"{chart.title} against {chart.x_title}: {panel.title}, {section.heading}"
-                frames.append(frame(f"{name}-{number}", chart.title, description))
+                frames.append(frame(f"{name}-{number}", chart.title, description, chart.note))
         if frames:
             yield f'<div class="charts{" single" if len(frames) == 1 else ""}">\n{"".join(frames)}</div>\n'
 

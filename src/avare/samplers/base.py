@@ -6,6 +6,8 @@ from `Sampler` and defines a few methods: `_draw`, `_learn` and `_probabilities`
 loops can use: see `avare.samplers.kernels`.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 import threading

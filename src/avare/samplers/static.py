@@ -1,5 +1,7 @@
 """Static: draw in proportion to fixed constants."""
 
+from __future__ import annotations
+
 import zlib
 from typing import Any, NamedTuple
 
@@ -87,7 +89,7 @@ class Static(Sampler):
     def _probabilities(self) -> NDArray[np.float64]:
         return self._weights.probabilities()
 
-    def _compiled(self) -> "StaticState":
+    def _compiled(self) -> StaticState:
         return StaticState(self._weights.arrays, self.replacement)
 
     def _arguments(self) -> State:

@@ -1,5 +1,7 @@
 """Uniform: draw every example with the same probability, as plain minibatches do."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +50,7 @@ class Uniform(Sampler):
     def _probabilities(self) -> NDArray[np.float64]:
         return np.full(self.n, 1.0 / self.n)
 
-    def _compiled(self) -> "UniformState":
+    def _compiled(self) -> UniformState:
         return UniformState(self.n, self.replacement)
 
 

@@ -1,5 +1,7 @@
 """Stochastic gradient descent with any sampler."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal

@@ -1,5 +1,7 @@
 """Stochastic gradient Langevin dynamics with any sampler."""
 
+from __future__ import annotations
+
 import copy
 import warnings
 from collections.abc import Mapping
