@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 import avare
 from avare.cli import main
 from avare.cli.display import Estimate, Lines, Live, display
+from avare.cli.printing import print_table
 from avare.datasets import DatasetError
 from avare.experiments import (
     Closing,
@@ -669,3 +670,75 @@ def test_on_a_terminal_the_time_left_goes_down_while_a_run_is_under_way(monkeypa
     finally:
         shown.end()
     assert "left" not in stream.getvalue().splitlines()[-1]
+
+
+# --- what is printed -------------------------------------------------------------------------
+
+WIDE = Table.of(
+    "",
+    "dataset; steps; sampler; runs||integer; epochs||integer; suboptimality||digits; relative_error||digits; regret||power; took|a run",
+    [
+        {
+            "dataset": "a long name[red]of a file",
+            "steps": "decreasing",
+            "sampler": "Calibrated",
+            "runs": 3,
+            "epochs": 20,
+            "suboptimality": 0.000123,
+            "relative_error": 0.4567,
+            "regret": 1.69e10,
+            "took": "1 h 20 min",
+        }
+    ],
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_no_terminal_cuts_a_digit_or_a_name(width: int) -> None:
+    stream = io.StringIO()
+    print_table(Console(file=stream, force_terminal=True, width=width, color_system=None), WIDE)
+    lines = stream.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines) and "…" not in stream.getvalue()
+    for text in ("a long name[red]of a file", "Calibrated", "1.23 × 10⁻⁴", "0.457", "1.69 × 10¹⁰", "1 h 20 min"):
+        assert any(text in line for line in lines)
+    assert ("Calibrated" in stream.getvalue()) and (stream.getvalue().count("Calibrated") > 1) == (width < 160)
+
+
+def test_names_are_printed_as_they_are() -> None:
+    data = Data("x[red]y", np.ones((4, 2)), np.arange(4) % 2, "d")
+    tasks = descent_tasks("reproduce", data, "logistic", 1.0, Extent(1, 3, ("constant",), ("Uniform",)))
+    for terminal in (False, True):
+        stream = io.StringIO()
+        shown = display(Console(file=stream, force_terminal=terminal, width=80, color_system=None), 1)
+        shown.begin("runs", tasks, [])
+        shown.started(tasks[0])
+        shown.finished(tasks[0], finished(tasks[0].spec, 1.0))
+        shown.end()
+        if not terminal:
+            assert "x[red]y, constant steps, Uniform, seed 0: 1.0 s" in stream.getvalue()
+
+
+def test_what_was_done_to_the_columns_is_printed(avare_command: Any, tmp_path: Path) -> None:
+    rows = "".join(
+        f"{k % 7};{'mf'[k % 2]};{k};{'' if k == 3 else k % 5};{['no', 'yes'][k % 3 > 0]}\n" for k in range(40)
+    )
+    (tmp_path / "x[red]y$.csv").write_text(f"age;sex;id;score;ill\n{rows}")
+    words = ["--target", "ill", "--drop", "id", "--categories", "age", "--batch-size", "4"]
+    code, out, err = avare_command("compare", "x[red]y$.csv", *words, *LITTLE)
+    assert code == 0, err
+    assert out.startswith(
+        "Columns of x[red]y$.csv:\n"
+        "  age: 7 categories: '0', '1', '2', '3', '4', '5', '6'\n"
+        "  sex: text, 1 for 'm', 0 for 'f'\n"
+        "  id: left out, as chosen\n"
+        "  score: 1 missing, filled with the mean 1.97436; 1 in the new column 'score is missing'\n"
+        "  ill: the target, 2 classes: 'no' = 0, 'yes' = 1\n"
+    )
+    assert "│ x[red]y$ │" in out and "Loss: logistic." in out
+    code, out, _ = avare_command("diagnose", "x[red]y$.csv", *words, "--epochs", "1", "--json")
+    found = json.loads(out)
+    assert code == 0 and len(found["columns"]) == 5 and found["n"] == 40
+    code, _, err = avare_command("diagnose", "x[red]y$.csv")
+    assert code == 1 and "which column is the target? Name it by --target" in err and err.count("\n") == 1
+    code, _, err = avare_command("diagnose", ".")
+    assert code == 1 and err == "avare: . is a folder: pass a file, such as x[red]y$.csv\n"

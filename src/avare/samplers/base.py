@@ -56,6 +56,8 @@ class Sampler(ABC):
     """Whether it can only draw with replacement."""
     without_replacement_only: ClassVar[bool] = False
     """Whether it can only draw without replacement."""
+    learns: ClassVar[bool] = True
+    """Whether the reported norms change what it draws."""
     follows_path: ClassVar[bool] = False
     """Whether a solver must call its method ``move(distance)`` with the length of each step."""
     needs: ClassVar[tuple[str, ...]] = ()
@@ -192,6 +194,12 @@ class Sampler(ABC):
         known = str(plain(state["fields"])).split() if "fields" in state else []
         fields = {key: plain(state[key]) for key in (*known, "fields", "checksum") if key in state}
         expected = self._arguments()
+        other = str(fields.get("sampler", type(self).__name__))
+        if other != type(self).__name__:
+            own = type(self).__name__
+            raise ValueError(
+                f"state['sampler'] = {other!r}: this sampler has {own!r}, so it is another sampler's state"
+            )
         for key in ("format", "sampler", *expected, "checksum", *_SHARED_FIELDS):
             if key not in fields:
                 raise ValueError(f"state lacks {key!r}: it is damaged, or not the state of a sampler")

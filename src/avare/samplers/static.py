@@ -61,6 +61,7 @@ class Static(Sampler):
     Importance Sampling for Regularized Loss Minimization. ICML 2015.
     """
 
+    learns = False
     needs = ("smoothness",)
 
     def __init__(

@@ -44,6 +44,8 @@ class Uniform(Sampler):
     array([250., 250., 250., 250.])
     """
 
+    learns = False
+
     def __init__(self, n: int, batch_size: int = 128, *, replacement: bool = False, seed: Seed = None) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
 

@@ -1,5 +1,6 @@
 """The batch sampler: draws with an avare sampler, and keeps what the consumer has not received yet."""
 
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -121,6 +122,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._scale = self.ranks.whole_batch / self.ranks.n
         self._visits = Visits(self.ranks.examples)
         self._fingerprint = 0  # of all batches drawn, in order
+        self.cursor.ended = self._warn_of_silence
 
     @property
     def n(self) -> int:
@@ -242,6 +244,16 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._fingerprint = fields["fingerprint"]
         ahead = zip(fields["ahead_indices"].copy(), fields["ahead_weights"].copy(), strict=True)
         self.cursor.load(fields["epoch"], fields["drawn"], (Draw(*arrays) for arrays in ahead))
+
+    def _warn_of_silence(self) -> None:
+        """Give a warning, once, if batches have been drawn and no norm was ever reported."""
+        if self.sampler.learns and self._visits.waiting and not self._visits.are_reported:
+            self.cursor.ended = None
+            warnings.warn(
+                f"{self.sampler.steps} batches have been drawn and no gradient norms reported, so draws are still "
+                "uniform: call update(index, norms) after each step",
+                stacklevel=2,
+            )
 
     def _settings(self, sampler: str | Sampler, seed: Seed) -> dict[str, Any]:
         """What all ranks must have in common. Names with an underscore are not compared: rank 0's value counts."""
