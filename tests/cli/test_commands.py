@@ -18,7 +18,6 @@ from scipy.sparse import csr_array
 import avare
 from avare.cli import main
 from avare.cli.display import Estimate, Lines, Live, display
-from avare.cli.printing import print_table
 from avare.datasets import DatasetError
 from avare.experiments import (
     Closing,
@@ -670,52 +669,6 @@ def test_on_a_terminal_the_time_left_goes_down_while_a_run_is_under_way(monkeypa
     finally:
         shown.end()
     assert "left" not in stream.getvalue().splitlines()[-1]
-
-
-# --- what is printed -------------------------------------------------------------------------
-
-WIDE = Table.of(
-    "",
-    "dataset; steps; sampler; runs||integer; epochs||integer; suboptimality||digits; relative_error||digits; regret||power; took|a run",
-    [
-        {
-            "dataset": "a long name[red]of a file",
-            "steps": "decreasing",
-            "sampler": "Calibrated",
-            "runs": 3,
-            "epochs": 20,
-            "suboptimality": 0.000123,
-            "relative_error": 0.4567,
-            "regret": 1.69e10,
-            "took": "1 h 20 min",
-        }
-    ],
-)
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_no_terminal_cuts_a_digit_or_a_name(width: int) -> None:
-    stream = io.StringIO()
-    print_table(Console(file=stream, force_terminal=True, width=width, color_system=None), WIDE)
-    lines = stream.getvalue().splitlines()
-    assert all(len(line) <= width for line in lines) and "…" not in stream.getvalue()
-    for text in ("a long name[red]of a file", "Calibrated", "1.23 × 10⁻⁴", "0.457", "1.69 × 10¹⁰", "1 h 20 min"):
-        assert any(text in line for line in lines)
-    assert ("Calibrated" in stream.getvalue()) and (stream.getvalue().count("Calibrated") > 1) == (width < 160)
-
-
-def test_names_are_printed_as_they_are() -> None:
-    data = Data("x[red]y", np.ones((4, 2)), np.arange(4) % 2, "d")
-    tasks = descent_tasks("reproduce", data, "logistic", 1.0, Extent(1, 3, ("constant",), ("Uniform",)))
-    for terminal in (False, True):
-        stream = io.StringIO()
-        shown = display(Console(file=stream, force_terminal=terminal, width=80, color_system=None), 1)
-        shown.begin("runs", tasks, [])
-        shown.started(tasks[0])
-        shown.finished(tasks[0], finished(tasks[0].spec, 1.0))
-        shown.end()
-        if not terminal:
-            assert "x[red]y, constant steps, Uniform, seed 0: 1.0 s" in stream.getvalue()
 
 
 def test_what_was_done_to_the_columns_is_printed(avare_command: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -537,7 +538,7 @@ def test_a_sampler_that_needs_more_than_a_dataset_says_so(name: str, need: str) 
 
 
 def test_a_loader_that_never_gets_norms_says_so_once() -> None:
-    loader = ImportanceLoader(make_dataset(12), 4, seed=0)
+    loader = avt.ImportanceLoader(make_dataset(12), 4, seed=0)
     with pytest.warns(UserWarning, match=r"^3 batches have been drawn and no gradient norms reported, so draws are"):
         for _ in loader:
             pass
@@ -545,9 +546,9 @@ def test_a_loader_that_never_gets_norms_says_so_once() -> None:
         warnings.simplefilter("error")
         for _ in loader:  # once is enough
             pass
-        silent = ImportanceLoader(make_dataset(12), 4, sampler="Uniform", seed=0)  # which does not learn
+        silent = avt.ImportanceLoader(make_dataset(12), 4, sampler="Uniform", seed=0)  # which does not learn
         for _ in silent:
             pass
-        told = ImportanceLoader(make_dataset(12), 4, seed=0)
+        told = avt.ImportanceLoader(make_dataset(12), 4, seed=0)
         for _, index, _ in told:
             told.update(index[:1], [1.0])
