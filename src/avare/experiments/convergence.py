@@ -166,8 +166,9 @@ def figures_of(name: str, groups: Sequence[Group]) -> dict[str, Figure]:
 def panel_of(group: Group, *more: Section, table: Table, verdict: Sequence[str] = ()) -> Panel:
     """Return the tab of a group: verdict and settings, charts for each rule, the table of the last epoch, and more."""
     sections = [
-        Section(f"{rule.capitalize()} step sizes", (*_charts(group, rule), *_timed(group, rule)))
+        Section(f"{rule.capitalize()} step sizes", (first, *_timed(group, rule), *others))
         for rule in group.rules
+        for first, *others in [_charts(group, rule)]
     ]
     sections.append(Section("At the last epoch", (_HINT, table.without("dataset"))))
     return Panel(group.title, (*sections, *more), lead=(*verdict, _top(group)))
@@ -199,7 +200,7 @@ def _timed(group: Group, rule: str) -> tuple[Chart, ...]:
     curves = [replace(each.curves[_TIMED], x=each.clock) for each in group.of(rule) if each.clock is not None]
     if len(curves) < len(group.of(rule)):
         return ()
-    words = f"{note} Seconds of the steps, without evaluations, on the machine below."
+    words = f"{note} Seconds of steps, without evaluations."
     return (Chart(f"{title}, over seconds", "Seconds", tuple(curves), y_title=group.title, log_y=log, note=words),)
 
 

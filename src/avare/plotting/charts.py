@@ -265,7 +265,9 @@ def _fit(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64], *, lo
     """Set the limits and ticks of the y axis by what it shows."""
     if not np.any(np.isfinite(means)):
         axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", va="center", color=GREY)
-        axis.set_axis_off()  # an axis without values would show numbers that nobody measured
+        for which in (axis.xaxis, axis.yaxis):  # they would show numbers that nobody measured
+            which.set_ticks([])
+        axis.spines[:].set_visible(False)
     elif log:
         log_axis(axis, means, tops)
     else:

@@ -57,9 +57,7 @@ def _body(place: int, panel: Panel, styles: Mapping[str, Style], charts: dict[st
     """Return the contents of a tab; its charts are added to ``charts``."""
     curves = [curve for chart in panel.charts for curve in chart.curves]
     own = {curve.label: curve.style or styles[curve.label] for curve in curves if curve.label}
-    parts = [
-        f'<p class="verdict">{html.escape(part)}</p>\n' if isinstance(part, str) else _part(part) for part in panel.lead
-    ]
+    parts = [_lead(part) for part in panel.lead]
     parts += [controls(f"panel-{place}", list(own), own)] if own else []
     for number, section in enumerate(panel.sections):
         parts.append(f"<h2>{html.escape(section.heading)}</h2>\n")
@@ -88,9 +86,18 @@ def _part(part: Part) -> str:
     if isinstance(part, Table):
         return as_html(part)
     if isinstance(part, Mapping):
-        pairs = (f"<dt>{html.escape(key.replace('_', ' '))}</dt><dd>{_value(part[key])}</dd>" for key in part)
-        return f"<dl>{''.join(pairs)}</dl>\n"
+        return f"<dl>{_pairs(part)}</dl>\n"
     return f'<p class="hint">{html.escape(str(part))}</p>\n'
+
+
+def _lead(part: str | Mapping[str, Any]) -> str:
+    if isinstance(part, str):
+        return f'<p class="verdict">{html.escape(part)}</p>\n'
+    return f'<dl class="setting">{"".join(f"<div>{_pairs({key: part[key]})}</div>" for key in part)}</dl>\n'
+
+
+def _pairs(part: Mapping[str, Any]) -> str:
+    return "".join(f"<dt>{html.escape(key.replace('_', ' '))}</dt><dd>{_value(part[key])}</dd>" for key in part)
 
 
 def _value(value: Any) -> str:
