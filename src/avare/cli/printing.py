@@ -10,10 +10,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from avare.experiments.content import Column, Table
+from avare.experiments.content import Table
 
 _WIDE = 200  # columns, if the output is not a terminal
 _FRAME = 3  # characters around a cell: a line and two blanks
+_FOLDED = 24  # characters that a column of folded text has at least, if it has so many
 
 
 def show(machine: bool, value: Any, parts: Sequence[str | Table], code: int = 0) -> int:
@@ -36,41 +37,66 @@ def console(*, stderr: bool) -> Console:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table. If it is too wide, print several below each other, each with the first columns; cut nothing."""
+    """Print a table, and cut nothing.
+
+    If it is too wide, several are printed below each other, each with the first columns. If even these are too wide,
+    each cell gets a line.
+    """
     columns = [(place, column) for place, column in enumerate(table.columns) if column.kind != "detail"]
     cells = [["" if row[place] == "" else column.text(row[place]) for place, column in columns] for row in table.rows]
     headings = [column.heading for _, column in columns]
+    keys = next((k for k, (_, column) in enumerate(columns) if column.kind != "text"), 1)
     widths = [
-        max([*(cell_len(row[k]) for row in cells), *(cell_len(word) for word in heading.split())], default=0)
+        _width(heading, [row[k] for row in cells], folds=k >= keys and columns[k][1].kind == "text")
         for k, heading in enumerate(headings)
     ]
-    for chosen in _pieces([column for _, column in columns], widths, console.width - 1):
+    room = console.width - 1  # the last line of the frame
+    for chosen in _pieces(keys, widths, room):
+        left = room - sum(widths[k] + _FRAME for k in chosen)
+        if left < 0:
+            _print_lines(console, headings, cells)
+            return
         drawn = rich.table.Table()
         for k in chosen:
-            drawn.add_column(Text(headings[k]), min_width=widths[k], overflow="fold")
+            wanted = max([cell_len(headings[k]), *(cell_len(row[k]) for row in cells)])  # to have one line, if it can
+            more = min(left, max(0, wanted - widths[k]))
+            left -= more
+            drawn.add_column(Text(headings[k]), width=widths[k] + more)
         for row in cells:
             drawn.add_row(*(Text(row[k]) for k in chosen))  # as Text: names may look like markup
         console.print(drawn)
 
 
-def _pieces(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[list[int]]:
-    """Return which columns to print together: all, or the leading texts with as many others as fit.
+def _print_lines(console: Console, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    for row in cells:
+        for heading, cell in zip(headings, row, strict=True):
+            console.print(Text(f"{heading}: {cell}"), soft_wrap=True)
+        console.print()
 
-    >>> columns = [Column("sampler", "sampler"), *(Column(name, name, "number") for name in "abc")]
-    >>> _pieces(columns, [7, 9, 9, 9], 80), _pieces(columns, [7, 9, 9, 9], 40)
+
+def _width(heading: str, cells: Sequence[str], *, folds: bool) -> int:
+    """Return how wide a column must be; a text that folds needs room for its longest word, and some more."""
+    words = [*heading.split(), *(word for cell in cells for word in (cell.split() if folds else [cell]))]
+    most = max(map(cell_len, cells), default=0)
+    return max([*map(cell_len, words), min(most, _FOLDED) if folds else 0], default=0)
+
+
+def _pieces(keys: int, widths: Sequence[int], width: int) -> list[list[int]]:
+    """Return which columns to print together: all, or the first ones, the keys, with those of the others that fit.
+
+    >>> _pieces(1, [7, 9, 9, 9], 80), _pieces(1, [7, 9, 9, 9], 40)
     ([[0, 1, 2, 3]], [[0, 1, 2], [0, 3]])
     """
-    everything = list(range(len(columns)))
-    if sum(widths) + _FRAME * len(widths) <= width:
+    everything = list(range(len(widths)))
+    first, others = everything[:keys], everything[keys:]
+    used = sum(widths[k] + _FRAME for k in first)
+    if sum(widths) + _FRAME * len(widths) <= width or any(used + widths[k] + _FRAME > width for k in others):
         return [everything]
-    leading = next((k for k, column in enumerate(columns) if column.kind != "text"), 1)
-    keys = everything[:leading]
-    pieces, piece, used = [], list(keys), sum(widths[k] + _FRAME for k in keys)
-    taken = used
-    for k in everything[leading:]:
-        if len(piece) > len(keys) and taken + widths[k] + _FRAME > width:
+    pieces, piece, taken = [], list(first), used
+    for k in others:
+        if len(piece) > keys and taken + widths[k] + _FRAME > width:
             pieces.append(piece)
-            piece, taken = list(keys), used
+            piece, taken = list(first), used
         piece.append(k)
         taken += widths[k] + _FRAME
     return [*pieces, piece]
