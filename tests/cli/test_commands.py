@@ -439,6 +439,10 @@ def test_report(avare_command: Any, report: Any, monkeypatch: pytest.MonkeyPatch
     assert (code, out) == (0, "Page: results/report/index.html\n")
     assert err == "avare: bad.json: is bad\n" and report[-1][2] == 3
     assert avare_command("report", "nowhere") == (1, "", "avare: nowhere: there is no such folder\n")
+    Path("file").touch()
+    Path("link").symlink_to("gone")
+    assert avare_command("report", "file") == (1, "", "avare: file is not a folder\n")
+    assert avare_command("report", "link") == (1, "", "avare: link is a link to gone, which does not exist\n")
     monkeypatch.setitem(sys.modules, "avare.report", None)
     code, _, err = avare_command("report", "results")
     assert code == 1 and "no page was made: avare.report is not installed" in err

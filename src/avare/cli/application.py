@@ -17,7 +17,7 @@ import avare
 from avare import datasets, problems, samplers
 from avare.cli.display import display
 from avare.cli.printing import console, show
-from avare.datasets.files import LIMIT
+from avare.datasets.files import LIMIT, check_folder
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Closing, Experiment, Request
 from avare.experiments.comparison import compare as compare_samplers
@@ -249,8 +249,7 @@ def report(
 ) -> int:
     """Write figures, tables and a page from stored results; nothing is run."""
     folder = store / "runs" if (store / "runs").is_dir() else store
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder")
+    check_folder(str(folder), folder)
     page = _report(folder, _parent(folder) / "report" if out is None else out, console(stderr=True), runs)
     return 1 if page is None else show(machine, {"page": page}, [f"Page: {page}"])
 

@@ -58,9 +58,20 @@ def check_file(path: Path) -> None:
         raise DatasetError(f"{path} is a folder: pass a file{example}")
     if path.exists():
         raise DatasetError(f"{path} is a device, a pipe or a socket: pass a file")
-    if path.is_symlink():
-        raise DatasetError(f"{path} is a link to {path.readlink()}, which does not exist")
-    raise DatasetError(f"{path}: there is no such file")
+    raise DatasetError(f"{path}{_link(path) or ': there is no such file'}")
+
+
+def check_folder(name: str, path: Path) -> None:
+    """Raise an error unless this is a folder; the name is what the user gave."""
+    if path.is_dir():
+        return
+    if path.exists():
+        raise DatasetError(f"{name} is not a folder")
+    raise DatasetError(f"{name}{_link(path) or ': there is no such folder'}")
+
+
+def _link(path: Path) -> str:
+    return f" is a link to {path.readlink()}, which does not exist" if path.is_symlink() else ""
 
 
 def contents(path: Path) -> str:

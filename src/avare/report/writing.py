@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from avare import _validation as validation
+from avare.datasets.files import check_folder
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Experiment, Summary
 from avare.experiments.content import Figure, Panel, Section
@@ -119,8 +120,7 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
     A store without a record that can be shown is a ``ValueError``.
     """
     place = Store(store)
-    if not place.folder.is_dir():
-        raise ValueError(f"store = {str(store)!r}: there is no such folder")
+    check_folder(f"store = {str(store)!r}", place.folder)
     found, skipped = place.read()
     results: dict[str, list[Result]] = {name: [] for name in registry.names()}
     for data in found:
