@@ -298,7 +298,10 @@ def _owners(
 def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
     known = {name: each for each in _experiments() for name in each.checkable}
     owners = _owners("check", list(names) or list(known), known)
-    records, skipped = Store(out / "runs").read()
+    found, skipped = Store(out / "runs").read()
+    results, odd = registry.parsed(found)
+    skipped += odd
+    records = [dict(each.stored) for members in results.values() for each in members]
     for each in skipped:
         print(f"avare: {each}; skipped", file=sys.stderr)
     closings = [each.check(records, words, runs) for each, words in owners]

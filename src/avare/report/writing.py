@@ -13,7 +13,7 @@ from avare.datasets.files import check_folder
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Experiment, Summary
 from avare.experiments.content import Figure, Panel, Section
-from avare.experiments.records import PARTS, RecordError, Result, count, mapping_in, merged, spent, together
+from avare.experiments.records import PARTS, Result, count, merged, spent, together
 from avare.experiments.store import Skipped, Store, failing_as, remove_left_overs, write_whole
 from avare.plotting import Chart, Style, styles_of
 from avare.report import page
@@ -122,15 +122,8 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
     place = Store(store)
     check_folder(f"store = {str(store)!r}", place.folder)
     found, skipped = place.read()
-    results: dict[str, list[Result]] = {name: [] for name in registry.names()}
-    for data in found:
-        try:
-            owner = registry.of_kind(mapping_in(data, "spec").get("experiment"))
-            results[owner.name].append(owner.parse(data))
-        except RecordError as error:
-            skipped.append(Skipped(f"{data['key']}.json", str(error)))
-        except Exception as error:  # whatever is odd about one record, the others are shown
-            skipped.append(_odd(data, error))
+    results, odd = registry.parsed(found)
+    skipped += odd
     summaries: dict[str, Summary] = {}
     for name, members in results.items():
         summary, results[name], odd = _summarised(registry.get(name), members, runs)
@@ -167,17 +160,13 @@ def _summarised(
             experiment.summarise([each], runs)
             kept.append(each)
         except Exception as error:
-            odd.append(_odd(each.stored, error))
+            odd.append(registry.passed_over(each.stored, error))
     if odd:
         try:
             return (experiment.summarise(kept, runs) if kept else None), kept, odd
         except Exception as error:
             failure = error
-    return None, [], [_odd(each.stored, failure) for each in results]
-
-
-def _odd(record: Mapping[str, Any], error: Exception) -> Skipped:
-    return Skipped(f"{record['key']}.json", f"is sound, but cannot be shown: {type(error).__name__}: {error}")
+    return None, [], [registry.passed_over(each.stored, failure) for each in results]
 
 
 # --- what concerns all experiments ----------------------------------------------------------
