@@ -32,3 +32,16 @@ def adaptation(seeds: int, epochs: int = 100) -> dict[str, list[tuple[float, flo
             run = avare.sgd(problem, sampler, step_size, epochs=epochs, callback=look)
             errors[name].append((float(run.trace.relative_error[-5:].mean()), float(np.mean(uniform[-5:]))))
     return errors
+
+
+def main() -> None:
+    """Print the relative error of each sampler's distribution beside that of uniform draws at the same iterates."""
+    print("Relative error of the distribution, mean of the last 5 of 100 epochs and of 2 seeds; 0 is the best.")
+    print(f"{'sampler':12} {'its own':>9} {'uniform':>9}")
+    for name, runs in sorted(adaptation(2).items(), key=lambda pair: float(np.mean(pair[1], axis=0)[0])):
+        own, uniform = np.mean(runs, axis=0)
+        print(f"{name:12} {own:9.3f} {uniform:9.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -108,7 +108,7 @@ def test_the_band_ends_at_the_lowest_run_on_a_log_axis() -> None:
 def test_every_registered_sampler_has_its_own_style() -> None:
     names = {*samplers.names(), "Calibrated", "UpperBound"}
     found = plotting.assign(names)
-    assert set(plotting._FIXED) >= names
+    assert set(plotting.charts._FIXED) >= names
     assert len({(style.colour, style.dash) for style in found.values()}) == len(names)
     assert len({style.marker for style in found.values()}) == len(names)
 
@@ -120,7 +120,7 @@ def test_a_style_does_not_depend_on_what_else_is_shown() -> None:
 def test_unknown_names_get_the_next_free_style() -> None:
     names = [f"new{number:02}" for number in range(12)]
     found = plotting.assign([*names, "Avare"])
-    taken = {(style.colour, style.dash) for style in plotting._FIXED.values()}
+    taken = {(style.colour, style.dash) for style in plotting.charts._FIXED.values()}
     looks = [(found[name].colour, found[name].dash) for name in names]
     assert len(set(looks)) == 12 and not taken & set(looks)
     assert plotting.assign(names[:3])["new02"] == found["new02"]

@@ -29,3 +29,33 @@ from avare.solvers import sgd as sgd
 from avare.solvers import sgld as sgld
 
 __version__ = _version("avare")
+
+__all__ = [
+    "Avare",
+    "Batch",
+    "Calibrated",
+    "Mabs",
+    "Mixture",
+    "Optimal",
+    "Osmd",
+    "Safe",
+    "Sampler",
+    "Srg",
+    "Static",
+    "Stratified",
+    "Uniform",
+    "Vrb",
+    "__version__",
+    "_version",
+    "batch_weights",
+    "datasets",
+    "diagnostics",
+    "minimize_variance",
+    "problems",
+    "samplers",
+    "schedules",
+    "sgd",
+    "sgld",
+    "solvers",
+    "structures",
+]

@@ -3,11 +3,13 @@
 from importlib import import_module
 from typing import Any
 
-_PACKAGES = {"sklearn": "scikit-learn", "arviz": "ArviZ"}
+_PACKAGES = {"sklearn": "scikit-learn", "arviz": "ArviZ", "torch": "PyTorch"}
 
 
 def require(module: str, purpose: str, extra: str = "experiments") -> Any:
     """Import a module of an extra, or say which extra to install.
+
+    The command in the message works wherever avare is installed, also from a clone: pip adds what the extra needs.
 
     >>> require("json", "reading")  # doctest: +ELLIPSIS
     <module 'json' ...>

@@ -1,5 +1,7 @@
 """A batch of draws, and the weights that make it unbiased."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

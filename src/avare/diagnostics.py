@@ -3,6 +3,8 @@
 Each function takes norms and probabilities of shape (N,), or of shape (T, N) for T steps.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

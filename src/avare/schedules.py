@@ -4,6 +4,8 @@ Each function here returns a schedule. Call it with t, an integer or an array of
 comparable and can be pickled.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +42,7 @@ class Schedule(ABC):
         """Return the value at t, which has been checked."""
 
 
-def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = None, p_min: float = 0.0) -> "Floor":
+def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = None, p_min: float = 0.0) -> Floor:
     r"""Return the schedule of the smallest probability that Avare allows at step t.
 
     .. math:: \varepsilon_t = \frac{1}{C^{1-\delta/3} (C + m(t-1))^{\delta/3}} + p_{\min}
@@ -87,7 +89,7 @@ def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = Non
     return Floor(n, batch_size, delta, float(c), p_min)
 
 
-def inverse_time(n: int, smoothness: float, strong_convexity: float, batch_size: int = 1) -> "InverseTime":
+def inverse_time(n: int, smoothness: float, strong_convexity: float, batch_size: int = 1) -> InverseTime:
     r"""Return the paper's step sizes for SGD, :math:`\alpha_t = m / (2 N L + m \mu t)`.
 
     Parameters
@@ -115,7 +117,7 @@ def inverse_time(n: int, smoothness: float, strong_convexity: float, batch_size:
     return InverseTime(2.0 * n * smoothness / batch_size, strong_convexity)
 
 
-def polynomial(scale: float, offset: float, power: float) -> "Polynomial":
+def polynomial(scale: float, offset: float, power: float) -> Polynomial:
     r"""Return the step sizes :math:`\alpha_t = E / (F + t - 1)^\beta`.
 
     Parameters
@@ -140,7 +142,7 @@ def polynomial(scale: float, offset: float, power: float) -> "Polynomial":
     return Polynomial(scale, offset, power)
 
 
-def constant(value: float) -> "Polynomial":
+def constant(value: float) -> Polynomial:
     """Return the same step size at each step.
 
     >>> constant(0.1)(7)

@@ -439,6 +439,10 @@ def test_report(avare_command: Any, report: Any, monkeypatch: pytest.MonkeyPatch
     assert (code, out) == (0, "Page: results/report/index.html\n")
     assert err == "avare: bad.json: is bad\n" and report[-1][2] == 3
     assert avare_command("report", "nowhere") == (1, "", "avare: nowhere: there is no such folder\n")
+    Path("file").touch()
+    Path("link").symlink_to("gone")
+    assert avare_command("report", "file") == (1, "", "avare: file is not a folder\n")
+    assert avare_command("report", "link") == (1, "", "avare: link is a link to gone, which does not exist\n")
     monkeypatch.setitem(sys.modules, "avare.report", None)
     code, _, err = avare_command("report", "results")
     assert code == 1 and "no page was made: avare.report is not installed" in err
@@ -669,3 +673,29 @@ def test_on_a_terminal_the_time_left_goes_down_while_a_run_is_under_way(monkeypa
     finally:
         shown.end()
     assert "left" not in stream.getvalue().splitlines()[-1]
+
+
+def test_what_was_done_to_the_columns_is_printed(avare_command: Any, tmp_path: Path) -> None:
+    rows = "".join(
+        f"{k % 7};{'mf'[k % 2]};{k};{'' if k == 3 else k % 5};{['no', 'yes'][k % 3 > 0]}\n" for k in range(40)
+    )
+    (tmp_path / "x[red]y$.csv").write_text(f"age;sex;id;score;ill\n{rows}")
+    words = ["--target", "ill", "--drop", "id", "--categories", "age", "--batch-size", "4"]
+    code, out, err = avare_command("compare", "x[red]y$.csv", *words, *LITTLE)
+    assert code == 0, err
+    assert out.startswith(
+        "Columns of x[red]y$.csv:\n"
+        "  age: 7 categories: '0', '1', '2', '3', '4', '5', '6'\n"
+        "  sex: text, 1 for 'm', 0 for 'f'\n"
+        "  id: left out, as chosen\n"
+        "  score: 1 missing, filled with the mean 1.97436; 1 in the new column 'score is missing'\n"
+        "  ill: the target, 2 classes: 'no' = 0, 'yes' = 1\n"
+    )
+    assert "│ x[red]y$ │" in out and "Loss: logistic." in out
+    code, out, _ = avare_command("diagnose", "x[red]y$.csv", *words, "--epochs", "1", "--json")
+    found = json.loads(out)
+    assert code == 0 and len(found["columns"]) == 5 and found["n"] == 40
+    code, _, err = avare_command("diagnose", "x[red]y$.csv")
+    assert code == 1 and "which column is the target? Name it by --target" in err and err.count("\n") == 1
+    code, _, err = avare_command("diagnose", ".")
+    assert code == 1 and err == "avare: . is a folder: pass a file, such as x[red]y$.csv\n"

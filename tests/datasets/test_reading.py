@@ -3,13 +3,16 @@
 import bz2
 import contextlib
 import csv
+import datetime
 import gzip
 import io
 import lzma
 import math
+import os
 import re
 import sys
 import tracemalloc
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -224,16 +227,20 @@ def test_the_task_determines_the_labels(tmp_path: Path, task: Any) -> None:
         ("y\n1\n0\n", " has no column besides the target 'y'"),
         ("a,y\n1,0\n1\n", ", line 3: has 1 cells, but the header has 2"),
         ("a,y\n1,0\n\n1,2,3\n", ", line 4: has 3 cells, but the header has 2"),
-        ("a,y\n1,0\nred,1\n", ", line 3: column 'a' = 'red', must be a number"),
-        ("a,y\n1,0\n2,cat\n", ", line 3: column 'y' = 'cat', must be a number"),
-        ("a,y\n1,0\n,1\n", ", line 3: column 'a' = '', must be a number"),
-        ("a,y\n1_0,0\n", ", line 2: column 'a' = '1_0', must be a number"),
-        ("a,y\n1,0\n\n2,nan\n", ", line 4: column 'y' = nan, must be finite"),
+        ("a,y\n1,0\nred,1\n", ", line 3: column 'a' = 'red', must be a number, as most of this column; or drop"),
+        ("a,y\n1,0\n\n2,cat\n", ", line 4: column 'y' = 'cat', must be a number"),
+        ("a,y\n1,0\n1_0,0\n", ", line 3: column 'a' = '1_0', must be a number"),
+        ('a,y\n"1\n",0\n\n2,1\nx,1\n', ", line 6: column 'a' = 'x', must be a number"),
+        ("a,y\n1,\n2,nan\n", ": column 'y', the target, has no values"),
+        ("a,y\n1,inf\n2,3\n", ", line 2: column 'y' = inf, must be finite"),
+        ("when,y\n2020-01-31,0\n2020-02-01,1\n", ": column 'when' holds dates or times, which have no one meaning"),
+        ("when,y\n2020-01-31 10:00,0\n2020-02-01 11:00,1\n", ": column 'when' holds dates or times"),
+        ("when,y\n31.1.2020,0\n1.2.2020,1\n", ": column 'when' holds dates or times"),
+        ("when,y\n1,2020-01-31\n2,2020-02-01\n", ": column 'y' holds dates or times"),
+        ("a,y\nx,0\nyy,1\nzzz,0\n", " has no column besides the target 'y'; a: text, 3 different in 3 rows: left out"),
         ("a,b,y\n1,0,1\n2,-inf,0\n", ", line 3: column 'b' = -inf, must be finite"),
         ("a,y\n1,0\n2,0.5\n", r", line 3: label = 0\.5, must be an integer"),
         ("a,y\n1,0\n2,0\n", " has one class only, 0"),
-        ('a,y\n1,0\n2,"1', ", line 3: unexpected end of data"),
-        ("a,y\r1,0\r2,1\r", ", line 1: new-line character seen"),
     ],
 )
 def test_csv_errors(tmp_path: Path, ending: str, text: str, message: str) -> None:
@@ -245,7 +252,7 @@ def test_csv_errors(tmp_path: Path, ending: str, text: str, message: str) -> Non
 def test_a_missing_target_lists_the_columns(tmp_path: Path) -> None:
     header = ",".join(f"c{k}" for k in range(30))
     with pytest.raises(
-        DatasetError, match=r"target = None, must be one of its columns: c0, c1, .*, c19, \.\.\. \(30 in"
+        DatasetError, match=r"which column is the target\? Name it by --target .*: c0, c1, .*, c19, \.\.\. \(30 in"
     ):
         read(put(tmp_path, "a.csv", header + "\n"))
     with pytest.raises(DatasetError, match=r"target = 'z', must be one of its columns: a, b$"):
@@ -255,12 +262,13 @@ def test_a_missing_target_lists_the_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (parquet(a=[1.0, 2.0], y=["cat", "dog"]), ": column 'y' holds string, must hold numbers"),
-        (parquet(a=[True, False], y=[0, 1]), ": column 'a' holds bool, must hold numbers"),
-        (parquet(a=[[1], [2]], y=[0, 1]), ": column 'a' holds list<.*>, must hold numbers"),
-        (parquet(a=[1, 2, 3, 4, None], y=[0, 1, 0, 1, 0]), ", row 4: column 'a' is null"),
+        (parquet(a=[[1], [2]], y=[0, 1]), ": column 'a' holds list<.*>, must hold numbers or text; or drop it"),
+        (parquet(a=[datetime.date(2020, 1, 31)] * 2, y=[0, 1]), ": column 'a' holds dates or times"),
+        (parquet(a=["1", "2", "3", "x"], y=[0, 1, 0, 1]), ", row 3: column 'a' = 'x', must be a number"),
+        (parquet(a=[b"1", b"\xff"], y=[0, 1]), ": column 'a' holds bytes that are not text in UTF-8"),
         (parquet(a=[1.0, 2.0, 3.0, math.inf], y=[0, 1, 0, 1]), ", row 3: column 'a' = inf, must be finite"),
-        (parquet(a=[1.0, 2.0], y=[0.0, math.nan]), ", row 1: column 'y' = nan, must be finite"),
+        (parquet(a=[1.0, 2.0], y=[math.nan, math.nan]), ": column 'y', the target, has no values"),
+        (parquet(a=[1.0, 2.0, 3.0], y=[None, 1.0, 0.5]), r", row 2: label = 0\.5, must be an integer"),
         (parquet(a=[1.0, 2.0], y=[0.0, 0.5]), r", row 1: label = 0\.5, must be an integer"),
         (parquet(a=[1.0, 2.0], y=[1, 1]), " has one class only, 1"),
         (parquet(a=pyarrow.array([], "int8"), y=pyarrow.array([], "int8")), " is empty: it has no rows"),
@@ -282,6 +290,14 @@ def single(values: Any) -> bytes:
     return stream.getvalue()
 
 
+def member(**members: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -292,14 +308,19 @@ def single(values: Any) -> bytes:
         (npz(X=[[1], [2]], y=[[1], [2]]), r": y has shape \(2, 1\), must have 1 dimension$"),
         (npz(X=[["a"], ["b"]], y=[1, 2]), ": X has dtype <U1, must hold real numbers"),
         (npz(X=[[1], [2]], y=[1j, 2]), ": y has dtype complex128, must hold real numbers"),
-        (npz(X=np.array([[None], [2]]), y=[1, 2]), " cannot be read as .npz: .*allow_pickle"),
+        (npz(X=np.array([[None], [2]]), y=[1, 2]), ": X holds Python objects, which are not read: they could run code"),
+        (npz(X=np.array([[1], [np.longdouble("1e4000")]]), y=[1, 2]), r": X\[1, 0\] = inf, must be finite in float64"),
+        (npz(X=[[1], [2]], y=np.array([1, -np.longdouble("1e4000")])), r": y\[1\] = -inf, must be finite in float64"),
+        (member(X=b"words", **{"y.npy": b""}), ": X is not an array: must be made by numpy.savez"),
+        (member(**{"X.npy": b"", "y.npy": b""}), ": X is not an array"),
+        (member(**{"X.npy": single(np.eye(99))[:300], "y.npy": single(np.ones(99))}), ": X is truncated: 78408 bytes"),
         (npz(X=[[1.0, 2.0], [3.0, math.nan]], y=[1, 2]), r": X\[1, 1\] = nan, must be finite"),
         (npz(X=[[1.0], [3.0]], y=[1, -math.inf]), r": y\[1\] = -inf, must be finite"),
         (npz(X=[[1.0], [3.0]], y=[1, 0.5]), r", y\[1\]: label = 0\.5, must be an integer"),
         (npz(X=np.zeros((0, 3)), y=[]), r" is empty: X has shape \(0, 3\)"),
         (npz(X=np.zeros((2, 0)), y=[1, 2]), r" is empty: X has shape \(2, 0\)"),
         (npz(X=[[1], [2]], y=[1, 2])[:-30], " cannot be read as .npz: "),
-        (single(np.ones(3)), " is one array: must be an archive with X and y"),
+        (single(np.ones(3)), " is read as NumPy archive by its ending, but it is one NumPy array"),
         (b"", " cannot be read as .npz: "),
         (b"text", " cannot be read as .npz: "),
     ],
@@ -320,15 +341,31 @@ def test_npz_errors(tmp_path: Path, content: bytes, message: str) -> None:
         ("a.npz", {"target": "y"}, ValueError, "target = 'y': .* is read as NumPy archive, which has no"),
         ("a.csv", {"features": 3}, ValueError, "features = 3: .* is read as CSV, which has its own number"),
         ("a.npz.gz", {}, DatasetError, "only text files may be compressed; decompress it first"),
+        ("a", {"drop": "z"}, ValueError, r"drop = \('z',\): .*a is read as LIBSVM text, which has no named columns"),
+        ("a.csv", {"drop": [3]}, TypeError, "drop has 3: must be names of columns"),
+        ("a.csv", {"limit": 0}, ValueError, "limit = 0.0: must be above 0"),
         ("missing", {}, DatasetError, "missing: there is no such file"),
-        (".", {}, DatasetError, "there is no such file"),
+        (".", {}, DatasetError, "is a folder: pass a file, such as a, a.csv, a.npz$"),
+        ("link", {}, DatasetError, "link is a link to .*nowhere, which does not exist"),
+        ("pipe", {}, DatasetError, "pipe is a device, a pipe or a socket: pass a file"),
+        ("a.xlsx", {}, DatasetError, r"a\.xlsx is an Excel workbook: save it as CSV"),
+        ("words.data", {}, DatasetError, "line 1: '1,2,3' looks like CSV, not like LIBSVM text; then .* end in .csv"),
+        ("b.csv", {}, DatasetError, r"b\.csv is read as CSV by its ending, but it is Parquet: give it the right"),
+        ("b.csv.gz", {}, DatasetError, r"b\.csv\.gz is read as CSV by its ending, but it is Parquet"),
+        ("c.csv", {}, DatasetError, r"c\.csv is read as CSV by its ending, but it is compressed by gzip"),
     ],
 )
 def test_refuses_bad_arguments(
     tmp_path: Path, name: str, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    for each in ("a", "a.csv", "a.npz", "a.npz.gz"):
+    for each in ("a", "a.csv", "a.npz", "a.npz.gz", "a.xlsx"):
         put(tmp_path, each, "1 1:1\n0 1:2\n")
+    put(tmp_path, "words.data", "1,2,3\n")
+    put(tmp_path, "b.csv", parquet(a=[1]))
+    put(tmp_path, "b.csv.gz", gzip.compress(parquet(a=[1])))
+    put(tmp_path, "c.csv", gzip.compress(b"a,y\n1,2\n"))
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(error, match=message):
         read(tmp_path / name, **arguments)
 
@@ -338,6 +375,7 @@ def test_refuses_bad_arguments(
     [
         ("scipy.sparse", "a", b"1 1:1\n0 1:1\n", "a sparse matrix needs scipy: pip install 'avare"),
         ("pyarrow", "a.parquet", parquet(a=[1], y=[1]), "reading Parquet needs pyarrow: pip install 'avare"),
+        ("pyarrow", "a.csv", b"a,y\n1,2\n", "reading CSV needs pyarrow: pip install 'avare"),
     ],
 )
 def test_the_error_says_what_to_install(
@@ -346,6 +384,60 @@ def test_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=message):
         read(put(tmp_path, name, content), target="y" if name != "a" else None)
+
+
+# --- limits ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv.gz", gzip.compress(b"a,y\n" + b"1,0\n2,1\n" * 30_000), "unpacks to more than 200000 bytes"),
+        ("a.libsvm.gz", gzip.compress(b"1 1:1\n0 1:1\n" * 30_000), "unpacks to more than 200000 bytes"),
+        ("a.csv.xz", lzma.compress(b"a,y\n1,0\n" + b"2" * 150_000), "has a line of more than 1024 bytes"),
+        (
+            "a.csv",
+            b"a,y\n1,0\n" + b"2" * 2_000_000,
+            "has a line 3 of more than 1024 bytes|has a line of more than 1024",
+        ),
+        ("a.libsvm", b"1 1:1\n0 1:" + b"2" * 2_000_000, "has a line 2 of more than 1024 bytes"),
+        ("a.npz", npz(compress=True, X=np.zeros((300, 100)), y=np.arange(300)), "unpacks to 2.4e\\+05 bytes in X"),
+        ("a.parquet", parquet(a=np.zeros(30_000), y=np.arange(30_000)), "unpacks to 30000 rows of 2 columns"),
+    ],
+)
+def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = put(tmp_path, name, content)
+    target = "y" if name.startswith(("a.csv", "a.parquet")) else None
+    with pytest.raises(
+        DatasetError, match=rf"{re.escape(str(path))} ({message}).*: limit=\.\.\. \(--limit\) allows more"
+    ):
+        read(path, target=target, limit=200_000)
+
+
+def test_a_line_of_a_gigabyte_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.libsvm.gz"
+    with gzip.open(path, "wb", compresslevel=1) as stream:
+        for _ in range(64):
+            stream.write(b"1" * 2**20)
+    tracemalloc.start()
+    with pytest.raises(DatasetError, match="has a line 1 of more than 15625000 bytes"):
+        read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * 15_625_000  # not the 64 MB of the line, nor a multiple of it
+
+
+def test_an_archive_is_refused_by_its_header(tmp_path: Path) -> None:
+    """Neither X of 4.8 GB nor its rows are read if they cannot be right: the file itself has 5 MB."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (6 * 10**8, 1)})
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("y.npy", single(np.arange(3)))
+        with archive.open("X.npy", "w", force_zip64=True) as stream:
+            stream.write(header.getvalue() + bytes(8_000))
+    with pytest.raises(DatasetError, match="X is truncated: 4800000000 bytes of numbers are stated, it has fewer"):
+        read(path)
 
 
 # --- compressed files ----------------------------------------------------------------------
@@ -482,6 +574,7 @@ def test_libsvm_agrees_with_a_plain_reader(tmp_path_factory: pytest.TempPathFact
     assert [dict(zip(row.indices + 1, row.data, strict=True)) for row in rows] == [row for _, row in expected]
 
 
+TEXTS = b'x;"z";w;y\n1,5;a;;no\n3;"b";true;yes\n5;;false;no\n?;a;true;yes\n'
 VALID: dict[str, bytes] = {
     "a.libsvm": LINES[:300],
     "a.libsvm.gz": gzip.compress(LINES[:300]),
@@ -489,6 +582,9 @@ VALID: dict[str, bytes] = {
     "a.libsvm.xz": lzma.compress(LINES[:300]),
     "a.csv": b'x,"z",y\n1,2,0\n3,"4",1\n5,6,1\n',
     "a.csv.gz": gzip.compress(b"x,z,y\n1,2,0\n3,4,1\n5,6,1\n"),
+    "b.csv": TEXTS,
+    "b.csv.bz2": bz2.compress(TEXTS),
+    "b.parquet": parquet(x=["1", None, "3"], z=[True, None, False], w=["a", "b", "a"], y=["no", "yes", "no"]),
     "a.parquet": parquet(x=[1.0, 2.0, 3.0], z=[1, 2, 3], y=[0, 1, 0]),
     "a.npz": npz(X=np.eye(3), y=[0, 1, 0]),
     "b.npz": npz(compress=True, X=np.eye(3), y=[0, 1, 0]),

@@ -1,5 +1,6 @@
 """What the pages say runs."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -89,3 +90,31 @@ def test_make_help_lists_the_commands() -> None:
     found = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     for command in ("install", "demo", "test", "test-all", "bench", "clean"):
         assert f"make {command} " in found.stdout
+
+
+def test_without_torch_the_error_says_what_to_install() -> None:
+    program = "import sys; sys.modules['torch'] = None\nimport avare.torch"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stderr.strip().endswith("ImportError: avare.torch needs PyTorch: pip install 'avare[torch]'")
+
+
+def test_public_names_are_listed_and_there() -> None:
+    import avare
+    import avare.experiments
+    import avare.plotting
+    import avare.report
+    import avare.torch
+
+    for package in (
+        *(avare, avare.datasets, avare.problems, avare.samplers, avare.solvers, avare.structures),
+        *(avare.experiments, avare.plotting, avare.report, avare.torch),
+    ):
+        assert package.__all__ == sorted(package.__all__) and all(hasattr(package, name) for name in package.__all__)
+
+
+@pytest.mark.parametrize("name", ["Avare", "Calibrated", "sgd", "sgld", "batch_weights", "minimize_variance"])
+def test_help_shows_signatures_that_fit_on_a_screen(name: str) -> None:
+    import avare
+
+    signature = str(inspect.signature(getattr(avare, name)))
+    assert "numpy._typing" not in signature and "collections.abc" not in signature and len(signature) < 600

@@ -70,6 +70,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     extra = [stored_runs.run(HOSTILE, name, experiment="compare", epochs=3) for name in ("Avare", HOSTILE)]
     extra[0]["trace"]["relative_error"] = [1.0, 0.0, -1.0, 1e-16]
     extra[0]["trace"]["suboptimality"] = [None] * 4
+    for name, values in (("Narrow", [3300.0, 2500.0, 2100.0, 1950.0]), ("Empty", [None] * 4)):
+        extra.append(stored_runs.run(name, experiment="compare", epochs=3))
+        extra[-1]["trace"]["suboptimality"] = values
+        extra[-1]["trace"]["seconds"] = [0.0, 1.0, 2.0, 3.0]
     stored_runs.put(store, extra)
     index = folder / "index.html"
     index.write_text(page_of(gather(store, runs=3)), encoding="utf-8")
@@ -232,15 +236,41 @@ def test_what_a_log_axis_cannot_show_is_left_out(seen: Visit) -> None:
     assert list(seen.charts().values())[2]["least"] == -1.0
 
 
-def test_it_fits_a_phone(browser: Any, address: str) -> None:
-    seen = visit(browser, address, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_no_text_is_cut_at_any_width(browser: Any, address: str, width: int) -> None:
+    phone = {"has_touch": True, "is_mobile": True} if width < 500 else {}
+    seen = visit(browser, address, viewport={"width": width, "height": 740}, **phone)
     for name in seen.tab.locator("[role=tab]").all_inner_texts():
         seen.choose(name)
-        assert seen.tab.evaluate("document.documentElement.scrollWidth") <= 360, name
+        assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, name
         for box in (chart.bounding_box() for chart in seen.tab.locator(".chart:visible").all()):
-            assert 250 < box["width"] <= 360
+            assert 250 < box["width"] <= width
+        assert seen.tab.evaluate(CUT) == [], name
     assert seen.complaints == []
     seen.tab.close()
+
+
+# Texts that are wider than the screen, and in nothing that scrolls; captions must be visible without scrolling.
+CUT = """() => [...document.querySelectorAll("[role=tabpanel]:not([hidden]) *")].filter((each) => {
+    if (![...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) return false;
+    const box = each.getBoundingClientRect();
+    if (!box.width || each.closest("svg")) return false;
+    const scrolls = each.closest(".scroll") && !each.closest("caption");
+    const hidden = getComputedStyle(each).overflow === "hidden" && each.scrollWidth > each.clientWidth + 1;
+    return hidden || (!scrolls && (box.right > innerWidth + 1 || box.left < -1));
+}).map((each) => each.outerHTML.slice(0, 200))"""
+
+
+def test_ticks_of_a_narrow_log_axis_have_all_their_digits(seen: Visit) -> None:
+    seen.choose("Narrow")
+    texts = seen.tab.locator("[role=tabpanel]:visible .chart").first.locator(".ytick text").all_text_contents()
+    assert {"2000", "2500", "3000"} <= set(texts) or {"2000", "3000"} <= set(texts), texts
+
+
+def test_an_empty_chart_has_no_axes(seen: Visit) -> None:
+    seen.choose("Empty")
+    chart = seen.tab.locator("[role=tabpanel]:visible .chart").first
+    assert chart.locator(".xtick, .ytick").count() == 0 and "no values" in chart.text_content()
 
 
 def test_it_follows_the_dark_mode(browser: Any, address: str) -> None:

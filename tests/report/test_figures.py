@@ -6,10 +6,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import stored_runs
 from avare.experiments.content import Figure
-from avare.plotting import RC_PARAMS, Chart, Curve, styles_of
+from avare.plotting import RC_PARAMS, Chart, Curve, styles_of, tick_text, tick_values
 from avare.report.charts import lay_out, render
 from avare.report.writing import gather
 from stored_runs import put, run
@@ -90,6 +92,12 @@ def test_a_measure_without_values_says_so(tmp_path: Path) -> None:
     record["trace"]["suboptimality"] = [None] * 4
     (figure,) = drawn(tmp_path, [record]).values()
     assert [text.get_text() for text in figure.axes[0].texts] == ["no values"]
+    assert [len(axis.get_xticks()) > 0 for axis in figure.axes] == [
+        False,
+        True,
+        True,
+    ]  # no numbers that nobody measured
+    assert not figure.axes[0].spines["left"].get_visible() and figure.axes[0].get_ylabel() == "MNIST"
 
 
 def test_a_narrow_log_axis_has_numbers_on_it(tmp_path: Path) -> None:
@@ -178,3 +186,35 @@ def test_a_long_legend_is_within_the_figure() -> None:
     (legend,) = figure.legends
     box = legend.get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.get_figwidth() * figure.dpi
+
+
+def test_a_dollar_sign_is_a_dollar_sign(tmp_path: Path) -> None:
+    records = [run("price$_$", sampler, experiment="compare", epochs=3) for sampler in ("Avare", r"a$\\frac$")]
+    contents = gather(put(tmp_path, records))
+    (figure,) = contents.summaries["compare"].figures.values()
+    files = render(figure, styles_of(contents.charts))
+    assert files["png"].startswith(b"\x89PNG")
+    drawn_figure = lay_out(figure, styles_of(contents.charts))
+    assert drawn_figure.axes[0].get_ylabel() == r"price\$_\$"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "texts"),
+    [
+        (900.0, 6500.0, ["1000", "2000", "5000"]),
+        (1.9e6, 8e6, ["2 × 10⁶", "3 × 10⁶", "4 × 10⁶", "5 × 10⁶", "6 × 10⁶", "7 × 10⁶", "8 × 10⁶"]),
+        (1990.0, 2110.0, ["2000", "2050", "2100"]),
+        (0.002, 0.03, ["0.002", "0.005", "0.01", "0.02"]),
+        (1e-6, 1.0, []),
+    ],
+)
+def test_ticks_of_log_axes_are_whole_numbers(low: float, high: float, texts: list[str]) -> None:
+    assert [tick_text(value) for value in tick_values(low, high)] == texts
+
+
+@given(st.floats(-9, 9), st.floats(0.01, 1.5))
+def test_every_narrow_log_axis_has_some_ticks_inside(start: float, decades: float) -> None:
+    low, high = 10.0**start, 10.0 ** (start + decades)
+    values = tick_values(low, high)
+    assert 2 <= len(values) <= 9 and low * (1 - 1e-9) <= min(values) and max(values) <= high * (1 + 1e-9)
+    assert len({tick_text(value) for value in values}) == len(values)

@@ -55,7 +55,7 @@ def test_markdown_is_rounded_and_aligned() -> None:
 
 def test_html_is_escaped_and_marks_the_verdicts() -> None:
     text = as_html(SMALL)
-    assert "<caption>A &lt;caption&gt;</caption>" in text and "a|b &lt;c&gt;" in text
+    assert "<caption><span>A &lt;caption&gt;</span></caption>" in text and "a|b &lt;c&gt;" in text
     assert '<span class="yes">agrees</span>' in text and '<span class="no">differs</span>' in text
     assert "<td>missing</td>" in text and "<td>yes</td>" in text
     assert '<td class="words">one &gt; two</td>' in text

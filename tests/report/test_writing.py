@@ -18,6 +18,7 @@ from plotly import offline
 import avare.report
 import stored_runs
 from avare.cli import main
+from avare.experiments import registry
 from avare.experiments.content import Table
 from avare.experiments.store import Skipped, key_of
 from avare.plotting import assign
@@ -349,3 +350,112 @@ def test_tabs_of_the_same_name_get_different_titles(tmp_path: Path) -> None:
     text = rendered(put(tmp_path, records))
     names = re.findall(r'data-name="[^"]*">([^<]*)</button>', text)
     assert names == ["MNIST", "Theory", "MNIST (compare)", "Against the paper", "How it was run"]
+
+
+# --- what is odd ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"epochs": "many"},
+        {"epochs": None},
+        {"options": [1, 2]},
+        {"loss": {"a": 1}},
+        {"batch_size": [3]},
+        {"dataset": "x" * 3000},
+        {"sampler": "price$_$ [red]"},
+        {"steps": ""},
+        {"caution": "1"},
+    ],
+    ids=str,
+)
+def test_an_odd_record_does_not_stop_the_report(tmp_path: Path, odd: dict[str, Any]) -> None:
+    """It has a right key and checksum: it is shown, or passed over and named; the others are shown."""
+    good = [run("digits", sampler, experiment="compare", epochs=3) for sampler in ("Avare", "Uniform")]
+    other = run("digits", "Vrb", experiment="compare", epochs=3)
+    other["spec"].update(odd)
+    store = put(tmp_path / "store", [*good, other])
+    said: list[str] = []
+    index = avare.report.write(store, tmp_path / "out", say=said.append)
+    text = html_of(index.read_text())
+    assert ">Digits" in text and "Avare" in text and "Uniform" in text
+    for line in said:
+        assert key_of(other["spec"]) in line and "is sound, but cannot be shown: " in line
+        assert key_of(other["spec"]) in text
+
+
+def test_a_record_that_fails_in_a_summary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment, fails = registry.get("compare"), [True]
+    plain = type(experiment).summarise
+
+    def summarise(self: Any, results: Any, runs: int = 10) -> Any:
+        if any(each.spec["sampler"] == "Odd" for each in results) or (fails[0] and len(results) > 1):
+            raise ZeroDivisionError("odd")
+        return plain(self, results, runs)
+
+    monkeypatch.setattr(type(experiment), "summarise", summarise)
+    names = ("Avare", "Uniform", "Odd")
+    store = put(tmp_path, [run("digits", name, experiment="compare", epochs=3) for name in names])
+    put(store, [run(epochs=2)])
+    contents = gather(store)  # each alone can be shown, but not together: the experiment is left out, and named
+    assert len(contents.skipped) == 3 and "ZeroDivisionError: odd" in contents.skipped[0].reason
+    assert list(contents.summaries) == ["paper"]
+    fails[0] = False
+    contents = gather(store)
+    assert len(contents.skipped) == 1 and list(contents.summaries) == ["paper", "compare"]
+
+
+def test_a_figure_that_cannot_be_drawn_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr("avare.report.writing.render", fail)
+    said: list[str] = []
+    index = avare.report.write(put(tmp_path / "store", [run(epochs=2)]), tmp_path / "out", say=said.append)
+    assert said == ["the figure reproduce-decreasing cannot be drawn: RuntimeError: no ink"] and index.exists()
+
+
+# --- what a reader needs --------------------------------------------------------------------
+
+
+def compared(sampler: str, seed: int = 0, **spec: Any) -> dict[str, Any]:
+    """A run of a comparison, with the seconds of each epoch."""
+    record = run("mine", sampler, seed, experiment="compare", epochs=4, loss="logistic", batch_size=32, **spec)
+    record["trace"]["seconds"] = [0.5 * epoch for epoch in range(5)]
+    return record
+
+
+def test_a_tab_begins_with_the_verdict_and_the_setting(tmp_path: Path) -> None:
+    text = rendered(put(tmp_path, [compared("Avare"), compared("Uniform")]))
+    panel = text[text.index('id="panel-0"') :]
+    verdict = re.findall('<p class="verdict">(.*?)</p>', panel)
+    assert re.match("Avare on mine, decreasing steps: reaches Uniform&#x27;s final suboptimality after", verdict[0])
+    assert panel.index('class="verdict"') < panel.index("<dt>data</dt><dd>mine</dd>") < panel.index("<h2>")
+    assert "<dt>loss</dt><dd>logistic</dd>" in panel and "<dt>batch size</dt><dd>32</dd>" in panel
+    assert "Suboptimality  f(x) − f*, over seconds" in panel and "Lower is better." in panel
+    assert "A flatter line is better." in panel and '<th scope="col" class="number">seconds a run</th>' in panel
+    alone = rendered(put(tmp_path / "alone", [compared("Avare")]))
+    assert "There is nothing to compare: run Uniform and another sampler." in alone
+    late = compared("Avare")
+    late["trace"]["suboptimality"] = [1e9] * 5
+    worse = rendered(put(tmp_path / "late", [late, compared("Uniform")]))
+    assert "No sampler reaches Uniform&#x27;s final suboptimality within these epochs." in worse
+
+
+def test_files_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
+    digests = ("aaaaaa11", "bbbbbb22")
+    records = [compared(name, data_digest=digest) for name in ("Avare", "Uniform") for digest in digests]
+    for digest, gain in zip(digests, (2.0, 7.0), strict=True):
+        facts = stored_runs.facts("mnist", gain_at_optimum=gain, spec={"dataset": "mine", "data_digest": digest})
+        records.append(facts)
+    contents = gather(put(tmp_path, records))
+    titles = [panel.title for panel in contents.summaries["compare"].panels]
+    assert titles == ["mine, data aaaaaa", "mine, data bbbbbb"]
+    known = {row["dataset"]: row["gain_at_optimum"] for row in contents.summaries["paper"].numbers["facts"]}
+    assert known == {"mine, data aaaaaa": 2.0, "mine, data bbbbbb": 7.0}
+
+
+def test_what_cannot_be_judged_has_too_few_runs(tmp_path: Path) -> None:
+    text = rendered(put(tmp_path, [run("mnist"), run("mnist", "Uniform")]))
+    assert "<td>too few runs</td>" in text and "<td>missing</td>" not in text

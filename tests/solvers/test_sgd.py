@@ -173,7 +173,7 @@ def test_the_trace_agrees_with_the_diagnostics() -> None:
     assert problem.optimum is not None
     step, objective, cost, least, gain = map(np.array, zip(*seen, strict=True))
     assert np.array_equal(run.trace.step, step) and step.tolist() == [0, 30, 60, 90, 120]
-    assert np.allclose(run.trace.epoch, step * 5 / N)
+    assert run.trace.epoch.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]  # exactly, although 30 steps are not quite a pass
     assert np.allclose(run.trace.objective, objective, rtol=1e-12)
     assert np.allclose(run.trace.suboptimality, objective - problem.optimum, rtol=1e-9)
     assert np.allclose(run.trace.cost, cost, rtol=1e-9) and np.allclose(run.trace.optimal_cost, least, rtol=1e-9)
@@ -481,3 +481,28 @@ def test_a_state_without_a_checksum_is_still_read() -> None:
     far = {**state, "format": 1, "step": 15}
     with pytest.raises(ValueError, match=r"resume\['step'\] = 15: the sampler has drawn only 10 batches"):
         avare.sgd(problem, avare.Avare(N, 5), 0.01, steps=20, resume=far)
+
+
+def test_a_run_is_drawn_over_epochs_and_seconds() -> None:
+    problem = make("Logistic")
+    run = avare.sgd(problem, avare.Avare(N, 5, seed=1), steps_of(problem, 5), epochs=3)
+    axes = run.plot().axes
+    assert [axis.get_xlabel() for axis in axes] == ["Epochs", "Seconds of steps"]
+    assert run.plot().get_suptitle() == "Objective  f(x), Avare"
+    problem.minimize()
+    run = avare.sgd(problem, avare.Avare(N, 5, seed=1), steps_of(problem, 5), epochs=3)
+    figure = run.plot()
+    assert figure.get_suptitle() == "Suboptimality  f(x) − f*, Avare"
+    for axis, along in zip(figure.axes, (run.trace.epoch, run.trace.seconds), strict=True):
+        (line,) = axis.lines
+        assert axis.get_yscale() == "log" and np.array_equal(line.get_xdata(), along)
+        assert np.array_equal(line.get_ydata(), run.trace.suboptimality)
+    with pytest.raises(ValueError, match="there is nothing to draw: the run was not evaluated"):
+        avare.sgd(problem, avare.Avare(N, 5, seed=1), 1e-9, epochs=1, evaluate="never").plot()
+
+
+def test_the_epoch_of_a_callback_is_exact() -> None:
+    """With 157 examples and batches of 5 an epoch has 31 steps, 0.987 of a pass: two of them are epoch 2, not 1.97."""
+    problem = LeastSquares(np.eye(157), np.ones(157))
+    run = avare.sgd(problem, avare.Uniform(157, 5, seed=0), 1e-3, epochs=9, callback=lambda now: now.epoch >= 2)
+    assert run.status == "stopped" and run.steps == 62 and run.trace.epoch.tolist() == [0.0, 1.0, 2.0]

@@ -96,8 +96,13 @@ def test_arviz_accepts_the_draws() -> None:
     chain = avare.sgld(
         make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=400, chains=4, burn_in=100, thin=2, seed=4
     )
-    data = chain.to_arviz(name="beta")
-    assert dict(data.posterior.sizes) == {"chain": 4, "draw": 150, "beta_dim_0": 4}
+    data = chain.to_arviz(name="beta", names=["a", "b", "c", "d"])
+    assert dict(data.posterior.sizes) == {"chain": 4, "draw": 150, "coefficient": 4}
+    assert data.posterior["coefficient"].values.tolist() == ["a", "b", "c", "d"]
+    assert data.posterior["chain"].values.tolist() == chain.sound == [0, 1, 2, 3]
+    assert chain.to_arviz().posterior["coefficient"].values.tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="names has length 2: must match the draws, which has 4"):
+        chain.to_arviz(names=["a", "b"])
     assert np.array_equal(data.posterior["beta"].values, chain.draws)
     assert np.array_equal(data.sample_stats["step_size"].values[2], chain.step_sizes)
     summary = arviz.summary(data)
@@ -110,7 +115,7 @@ def test_arviz_accepts_the_draws() -> None:
 def test_a_missing_arviz_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=4, seed=4)
     monkeypatch.setitem(sys.modules, "arviz", None)
-    with pytest.raises(ImportError, match="pip install 'avare\\[experiments\\]'"):
+    with pytest.raises(ImportError, match="to_arviz needs ArviZ: pip install 'avare\\[arviz\\]'"):
         chain.to_arviz()
 
 
@@ -119,7 +124,9 @@ def test_the_interface_of_arviz_1_is_used(monkeypatch: pytest.MonkeyPatch) -> No
         __version__ = "1.2.0"
 
         @staticmethod
-        def from_dict(groups: dict[str, Any]) -> Any:
+        def from_dict(groups: dict[str, Any], coords: Any, dims: Any) -> Any:
+            assert list(coords["coefficient"]) == [0, 1, 2, 3] and coords["chain"] == [0]
+            assert dims == {"x": ["coefficient"]}
             return groups
 
     monkeypatch.setitem(sys.modules, "arviz", Newer)
@@ -271,3 +278,18 @@ def test_priors_are_the_l2_term() -> None:
     # Over 40,000 steps of 0.01 the mean forgets in 1 / (0.01 * 4) = 25: about 800 independent draws, 2.5 % each;
     # five of those deviations, and 2 % for the step size.
     assert chain.std()[0] == pytest.approx(0.5, rel=0.145)
+
+
+def test_chains_are_drawn_by_coordinate() -> None:
+    chain = avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=60, chains=3, burn_in=10, seed=4)
+    figure = chain.plot()
+    assert len(figure.axes) == 2 * 4 and [axis.get_ylabel() for axis in figure.axes[::2]] == [
+        f"x[{k}]" for k in range(4)
+    ]
+    assert [len(axis.lines) for axis in figure.axes[1::2]] == [3] * 4
+    assert np.array_equal(figure.axes[3].lines[2].get_ydata(), chain.draws[2, :, 1])
+    assert chain.plot(["a", "b", "$c$", "d"]).axes[4].get_ylabel() == r"\$c\$"
+    with pytest.raises(ValueError, match="names has length 1"):
+        chain.plot(["a"])
+    wide = avare.sgld(make("Softmax", bias=True), avare.Avare(N, 5, seed=1), SIZES, steps=20, seed=4)
+    assert len(wide.plot().axes) == 12 and "more coordinates are not shown" in wide.plot().get_suptitle()

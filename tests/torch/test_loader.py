@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -534,3 +535,20 @@ def test_a_sampler_that_needs_more_than_a_dataset_says_so(name: str, need: str) 
     message = rf"sampler = '{name}' needs {need}, .* pass sampler_options=\{{'{need}': ...\}}"
     with pytest.raises(ValueError, match=message):
         avt.ImportanceLoader([1, 2, 3], 2, sampler=name)
+
+
+def test_a_loader_that_never_gets_norms_says_so_once() -> None:
+    loader = avt.ImportanceLoader(make_dataset(12), 4, seed=0)
+    with pytest.warns(UserWarning, match=r"^3 batches have been drawn and no gradient norms reported, so draws are"):
+        for _ in loader:
+            pass
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in loader:  # once is enough
+            pass
+        silent = avt.ImportanceLoader(make_dataset(12), 4, sampler="Uniform", seed=0)  # which does not learn
+        for _ in silent:
+            pass
+        told = avt.ImportanceLoader(make_dataset(12), 4, seed=0)
+        for _, index, _ in told:
+            told.update(index[:1], [1.0])

@@ -1,6 +1,5 @@
 """The subcommands: their options, and what they print."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,13 +10,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
-import rich.table
 import typer
 from rich.console import Console
 
 import avare
 from avare import datasets, problems, samplers
 from avare.cli.display import display
+from avare.cli.printing import console, show
+from avare.datasets.files import LIMIT, check_folder
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Closing, Experiment, Request
 from avare.experiments.comparison import compare as compare_samplers
@@ -30,7 +30,6 @@ from avare.experiments.store import Record, Store
 from avare.experiments.sweep import execute
 
 INTERRUPTED = 130
-_WIDE = 200  # columns, if the output is not a terminal: tables are not folded
 
 application = typer.Typer(
     help="Adaptive importance sampling for stochastic gradients: the paper's experiments, and your data.",
@@ -70,6 +69,11 @@ PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with setting
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
 LossOption = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(problems.names())}.")]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the targets, in a CSV or Parquet file.")]
+Drop = Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out; commas or several times.")]
+Categories = Annotated[
+    list[str] | None, typer.Option("--categories", help="Columns whose values are categories, although numbers.")
+]
+Limit = Annotated[float, typer.Option("--limit", help="Most bytes that a compressed file may unpack to.")]
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Of the one l2 term of the whole sum.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Draws per step.")]
 Replacement = Annotated[
@@ -157,14 +161,14 @@ def reproduce(
     files: dict[str, Any] = {"plan": None if plan is None else str(plan), "folder": None if data is None else str(data)}
     request = Request(**extent, **files, jobs=jobs, progress=True)
     store = Store(out / "runs")
-    console = _console(stderr=True)
+    screen = console(stderr=True)
     records: list[Record] = []
     with _stored(store):
         all_stages = [each.stages(replace(request, words=words)) for each, words in chosen]
         first = [next(stages, None) for stages in all_stages]  # so that bad requests fail before any run
         for stages, stage in zip(all_stages, first, strict=True):
-            records += execute(stages, store, first=stage, jobs=jobs, dask=dask, watch=display(console, jobs))
-    page = _report(store.folder, out / "report", console, RUNS if runs is None else runs)
+            records += execute(stages, store, first=stage, jobs=jobs, dask=dask, watch=display(screen, jobs))
+    page = _report(store.folder, out / "report", screen, RUNS if runs is None else runs)
     closings = [
         each.closing([record for record in records if record["spec"]["experiment"] in each.kinds])
         for each in _experiments()
@@ -179,6 +183,9 @@ def compare(
     loss: LossOption = "auto",
     samplers: Samplers = "Uniform,Avare",
     target: Target = None,
+    drop: Drop = None,
+    categories: Categories = None,
+    limit: Limit = LIMIT,
     folder: Folder = None,
     steps: StepSizes = Steps.decreasing,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
@@ -194,16 +201,18 @@ def compare(
 ) -> int:
     """Run samplers side by side on a named dataset or your own file, and write a report."""
     names = _sampler_names(samplers or "")
-    found, chosen = _obtain(data, loss, target, folder)
+    columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
+    found, chosen = _obtain(data, loss, folder, machine, **columns)
     store = Store(out / "runs")
-    console = _console(stderr=True)
+    screen = console(stderr=True)
     with _stored(store):
         extent: dict[str, Any] = {"samplers": names, "rules": steps.rules, "epochs": epochs, "runs": runs}
         extent |= {"batch_size": batch_size, "l2": l2, "replacement": replacement}
-        workers: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": display(console, jobs)}
+        workers: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": display(screen, jobs)}
         records = compare_samplers(found, chosen, store, **extent, **workers)
-    page = _report(store.folder, out / "report", console)
-    return _finish([registry.get("compare").closing(records)], machine, store, page)
+    page = _report(store.folder, out / "report", screen)
+    closings = [Closing(numbers={"columns": list(found.notes)}), registry.get("compare").closing(records)]
+    return _finish(closings, machine, store, page)
 
 
 @application.command()
@@ -211,6 +220,9 @@ def diagnose(
     data: Source,
     loss: LossOption = "auto",
     target: Target = None,
+    drop: Drop = None,
+    categories: Categories = None,
+    limit: Limit = LIMIT,
     l2: L2 = 1.0,
     batch_size: BatchSize = 128,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the short run.")] = 5,
@@ -219,11 +231,12 @@ def diagnose(
     debug: Debug = False,
 ) -> int:
     """Should I use this? The possible gain on your data, in seconds."""
-    found, chosen = _obtain(data, loss, target, folder)
-    with _console(stderr=True).status("looking at the data ...") as status:
+    columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
+    found, chosen = _obtain(data, loss, folder, machine, **columns)
+    with console(stderr=True).status("looking at the data ...") as status:
         settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs}
         result = diagnose_data(found, chosen, **settings, say=lambda text: status.update(f"{text} ..."))
-    return _show(machine, result.as_dict(), result.parts())
+    return show(machine, {**result.as_dict(), "columns": list(found.notes)}, result.parts())
 
 
 @application.command()
@@ -236,10 +249,9 @@ def report(
 ) -> int:
     """Write figures, tables and a page from stored results; nothing is run."""
     folder = store / "runs" if (store / "runs").is_dir() else store
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder")
-    page = _report(folder, _parent(folder) / "report" if out is None else out, _console(stderr=True), runs)
-    return 1 if page is None else _show(machine, {"page": page}, [f"Page: {page}"])
+    check_folder(str(folder), folder)
+    page = _report(folder, _parent(folder) / "report" if out is None else out, console(stderr=True), runs)
+    return 1 if page is None else show(machine, {"page": page}, [f"Page: {page}"])
 
 
 @sets.command("list")
@@ -251,7 +263,7 @@ def list_sets(folder: Folder = None, machine: Machine = False, debug: Debug = Fa
         here = sum(path is not None for path in files.values())
         state = "built in" if not files else "here" if here == len(files) else f"{here} of {len(files)} files here"
         rows.append({"name": name, "state": state})
-    return _show(machine, rows, [Table.of("", "name; state", rows)])
+    return show(machine, rows, [Table.of("", "name; state", rows)])
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(datasets.names())}.")]
@@ -286,7 +298,10 @@ def _owners(
 def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
     known = {name: each for each in _experiments() for name in each.checkable}
     owners = _owners("check", list(names) or list(known), known)
-    records, skipped = Store(out / "runs").read()
+    found, skipped = Store(out / "runs").read()
+    results, odd = registry.parsed(found)
+    skipped += odd
+    records = [dict(each.stored) for members in results.values() for each in members]
     for each in skipped:
         print(f"avare: {each}; skipped", file=sys.stderr)
     closings = [each.check(records, words, runs) for each, words in owners]
@@ -296,7 +311,7 @@ def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
     if numbers.get("missing"):
         parts.append(f"Run what is missing: avare reproduce {' '.join(names) or 'all'} --runs {runs} --out {out}")
     left_out = [{"file": each.name, "reason": each.reason} for each in skipped]
-    return _show(machine, {**numbers, "skipped": left_out, "exit_code": code}, parts, code)
+    return show(machine, {**numbers, "skipped": left_out, "exit_code": code}, parts, code)
 
 
 @contextmanager
@@ -336,16 +351,20 @@ def _report(store: Path, out: Path, console: Console, runs: int = RUNS) -> Path 
     return page
 
 
-def _obtain(source: str, loss: str, target: str | None, folder: Path | None) -> tuple[Data, str]:
+def _obtain(source: str, loss: str, folder: Path | None, machine: bool, **columns: Any) -> tuple[Data, str]:
+    """Load the data, and print at once what was done to its columns."""
     if loss not in ("auto", *problems.names()):
         raise ValueError(f"--loss {loss}: must be auto or one of {', '.join(problems.names())}")
-    return obtain(
+    found, chosen = obtain(
         source,
         loss=None if loss == "auto" else loss,
-        target=target,
         folder=None if folder is None else str(folder),
         progress=sys.stderr.isatty(),
+        **columns,
     )
+    if found.notes and not machine:
+        print("\n  ".join([f"Columns of {source}:", *found.notes]), flush=True)
+    return found, chosen
 
 
 def _sampler_names(text: str) -> tuple[str, ...]:
@@ -368,31 +387,9 @@ def _finish(closings: Sequence[Closing], machine: bool, store: Store, page: Path
     parts = [part for closing in closings for part in closing.parts]
     parts += [f"Results: {store.folder}", *([] if page is None else [f"Page: {page}"])]
     value = {**merged(closing.numbers for closing in closings), "store": store.folder, "page": page}
-    return _show(machine, value, parts)
+    return show(machine, value, parts)
 
 
 def _show_files(files: Mapping[str, Path | None], machine: bool) -> int:
     lines = [f"{name}: {path or 'not here; `avare datasets fetch` downloads it'}" for name, path in files.items()]
-    return _show(machine, dict(files), lines or ["It has no files: it is built in."])
-
-
-def _show(machine: bool, value: Any, parts: Sequence[str | Table], code: int = 0) -> int:
-    """Print a value as JSON, or sentences and tables; return the exit code."""
-    if machine:
-        print(json.dumps(value, indent=1, default=lambda each: str(each) if isinstance(each, Path) else repr(each)))
-        return code
-    for part in parts:
-        if isinstance(part, str):
-            print(part)
-            continue
-        columns = [(place, column) for place, column in enumerate(part.columns) if column.kind != "detail"]
-        table = rich.table.Table(*(column.heading for _, column in columns))
-        for row in part.rows:
-            table.add_row(*("" if row[place] == "" else column.text(row[place]) for place, column in columns))
-        _console(stderr=False).print(table)
-    return code
-
-
-def _console(*, stderr: bool) -> Console:
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=_WIDE)
+    return show(machine, dict(files), lines or ["It has no files: it is built in."])

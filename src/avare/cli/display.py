@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich import progress
 from rich.console import Console
+from rich.table import Column
 from rich.text import Text
 
 from avare import problems
@@ -18,6 +19,7 @@ from avare.experiments.store import Record, Spec
 from avare.experiments.sweep import Watch, duration
 
 _DRAW = 1000.0  # coefficients that take as long as everything else that is done for an example: measured, roughly
+_NARROW = 100  # columns of a terminal up to which bars are short
 _EVERY = 1.0  # seconds between two estimates of the time left
 
 
@@ -156,8 +158,8 @@ class Live(Display):
         super().begin(title, tasks, stored)
         self._bars = progress.Progress(
             progress.SpinnerColumn(),
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=24),
+            progress.TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
+            progress.BarColumn(bar_width=24 if self.console.width > _NARROW else 8),
             progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
             _Note(self._time_left_now),

@@ -7,3 +7,13 @@ from avare.datasets.catalogue import where as where
 from avare.datasets.dataset import Dataset as Dataset
 from avare.datasets.dataset import DatasetError as DatasetError
 from avare.datasets.reading import read as read
+
+__all__ = [
+    "Dataset",
+    "DatasetError",
+    "fetch",
+    "load",
+    "names",
+    "read",
+    "where",
+]

@@ -14,7 +14,7 @@ from avare._optional import require
 from avare.datasets import fetching
 from avare.datasets.dataset import DamagedError, Dataset, DatasetError
 from avare.datasets.fetching import File
-from avare.datasets.files import COMPRESSIONS, verify
+from avare.datasets.files import COMPRESSIONS, check_folder, verify
 from avare.datasets.images import read_cifar, read_idx
 from avare.datasets.libsvm import read_libsvm
 
@@ -186,9 +186,7 @@ def _folders(folder: Folder) -> list[Path]:
     if given is None:
         return []
     path = Path(given).expanduser()
-    if not path.is_dir():
-        origin = VARIABLE if folder is None else "folder (--data)"
-        raise DatasetError(f"{origin} = {str(given)!r}: there is no such folder")
+    check_folder(f"{VARIABLE if folder is None else 'folder (--data)'} = {str(given)!r}", path)
     return [path]
 
 

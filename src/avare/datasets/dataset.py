@@ -22,6 +22,12 @@ class Dataset:
         One sentence about the data.
     source
         Where it comes from: an address, a file, or how it was generated.
+    columns
+        Names of the columns of X; () if they have none.
+    notes
+        What was done to the columns of a file or a data frame, one sentence each.
+    classes
+        The texts of the labels, in the order of the numbers in y; () if they were numbers.
     """
 
     name: str
@@ -29,6 +35,9 @@ class Dataset:
     y: NDArray[Any]
     description: str
     source: str
+    columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)

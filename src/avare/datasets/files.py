@@ -1,8 +1,9 @@
-"""Files, compressed or not: their contents, lines and checksums."""
+"""Files, compressed or not: what they are, their contents, lines and checksums."""
 
 import bz2
 import gzip
 import hashlib
+import io
 import lzma
 import zlib
 from collections.abc import Iterator
@@ -15,8 +16,26 @@ from avare.datasets.dataset import DamagedError, DatasetError
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
-_FAILURES = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError)  # of reading a file
+FAILURES = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError)
+"""Errors of reading a file."""
 _BLOCK = 2**20  # bytes read at once
+LIMIT = 4e9
+"""The most bytes that a compressed file may unpack to, by default. A line may have a 256th of them."""
+_CONTENTS = {  # how files begin, and what they are
+    b"PAR1": "Parquet",
+    b"PK\x03\x04": "a zip archive",
+    b"\x93NUMPY": "one NumPy array",
+    b"\x1f\x8b": "compressed by gzip",
+    b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ\x00": "compressed by xz",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+    b"%PDF": "PDF",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
+    b"<!": "HTML",
+    b"<h": "HTML",
+    b"{": "JSON",
+}
 
 
 def compression(path: Path | str) -> str:
@@ -29,28 +48,128 @@ def compression(path: Path | str) -> str:
     return ending if ending in _OPENERS else ""
 
 
+def check_file(path: Path) -> None:
+    """Raise an error unless this is a file, and say what it is instead."""
+    if path.is_file():
+        return
+    if path.is_dir():
+        inside = sorted(each.name for each in path.iterdir() if each.is_file())[:3]
+        example = f", such as {', '.join(inside)}" if inside else ""
+        raise DatasetError(f"{path} is a folder: pass a file{example}")
+    if path.exists():
+        raise DatasetError(f"{path} is a device, a pipe or a socket: pass a file")
+    raise DatasetError(f"{path}{_link(path) or ': there is no such file'}")
+
+
+def check_folder(name: str, path: Path) -> None:
+    """Raise an error unless this is a folder; the name is what the user gave."""
+    if path.is_dir():
+        return
+    if path.exists():
+        raise DatasetError(f"{name} is not a folder")
+    raise DatasetError(f"{name}{_link(path) or ': there is no such folder'}")
+
+
+def _link(path: Path) -> str:
+    return f" is a link to {path.readlink()}, which does not exist" if path.is_symlink() else ""
+
+
+def contents(path: Path) -> str:
+    """Return what a file is by its first bytes, decompressed; "" if they do not say."""
+    with opened(path) as stream:
+        first = stream.read(8)
+    return next((name for start, name in _CONTENTS.items() if first.startswith(start)), "")
+
+
+def longest_line(limit: float) -> int:
+    """Return how many bytes a line may have.
+
+    >>> longest_line(LIMIT)
+    15625000
+    """
+    return int(min(max(limit / 256.0, 1024.0), 2.0**30))
+
+
+class Bounded(io.RawIOBase):
+    """What a stream gives, until it has given more than a limit; it counts lines.
+
+    Parameters
+    ----------
+    path, stream
+        The file, and its contents.
+    limit
+        The most bytes, if the file is compressed.
+    """
+
+    def __init__(self, path: Path, stream: BufferedIOBase, limit: float) -> None:
+        self._path, self._stream = path, stream
+        self._limit = limit if compression(path) else float("inf")
+        self._given = 0
+        self._failure: Exception | None = None
+        self.lines = 0
+        """How many lines it has given."""
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def read(self, size: int, /) -> bytes:  # type: ignore[override]  # always with a size
+        """Read some bytes, fewer at the end or before a failure, which the next call raises."""
+        pieces, wanted = [], size
+        while wanted and self._failure is None:
+            try:
+                more = self._stream.read1(wanted)
+            except FAILURES as error:
+                self._failure = error
+                break
+            if not more:
+                break
+            pieces.append(more)
+            wanted -= len(more)
+            self._given += len(more)
+            self.lines += more.count(b"\n")
+            if self._given > self._limit:
+                raise beyond(self._path, f"unpacks to more than {self._limit:g} bytes")
+        if self._failure is not None and not pieces:
+            raise self._failure
+        return b"".join(pieces)
+
+    def failure(self, error: Exception) -> DatasetError:
+        """Return the error for a file that cannot be read to its end."""
+        return _unreadable(self._path, error, self.lines + 1)
+
+
+def beyond(path: Path, words: str) -> DatasetError:
+    """Return the error for a file that is larger than the limit."""
+    return DatasetError(f"{path} {words}: limit=... (--limit) allows more")
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedIOBase]:
     """Open a file, and decompress it according to its ending."""
     try:
         with _OPENERS.get(compression(path), open)(path, "rb") as stream:
             yield stream
-    except _FAILURES as error:
+    except FAILURES as error:
         raise _unreadable(path, error) from error
 
 
-def lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+def lines(path: Path, limit: float = LIMIT) -> Iterator[tuple[int, list[bytes]]]:
     """Yield the lines of a file in blocks, each with the number of its first line. O(size), however long a line is."""
     number, pieces, held, ends = 1, [b""], 0, False
     failure: Exception | None = None
-    with opened(path) as stream:
+    longest = longest_line(limit)
+    with opened(path) as source:
+        stream = Bounded(path, source, limit)
         while True:
             try:
-                more = stream.read1(_BLOCK)
-            except _FAILURES as error:  # raised below, after the complete lines
+                more = stream.read(_BLOCK)
+            except FAILURES as error:  # raised below, after the complete lines
                 failure, more = error, b""
             pieces.append(more)
             held, ends = held + len(more), ends or b"\n" in more
+            if held > longest + _BLOCK and not ends:
+                raise beyond(path, f"has a line {number} of more than {longest} bytes")
             if more and not (ends and held >= _BLOCK):
                 continue
             *whole, rest = b"".join(pieces).split(b"\n")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.datasets.dataset import DatasetError
-from avare.datasets.files import lines
+from avare.datasets.files import LIMIT, lines
 
 _NUMBER = rb"[+-]?(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?"
 _LINE = re.compile(rb"[ \t]*+(?:%b(?:[ \t]++[0-9]++:%b)*+)?[ \t\r]*+" % (_NUMBER, _NUMBER))
@@ -36,10 +36,10 @@ class SparseTable(NamedTuple):
         return X
 
 
-def read_libsvm(path: Path, features: int | None = None) -> SparseTable:
+def read_libsvm(path: Path, features: int | None = None, limit: float = LIMIT) -> SparseTable:
     """Read all rows; by default the largest index is the number of columns. O(size), with little extra memory."""
     stores = tuple(bytearray() for _ in range(5))  # these grow in place
-    for first, block in lines(path):
+    for first, block in lines(path, limit):
         kept = [line.partition(b"#")[0] if b"#" in line else line for line in block]
         for offset, line in enumerate(kept):
             if not _LINE.fullmatch(line):
@@ -95,6 +95,8 @@ def _fault(line: bytes) -> str:
     """The reason why a line is not in LIBSVM's format."""
     label, *pairs = line.split() or [b""]
     if not re.fullmatch(_NUMBER, label):
+        if any(line.count(sign) > 1 for sign in (b",", b";")) and b":" not in line:
+            return f"{_shown(line)} looks like CSV, not like LIBSVM text; then its name must end in .csv"
         return f"label {_shown(label)} must be a finite number; a line is `label index:value index:value ...`"
     for pair in pairs:
         index, colon, value = pair.partition(b":")

@@ -1,6 +1,8 @@
-"""Read your own files."""
+"""Read your own files and data frames."""
 
-import os
+from __future__ import annotations
+
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,48 +11,76 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._optional import require
+from avare.datasets.archives import read_npz
+from avare.datasets.columns import TRUTH, Table, Wanted, shown
 from avare.datasets.dataset import Dataset, DatasetError
-from avare.datasets.files import compression
+from avare.datasets.files import LIMIT, check_file, compression, contents
 from avare.datasets.libsvm import read_libsvm
-from avare.datasets.tables import Table, read_csv, read_npz, read_parquet
+from avare.datasets.tables import is_frame, read_csv, read_frame, read_parquet
 
-_TASKS = ("classification", "regression")
+Task = Literal["classification", "regression", "auto"]
+
+_TASKS = ("classification", "regression", "auto")
 _LARGEST_CLASS = 2.0**53  # up to which float64 holds every integer
+_MOST_CLASSES = 100  # up to this many different whole numbers are classes, if that is not said
+_KINDS = {".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet", ".pq": "Parquet", ".npz": "NumPy archive"}
+_BEGINNINGS = {"Parquet": "Parquet", "NumPy archive": "a zip archive"}  # of `contents`, by kind
+_NOT_READ = {  # endings of files that are not read
+    ".xlsx": "an Excel workbook: save it as CSV",
+    ".xls": "an Excel workbook: save it as CSV",
+    ".json": "JSON: save it as CSV",
+    ".feather": "Feather: save it as Parquet",
+    ".npy": "one NumPy array: save X and y together by numpy.savez",
+    ".pkl": "a pickle, which could run code: save it as CSV, Parquet or .npz",
+    ".zip": "a zip archive: unpack it first",
+}
 
 
 def read(
-    path: str | os.PathLike[str],
+    source: Any,
     *,
     target: str | None = None,
-    task: Literal["classification", "regression"] = "classification",
+    task: Task = "classification",
+    drop: str | Sequence[str] = (),
+    categories: str | Sequence[str] = (),
     dense: bool = False,
     features: int | None = None,
+    limit: float = LIMIT,
 ) -> Dataset:
-    r"""Read examples and labels from a file; its ending determines the format.
+    r"""Read examples and labels from a file, whose ending determines the format, or from a data frame.
 
     ============== ===========================================================================
-    .csv           numbers, with a header; X is every column but ``target``
-    .parquet, .pq  the same
+    .csv, .tsv     a header, then cells separated by comma, semicolon, tab or bar
+    .parquet, .pq  columns
     .npz           arrays X, one row per example, and y
     anything else  LIBSVM text: ``label index:value index:value ...``, indices counted from 1
     ============== ===========================================================================
 
-    Text may be compressed (.gz, .bz2, .xz). An error names the file and the line, or the row counted from 0.
+    Of CSV, Parquet and data frames, X is every column but ``target``, as numbers: see `avare.datasets.columns`.
+    ``notes`` of the result says what was done to each column. Text files may be compressed (.gz, .bz2, .xz). An error
+    names the file and the line, or the row counted from 0.
 
     Parameters
     ----------
-    path
-        The file.
+    source
+        The path of a file; or a data frame of pandas or polars, or an Arrow table.
     target
-        The column with the labels, for CSV and Parquet.
+        The column with the labels, for CSV, Parquet and data frames. Rows without a label are left out.
     task
-        "classification": labels are integers, of two classes or more. "regression": any numbers.
+        "classification": labels are integers or text, of two classes or more. "regression": any numbers. "auto":
+        classification if labels are text, true and false, or at most 100 different integers.
+    drop, categories
+        Columns to leave out, and columns whose values are categories although they are numbers or more than 50
+        different texts: names, or one text with names separated by commas.
     dense
         For LIBSVM text, whether X is an array. By default it is a SciPy CSR matrix, whatever its density, so that its
         type never depends on the data.
     features
         For LIBSVM text, the number of columns; by default the largest index. Set it if a test file must have the
         columns of a training file.
+    limit
+        The most bytes that a compressed or Parquet file may unpack to, and that categories may take. A line of text
+        may have a 256th of them.
 
     Examples
     --------
@@ -70,31 +100,65 @@ def read(
     dense = validation.boolean("dense", dense)
     if features is not None:
         features = validation.integer("features", features, at_least=1, at_most=2**31 - 1)
-    place = Path(path).expanduser()
-    name = place.stem if compression(place) else place.name
-    kind = _KINDS.get(Path(name).suffix.lower(), "LIBSVM text")
-    if kind in ("Parquet", "NumPy archive") and compression(place):
-        raise DatasetError(f"{place}: only text files may be compressed; decompress it first")
-    if kind not in ("CSV", "Parquet") and target is not None:
-        raise ValueError(f"target = {target!r}: {place} is read as {kind}, which has no named columns")
-    if kind != "LIBSVM text" and features is not None:
-        raise ValueError(f"features = {features}: {place} is read as {kind}, which has its own number of columns")
-    table = _table(place, kind, target, dense, features)
+    limit = validation.number("limit", limit, above=0.0)
+    wanted = Wanted(target, _names("drop", drop), _names("categories", categories), limit)
+    if is_frame(source):
+        table = read_frame(source, wanted)
+        kind = name = place = type(source).__name__
+    else:
+        path = Path(source).expanduser()
+        place = str(path)
+        check_file(path)
+        kind, name = _kind(path)
+        _check_options(path, kind, wanted, features)
+        table = _table(path, kind, wanted, dense, features)
     y = _labels(place, table, task)
     description = f"{kind}: {len(y)} rows, {table.X.shape[1]} features"
-    return Dataset(name.split(".")[0] or name, table.X, y, description, str(place))
+    end = (table.columns, table.notes, table.classes if y.dtype == np.int64 else ())
+    return Dataset(name, table.X, y, description, place, *end)
 
 
-def _table(path: Path, kind: str, target: str | None, dense: bool, features: int | None) -> Table:
-    if not path.is_file():
-        raise DatasetError(f"{path}: there is no such file")
+def _names(option: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{option} has {name!r}: must be names of columns")
+    return names
+
+
+def _kind(path: Path) -> tuple[str, str]:
+    """Return the format of a file by its ending, and the name of the dataset."""
+    name = path.stem if compression(path) else path.name
+    ending = Path(name).suffix.lower()
+    if ending in _NOT_READ:
+        raise DatasetError(f"{path} is {_NOT_READ[ending]}")
+    kind = _KINDS.get(ending, "LIBSVM text")
+    if kind in _BEGINNINGS and compression(path):
+        raise DatasetError(f"{path}: only text files may be compressed; decompress it first")
+    return kind, name.split(".")[0] or name
+
+
+def _check_options(path: Path, kind: str, wanted: Wanted, features: int | None) -> None:
+    if kind not in ("CSV", "Parquet"):
+        for option in ("target", "drop", "categories"):
+            value = getattr(wanted, option)
+            if value:
+                raise ValueError(f"{option} = {value!r}: {path} is read as {kind}, which has no named columns")
+    if kind != "LIBSVM text" and features is not None:
+        raise ValueError(f"features = {features}: {path} is read as {kind}, which has its own number of columns")
+
+
+def _table(path: Path, kind: str, wanted: Wanted, dense: bool, features: int | None) -> Table:
+    found, expected = contents(path), _BEGINNINGS.get(kind, "")
+    if found != expected and found:
+        raise DatasetError(f"{path} is read as {kind} by its ending, but it is {found}: give it the right ending")
     if kind == "CSV":
-        return read_csv(path, target)
+        return read_csv(path, wanted)
     if kind == "Parquet":
-        return read_parquet(path, target)
+        return read_parquet(path, wanted)
     if kind == "NumPy archive":
-        return read_npz(path)
-    rows = read_libsvm(path, features)
+        return read_npz(path, wanted.limit)
+    rows = read_libsvm(path, features, wanted.limit)
     if not rows.features:
         raise DatasetError(f"{path} has labels only: no row has a feature")
     if dense:
@@ -109,20 +173,26 @@ def _table(path: Path, kind: str, target: str | None, dense: bool, features: int
     return Table(X, rows.labels, lambda row: f"line {rows.line_numbers[row]}")
 
 
-def _labels(path: Path, table: Table, task: str) -> NDArray[Any]:
+def _labels(place: str, table: Table, task: str) -> NDArray[Any]:
     """Return the labels, checked and converted for the task."""
+    labels, is_text = table.labels, len(table.classes) > 0
+    whole = (labels == np.rint(labels)) & (np.abs(labels) <= _LARGEST_CLASS)
+    if task == "auto":
+        few = whole.all() and len(np.unique(labels)) <= _MOST_CLASSES
+        task = "classification" if is_text or few else "regression"
     if task == "regression":
-        return table.labels
-    wrong = np.flatnonzero((table.labels != np.rint(table.labels)) | (np.abs(table.labels) > _LARGEST_CLASS))
+        if is_text and table.classes != TRUTH:
+            raise DatasetError(f"{place}: labels are text, such as {shown(table.classes[0])}; regression needs numbers")
+        return labels
+    wrong = np.flatnonzero(~whole)
     if len(wrong):
         raise DatasetError(
-            f"{path}, {table.place(wrong[0])}: label = {table.labels[wrong[0]]}, must be an integer for classification "
+            f"{place}, {table.place(wrong[0])}: label = {labels[wrong[0]]}, must be an integer for classification "
             "(regression takes any number: --loss least_squares or huber; in Python, task='regression')"
         )
-    y = table.labels.astype(np.int64)
+    y = labels.astype(np.int64)
     if (y == y[0]).all():
-        raise DatasetError(f"{path} has one class only, {y[0]}: classification needs two or more")
+        raise DatasetError(
+            f"{place} has one class only, {table.classes[y[0]] if is_text else y[0]}: classification needs two or more"
+        )
     return y
-
-
-_KINDS = {".csv": "CSV", ".parquet": "Parquet", ".pq": "Parquet", ".npz": "NumPy archive"}

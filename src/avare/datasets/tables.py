@@ -1,175 +1,164 @@
-"""Read tables with named columns (CSV and Parquet) and NumPy archives."""
+"""Read tables with named columns: CSV, Parquet and data frames. Apache Arrow reads; `columns` makes numbers of them."""
 
 import csv
-import lzma
-import zipfile
-import zlib
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from avare._optional import require
+from avare.datasets.columns import MISSING, Source, Table, Wanted, brief, convert, shown
 from avare.datasets.dataset import DatasetError
-from avare.datasets.files import lines
+from avare.datasets.files import FAILURES, Bounded, beyond, lines, longest_line, opened
 
-_ROWS = 8_192  # checked or read at once
-_MOST_NAMES = 20  # in an error message
-_DAMAGES = (  # errors of NumPy and zipfile on a damaged archive
-    *(OSError, EOFError, ValueError, KeyError, MemoryError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
-)
+_SEPARATORS = (",", ";", "\t", "|")  # the first wins a tie
 _PANDAS_INDEX = "__index_level_"  # the name of an index that pandas stored as a column
 
 
-class Table(NamedTuple):
-    """Examples, their labels, and a function that returns the place of a row for an error message."""
-
-    X: Any
-    labels: NDArray[np.float64]
-    place: Callable[[int], str]
-
-
-def read_csv(path: Path, target: str | None) -> Table:
-    """Read a CSV file of numbers, with a header."""
-    rows = csv.reader(_text(path), strict=True)
-    values, labels, line_numbers = array("d"), array("d"), array("q")
-    header: list[str] = []
-    try:
-        for row in rows:
-            if not row:
-                continue
-            if not header:
-                header = [name.strip() for name in row]
-                if all(_is_number(name) for name in header):
-                    raise DatasetError(f"{path}, line {rows.line_num}: must be a header, the names of the columns")
-                chosen = _chosen(path, header, target)
-                continue
-            if len(row) != len(header):
-                raise DatasetError(
-                    f"{path}, line {rows.line_num}: has {len(row)} cells, but the header has {len(header)}"
-                )
-            try:
-                if "_" in "".join(row):  # Python accepts it in a number, CSV does not
-                    raise ValueError
-                labels.append(float(row[chosen]))
-                values.extend(map(float, row[:chosen] + row[chosen + 1 :]))
-            except ValueError:
-                name, cell = next((n, c) for n, c in zip(header, row, strict=True) if not _is_number(c))
-                raise DatasetError(
-                    f"{path}, line {rows.line_num}: column {name!r} = {cell[:40]!r}, must be a number"
-                ) from None
-            line_numbers.append(rows.line_num)
-    except csv.Error as error:
-        raise DatasetError(f"{path}, line {rows.line_num}: {error}") from error
-    if not labels:
-        raise DatasetError(f"{path} is empty: it has no rows{' below its header' if header else ''}")
-    X = np.frombuffer(values).reshape(len(labels), -1)
-    y = np.frombuffer(labels)
-    features = header[:chosen] + header[chosen + 1 :]
-    _check_finite(X, lambda row, column: f"{path}, line {line_numbers[row]}: column {features[column]!r}")
-    _check_finite(y[:, None], lambda row, _: f"{path}, line {line_numbers[row]}: column {target!r}")
-    return Table(X, y, lambda row: f"line {line_numbers[row]}")
+def read_csv(path: Path, wanted: Wanted) -> Table:
+    """Read a CSV file with a header; the sign that separates most names of the header separates all cells."""
+    arrow, reader = require("pyarrow", "reading CSV"), require("pyarrow.csv", "reading CSV")
+    header, separator = _header(path, wanted.limit)
+    with opened(path) as stream:
+        bounded = Bounded(path, stream, wanted.limit)
+        try:
+            found = reader.read_csv(
+                arrow.PythonFile(bounded, mode="r"),
+                # Threads would read rows without their numbers. A line must fit in a block.
+                read_options=reader.ReadOptions(use_threads=False, block_size=longest_line(wanted.limit)),
+                parse_options=reader.ParseOptions(delimiter=separator, newlines_in_values=True),
+                convert_options=reader.ConvertOptions(strings_can_be_null=True, null_values=MISSING),
+            )
+        except DatasetError:
+            raise
+        except FAILURES as error:
+            raise bounded.failure(error) from error
+        except arrow.ArrowException as error:
+            raise _unparsed(path, error, separator, wanted.limit) from error
+    names = [name or f"column {place + 1}" for place, name in enumerate(header)]
+    if found.num_columns != len(names):
+        raise DatasetError(f"{path} cannot be read as CSV: the quotes of its header do not match")
+    source = Source(
+        str(path),
+        tuple(names),
+        found.num_rows,
+        lambda name: found.column(names.index(name)),
+        lambda row: _line(path, separator, row + 2, wanted.limit),
+        decimal_comma=separator != ",",
+        row_numbers=tuple(
+            names[place]
+            for place, name in enumerate(header)
+            if (not name or name.startswith("Unnamed:")) and _counts(found.column(place))
+        ),
+    )
+    return convert(source, wanted)
 
 
-def read_parquet(path: Path, target: str | None) -> Table:
-    """Read a Parquet file of numbers."""
-    arrow = require("pyarrow", "reading Parquet")
-    parquet = require("pyarrow.parquet", "reading Parquet")
+def read_parquet(path: Path, wanted: Wanted) -> Table:
+    """Read a Parquet file, one column at a time."""
+    arrow, parquet = require("pyarrow", "reading Parquet"), require("pyarrow.parquet", "reading Parquet")
     try:
         with parquet.ParquetFile(path) as file:
-            kinds = {field.name: field.type for field in file.schema_arrow if not field.name.startswith(_PANDAS_INDEX)}
-            names = [name for name in file.schema_arrow.names if not name.startswith(_PANDAS_INDEX)]
-            chosen = _chosen(path, names, target)
-            for name, kind in kinds.items():
-                if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
-                    raise DatasetError(f"{path}: column {name!r} holds {kind}, must hold numbers")
-            if not file.metadata.num_rows:
-                raise DatasetError(f"{path} is empty: it has no rows")
-            every = np.empty((file.metadata.num_rows, len(names) - 1))
-            labels = np.empty(len(every))
-            features = names[:chosen] + names[chosen + 1 :]
-            start = 0
-            for batch in file.iter_batches(batch_size=_ROWS, columns=names):
-                for name in names:
-                    column = batch.column(name)
-                    if column.null_count:
-                        row = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-                        raise DatasetError(f"{path}, row {row}: column {name!r} is null")
-                    place = labels if name == target else every[:, features.index(name)]
-                    place[start : start + len(batch)] = column.to_numpy(zero_copy_only=False)
-                start += len(batch)
+            rows, schema = file.metadata.num_rows, file.schema_arrow
+            if rows * len(schema.names) * 8.0 > wanted.limit:
+                raise beyond(
+                    path, f"unpacks to {rows} rows of {len(schema.names)} columns, more than {wanted.limit:g} bytes"
+                )
+
+            def column(name: str) -> Any:
+                return file.read(columns=[name]).column(name)
+
+            names = _without_index(schema.names, schema.pandas_metadata)
+            return convert(Source(str(path), names, rows, column, lambda row: f"row {row}"), wanted)
     except DatasetError:
         raise
-    except (arrow.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
-        raise DatasetError(f"{path} cannot be read as Parquet: {_brief(error)}") from error
-    _check_finite(every, lambda row, column: f"{path}, row {row}: column {features[column]!r}")
-    _check_finite(labels[:, None], lambda row, _: f"{path}, row {row}: column {target!r}")
-    return Table(every, labels, lambda row: f"row {row}")
+    except (arrow.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError) as error:
+        raise DatasetError(f"{path} cannot be read as Parquet: {brief(error)}") from error
 
 
-def read_npz(path: Path) -> Table:
-    """Read a NumPy archive that holds X, one row per example, and y."""
+def read_frame(frame: Any, wanted: Wanted) -> Table:
+    """Read a data frame of pandas or polars, or an Arrow table; its index is left out."""
+    arrow = require("pyarrow", "reading data frames")
+    name = type(frame).__name__
     try:
-        with path.open("rb") as stream:  # NumPy would leave it open after an error
-            archive = np.load(stream, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise DatasetError(f"{path} is one array: must be an archive with X and y, as numpy.savez makes")
-            for name in ("X", "y"):
-                if name not in archive:
-                    raise DatasetError(f"{path} has no {name}: it holds {_listed(archive.files) or 'nothing'}")
-            X, y = archive["X"], archive["y"]
-    except DatasetError:
-        raise
-    except _DAMAGES as error:
-        raise DatasetError(f"{path} cannot be read as .npz: {_brief(error)}") from error
-    for name, values, ndim in (("X", X, 2), ("y", y, 1)):
-        if values.dtype.kind not in "iuf":
-            raise DatasetError(f"{path}: {name} has dtype {values.dtype}, must hold real numbers")
-        if values.ndim != ndim:
-            raise DatasetError(f"{path}: {name} has shape {values.shape}, must have {ndim} dimension{'s' * (ndim > 1)}")
-    if len(X) != len(y):
-        raise DatasetError(f"{path}: X has {len(X)} rows, must match y, which has {len(y)}")
-    if not X.size:
-        raise DatasetError(f"{path} is empty: X has shape {X.shape}")
-    _check_finite(X, lambda row, column: f"{path}: X[{row}, {column}]")
-    _check_finite(y[:, None], lambda row, _: f"{path}: y[{row}]")
-    kind = X.dtype if X.dtype in (np.float32, np.float64) else np.float64
-    return Table(np.ascontiguousarray(X, dtype=kind), y.astype(np.float64), lambda row: f"y[{row}]")
+        if hasattr(frame, "index") and hasattr(frame, "columns"):  # pandas: also without its Arrow interface
+            table = arrow.Table.from_pandas(frame, preserve_index=False)
+        else:
+            table = arrow.table(frame)
+    except (arrow.ArrowException, TypeError, ValueError) as error:
+        raise DatasetError(f"{name} cannot be read: {brief(error)}") from error
+    names = tuple(str(each) for each in table.column_names)
+
+    def column(name: str) -> Any:
+        return table.column(names.index(name))
+
+    return convert(Source(name, names, table.num_rows, column, lambda row: f"row {row}"), wanted)
 
 
-def _text(path: Path) -> Iterator[str]:
-    """Yield the lines of a file as text; keep invalid bytes, so that the error can name their line."""
+def is_frame(source: Any) -> bool:
+    """Return whether this is a data frame or an Arrow table."""
+    return hasattr(source, "__arrow_c_stream__") or (hasattr(source, "columns") and hasattr(source, "index"))
+
+
+# --- CSV ------------------------------------------------------------------------------------
+
+
+def _header(path: Path, limit: float) -> tuple[list[str], str]:
+    """Return the names of the columns, and the sign that separates cells."""
+    try:
+        first = {sign: next(_rows(path, sign, limit), (0, [])) for sign in _SEPARATORS}
+    except csv.Error as error:
+        raise DatasetError(f"{path}, line 1: {error}") from error
+    separator = max(_SEPARATORS, key=lambda sign: len(first[sign][1]))
+    line, cells = first[separator]
+    header = [name.strip() for name in cells]
+    if not header:
+        raise DatasetError(f"{path} is empty: it has no rows")
+    if all(_is_number(name) for name in header):
+        raise DatasetError(f"{path}, line {line}: must be a header, the names of the columns")
+    wrong = next((name for name in header if any("\ud800" <= sign <= "\udfff" for sign in name)), None)
+    if wrong is not None:
+        raise DatasetError(f"{path}, line {line}: {shown(wrong)} is not text in UTF-8; save the file as UTF-8")
+    return header, separator
+
+
+def _rows(path: Path, separator: str, limit: float) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and the cells of each row that is not blank, for headers and messages only."""
+    rows = csv.reader(_text(path, limit), delimiter=separator)
+    return ((rows.line_num, cells) for cells in rows if cells)
+
+
+def _text(path: Path, limit: float) -> Iterator[str]:
+    """Yield the lines of a file as text; keep invalid bytes."""
     encoding = "utf-8-sig"
-    for _, block in lines(path):
+    for _, block in lines(path, limit):
         for line in block:
             yield line.decode(encoding, errors="surrogateescape") + "\n"
             encoding = "utf-8"
 
 
-def _chosen(path: Path, names: Sequence[str], target: str | None) -> int:
-    """Return the index of the target among the columns."""
-    twice = [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []
-    if twice:
-        raise DatasetError(f"{path} has two columns {twice[0]!r}: names must differ")
-    if target not in names:
-        raise DatasetError(f"{path}: target = {target!r}, must be one of its columns: {_listed(names)}")
-    if len(names) == 1:
-        raise DatasetError(f"{path} has no column besides the target {target!r}")
-    return names.index(target)
+def _line(path: Path, separator: str, number: int, limit: float) -> str:
+    """Return where a row is, the header being row 1: Arrow counts rows, people count lines."""
+    try:
+        line, _ = next(itertools.islice(_rows(path, separator, limit), number - 1, None))
+    except (csv.Error, StopIteration):
+        return f"row {number}"
+    return f"line {line}"
 
 
-def _check_finite(X: NDArray[Any], place: Callable[[int, int], str]) -> None:
-    """Raise an error for NaN and infinity; check some rows at once, to save memory."""
-    for start in range(0, len(X), _ROWS):
-        finite = np.isfinite(X[start : start + _ROWS])
-        if not finite.all():
-            row, column = np.unravel_index(int(np.argmin(finite)), finite.shape)
-            found = X[start + row, column]
-            raise DatasetError(f"{place(start + int(row), int(column))} = {found}, must be finite")
+def _unparsed(path: Path, error: Exception, separator: str, limit: float) -> DatasetError:
+    """Return the error for a file that Arrow cannot parse."""
+    ragged = re.search(r"Row #([0-9]+): Expected ([0-9]+) columns, got ([0-9]+)", str(error))
+    if ragged is not None:
+        row, expected, actual = map(int, ragged.groups())
+        place = _line(path, separator, row, limit)
+        return DatasetError(f"{path}, {place}: has {actual} cells, but the header has {expected}")
+    if "straddling" in str(error):
+        return beyond(path, f"has a line of more than {longest_line(limit)} bytes")
+    return DatasetError(f"{path} cannot be read as CSV: {brief(error)}")
 
 
 def _is_number(cell: str) -> bool:
@@ -180,11 +169,14 @@ def _is_number(cell: str) -> bool:
     return "_" not in cell
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMES])
-    return shown if len(names) <= _MOST_NAMES else f"{shown}, ... ({len(names)} in all)"
+def _counts(column: Any) -> bool:
+    """Return whether a column is 0, 1, 2, ..., as the index that pandas writes."""
+    if str(column.type) != "int64" or column.null_count:
+        return False
+    return bool(np.array_equal(column.to_numpy(), np.arange(len(column))))
 
 
-def _brief(error: Exception) -> str:
-    """The first line of an error's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+def _without_index(names: list[str], metadata: Any) -> tuple[str, ...]:
+    """Return the columns that are not an index that pandas stored."""
+    index = [name for name in (metadata or {}).get("index_columns", []) if isinstance(name, str)]
+    return tuple(name for name in names if not name.startswith(_PANDAS_INDEX) and name not in index)

@@ -1,6 +1,6 @@
 """Samplers side by side on your own data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class Compare(Experiment):
                 f"Steps are {last['caution']:g} times shorter than the paper's, which would overshoot: the rows have "
                 "much in common, and batches are large."
             )
-        parts += convergence.sooner(row for row in rows if row["sampler"] != convergence.BASELINE)
+        parts += verdict_of(rows)
         return Closing(tuple(parts), {"loss": last["loss"], "runs": rows, "facts": facts})
 
     def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
@@ -60,13 +60,35 @@ class Compare(Experiment):
             lead=convergence.lead_of(groups),
             tables={self.name: convergence.last_epoch(groups)},
             figures=convergence.figures_of(self.name, groups),
-            panels=tuple(convergence.panel_of(group, table=convergence.last_epoch([group])) for group in groups),
+            panels=tuple(
+                convergence.panel_of(group, table=convergence.last_epoch([group]), verdict=_verdict(group, results))
+                for group in groups
+            ),
             details=convergence.details_of(groups),
             numbers={"groups": convergence.numbers_of(groups)},
         )
 
 
 register(Compare())
+
+
+def verdict_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say which samplers reach the baseline's end, and when; there is always a sentence."""
+    others = [row for row in rows if row["sampler"] != convergence.BASELINE]
+    if len(others) == len(rows) or not others:
+        return [f"There is nothing to compare: run {convergence.BASELINE} and another sampler."]
+    found = convergence.sooner(others)
+    return found or [f"No sampler reaches {convergence.BASELINE}'s final suboptimality within these epochs."]
+
+
+def _verdict(group: convergence.Group, results: Sequence[Result]) -> list[str]:
+    """Return the verdict on the runs of a group."""
+    records = [
+        {**each.stored, "seconds": each.seconds, "status": each.status}
+        for each in results
+        if convergence.setting_of(each) == group.setting
+    ]
+    return [sentence.strip() for sentence in verdict_of(convergence.final_rows(records))]
 
 
 def compare(

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from avare.plotting import Chart
+from avare.plotting import SUPERSCRIPTS, Chart
 
 _NOTHING = "–"
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 ANSWERS = {True: "yes", False: "no"}
 _FORMS: dict[str, Callable[[Any], str]] = {
     "answer": lambda value: ANSWERS[value],
@@ -56,7 +55,7 @@ def absent(value: Any) -> bool:
 def power(value: float) -> str:
     """Write a number as three digits and a power of ten."""
     digits, exponent = f"{value:.2e}".split("e")
-    return f"{digits} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}".replace("-", "−")
+    return f"{digits} × 10{str(int(exponent)).translate(SUPERSCRIPTS)}".replace("-", "−")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +115,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
-    """A tab of the page; its curves can be switched on and off by their labels."""
+    """A tab of the page; its curves can be switched on and off by their labels.
+
+    The lead is above everything else: the verdict in a sentence or two, then names with values.
+    """
 
     title: str
     sections: tuple[Section, ...]
+    lead: tuple[str | Mapping[str, Any], ...] = ()
 
     @property
     def charts(self) -> list[Chart]:

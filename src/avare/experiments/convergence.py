@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,19 @@ from numpy.typing import NDArray
 from avare.experiments.content import Figure, Panel, Section, Table
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.descent import MEASURES, RULES
-from avare.experiments.records import PARTS, Result, apart, but_for_seed, count, number, numbers, short, spent
+from avare.experiments.records import (
+    PARTS,
+    Result,
+    apart,
+    but_for_seed,
+    count,
+    mapping_in,
+    number,
+    number_in,
+    numbers,
+    short,
+    spent,
+)
 from avare.experiments.store import Record
 from avare.experiments.sweep import duration
 from avare.plotting import Chart, Curve, order, ranked
@@ -22,10 +34,23 @@ MEASURE_NAMES = {"relative_error": "relative error", "suboptimality": "suboptima
 LOGARITHMS = ("relative_error", "suboptimality")
 """The measures that are compared as log10."""
 _AXES = {
-    "suboptimality": ("Suboptimality  f(x) − f*", True),
-    "regret": ("Dynamic regret", False),
-    "relative_error": ("Relative error", True),
-}  # the title of each measure, and whether its axis is logarithmic
+    "suboptimality": (
+        "Suboptimality  f(x) − f*",
+        True,
+        "How far the objective is above its least value. Lower is better.",
+    ),
+    "regret": (
+        "Dynamic regret",
+        False,
+        "Excess of the gradient's second moment over the least possible, summed up. A flatter line is better.",
+    ),
+    "relative_error": (
+        "Relative error",
+        True,
+        "Excess of the gradient's second moment over the least possible, as a share of it. Lower is better.",
+    ),
+}  # the title of each measure, whether its axis is logarithmic, and what it means
+_TIMED = "suboptimality"  # the measure that is also shown over seconds
 _HINT = "Charts: mean of the runs, and one standard deviation; on log axes a band does not go below the lowest run."
 # Runs that differ in one of these are shown apart, each with its own title.
 _SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2", "caution")
@@ -43,6 +68,7 @@ class Series:
     seeds: tuple[int, ...]
     curves: Mapping[str, Curve]  # by measure, over epochs
     seconds: Mapping[str, float]  # mean of the runs, by part
+    clock: NDArray[np.float64] | None = None  # seconds of steps until each evaluation, mean of the runs, if stored
 
     @property
     def epochs(self) -> NDArray[np.float64]:
@@ -103,7 +129,17 @@ def _of_seeds(label: str, spec: dict[str, Any], runs: Sequence[Result]) -> Serie
         seeds=tuple(sorted(run.spec["seed"] for run in runs)),
         curves={measure: Curve.of_runs(label, along, [run.trace[measure] for run in runs]) for measure in MEASURES},
         seconds={part: float(np.mean([run.seconds.get(part, math.nan) for run in runs])) for part in PARTS},
+        clock=_clock(runs),
     )
+
+
+def _clock(runs: Sequence[Result]) -> NDArray[np.float64] | None:
+    """Return the mean of the seconds at each evaluation; None if a run does not have them, or they do not increase."""
+    columns = [mapping_in(run.stored, "trace").get("seconds") or [] for run in runs]
+    if any(len(each) != len(runs[0].trace["epoch"]) for each in columns):
+        return None
+    mean = np.mean([[number_in("seconds", value) for value in each] for each in columns], axis=0)
+    return mean if np.all(np.diff(mean) > 0.0) else None
 
 
 # --- what a report shows --------------------------------------------------------------------
@@ -127,18 +163,45 @@ def figures_of(name: str, groups: Sequence[Group]) -> dict[str, Figure]:
     return found
 
 
-def panel_of(group: Group, *more: Section, table: Table) -> Panel:
-    """Return the tab of a group: charts for each rule, the table of the last epoch, and more sections."""
-    sections = [Section(f"{rule.capitalize()} step sizes", _charts(group, rule)) for rule in group.rules]
-    return Panel(group.title, (*sections, Section("At the last epoch", (_HINT, table.without("dataset"))), *more))
+def panel_of(group: Group, *more: Section, table: Table, verdict: Sequence[str] = ()) -> Panel:
+    """Return the tab of a group: verdict and settings, charts for each rule, the table of the last epoch, and more."""
+    sections = [
+        Section(f"{rule.capitalize()} step sizes", (first, *_timed(group, rule), *others))
+        for rule in group.rules
+        for first, *others in [_charts(group, rule)]
+    ]
+    sections.append(Section("At the last epoch", (_HINT, table.without("dataset"))))
+    return Panel(group.title, (*sections, *more), lead=(*verdict, _top(group)))
+
+
+def _top(group: Group) -> dict[str, Any]:
+    """Return what a reader must know of the runs before anything else."""
+    known = {"loss": "loss", "batch_size": "batch size", "epochs": "epochs", "l2": "l2 term"}
+    pairs = {words: group.setting[key] for key, words in known.items() if group.setting.get(key) is not None}
+    runs = sorted({len(each.seeds) for each in group.series})
+    return {
+        "data": group.title,
+        **pairs,
+        "runs of each sampler": " to ".join(map(str, dict.fromkeys(runs[:1] + runs[-1:]))),
+    }
 
 
 def _charts(group: Group, rule: str) -> tuple[Chart, ...]:
     found = []
-    for measure, (title, log) in _AXES.items():
+    for measure, (title, log, note) in _AXES.items():
         curves = tuple(each.curves[measure] for each in group.of(rule))
-        found.append(Chart(title, "Epochs (data passes)", curves, y_title=group.title, log_y=log))
+        found.append(Chart(title, "Epochs (data passes)", curves, y_title=group.title, log_y=log, note=note))
     return tuple(found)
+
+
+def _timed(group: Group, rule: str) -> tuple[Chart, ...]:
+    """Return the chart over seconds, if all runs have them."""
+    title, log, note = _AXES[_TIMED]
+    curves = [replace(each.curves[_TIMED], x=each.clock) for each in group.of(rule) if each.clock is not None]
+    if len(curves) < len(group.of(rule)):
+        return ()
+    words = f"{note} Seconds of steps, without evaluations."
+    return (Chart(f"{title}, over seconds", "Seconds", tuple(curves), y_title=group.title, log_y=log, note=words),)
 
 
 def last_epoch(
@@ -155,13 +218,15 @@ def last_epoch(
             row |= {measure: mean, f"{measure}_log10": log10(mean), f"{measure}_paper": theirs.get(measure)}
             row[f"{measure}_deviation"] = None if curve.deviation is None else float(curve.deviation[-1])
             row[f"{measure}_log10_paper"] = row[f"{measure}_paper"]
+        row["seconds"] = series.seconds["steps"]
         rows.append(row)
     table = Table.of(
         "At the last epoch, mean of the runs",
         "dataset; steps; sampler; runs||integer; epoch||integer; relative_error_log10|relative error, log₁₀|number; "
         "relative_error||detail; relative_error_deviation||detail; relative_error_log10_paper|paper|number; "
         "suboptimality_log10|suboptimality, log₁₀|number; suboptimality||detail; suboptimality_deviation||detail; "
-        "suboptimality_log10_paper|paper|number; regret||power; regret_deviation||detail; regret_paper|paper|number",
+        "suboptimality_log10_paper|paper|number; regret||power; regret_deviation||detail; regret_paper|paper|number; "
+        "seconds|seconds a run|seconds",
         rows,
     )
     paper = [column.name for column in table.columns if column.name.endswith("_paper")]

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 
 from avare import datasets, problems
 from avare.datasets import DatasetError
+from avare.datasets.files import LIMIT
+from avare.datasets.reading import Task
 from avare.plotting import rank
 
 _DEFAULTS = {"numbers": "least_squares", "two classes": "logistic", "classes": "softmax"}
-_MOST_CLASSES = 100  # up to this many different whole numbers are classes by default
 _TITLES = {"mnist": "MNIST", "ijcnn1": "IJCNN1", "cifar10": "CIFAR10", "synthetic": "Synthetic", "digits": "Digits"}
 
 
@@ -40,31 +42,36 @@ class Data:
     X: Any
     y: NDArray[Any]
     digest: str  # a hash of both
+    notes: tuple[str, ...] = ()  # what was done to the columns of a file
 
     def __len__(self) -> int:
         return len(self.y)
 
 
 def obtain(
-    source: str,
+    source: Any,
     *,
     loss: str | None = None,
     target: str | None = None,
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    limit: float = LIMIT,
     folder: str | None = None,
     progress: bool = False,
 ) -> tuple[Data, str]:
-    """Load a named dataset or a file, and choose the loss that fits it.
+    """Load a named dataset, a file or a data frame, and choose the loss that fits it.
 
     Parameters
     ----------
     source
-        One of `avare.datasets.names`, or the path of a file.
+        One of `avare.datasets.names`, the path of a file, or a data frame.
     loss
-        The name of a loss. None: softmax for classes (logistic for two), least squares for other targets; whole
-        numbers in a file are classes if there are at most 100 different ones. A loss for classes needs whole numbers,
+        The name of a loss. None: softmax for classes (logistic for two), least squares for other targets. Text, true
+        and false, and at most 100 different whole numbers are classes. A loss for classes needs text or whole numbers,
         and takes any number of them.
-    target
-        The column of the targets, in a CSV or Parquet file.
+    target, drop, categories, limit
+        The column of the targets, columns to leave out, columns of categories, and the most bytes that a compressed
+        file may unpack to: see `avare.datasets.read`.
     folder, progress
         A folder to look into first for the files of a named dataset, and whether a download shows its progress.
 
@@ -76,22 +83,22 @@ def obtain(
     """
     if loss is not None and loss not in problems.names():
         raise ValueError(f"loss = {loss!r}: must be one of {', '.join(problems.names())}")
-    if source in datasets.names():
-        if target is not None:
-            raise ValueError(f"target = {target!r}: {source} is a named dataset, which has its own targets")
+    if isinstance(source, str) and source in datasets.names():
+        for option, value in (("target", target), ("drop", drop), ("categories", categories)):
+            if value:
+                raise ValueError(f"{option} = {value!r}: {source} is a named dataset, which has its own columns")
         found = datasets.load(source, folder=folder, progress=progress)
-        name, X, y = found.name, found.X, found.y
+        name = found.name
     else:
-        if not Path(source).expanduser().is_file() and not {".", os.sep} & set(source):
+        if isinstance(source, str) and not ({".", os.sep} & set(source) or os.path.lexists(source)):
             raise DatasetError(f"{source}: neither a file nor one of {', '.join(datasets.names())}")
-        classes = loss is not None and problems.get(loss).target != "numbers"
-        found = datasets.read(source, target=target, task="classification" if classes else "regression")
-        name, X, y = found.name, found.X, found.y
-        if name in datasets.names():  # so that it is not mistaken for that dataset
-            name = Path(source).name
-        if loss is None and _are_classes(y):
-            y = y.astype(np.int64)
-    return Data(name, X, y, digest(X, y)), _fitting(source, y, loss)
+        kind = None if loss is None else problems.get(loss).target
+        task: Task = "auto" if kind is None else "regression" if kind == "numbers" else "classification"
+        chosen: dict[str, Any] = {"drop": drop, "categories": categories, "limit": limit}
+        found = datasets.read(source, target=target, task=task, **chosen)
+        is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
+        name = Path(found.source).name if is_taken else found.name
+    return Data(name, found.X, found.y, digest(found.X, found.y), found.notes), _fitting(name, found.y, loss)
 
 
 def digest(X: Any, y: NDArray[Any]) -> str:
@@ -106,10 +113,6 @@ def digest(X: Any, y: NDArray[Any]) -> str:
         total.update(f"{array.dtype.str}{array.shape}".encode())
         total.update(np.ascontiguousarray(array).view(np.uint8).data)
     return total.hexdigest()
-
-
-def _are_classes(y: NDArray[np.float64]) -> bool:
-    return bool((y == np.round(y)).all()) and len(np.unique(y)) <= _MOST_CLASSES and float(np.abs(y).max()) < 2.0**53
 
 
 def _fitting(source: str, y: NDArray[Any], loss: str | None) -> str:

@@ -1,11 +1,14 @@
 """Which experiments there are, by name."""
 
 import warnings
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 from avare.experiments.base import Experiment
-from avare.experiments.records import RecordError
+from avare.experiments.records import RecordError, Result, mapping_in
+from avare.experiments.store import Record, Skipped
 
 GROUP = "avare.experiments"
 """The group of entry points by which other packages add experiments."""
@@ -55,6 +58,26 @@ def of_kind(kind: object) -> Experiment:
     if not isinstance(kind, str) or kind not in owners:
         raise RecordError(f"spec['experiment'] = {kind!r}: must be one of {', '.join(owners)}")
     return _EXPERIMENTS[owners[kind]]
+
+
+def parsed(records: Iterable[Record]) -> tuple[dict[str, list[Result]], list[Skipped]]:
+    """Return stored records by the name of their experiment, checked, and those that are passed over."""
+    results: dict[str, list[Result]] = {name: [] for name in names()}
+    skipped = []
+    for record in records:
+        try:
+            owner = of_kind(mapping_in(record, "spec").get("experiment"))
+            results[owner.name].append(owner.parse(record))
+        except Exception as error:  # whatever is odd about one record, the others count
+            skipped.append(passed_over(record, error))
+    return results, skipped
+
+
+def passed_over(record: Mapping[str, Any], error: Exception) -> Skipped:
+    """Return the file of a sound record that no experiment can use, and why."""
+    known = isinstance(error, RecordError)
+    reason = str(error) if known else f"is sound, but cannot be shown: {type(error).__name__}: {error}"
+    return Skipped(f"{record['key']}.json", reason)
 
 
 def _owners() -> dict[str, str]:

@@ -14,3 +14,20 @@ from avare.problems.registry import names as names
 from avare.problems.registry import register as register
 from avare.problems.smoothed_hinge import SmoothedHinge as SmoothedHinge
 from avare.problems.softmax import Softmax as Softmax
+
+__all__ = [
+    "Generic",
+    "Huber",
+    "LeastSquares",
+    "Linear",
+    "Logistic",
+    "Problem",
+    "SmoothedHinge",
+    "Softmax",
+    "ToleranceWarning",
+    "get",
+    "names",
+    "register",
+    "register_kernels",
+    "register_vector_kernels",
+]

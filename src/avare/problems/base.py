@@ -1,5 +1,7 @@
 """The base class of all problems: finite sums, f(x) = sum_i f_i(x) + l2/2 |x|^2."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 

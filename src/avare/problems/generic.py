@@ -1,5 +1,7 @@
 """Generic: a finite sum given by Python functions."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar

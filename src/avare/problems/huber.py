@@ -1,5 +1,7 @@
 """Huber: linear regression that is robust to large residuals."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple, Unpack
 
 from numpy.typing import ArrayLike

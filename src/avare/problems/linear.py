@@ -1,5 +1,7 @@
 """What the linear models share: data, dense or sparse, and sums over it by compiled kernels."""
 
+from __future__ import annotations
+
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator

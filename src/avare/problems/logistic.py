@@ -1,5 +1,7 @@
 """Logistic: logistic regression for two classes."""
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """SmoothedHinge: a support vector machine with a smooth loss."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple, Unpack
 
 from numpy.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Softmax: multinomial logistic regression."""
 
+from __future__ import annotations
+
 import math
 from typing import Any, NamedTuple
 

@@ -3,3 +3,9 @@
 from avare.plotting import calibration as calibration
 from avare.report.writing import ReportError as ReportError
 from avare.report.writing import write as write
+
+__all__ = [
+    "ReportError",
+    "calibration",
+    "write",
+]

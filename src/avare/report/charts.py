@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from avare._optional import require
 from avare.experiments.content import Figure
 from avare.experiments.records import numbers
-from avare.plotting import BLACK, DOTS, RC_PARAMS, Chart, Curve, Style, blank, draw
+from avare.plotting import BLACK, DOTS, RC_PARAMS, Chart, Curve, Style, blank, draw, verbatim
 
 _LEAST_WIDTH = 5.6  # inches
 _HANDLE, _LETTER = 0.65, 0.068  # inches that a legend entry takes, about, and each letter of it
@@ -49,14 +49,14 @@ def lay_out(figure: Figure, styles: Mapping[str, Style]) -> Any:
             axis = axes[i][j]
             draw(axis, chart, styles)
             if i == 0 or figure.rows[i - 1][j].title != chart.title:
-                axis.set_title(chart.title)
+                axis.set_title(verbatim(chart.title))
             if j == 0 or row[j - 1].y_title != chart.y_title:
-                axis.set_ylabel(chart.y_title, fontweight="bold")
+                axis.set_ylabel(verbatim(chart.y_title), fontweight="bold")
             if i == rows - 1 or figure.rows[i + 1][j].x_title != chart.x_title:
-                axis.set_xlabel(chart.x_title)
+                axis.set_xlabel(verbatim(chart.x_title))
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
-    drawn.suptitle(figure.title, fontsize=9, color="#555555")
+    drawn.suptitle(verbatim(figure.title), fontsize=9, color="#555555")
     if handles:
         widest = _HANDLE + _LETTER * max(map(len, handles))
         lines = math.ceil(len(handles) / max(int(drawn.get_figwidth() / widest), 1))
@@ -115,10 +115,11 @@ def controls(name: str, labels: Sequence[str], styles: Mapping[str, Style]) -> s
     )
 
 
-def frame(place: str, heading: str, description: str) -> str:
+def frame(place: str, heading: str, description: str, note: str) -> str:
     """Return the place of a chart on the page."""
+    words = f'<p class="hint">{html.escape(note)}</p>' if note else ""
     return (
-        f"<figure><figcaption><h3>{html.escape(heading)}</h3></figcaption>"
+        f"<figure><figcaption><h3>{html.escape(heading)}</h3>{words}</figcaption>"
         f'<div class="chart" id="{place}" role="img" aria-label="{html.escape(description)}"></div></figure>\n'
     )
 

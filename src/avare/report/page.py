@@ -57,7 +57,8 @@ def _body(place: int, panel: Panel, styles: Mapping[str, Style], charts: dict[st
     """Return the contents of a tab; its charts are added to ``charts``."""
     curves = [curve for chart in panel.charts for curve in chart.curves]
     own = {curve.label: curve.style or styles[curve.label] for curve in curves if curve.label}
-    parts = [controls(f"panel-{place}", list(own), own)] if own else []
+    parts = [_lead(part) for part in panel.lead]
+    parts += [controls(f"panel-{place}", list(own), own)] if own else []
     for number, section in enumerate(panel.sections):
         parts.append(f"<h2>{html.escape(section.heading)}</h2>\n")
         parts += _parts(f"chart-{place}-{number}", panel, section, styles, charts)
@@ -76,7 +77,7 @@ def _parts(
             if isinstance(chart, Chart) and chart.curves:
                 charts[f"{name}-{number}"] = as_json(chart, styles)
                 description = f"{chart.title} against {chart.x_title}: {panel.title}, {section.heading}"
-                frames.append(frame(f"{name}-{number}", chart.title, description))
+                frames.append(frame(f"{name}-{number}", chart.title, description, chart.note))
         if frames:
             yield f'<div class="charts{" single" if len(frames) == 1 else ""}">\n{"".join(frames)}</div>\n'
 
@@ -85,9 +86,18 @@ def _part(part: Part) -> str:
     if isinstance(part, Table):
         return as_html(part)
     if isinstance(part, Mapping):
-        pairs = (f"<dt>{html.escape(key.replace('_', ' '))}</dt><dd>{_value(part[key])}</dd>" for key in part)
-        return f"<dl>{''.join(pairs)}</dl>\n"
+        return f"<dl>{_pairs(part)}</dl>\n"
     return f'<p class="hint">{html.escape(str(part))}</p>\n'
+
+
+def _lead(part: str | Mapping[str, Any]) -> str:
+    if isinstance(part, str):
+        return f'<p class="verdict">{html.escape(part)}</p>\n'
+    return f'<dl class="setting">{"".join(f"<div>{_pairs({key: part[key]})}</div>" for key in part)}</dl>\n'
+
+
+def _pairs(part: Mapping[str, Any]) -> str:
+    return "".join(f"<dt>{html.escape(key.replace('_', ' '))}</dt><dd>{_value(part[key])}</dd>" for key in part)
 
 
 def _value(value: Any) -> str:

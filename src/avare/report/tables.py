@@ -44,7 +44,7 @@ def as_html(table: Table) -> str:
     caption = html.escape(table.caption)
     return (
         f'<div class="scroll" role="region" aria-label="{caption}" tabindex="0"><table>\n'
-        f"<caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
+        f"<caption><span>{caption}</span></caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
     )
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from avare import _validation as validation
+from avare.datasets.files import check_folder
 from avare.experiments import registry
-from avare.experiments.base import RUNS, Summary
-from avare.experiments.content import Panel, Section
-from avare.experiments.records import PARTS, RecordError, Result, count, mapping_in, merged, spent, together
+from avare.experiments.base import RUNS, Experiment, Summary
+from avare.experiments.content import Figure, Panel, Section
+from avare.experiments.records import PARTS, Result, count, merged, spent, together
 from avare.experiments.store import Skipped, Store, failing_as, remove_left_overs, write_whole
-from avare.plotting import Chart, styles_of
+from avare.plotting import Chart, Style, styles_of
 from avare.report import page
 from avare.report.charts import render
 from avare.report.tables import as_csv, as_markdown
@@ -89,11 +90,22 @@ def write(
             remove_left_overs(place)
         for summary in contents.summaries.values():
             for name, figure in summary.figures.items():
-                for ending, content in render(figure, styles).items():
+                for ending, content in _drawn(name, figure, styles, say).items():
                     write_whole(folder / "figures" / f"{name}.{ending}", content)
         for path, text in texts.items():
             write_whole(path, text.encode())
     return index
+
+
+def _drawn(name: str, figure: Figure, styles: Mapping[str, Style], say: Callable[[str], None]) -> Mapping[str, bytes]:
+    """Draw a figure; one that fails is named, and the rest of the report is written."""
+    try:
+        return render(figure, styles)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        say(f"the figure {name} cannot be drawn: {type(error).__name__}: {error}")
+        return {}
 
 
 def page_of(contents: Contents) -> str:
@@ -108,16 +120,16 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
     A store without a record that can be shown is a ``ValueError``.
     """
     place = Store(store)
-    if not place.folder.is_dir():
-        raise ValueError(f"store = {str(store)!r}: there is no such folder")
+    check_folder(f"store = {str(store)!r}", place.folder)
     found, skipped = place.read()
-    results: dict[str, list[Result]] = {name: [] for name in registry.names()}
-    for data in found:
-        try:
-            owner = registry.of_kind(mapping_in(data, "spec").get("experiment"))
-            results[owner.name].append(owner.parse(data))
-        except RecordError as error:
-            skipped.append(Skipped(f"{data['key']}.json", str(error)))
+    results, odd = registry.parsed(found)
+    skipped += odd
+    summaries: dict[str, Summary] = {}
+    for name, members in results.items():
+        summary, results[name], odd = _summarised(registry.get(name), members, runs)
+        skipped += odd
+        if summary is not None:
+            summaries[name] = summary
     skipped.sort(key=lambda each: each.name)
     everything = sorted((each for members in results.values() for each in members), key=lambda each: each.stored["key"])
     skipped += [
@@ -131,9 +143,30 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
         more = f" and {len(skipped) - _MOST_NAMED} more" if len(skipped) > _MOST_NAMED else ""
         words = f"; skipped: {named}{more}" if skipped else ""
         raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{words}")
-    summaries = {name: registry.get(name).summarise(members, runs) for name, members in results.items() if members}
-    kept = {name: summary for name, summary in summaries.items() if summary is not None}
-    return Contents(kept, shown, tuple(skipped))
+    return Contents(summaries, shown, tuple(skipped))
+
+
+def _summarised(
+    experiment: Experiment, results: list[Result], runs: int
+) -> tuple[Summary | None, list[Result], list[Skipped]]:
+    """Summarise what can be; return also which records that is, and which are left out because alone they fail."""
+    try:
+        return (experiment.summarise(results, runs) if results else None), results, []
+    except Exception as error:
+        failure = error
+    kept, odd = [], []
+    for each in results:
+        try:
+            experiment.summarise([each], runs)
+            kept.append(each)
+        except Exception as error:
+            odd.append(registry.passed_over(each.stored, error))
+    if odd:
+        try:
+            return (experiment.summarise(kept, runs) if kept else None), kept, odd
+        except Exception as error:
+            failure = error
+    return None, [], [registry.passed_over(each.stored, failure) for each in results]
 
 
 # --- what concerns all experiments ----------------------------------------------------------

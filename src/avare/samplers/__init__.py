@@ -19,3 +19,25 @@ from avare.samplers.static import Static as Static
 from avare.samplers.stratified import Stratified as Stratified
 from avare.samplers.uniform import Uniform as Uniform
 from avare.samplers.vrb import Vrb as Vrb
+
+__all__ = [
+    "Avare",
+    "Calibrated",
+    "LimitWarning",
+    "Mabs",
+    "Mixture",
+    "Optimal",
+    "Osmd",
+    "Safe",
+    "Sampler",
+    "Srg",
+    "Static",
+    "Stratified",
+    "Uniform",
+    "Vrb",
+    "build",
+    "get",
+    "names",
+    "register",
+    "register_kernels",
+]

@@ -1,5 +1,7 @@
 """Avare: remember the last norm of each example, and draw in proportion to it, above a floor."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -118,7 +120,7 @@ class Avare(Remembering):
     def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._memory.replace(indices, norms)
 
-    def _compiled(self) -> "AvareState | None":
+    def _compiled(self) -> AvareState | None:
         if not isinstance(self._memory, Buckets):
             return None
         return AvareState(self._memory.arrays, self.batch_size, self._schedule.constants, self.replacement)

@@ -6,6 +6,8 @@ has more to save. With `_compiled` instead of `_draw` and `_learn`, it brings ke
 `avare.samplers.kernels`.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 import threading
@@ -73,6 +75,8 @@ class Sampler(ABC):
     """Whether it can only draw with replacement."""
     without_replacement_only: ClassVar[bool] = False
     """Whether it can only draw without replacement."""
+    learns: ClassVar[bool] = True
+    """Whether the reported norms change what it draws."""
     follows_path: ClassVar[bool] = False
     """Whether a solver must call its method ``move(distance)`` with the length of each step."""
     needs: ClassVar[tuple[str, ...]] = ()
@@ -225,6 +229,11 @@ class Sampler(ABC):
         if not isinstance(names, str):
             raise ValueError(f"state['fields'] is of type {type(names).__name__}: must be text")
         fields = {key: plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
+        own, other = type(self).__name__, fields.get("sampler", type(self).__name__)
+        if isinstance(other, str) and other != own:
+            raise ValueError(
+                f"state['sampler'] = {other!r}: this sampler has {own!r}, so it is another sampler's state"
+            )
         if "format" in fields and fields["format"] != _FORMAT:
             raise ValueError(f"state['format'] = {fields['format']!r}: this version of avare reads {_FORMAT}")
         require_same(fields, {"format": _FORMAT, "sampler": type(self).__name__, **self._arguments()}, "state", _OWNER)

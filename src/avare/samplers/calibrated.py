@@ -1,5 +1,7 @@
 """Calibrated: remember the last norm of each example, and learn which norm to expect from it."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
 from typing import Any, NamedTuple
@@ -137,7 +139,7 @@ class Calibrated(Remembering):
         prior = self._prior
         return Expectations.unseen(self.n, prior=prior) if norms is None else Expectations(norms, prior=prior)
 
-    def _compiled(self) -> "CalibratedState":
+    def _compiled(self) -> CalibratedState:
         return CalibratedState(
             self._memory.arrays,
             self._prior,

@@ -1,5 +1,7 @@
 """Mabs: treat the examples as the arms of a bandit, with exponential weights."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Mixture: learn how to mix given distributions."""
 
+from __future__ import annotations
+
 import math
 import zlib
 

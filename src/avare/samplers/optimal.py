@@ -1,5 +1,7 @@
 """Optimal: draw in proportion to the true norms, as an oracle would."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 

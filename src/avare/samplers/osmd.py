@@ -1,5 +1,7 @@
 """Osmd: mirror descent on the cost, estimated from the draws."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
 

@@ -1,5 +1,7 @@
 """Samplers by name: register them, list them, build them for a problem."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -1,5 +1,7 @@
 """Safe: bound each norm, and use the distribution that is best in the worst case within the bounds."""
 
+from __future__ import annotations
+
 import math
 import zlib
 

@@ -1,5 +1,7 @@
 """Srg: remember norms, and refresh them only by uniform draws."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +83,7 @@ class Srg(Smoothed):
         with self._lock:
             return self._weights.values.copy()
 
-    def _compiled(self) -> "SrgState":
+    def _compiled(self) -> SrgState:
         return SrgState(super()._compiled(), self._awaited)
 
     def _arguments(self) -> State:

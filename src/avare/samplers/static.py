@@ -1,5 +1,7 @@
 """Static: draw in proportion to fixed constants."""
 
+from __future__ import annotations
+
 import zlib
 from functools import partial
 from typing import Any, NamedTuple
@@ -60,6 +62,7 @@ class Static(Sampler):
     Importance Sampling for Regularized Loss Minimization. ICML 2015.
     """
 
+    learns = False
     needs = ("smoothness",)
 
     def __init__(
@@ -99,7 +102,7 @@ class Static(Sampler):
             raise ValueError(f"size = {size}: only {self._possible} examples have a probability above 0")
         return super()._draw(size)
 
-    def _compiled(self) -> "StaticState":
+    def _compiled(self) -> StaticState:
         return StaticState(self._weights.arrays, self.replacement)
 
     def _arguments(self) -> State:

@@ -1,5 +1,7 @@
 """Stratified: draw one example from each of m groups of about equal importance."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import NDArray
 

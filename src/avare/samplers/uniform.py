@@ -1,5 +1,7 @@
 """Uniform: draw every example with the same probability, as plain minibatches do."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
@@ -42,13 +44,15 @@ class Uniform(Sampler):
     array([250., 250., 250., 250.])
     """
 
+    learns = False
+
     def __init__(self, n: int, batch_size: int = 128, *, replacement: bool = False, seed: Seed = None) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
 
     def _probabilities(self) -> NDArray[np.float64]:
         return np.full(self.n, 1.0 / self.n)
 
-    def _compiled(self) -> "UniformState":
+    def _compiled(self) -> UniformState:
         return UniformState(self.n, self.replacement)
 
 

@@ -1,5 +1,7 @@
 """Vrb: use the best fixed distribution for the costs so far, regularised."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

@@ -20,6 +20,8 @@ d = (-0.5, 0.15, 0.35) and x = (0, 0.65, 0.35). The slope of the first, 0.5, is 
 this is the solution.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,5 +1,7 @@
 """Lemma 1 of the paper: the least variance on the restricted simplex."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

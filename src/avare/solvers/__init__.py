@@ -6,3 +6,12 @@ from avare.solvers.sgd import Run as Run
 from avare.solvers.sgd import sgd as sgd
 from avare.solvers.sgld import Chain as Chain
 from avare.solvers.sgld import sgld as sgld
+
+__all__ = [
+    "Chain",
+    "DivergenceWarning",
+    "Progress",
+    "Run",
+    "sgd",
+    "sgld",
+]

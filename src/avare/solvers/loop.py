@@ -44,21 +44,45 @@ class DivergenceWarning(RuntimeWarning):
 
 
 class Progress:
-    """The argument of a callback, after each evaluation."""
+    """Where a run is: what a callback of `avare.sgd` and `avare.sgld` receives after each evaluation.
+
+    Attributes
+    ----------
+    step
+        Number of steps so far.
+    epoch
+        The same in epochs of ``n // batch_size`` steps: exactly 2.0 after two epochs.
+    x
+        The current iterate, read-only. Copy it to keep it.
+    sampler
+        The sampler; a callback may read it, and must not draw from it.
+    chain
+        Number of the chain, counted from 0; 0 for `avare.sgd`.
+    trace
+        All evaluations so far, as ``run.trace``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import avare
+    >>> problem = avare.problems.LeastSquares(np.eye(5), np.ones(5))
+    >>> run = avare.sgd(problem, avare.Uniform(5, 2, seed=0), 0.1, epochs=9, callback=lambda now: now.epoch >= 2)
+    >>> run.status, run.trace.epoch[-1]
+    ('stopped', np.float64(2.0))
+    """
 
     def __init__(self, loop: "Loop", chain: int) -> None:
         self._loop = loop
         self.step: int = loop.step
         self.epoch: float = loop.epoch
         self.x: Vector = loop.iterates.x.view()
-        """The current iterate, read-only."""
         self.x.flags.writeable = False
         self.sampler: Sampler = loop.sampler
         self.chain: int = chain
 
     @property
     def trace(self) -> Trace:
-        """All rows so far."""
+        """All evaluations so far."""
         return self._loop.trace
 
 
@@ -108,8 +132,8 @@ class Loop:
 
     @property
     def epoch(self) -> float:
-        """The number of draws so far, in passes over the data."""
-        return self.step * self.sampler.batch_size / self.problem.n
+        """The number of steps so far, in epochs of n // batch size steps."""
+        return self.step / max(1, self.problem.n // self.sampler.batch_size)
 
     @property
     def trace(self) -> Trace:

@@ -1,5 +1,7 @@
 """Stochastic gradient descent with any sampler."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -9,6 +11,7 @@ from numpy.typing import ArrayLike
 from avare import _validation as validation
 from avare._progress import Line
 from avare._state import plain
+from avare.plotting import run_figure
 from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
@@ -37,6 +40,14 @@ class Run:
         """"finished", "stopped" (by the callback), "interrupted" (by Ctrl-C) or "diverged"."""
         self.message: str = loop.message
         """Why it ended, if it did not finish."""
+
+    def plot(self) -> Any:
+        """Draw the run over epochs and over seconds; return a Matplotlib figure.
+
+        It shows the suboptimality, or the objective if its least value is not known: call ``problem.minimize()``
+        before the run.
+        """
+        return run_figure(type(self._loop.sampler).__name__, self.trace)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed for ``sgd(..., resume=state)``, including the sampler's state.

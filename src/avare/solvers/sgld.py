@@ -1,8 +1,10 @@
 """Stochastic gradient Langevin dynamics with any sampler."""
 
+from __future__ import annotations
+
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -13,6 +15,7 @@ from avare import _validation as validation
 from avare._optional import require
 from avare._progress import Line
 from avare._state import require_same
+from avare.plotting import chain_figure
 from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
@@ -90,19 +93,37 @@ class Chain:
         weights = np.tile(self.step_sizes, len(self.draws))
         return self.draws.reshape(len(weights), -1), weights / weights.sum()
 
-    def to_arviz(self, *, name: str = "x", resample: bool = False) -> Any:
+    def plot(self, names: Sequence[str] | None = None) -> Any:
+        """Draw the law of each coordinate and the paths of the chains; return a Matplotlib figure.
+
+        Histograms are weighted by the step sizes. Of more than six coordinates the first six are shown.
+
+        Parameters
+        ----------
+        names
+            Names of the coordinates; by default x[0], x[1], ...
+        """
+        self._weighted()  # raises an error if there are no draws
+        dim = self.draws.shape[2]
+        return chain_figure(self.draws, self.step_sizes, self._names(names) or [f"x[{k}]" for k in range(dim)])
+
+    def to_arviz(self, *, name: str = "x", names: Sequence[str] | None = None, resample: bool = False) -> Any:
         """Return the draws as an ArviZ object, with the step sizes as a sample statistic.
+
+        Its dimensions are "chain" (the numbers of the chains), "draw" and "coefficient".
 
         Parameters
         ----------
         name
             Name of the variable.
+        names
+            Names of the coefficients, such as ``dataset.columns``; by default their numbers.
         resample
             ArviZ does not use weights. If True, each chain is resampled in proportion to the step sizes
             (systematically, in order), so that plain averages are correct for
             decreasing steps. Draws then repeat, and ArviZ counts them as correlated.
         """
-        arviz = require("arviz", "to_arviz")
+        arviz = require("arviz", "to_arviz", "arviz")
         self._weighted()  # raises an error if there are no draws
         draws, sizes = self.draws, self.step_sizes
         if resample:
@@ -110,9 +131,20 @@ class Chain:
             chosen = np.searchsorted(reached, (np.arange(len(sizes)) + 0.5) / len(sizes))
             draws, sizes = draws[:, chosen], sizes[chosen]
         statistics = {"step_size": np.tile(sizes, (len(draws), 1))}
+        labels = {
+            "coords": {"chain": self.sound, "coefficient": self._names(names) or np.arange(draws.shape[2])},
+            "dims": {name: ["coefficient"]},
+        }
         if int(arviz.__version__.split(".")[0]) < 1:
-            return arviz.from_dict(posterior={name: draws}, sample_stats=statistics)
-        return arviz.from_dict({"posterior": {name: draws}, "sample_stats": statistics})
+            return arviz.from_dict(posterior={name: draws}, sample_stats=statistics, **labels)
+        return arviz.from_dict({"posterior": {name: draws}, "sample_stats": statistics}, **labels)
+
+    def _names(self, names: Sequence[str] | None) -> list[str]:
+        """Return the names, one per coordinate; [] if none were given."""
+        found = [] if names is None else [str(each) for each in names]
+        if names is not None:
+            validation.same_length("names", len(found), "the draws", self.draws.shape[2])
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed for ``sgld(..., resume=state)``, including the samplers' states.

@@ -9,3 +9,15 @@ from avare.structures.expectations import Expectations as Expectations
 from avare.structures.floored import Floored as Floored
 from avare.structures.order_tree import OrderTree as OrderTree
 from avare.structures.weights import Weights as Weights
+
+__all__ = [
+    "Buckets",
+    "Calibration",
+    "Expectations",
+    "Floored",
+    "Memory",
+    "OrderTree",
+    "Solution",
+    "Structure",
+    "Weights",
+]

@@ -1,5 +1,10 @@
 """Adaptive importance sampling for PyTorch: a DataLoader whose batches come with weights."""
 
+from avare._optional import require
+
+require("torch", "avare.torch", "torch")  # which says what to install
+
+# isort: split
 from avare.torch import layers as layers
 from avare.torch.batch_sampler import AvareBatchSampler as AvareBatchSampler
 from avare.torch.gradient_norms import GradientNorms as GradientNorms
@@ -14,3 +19,19 @@ from avare.torch.norms import output_norms as output_norms
 from avare.torch.upper_bound import UpperBoundLoader as UpperBoundLoader
 
 Diagnosis = NormReport  # the former name
+
+__all__ = [
+    "AvareBatchSampler",
+    "Diagnosis",
+    "GradientNorms",
+    "ImportanceLoader",
+    "Indexed",
+    "IndexedCollate",
+    "NormReport",
+    "UpperBoundLoader",
+    "diagnose",
+    "from_output_grad",
+    "last_layer_norms",
+    "layers",
+    "output_norms",
+]

@@ -1,6 +1,7 @@
 """The batch sampler: draws with an avare sampler, and keeps what the consumer has not received yet."""
 
 import math
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -131,6 +132,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             most = math.inf if self.sampler.replacement else self.ranks.fewest // self.ranks.copies
             # A child of the sampler's generator, which is the same on replicated ranks and another on each shard.
             pool.join(self.ranks.examples, self.ranks.batch_size, most, self.sampler._generator.spawn(1)[0])
+        self.cursor.ended = self._warn_of_silence
 
     @property
     def n(self) -> int:
@@ -317,6 +319,16 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             self.pool.load(fields)
         ahead = without_padding(fields["ahead_indices"], fields["ahead_weights"])
         self.cursor.load(fields["epoch"], fields["drawn"], (Draw(*arrays) for arrays in ahead))
+
+    def _warn_of_silence(self) -> None:
+        """Give a warning, once, if batches have been drawn and no norm was ever reported."""
+        if self.sampler.learns and self._visits.waiting and not self._visits.are_reported:
+            self.cursor.ended = None
+            warnings.warn(
+                f"{self.sampler.steps} batches have been drawn and no gradient norms reported, so draws are still "
+                "uniform: call update(index, norms) after each step",
+                stacklevel=2,
+            )
 
     def _settings(self, sampler: str | Sampler, seed: Seed) -> dict[str, Any]:
         """What all ranks must have in common. Names with an underscore are not compared: rank 0's value counts."""

@@ -93,6 +93,8 @@ class Cursor(Generic[Unit]):
         self.ahead: deque[Unit] = deque()
         self.latest: Unit | None = None
         """The unit received last; None if there is none since the start, or since a state was loaded."""
+        self.ended: Callable[[], None] | None = None
+        """Called at the end of each epoch, if it is not None."""
         self._started = False
         self._iteration = 0  # a number that identifies the current iteration
 
@@ -146,6 +148,8 @@ class Cursor(Generic[Unit]):
 
     def finish(self) -> None:
         """End the epoch. Units that are still ahead are dropped."""
+        if self.ended is not None:
+            self.ended()
         self.epoch += 1
         self.drawn = 0
         self.ahead.clear()

@@ -13,7 +13,7 @@ _LAST_STEP = 2**31 - 1
 class Visits:
     """One int32 per example: the step of its last draw, negative once its norm is reported, 0 if never drawn.
 
-    All methods take O(batch size).
+    All methods take O(batch size), except `are_reported`.
 
     Examples
     --------
@@ -46,6 +46,11 @@ class Visits:
         removed, lag = _report(self.last, indices, min(step, _LAST_STEP))
         self.waiting -= int(removed)
         self.lag = float(lag)
+
+    @property
+    def are_reported(self) -> bool:
+        """Whether any norm was reported. O(n)."""
+        return bool(self.lag == self.lag or (self.last < 0).any())
 
     def are_valid(self, indices: NDArray[np.int64], norms: NDArray[Any]) -> bool:
         """Whether all examples have been drawn, and their norms are finite and not negative."""

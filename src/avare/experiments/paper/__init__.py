@@ -89,7 +89,7 @@ class Paper(Experiment):
         parts = (
             check_table(marked),
             f"Source: {paper['source']}. {paper['smoothness_note']}",
-            f"{counts['agrees']} agree, {counts['differs']} differ, {counts['missing']} missing",
+            f"{counts['agrees']} agree, {counts['differs']} differ, {counts['missing']} have too few runs",
         )
         return Closing(parts, {"rows": [row.as_dict() for row in rows], **counts}, checking.exit_code(rows))
 
@@ -162,7 +162,8 @@ def _group_panel(group: Group, results: Sequence[Result], paper: Mapping[str, An
     if rows:
         unused = () if any(row.note for row in rows) else ("note",)
         more.append(Section("Against the paper", (tally_words(rows), check_table(rows).without("dataset", *unused))))
-    return convergence.panel_of(group, *more, table=_last_epoch([group], paper))
+    verdict = [f"Against the paper: {tally_words(rows)}"] if rows else []
+    return convergence.panel_of(group, *more, table=_last_epoch([group], paper), verdict=verdict)
 
 
 def _paper_panel(first: Table, rows: Sequence[Row], paper: Mapping[str, Any]) -> Panel:

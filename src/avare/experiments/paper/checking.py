@@ -16,7 +16,7 @@ from avare.experiments.convergence import LOGARITHMS, log10
 from avare.experiments.data import display_name
 from avare.experiments.descent import RULES
 from avare.experiments.paper.plan import L2, SETTINGS
-from avare.experiments.records import number
+from avare.experiments.records import differences, number
 from avare.experiments.store import canonical
 
 Stored = Mapping[str, Any]
@@ -106,14 +106,28 @@ def tally(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def facts(records: Iterable[Stored]) -> dict[str, Mapping[str, float]]:
-    """Return the facts about each dataset from its latest record; the paper's datasets need its loss and l2 term."""
-    tables = [record for record in records if record["spec"]["experiment"] == "table"]
-    return {
-        each["spec"]["dataset"]: each["facts"]
-        for each in sorted(tables, key=_date)
-        if each["spec"]["dataset"] not in SETTINGS
-        or (each["spec"].get("loss"), each["spec"].get("l2")) == (SETTINGS[each["spec"]["dataset"]].loss, L2)
-    }
+    """Return the facts about each dataset from its latest record; the paper's datasets need its loss and l2 term.
+
+    Of other data, those of the same name are kept apart by what differs: their contents, the loss, the l2 term.
+    """
+    tables = sorted((record for record in records if record["spec"]["experiment"] == "table"), key=_date)
+    found, others = {}, defaultdict(list)
+    for each in tables:
+        name = each["spec"]["dataset"]
+        if name not in SETTINGS:
+            others[name].append(each)
+        elif (each["spec"].get("loss"), each["spec"].get("l2")) == (SETTINGS[name].loss, L2):
+            found[name] = each["facts"]
+    for name, members in others.items():
+        latest = {canonical(_setting(each["spec"])): each for each in members}
+        marks = differences([_setting(each["spec"]) for each in latest.values()])
+        for mark, each in zip(marks, latest.values(), strict=True):
+            found[f"{name}, {mark}" if mark else name] = each["facts"]
+    return found
+
+
+def _setting(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: spec.get(key) for key in ("data_digest", "loss", "l2")}
 
 
 def other_settings(spec: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
@@ -265,7 +279,16 @@ def _date(record: Stored) -> str:
 
 def check_table(rows: Sequence[Row]) -> Table:
     """Return theirs, ours, and whether they agree."""
-    named = (replace(row, dataset=display_name(row.dataset), measure=MEASURE_NAMES[row.measure]) for row in rows)
+    words = {"missing": "too few runs"}
+    named = (
+        replace(
+            row,
+            dataset=display_name(row.dataset),
+            measure=MEASURE_NAMES[row.measure],
+            verdict=words.get(row.verdict, row.verdict),
+        )
+        for row in rows
+    )
     return Table.of(
         "Against the paper: relative error and suboptimality as log₁₀ at the last epoch",
         "dataset; steps; sampler; measure; theirs|paper|number; ours||number; tolerance; verdict; note",

@@ -54,11 +54,29 @@
     return [...bands.reverse(), ...lines.reverse()]; // the first on top
   }
 
-  // Ticks at powers of ten if there are some, otherwise also between them.
-  function ticksOf(traces) {
-    const values = traces.flatMap((trace) => trace.y).filter((value) => value > 0);
-    const decades = values.length ? Math.log10(Math.max(...values) / Math.min(...values)) : 1;
-    return decades > 1.2 ? Math.ceil(decades / 6) : "D2";
+  // Where a log axis has numbers: at powers of ten if there are some, otherwise also between them.
+  function logTicks(values) {
+    const low = Math.min(...values), high = Math.max(...values), decades = Math.log10(high / low);
+    if (!(decades <= 1.7)) return { dtick: Math.max(1, Math.ceil(decades / 6)) || 1 };
+    const first = Math.floor(Math.log10(low));
+    const margin = 10 ** (0.06 * decades + 0.02);
+    const inside = (value) => value >= low / margin && value <= high * margin;
+    for (const digits of [[1, 2, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]]) {
+      const found = [-1, 0, 1, 2].flatMap((power) => digits.map((digit) => digit * 10 ** (first + power)));
+      if (found.filter(inside).length > 2) return { tickvals: found, ticktext: found.map(tickText) };
+    }
+    const reach = (high - low) / 2 || low / 2, unit = 10 ** Math.floor(Math.log10(reach));
+    const step = unit * [5, 2, 1].find((each) => each * unit <= reach);
+    const count = Math.floor(high / step) - Math.ceil(low / step) + 5;
+    const found = [...Array(count).keys()].map((k) => (Math.ceil(low / step) - 2 + k) * step).filter((value) => value > 0);
+    return { tickvals: found, ticktext: found.map(tickText) };
+  }
+
+  function tickText(value) {
+    if (value >= 1e-3 && value < 1e5) return String(Number(value.toPrecision(6)));
+    const [digits, exponent] = value.toExponential(3).split("e");
+    const power = `10<sup>${Number(exponent)}</sup>`.replace("-", "−");
+    return Number(digits) === 1 ? power : `${Number(digits)} × ${power}`;
   }
 
   function layoutOf(chart, log, traces) {
@@ -66,11 +84,14 @@
       gridcolor: colour("--plot-grid"), linecolor: colour("--line"), zeroline: false, automargin: true,
       exponentformat: "power", showexponent: "all", tickfont: { size: 12 },
     };
+    const positive = (name) => traces.flatMap((trace) => trace[name].filter((_, j) => trace.y[j] !== null)).filter((value) => value > 0);
+    const some = traces.some((trace) => trace.y.some((value) => value !== null)); // an empty chart has no axes
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "closest",
       margin: { l: 8, r: 12, t: 10, b: 8 }, font: { family: getComputedStyle(document.body).fontFamily, color: colour("--text") },
-      xaxis: { ...axis, type: chart.logX ? "log" : "linear", title: { text: chart.xTitle, font: { size: 13 }, standoff: 8 }, nticks: 6, ...(chart.logX ? { dtick: 1 } : {}) },
-      yaxis: { ...axis, type: log ? "log" : "linear", nticks: 6, minexponent: 3, ...(log ? { dtick: ticksOf(traces) } : { rangemode: "tozero" }) },
+      xaxis: { ...axis, type: chart.logX ? "log" : "linear", title: { text: chart.xTitle, font: { size: 13 }, standoff: 8 }, nticks: 6, ...(chart.logX ? logTicks(positive("x")) : {}), visible: some },
+      yaxis: { ...axis, type: log ? "log" : "linear", nticks: 6, minexponent: 3, ...(log ? logTicks(positive("y")) : { rangemode: "tozero" }), visible: some },
+      annotations: some ? [] : [{ text: "no values", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }],
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--line"), activecolor: colour("--text") },
       hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: { color: colour("--text") } },
     };

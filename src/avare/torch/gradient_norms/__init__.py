@@ -2,3 +2,8 @@
 
 from avare.torch.gradient_norms.exact import GradientNorms as GradientNorms
 from avare.torch.gradient_norms.recomputed import Fallback as Fallback
+
+__all__ = [
+    "Fallback",
+    "GradientNorms",
+]

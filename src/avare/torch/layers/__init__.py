@@ -12,3 +12,14 @@ from avare.torch.layers.registry import Parts as Parts
 from avare.torch.layers.registry import Rule as Rule
 from avare.torch.layers.registry import refuse as refuse
 from avare.torch.layers.registry import register as register
+
+__all__ = [
+    "Dense",
+    "OneHot",
+    "Outer",
+    "Part",
+    "Parts",
+    "Rule",
+    "refuse",
+    "register",
+]

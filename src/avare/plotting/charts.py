@@ -1,4 +1,4 @@
-"""How curves look, and figures that need no stored results.
+"""How curves look.
 
 A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib axes, and the page of
 `avare.report` shows the same chart in a browser.
@@ -7,7 +7,7 @@ A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib a
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,10 +43,9 @@ RC_PARAMS = {
 }
 DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (5, 2)), "dashdot": (0, (6, 2, 1.2, 2)), "dot": (0, (1.2, 1.6))}
 """How Matplotlib draws each `Style.dash`."""
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MARKERS = 8  # per line
 _DOT: dict[str, Any] = {"linestyle": "", "markersize": 5.5, "markeredgewidth": 0.9, "zorder": 3.0}
-_LARGEST, _SMALLEST = 170.0, 6.0  # points squared: the area of the largest cell and of the smallest
-_LEARNED = 10.0  # norms, from which on a cell's expectation hardly depends on its prior
 
 
 # --- styles ---------------------------------------------------------------------------------
@@ -199,6 +198,8 @@ class Chart:
     draw
         Draws more on the Matplotlib axes, after the curves; only figures have it. Artists with a label get an entry
         in the legend.
+    note
+        What the chart shows and which way is better; only the page has it.
     """
 
     title: str
@@ -208,6 +209,7 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
     draw: Callable[[Any], None] | None = None
+    note: str = ""
 
 
 def styles_of(charts: Iterable[Chart]) -> dict[str, Style]:
@@ -236,7 +238,7 @@ def draw(axis: Any, chart: Chart, styles: Mapping[str, Style]) -> None:
         mean = visible(curve.mean, largest) if chart.log_y else curve.mean
         bottom, top = curve.band(log=chart.log_y)
         handle = line(axis, curve.x, mean, style, place, len(chart.curves), guide=curve.guide)
-        handle.set_label(curve.label or "_")  # which Matplotlib leaves out of legends
+        handle.set_label(verbatim(curve.label) or "_")  # which Matplotlib leaves out of legends
         shown = np.isfinite(mean) & np.isfinite(bottom)
         axis.fill_between(curve.x, bottom, top, where=shown, color=style.colour, alpha=0.15, linewidth=0)
         means.append(mean)
@@ -250,11 +252,22 @@ def draw(axis: Any, chart: Chart, styles: Mapping[str, Style]) -> None:
         chart.draw(axis)
 
 
+def verbatim(text: str) -> str:
+    r"""Return text as Matplotlib must get it, so that a dollar sign is a dollar sign.
+
+    >>> print(verbatim("price$_$"))
+    price\$_\$
+    """
+    return text.replace("$", "\\$")
+
+
 def _fit(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64], *, log: bool) -> None:
     """Set the limits and ticks of the y axis by what it shows."""
     if not np.any(np.isfinite(means)):
         axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", va="center", color=GREY)
-        axis.set_yticks([])
+        for which in (axis.xaxis, axis.yaxis):  # they would show numbers that nobody measured
+            which.set_ticks([])
+        axis.spines[:].set_visible(False)
     elif log:
         log_axis(axis, means, tops)
     else:
@@ -303,13 +316,46 @@ def log_ticks(axis: Any) -> None:
     """Put numbers on an axis that is logarithmic, whether it spans much or little."""
     ticker = require("matplotlib.ticker", "drawing figures")
     low, high = axis.get_view_interval()
-    decades = float(np.log10(high / low)) if 0.0 < low < high else 1.0
-    if decades < 1.5:  # too few powers of ten: also numbers between them
-        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.5 else range(1, 10)))
-        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    values = tick_values(low, high) if 0.0 < low < high else []
+    if values:
+        axis.set_major_locator(ticker.FixedLocator(values))
+        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: tick_text(value)))
     else:
         axis.set_major_locator(ticker.LogLocator(numticks=7))
     axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def tick_values(low: float, high: float) -> list[float]:
+    """Return where a log axis that spans less than about two powers of ten has numbers; [] if it spans more.
+
+    >>> tick_values(700.0, 6000.0), tick_values(1.92, 2.11), tick_values(1.0, 1e4)
+    ([1000.0, 2000.0, 5000.0], [1.95, 2.0, 2.05, 2.1], [])
+    """
+    if high / low > 50.0:
+        return []
+    first = int(np.floor(np.log10(low)))
+    for digits in ((1, 2, 5), range(1, 10)):
+        values = [digit * 10.0**power for power in (first, first + 1, first + 2) for digit in digits]
+        values = [value for value in values if low <= value <= high]
+        if len(values) > 2:
+            return values
+    unit = 10.0 ** np.floor(np.log10((high - low) / 2.0))
+    step = next(each * unit for each in (5.0, 2.0, 1.0) if each * unit <= (high - low) / 2.0)
+    count = np.arange(np.ceil(low / step), np.floor(high / step) + 1.0)
+    return [float(f"{value:.12g}") for value in (count * step).tolist()]
+
+
+def tick_text(value: float) -> str:
+    """Write a number for an axis.
+
+    >>> tick_text(2000.0), tick_text(0.005), tick_text(1e-7)
+    ('2000', '0.005', '10⁻⁷')
+    """
+    if value == 0.0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.6g}"
+    digits, exponent = f"{value:.3e}".split("e")
+    power = f"10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+    return power if float(digits) == 1.0 else f"{float(digits):g} × {power}"
 
 
 def blank(size: tuple[float, float]) -> Any:
@@ -365,192 +411,8 @@ def dots(axis: Any, labels: Sequence[str], points: Sequence[Dot], words: Sequenc
     else:
         axis.set_xlim(left=0.0)
     left = axis.get_subplotspec().is_first_col()  # elsewhere, the lines have the same names
-    axis.set_yticks(range(len(labels)), labels if left else [""] * len(labels))
+    axis.set_yticks(range(len(labels)), [verbatim(label) if left else "" for label in labels])
     axis.set_ylim(len(labels) - 0.5, -0.5)
     axis.tick_params(axis="y", length=0)
     for text, face in zip(words, (GREY, "white"), strict=False):
         axis.plot([], [], marker="o", color=GREY, markerfacecolor=face, label=text, **_DOT)
-
-
-# --- what a sampler has learned -------------------------------------------------------------
-
-
-class Calibrating(Protocol):
-    """A sampler that learns what to expect of the norms it remembers: `avare.Calibrated`."""
-
-    @property
-    def n(self) -> int:
-        """Number of examples."""
-
-    @property
-    def steps(self) -> int:
-        """Number of draws."""
-
-    def calibration(self) -> tuple[Any, ...]:
-        """Members, remembered norm, expected norm and observations of each cell."""
-
-
-def calibration(sampler: Calibrating) -> Any:
-    """Draw what a `Calibrated` sampler remembers against what it has learned to expect.
-
-    One mark per cell; larger cells have larger marks. A filled mark rests on ten observed norms or more, a hollow one
-    mostly on the prior. On the diagonal the remembered norms are right, and the sampler is `Avare`; on the horizontal
-    line they say nothing, and it is uniform. Examples that were never seen, or seen with norm 0, have no place on a
-    log axis and are shown at the left.
-
-    Parameters
-    ----------
-    sampler
-        It is not changed.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Save it with ``savefig``.
-
-    Examples
-    --------
-    >>> from avare import Calibrated
-    >>> sampler = Calibrated(100, batch_size=10, seed=0)
-    >>> norms = np.random.default_rng(1).lognormal(size=100)
-    >>> for _ in range(50):
-    ...     batch = sampler.sample()
-    ...     sampler.update(batch.indices, norms[batch.indices])
-    >>> calibration(sampler).axes[-1].get_xlabel()
-    'Norm remembered'
-    """
-    if not hasattr(sampler, "calibration"):
-        raise TypeError(f"sampler is of type {type(sampler).__name__}: must be an avare.Calibrated")
-    with require("matplotlib", "drawing figures").rc_context(RC_PARAMS):
-        figure = blank((5.4, 4.4))
-        _draw_cells(figure, sampler)
-        return figure
-
-
-def _draw_cells(figure: Any, sampler: Calibrating) -> None:
-    members, remembered, expected, observations = sampler.calibration()
-    shown = expected > 0.0
-    apart = [
-        (name, chosen)
-        for name, chosen in (("never\nseen", np.isnan(remembered)), ("norm\n0", remembered == 0.0))
-        if np.any(chosen & shown)
-    ]
-    placed = shown & (remembered > 0.0)
-    if apart:
-        left, axis = figure.subplots(1, 2, sharey=True, width_ratios=[0.11 * len(apart), 1.0])
-    else:
-        left, axis = None, figure.subplots()
-    _lines(axis, members[shown], remembered[placed], expected[shown])
-    largest = int(members[shown].max(initial=1))
-    marks: dict[str, Any] = {"members": members, "expected": expected, "observations": observations, "largest": largest}
-    _marks(axis, remembered, placed, **marks)
-    axis.set_xlabel("Norm remembered")
-    (left or axis).set_ylabel("Norm expected (root mean square)")
-    if left is not None:
-        for place, (_, chosen) in enumerate(apart):
-            _marks(left, np.full(len(members), float(place)), chosen & shown, **marks)
-        left.set_xlim(-0.5, len(apart) - 0.5)
-        left.set_xticks(range(len(apart)), [name for name, _ in apart])
-        left.tick_params(axis="x", length=0)
-        left.grid(axis="x", visible=False)
-        axis.tick_params(axis="y", which="both", length=0)
-        axis.spines["left"].set_visible(False)
-    _legend(axis, largest)
-    without = int(members[~shown].sum())
-    note = f"; {_whole(without)} of which norm 0 is expected are not shown" if without else ""
-    words = f"{_whole(sampler.n)} examples, {_whole(sampler.steps)} steps{note}"
-    figure.suptitle(words, fontsize=9, color="#555555")
-
-
-def _lines(
-    axis: Any, members: NDArray[np.int64], remembered: NDArray[np.float64], expected: NDArray[np.float64]
-) -> None:
-    """Draw the diagonal and the horizontal line; make the axes logarithmic."""
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    if not len(expected):
-        axis.text(0.5, 0.5, "nothing is expected yet", transform=axis.transAxes, ha="center", color=GREY)
-        return
-    mean = float(np.sqrt(np.average(expected**2, weights=members)))
-    values = np.concatenate([remembered, expected])
-    low, high = float(values.min()) / 1.6, float(values.max()) * 1.6
-    axis.plot([low, high], [low, high], color=BLUE, linewidth=1.1, label="as remembered: Avare", zorder=1.5)
-    axis.axhline(mean, color=BLACK, linewidth=1.0, linestyle=DASHES["dot"], label="all alike: uniform", zorder=1.4)
-    axis.set_xlim(float(remembered.min()) / 1.6 if len(remembered) else low, high)
-    axis.set_ylim(float(expected.min()) / 1.6, high)
-
-
-def _marks(
-    axis: Any,
-    x: NDArray[np.float64],
-    chosen: NDArray[np.bool_],
-    *,
-    members: NDArray[np.int64],
-    expected: NDArray[np.float64],
-    observations: NDArray[np.float64],
-    largest: int,
-) -> None:
-    learned = observations >= _LEARNED
-    for filled in (False, True):
-        these = chosen & (learned == filled)
-        axis.scatter(
-            x[these],
-            expected[these],
-            s=area(members[these], largest),
-            facecolor=VERMILION if filled else "white",
-            edgecolor="white" if filled else VERMILION,
-            linewidth=0.4 if filled else 0.9,
-            alpha=0.75,
-            zorder=3.0 if filled else 2.5,
-        )
-
-
-def area(members: Any, largest: int) -> Any:
-    """Return the area of a mark, in points squared; it grows with the root of the cell's members.
-
-    >>> float(area(1000, 1000)), float(area(10, 1000)) < 0.15 * 170.0
-    (170.0, True)
-    """
-    return _SMALLEST + (_LARGEST - _SMALLEST) * np.sqrt(np.asarray(members) / largest)
-
-
-def _legend(axis: Any, largest: int) -> None:
-    """Explain the lines, and filled, hollow and large marks."""
-    lines = require("matplotlib.lines", "drawing figures")
-    handles, labels = axis.get_legend_handles_labels()
-
-    def mark(text: str, size: float, *, filled: bool) -> None:
-        handles.append(
-            lines.Line2D(
-                [],
-                [],
-                linestyle="",
-                marker="o",
-                markersize=size,
-                markerfacecolor=VERMILION if filled else "white",
-                markeredgecolor="white" if filled else VERMILION,
-                alpha=0.75,
-            )
-        )
-        labels.append(text)
-
-    mark("learned from 10 norms or more", 6.0, filled=True)
-    mark("from fewer: mostly the prior", 6.0, filled=False)
-    for count in _counts(largest):
-        mark(f"{_whole(count)} example{'s' if count > 1 else ''}", area(count, largest) ** 0.5, filled=True)
-    axis.figure.legend(handles, labels, loc="outside lower center", ncols=2, handlelength=2.2, columnspacing=2.5)
-
-
-def _counts(largest: int) -> list[int]:
-    """Return one or two round numbers of examples, for the sizes in the legend.
-
-    >>> _counts(734), _counts(3)
-    ([50, 500], [3])
-    """
-    top = 10 ** int(np.log10(largest))
-    top = max(digit * top for digit in (1, 2, 5) if digit * top <= largest)
-    return [top // 10, top] if top >= 10 else [largest]
-
-
-def _whole(number: int) -> str:
-    return f"{number:,}".replace(",", "\u202f")
