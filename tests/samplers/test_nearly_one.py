@@ -94,7 +94,7 @@ def test_what_no_weight_can_make_up_for_is_refused_or_floored() -> None:
 
 
 def test_batch_weights_need_what_is_left_if_it_is_little() -> None:
-    with pytest.raises(ValueError, match="probabilities leave .* before the last draw: pass left="):
+    with pytest.raises(ValueError, match=r"probabilities leave .* before the last draw: pass left="):
         avare.batch_weights([1.0 - 1e-10, 5e-11], replacement=False)
     weights = avare.batch_weights([1.0 - 1e-10, 5e-11], replacement=False, left=[1.0, 1e-10])
     assert weights == pytest.approx([1.0, 1.0])
