@@ -229,6 +229,7 @@ class SamplerChecks:
                 sampler._steps = steps  # the same step each time
                 p = sampler.probabilities()
                 batch = sampler.sample(size)
+                p[batch.indices] = batch.probabilities  # strata depend on the size
                 assert len(batch) == size and (replacement or len(np.unique(batch.indices)) == size)
                 weights = self.weights_of(sampler, p, batch.indices.tolist())
                 assert np.allclose(batch.weights, weights, rtol=1e-12)
