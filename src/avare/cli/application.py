@@ -17,6 +17,7 @@ from rich.console import Console
 
 import avare
 from avare import datasets, problems, samplers
+from avare.cli import INTERRUPTED
 from avare.cli.display import display
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Closing, Experiment, Request
@@ -29,7 +30,6 @@ from avare.experiments.records import merged
 from avare.experiments.store import Record, Store
 from avare.experiments.sweep import execute
 
-INTERRUPTED = 130
 _WIDE = 200  # columns, if the output is not a terminal: tables are not folded
 
 application = typer.Typer(

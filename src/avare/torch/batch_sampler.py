@@ -12,12 +12,12 @@ from torch.utils.data import Sampler as TorchSampler
 from avare import _validation as validation
 from avare import samplers
 from avare._randomness import Seed
-from avare._state import State, checksum
+from avare._state import Field, State, checksum, read, refuse_unless, require_checksum
 from avare.samplers import Sampler
 from avare.torch.distributed import Mode, Ranks
 from avare.torch.epoch import Cursor
 from avare.torch.indexed import Pairs
-from avare.torch.states import as_array, check_arguments, with_arrays, with_tensors
+from avare.torch.states import check_arguments, with_arrays, with_tensors
 from avare.torch.visits import Visits
 
 DEFAULT_SAMPLER = "Calibrated"
@@ -231,17 +231,37 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         check_arguments(state, expected, (*_FIELDS, "checksum"), _HINTS)
         if not isinstance(state["sampler"], Mapping):
             raise ValueError(f"state['sampler'] is of type {type(state['sampler']).__name__}: it is damaged")
-        stated, found = state["checksum"], _checksum({key: state[key] for key in (*expected, *_FIELDS)})
-        if stated != found:
-            raise ValueError(f"state['checksum'] = {stated!r}, but its contents give {found}: it is damaged")
-        fields = with_arrays({key: state[key] for key in _FIELDS})
-        self.sampler.load_state_dict(with_arrays(state["sampler"]))
+        require_checksum(state, _checksum({key: state[key] for key in (*expected, *_FIELDS)}))
+        values = read(with_arrays({key: state[key] for key in _FIELDS if key != "sampler"}), self._fields())
+        of_sampler = self.sampler._read(with_arrays(state["sampler"]))
+        ahead = [Draw(*arrays) for arrays in zip(values["ahead_indices"], values["ahead_weights"], strict=False)]
+        if not len(values["ahead_indices"]) == len(values["ahead_weights"]) <= values["drawn"]:
+            raise ValueError(
+                f"state['ahead_weights'] has {len(values['ahead_weights'])} rows: must have as many as ahead_indices, "
+                f"{len(values['ahead_indices'])}, and at most drawn, {values['drawn']}"
+            )
+        visits = values["visits"]
+        refuse_unless(np.abs(visits) <= of_sampler["steps"], visits, "state['visits']", "is beyond the last step")
+        if values["waiting"] != np.count_nonzero(visits > 0):
+            raise ValueError(f"state['waiting'] = {values['waiting']}: does not fit state['visits']")
+        with self.sampler._lock:
+            self.sampler._replace(of_sampler)
         self._visits = Visits(self.ranks.examples)
-        self._visits.last[:] = fields["visits"]
-        self._visits.waiting = fields["waiting"]
-        self._fingerprint = fields["fingerprint"]
-        ahead = zip(fields["ahead_indices"].copy(), fields["ahead_weights"].copy(), strict=True)
-        self.cursor.load(fields["epoch"], fields["drawn"], (Draw(*arrays) for arrays in ahead))
+        self._visits.last, self._visits.waiting = visits, values["waiting"]
+        self._fingerprint = values["fingerprint"]
+        self.cursor.load(values["epoch"], values["drawn"], ahead)
+
+    def _fields(self) -> dict[str, Field]:
+        """Declare what a state holds besides the arguments and the sampler's state."""
+        batches, examples = (None, self.ranks.draws), self.ranks.examples
+        return {
+            **self.cursor.fields(),
+            "ahead_indices": Field(np.int64, batches, at_least=0, at_most=examples - 1),
+            "ahead_weights": Field(np.float64, batches, at_least=0.0),
+            "visits": Field(np.int32, (examples,), at_least=1 - 2**31),
+            "waiting": Field(int, at_least=0, at_most=examples),
+            "fingerprint": Field(int, at_least=0, at_most=2**32 - 1),
+        }
 
     def _settings(self, sampler: str | Sampler, seed: Seed) -> dict[str, Any]:
         """What all ranks must have in common. Names with an underscore are not compared: rank 0's value counts."""
@@ -284,7 +304,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices into this rank's sampler, and norms, or raise an error."""
         check_in_update(not_finite)
-        index, norms = as_array(index), as_array(norms)
+        index, norms = validation.from_tensor("index", index), validation.from_tensor("norms", norms)
         if self.ranks.mode == "alone" and _are_plain(index, norms) and self._visits.are_valid(index, norms):
             return index, norms.astype(np.float64)  # the common case, in one kernel
         offset, examples = self.ranks.offset, self.ranks.examples

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._randomness import Seed
-from avare._state import State, generator_from_text, generator_to_text
+from avare._state import Field, State, generator_to_text, read
 from avare.torch.batch_sampler import InUpdate, Values, check_in_update
 from avare.torch.epoch import Cursor
 from avare.torch.indexed import Collate, Fetched, Pairs, as_triple, check_dataset
-from avare.torch.states import as_array, check_arguments
+from avare.torch.states import check_arguments, with_arrays
 
 _FORMAT = 1  # of the state; raise it when the meaning of a field changes
 _FIELDS = ("epoch", "position", "tau", "told", "index", "generator")
@@ -162,8 +162,8 @@ class UpperBoundLoader:
             What to do if a norm is NaN or infinite: "raise" an error, or "skip" the whole batch.
         """
         check_in_update(not_finite)
-        indices = validation.indices("index", as_array(index), len(self.dataset))
-        reported = validation.real("norms", as_array(norms))
+        indices = validation.indices("index", index, len(self.dataset))
+        reported = validation.real("norms", norms)
         validation.same_length("norms", len(reported), "index", len(indices))
         if not np.array_equal(indices, self._index):
             raise ValueError("index is not that of the last batch: report the norms of each batch before the next one")
@@ -198,17 +198,19 @@ class UpperBoundLoader:
         A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing changes.
         """
         check_arguments(state, {"format": _FORMAT, **self._arguments()}, _FIELDS)
-        epoch = validation.integer("state['epoch']", state["epoch"], at_least=0)
-        position = validation.integer("state['position']", state["position"], at_least=0, at_most=self._length)
-        tau = validation.number("state['tau']", state["tau"], at_least=0.0)
-        told = validation.boolean("state['told']", state["told"])
-        index = validation.indices("state['index']", as_array(state["index"]), len(self.dataset)).copy()
-        try:
-            generator = generator_from_text(state["generator"])
-        except (TypeError, ValueError, KeyError, AttributeError):
-            raise ValueError("state['generator'] is not the state of a generator: it is damaged") from None
-        self._cursor.load(epoch, position)
-        self._tau, self._learned, self._index, self._generator = tau, told, index, generator
+        cursor = self._cursor.fields()
+        fields = {
+            "epoch": cursor["epoch"],
+            "position": cursor["drawn"],
+            "tau": Field(float, at_least=0.0),
+            "told": Field(bool),
+            "index": Field(np.int64, (None,), at_least=0, at_most=len(self.dataset) - 1),
+            "generator": Field(np.random.Generator),
+        }
+        values = read(with_arrays({key: state[key] for key in _FIELDS}), fields)
+        self._cursor.load(values["epoch"], values["position"])
+        self._tau, self._learned = values["tau"], values["told"]
+        self._index, self._generator = values["index"], values["generator"]
 
     def _arguments(self) -> State:
         """The arguments that must be the same for a state to be loaded."""
@@ -253,7 +255,7 @@ class UpperBoundLoader:
     def _scores(self, batch: Any) -> NDArray[np.float64]:
         with torch.no_grad():
             found = self.score(batch)
-        scores = validation.nonnegative("score(batch)", as_array(found))
+        scores = validation.nonnegative("score(batch)", found)
         if len(scores) != self.pool_size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {self.pool_size}, one for each example")
         return scores
