@@ -30,9 +30,7 @@ class Batch:
         return len(self.indices)
 
 
-def batch_weights(
-    probabilities: ArrayLike, replacement: bool, left: ArrayLike | None = None
-) -> NDArray[np.float64]:
+def batch_weights(probabilities: ArrayLike, replacement: bool, left: ArrayLike | None = None) -> NDArray[np.float64]:
     """Return the weights of draws with the given probabilities, in the order of the draws. O(m).
 
     With replacement ``w_j = 1 / (m p_j)``. Without replacement, each draw is from the remaining

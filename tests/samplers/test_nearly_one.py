@@ -50,7 +50,8 @@ def test_expectations_are_exact_by_enumeration(values: list[float]) -> None:
     def by_weights(indices: NDArray[np.int64]) -> NDArray[np.float64]:
         left = np.empty(len(indices))
         module._sum_left(arrays, indices, structure.total, left)
-        return weigh(p[indices], False, left)
+        weights: NDArray[np.float64] = weigh(p[indices], False, left)
+        return weights
 
     for size in range(1, len(values) + 1):
         for weights_of in (by_weights, lambda indices: weigh(p[indices], False, mass_left(p, indices))):
@@ -94,7 +95,7 @@ def test_what_no_weight_can_make_up_for_is_refused_or_floored() -> None:
 
 
 def test_batch_weights_need_what_is_left_if_it_is_little() -> None:
-    with pytest.raises(ValueError, match="probabilities leave .* before the last draw: pass left="):
+    with pytest.raises(ValueError, match=r"probabilities leave .* before the last draw: pass left="):
         avare.batch_weights([1.0 - 1e-10, 5e-11], replacement=False)
     weights = avare.batch_weights([1.0 - 1e-10, 5e-11], replacement=False, left=[1.0, 1e-10])
     assert weights == pytest.approx([1.0, 1.0])

@@ -213,9 +213,8 @@ class Sampler(ABC):
         if not isinstance(names, str):
             raise ValueError(f"state['fields'] is of type {type(names).__name__}: must be text")
         fields = {key: plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
-        if "format" in fields and fields["format"] != _FORMAT:
-            raise ValueError(f"state['format'] = {fields['format']!r}: this version of avare reads {_FORMAT}")
-        require_same(fields, {"format": _FORMAT, "sampler": type(self).__name__, **self._arguments()}, "state", _OWNER)
+        require_same(fields, {"format": _FORMAT}, "state", "this version of avare")
+        require_same(fields, {"sampler": type(self).__name__, **self._arguments()}, "state", _OWNER)
         declared = {**self._shared_fields(), **self._fields()}
         for name in (*(key for key, field in declared.items() if isinstance(field, Field)), "fields", "checksum"):
             if name not in fields:

@@ -14,7 +14,6 @@ from avare.samplers.base import Sampler
 from avare.samplers.kernels import register_kernels
 from avare.structures.weights import Weights, draw_smoothed_into
 
-
 SMALLEST_SHARE = 1e-100
 """Of the uniform distribution: no weight overflows."""
 

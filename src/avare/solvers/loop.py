@@ -250,7 +250,9 @@ class Loop:
         of_sampler = {key.removeprefix(_SAMPLER): each for key, each in state.items() if key.startswith(_SAMPLER)}
         sampler = self.sampler._read(of_sampler)
         if sampler["steps"] < values["step"]:
-            raise ValueError(f"resume['step'] = {values['step']}: the sampler has drawn only {sampler['steps']} batches")
+            raise ValueError(
+                f"resume['step'] = {values['step']}: the sampler has drawn only {sampler['steps']} batches"
+            )
         return values, sampler
 
     def resume(self, values: State, sampler: State) -> None:
