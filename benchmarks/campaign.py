@@ -32,12 +32,12 @@ from avare.structures.race import mass_left
 from avare.structures.weights import Weights
 from harness import save, table, where
 
-SUPPORT = Path(__file__).parents[1] / "tests" / "support"
-sys.path.append(str(SUPPORT))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import crafted
 from laws import FALSE_ALARM, chi_square, ordered_samples
 from sampler_checks import check_structures, norms_at, train, ways
 
+SUPPORT = Path(__file__).parents[1] / "tests" / "support"
 DRAWS = 4000  # per chi-square test
 Trial = Callable[[np.random.Generator], int]
 
@@ -267,11 +267,11 @@ def report(result: dict[str, Any]) -> str:
         for name, each in result["trials"].items()
     ]
     failures = [f"- {text}" for each in result["trials"].values() for text in each["failures"]]
+    counted = "draws, enumerated samples, operations, steps, updates, crafted states and kills"
     return "\n\n".join(
         [
             "# Campaign",
-            f"{result['minutes']:g} minutes from seed {result['seed']}. What is counted: draws, enumerated samples, "
-            "operations, steps, updates, crafted states and kills.",
+            f"{result['minutes']:g} minutes from seed {result['seed']}. What is counted: {counted}.",
             table(["trial", "promise", "tried", "failed"], rows),
             *(["\n".join(failures)] if failures else []),
         ]

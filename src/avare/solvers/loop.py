@@ -234,7 +234,7 @@ class Loop:
         """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
         own = {key: plain(value) for key, value in state.items() if not key.startswith(_SAMPLER)}
         expected = self._expected()
-        if own.get("format") == _WITHOUT_CHECKSUM:
+        if isinstance(own.get("format"), int) and own["format"] == _WITHOUT_CHECKSUM:
             expected["format"] = _WITHOUT_CHECKSUM
         require_same(own, expected, "resume", "this run")
         values = read(own, self._fields(), "resume")
