@@ -291,9 +291,10 @@ def main() -> int:
     )
     seed = int(np.random.default_rng().integers(2**31)) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", file=sys.stderr)
+    place = where()  # before: the source may be edited meanwhile
     tallies = campaign(arguments.minutes, seed, arguments.only)
     result = {
-        "where": where(),
+        "where": place,
         "minutes": arguments.minutes,
         "seed": seed,
         "trials": {name: each._asdict() for name, each in tallies.items()},

@@ -180,7 +180,9 @@ class Ranks:
             time.sleep(_PATIENCE)
             absent = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
             missing = f"rank {', '.join(absent)}" if absent else missing
-        return f"{missing} did not call update() for batch {self._calls}, or has ended; all replicated ranks must call it"
+        return (
+            f"{missing} did not call update() for batch {self._calls}, or has ended; all replicated ranks must call it"
+        )
 
 
 def _is_initialised() -> bool:
