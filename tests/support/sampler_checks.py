@@ -340,6 +340,7 @@ class SamplerChecks:
             ({"n": 2**40}, ValueError, "n = 1099511627776: must be at most"),
             ({"n": 10.0}, TypeError, "n = 10.0: must be an integer"),
             ({"n": 10, "batch_size": 0}, ValueError, "batch_size = 0"),
+            ({"n": 10, "batch_size": 10**30}, ValueError, "batch_size = 1(0{30}): must be at most 2147483648"),
             ({"n": 10, "batch_size": 2, "replacement": "no"}, TypeError, "replacement = 'no'"),
         ],
     )
