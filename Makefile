@@ -6,7 +6,7 @@ RUN     = $(VENV)/bin/python
 PIP     = $(RUN) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all quick lint types bench clean
+.PHONY: help install demo test test-all quick lint types bench campaign clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/calibrated.py
 	@$(RUN) benchmarks/nets_race.py
 	@$(RUN) benchmarks/doubts.py
+
+MINUTES ?= 10
+campaign: $(VENV)/dev-installed ## try to break it for MINUTES=10, from a new seed: a table in benchmarks/results/
+	@$(RUN) benchmarks/campaign.py --minutes $(MINUTES)
 
 clean: ## remove .venv, caches and results/
 	rm -rf $(VENV) results build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

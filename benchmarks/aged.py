@@ -16,7 +16,7 @@ import avare.report
 from avare import _validation as validation
 from avare import schedules
 from avare._randomness import Seed
-from avare._state import State
+from avare._state import Field, Fields, State
 from avare.batch import Batch, weigh
 from avare.experiments import Plan, Store, read_plan, run_nets
 from avare.samplers import Sampler, register
@@ -169,17 +169,17 @@ class Aged(Sampler):
             "p_min": self._schedule.p_min,
         }
 
-    def _state(self) -> State:
+    def _fields(self) -> Fields:
+        cells = self._squares.shape
         return {
-            "by_norm": self._by_norm.copy(),
-            "seen_at": self._seen_at.copy(),
-            "squares": self._squares.copy(),
-            "counts": self._counts.copy(),
+            "by_norm": Field(np.int64, (self.n,), at_least=0, at_most=cells[0] - 1),
+            "seen_at": Field(np.int64, (self.n,), at_least=0),
+            "squares": Field(np.float64, cells, at_least=0.0),
+            "counts": Field(np.float64, cells, at_least=0.0),
         }
 
-    def _restore(self, state: State) -> None:
-        self._by_norm, self._seen_at = state["by_norm"].copy(), state["seen_at"].copy()
-        self._squares, self._counts = state["squares"].copy(), state["counts"].copy()
+    def _restore(self, values: State) -> None:
+        super()._restore(values)
         self._drawn = None
 
 

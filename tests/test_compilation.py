@@ -75,10 +75,10 @@ if not numba.config.DISABLE_JIT:
 """
 
 
-def printed(program: str, folder: Path) -> list[str]:
-    """What a program prints in a new process, in lines."""
+def started(program: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a program in a new process."""
     source = Path(avare.__file__).parents[1]
-    found = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", program],
         env={
             "PYTHONPATH": f"{folder}:{source}",
@@ -89,6 +89,11 @@ def printed(program: str, folder: Path) -> list[str]:
         text=True,
         check=False,
     )
+
+
+def printed(program: str, folder: Path) -> list[str]:
+    """What a program prints in a new process, in lines."""
+    found = started(program, folder)
     assert not found.returncode, found.stderr
     return found.stdout.splitlines()
 
@@ -99,6 +104,33 @@ def test_versions_are_chosen_by_type_inside_a_kernel_and_kept_on_disk(tmp_path: 
     assert lines[0][0] == lines[1][0] == "30.0 90.0"
     if not numba.config.DISABLE_JIT:
         assert (lines[0][1], lines[1][1]) == ("0", "2")
+
+
+_FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  # no file may grow, as on a full disk
+
+
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
+@pytest.mark.parametrize("damage", ["index", "data", "cut short", "empty", "full disk"])
+def test_compiles_without_a_cache_that_cannot_be_used(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "shapes.py").write_text(_MODULE)
+    noting = "import warnings; warnings.simplefilter('always')\n"
+    program = noting + _PROGRAM
+    if damage != "full disk":
+        assert printed(program, tmp_path)[0] == "30.0 90.0"
+        for path in tmp_path.glob("__pycache__/shapes*.nb[ci]"):
+            content = path.read_bytes()
+            if damage == "index" and path.suffix == ".nbi":
+                path.write_bytes(b"no index")
+            elif damage == "data" and path.suffix == ".nbc":
+                path.write_bytes(b"no code")
+            elif damage in ("cut short", "empty"):
+                path.write_bytes(content[: len(content) // 2] if damage == "cut short" else b"")
+    found = started((_FULL if damage == "full disk" else "") + program, tmp_path)
+    assert not found.returncode and found.stdout.splitlines() == ["30.0 90.0", "0"], found.stderr
+    assert found.stderr.count("CacheWarning: the cache of compiled kernels in ") == 1, found.stderr
+    again = started(program, tmp_path)
+    expected = "0" if damage == "full disk" else "2"  # the damaged files have been replaced
+    assert again.stdout.splitlines() == ["30.0 90.0", expected] and "CacheWarning" not in again.stderr
 
 
 _EXTENSION = """

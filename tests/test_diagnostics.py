@@ -60,6 +60,8 @@ def test_edge_cases() -> None:
         (lambda: diagnostics.cost([1.0, 2.0], [1.0]), r"p has shape \(1,\): must match norms, which have \(2,\)"),
         (lambda: diagnostics.cost([1.0], [[1.0]]), r"p has shape \(1, 1\)"),
         (lambda: diagnostics.cost([-1.0], [1.0]), r"norms\[0\] = -1.0"),
+        (lambda: diagnostics.cost([1.0, 2.0], [0.5, 0.6]), "p sums to 1.1: must sum to 1"),
+        (lambda: diagnostics.relative_error([[1.0, 2.0]] * 2, [[0.5, 0.5], [0.2, 0.2]]), r"p\[1\] sums to 0.4"),
         (lambda: diagnostics.gain([[1.0, 2.0], [1.0, np.inf]]), r"norms\[1, 1\] = inf"),
         (lambda: diagnostics.gain([]), r"norms has shape \(0,\): must not be empty"),
         (lambda: diagnostics.gain(3.0), r"norms has shape \(\)"),

@@ -1,5 +1,7 @@
 """Compile kernels without the GIL, and cache them on disk where possible."""
 
+import contextlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -114,19 +116,52 @@ def _compile(function: Callable[..., Any], **options: Any) -> Any:
     return compiled
 
 
+class CacheWarning(RuntimeWarning):
+    """Compiled kernels could not be read from disk, or not be kept there."""
+
+
+def _warn_once(folder: str, error: Exception) -> None:
+    """Say that the cache is of no use; once per process, because all kernels are in the same folders."""
+    global _is_said
+    if not _is_said:
+        _is_said = True
+        reason = f"{type(error).__name__}: {error}".rstrip(": ")
+        warnings.warn(
+            f"the cache of compiled kernels in {folder} cannot be used ({reason}): compiling without it; "
+            "delete its .nbi and .nbc files, or set NUMBA_CACHE_DIR",
+            CacheWarning,
+            stacklevel=2,
+        )
+
+
+_is_said = False
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
     """Numba's cache on disk, but only for types of the kernel's own package.
 
     A kernel that is compiled for a type of another package contains that package's kernels. The cache would not
-    notice when they change, and could not be read where that package is missing.
+    notice when they change, and could not be read where that package is missing. If the disk is full, or its files are
+    damaged, kernels are compiled without it.
     """
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        return super().load_overload(signature, target) if self._is_own(signature) else None
+        if not self._is_own(signature):
+            return None
+        try:
+            return super().load_overload(signature, target)
+        except Exception as error:  # damaged files raise almost anything
+            _warn_once(self.cache_path, error)
+            with contextlib.suppress(Exception):
+                self.flush()  # an empty index takes the place of the damaged one
+            return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         if self._is_own(signature):
-            super().save_overload(signature, compiled)
+            try:
+                super().save_overload(signature, compiled)
+            except Exception as error:  # no space left, or no permission any more
+                _warn_once(self.cache_path, error)
 
     def _is_own(self, signature: Any) -> bool:
         """Whether no type in a signature is a ``NamedTuple`` of another package."""

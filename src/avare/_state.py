@@ -204,6 +204,12 @@ def padded(rows: Sequence[NDArray[Any]], fill: float) -> NDArray[Any]:
     return array
 
 
+def require_padding(indices: NDArray[np.int64], label: str) -> None:
+    """Raise a ``ValueError`` unless -1 is only at the ends of rows."""
+    padding = indices < 0
+    refuse_unless(~padding[:, :-1] | padding[:, 1:], indices, label, "only the end of a row may be padded")
+
+
 def without_padding(indices: NDArray[np.int64], *others: NDArray[Any]) -> Iterator[tuple[NDArray[Any], ...]]:
     """The rows of `padded` arrays, one after another, as copies; ``indices`` ends with -1, the others with anything."""
     sizes = np.count_nonzero(indices >= 0, axis=1).tolist()

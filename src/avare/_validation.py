@@ -100,13 +100,37 @@ def finite(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 def real(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """A contiguous float64 array; booleans, complex numbers and text are refused."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"{name} is not an array: {error}") from None
+    array = as_array(name, values)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} has dtype {array.dtype}: must hold real numbers")
     return np.asarray(array, dtype=np.float64, order="C")
+
+
+def as_array(name: str, values: Any) -> NDArray[Any]:
+    """An array of anything that can be one, also of a tensor: see `from_tensor`."""
+    try:
+        return np.asarray(from_tensor(name, values))
+    except ValueError as error:
+        raise ValueError(f"{name} is not an array: {error}") from None
+
+
+def from_tensor(name: str, values: Any) -> Any:
+    """A tensor of PyTorch as an array, detached and on the CPU; anything else unchanged.
+
+    Floats of less than 32 bits (bfloat16, float8) become float32. A tensor without values (on the meta device) or with
+    a layout of its own (sparse) is a ``TypeError``. PyTorch is not imported.
+    """
+    if not (hasattr(values, "detach") and hasattr(values, "layout") and hasattr(values, "numpy")):
+        return values
+    if values.device.type == "meta":
+        raise TypeError(f"{name} is a tensor on the meta device: it has no values")
+    if str(values.layout) != "torch.strided":
+        raise TypeError(f"{name} is a tensor with layout {values.layout}: pass a dense one, as .to_dense() returns")
+    try:
+        tensor = values.detach().cpu()
+        return (tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor).numpy()
+    except (RuntimeError, TypeError) as error:
+        raise TypeError(f"{name} is a tensor that cannot be an array: {error}") from None
 
 
 def indices(name: str, values: ArrayLike, n: int) -> NDArray[np.int64]:
@@ -116,10 +140,7 @@ def indices(name: str, values: ArrayLike, n: int) -> NDArray[np.int64]:
     Traceback (most recent call last):
     ValueError: indices[1] = 7: must be in [0, 5)
     """
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"{name} is not an array: {error}") from None
+    array = as_array(name, values)
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"{name} has dtype {array.dtype}: must hold integers")
     if array.ndim != 1:

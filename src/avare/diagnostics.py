@@ -1,6 +1,7 @@
 """Measures of how good a distribution is for given norms, as in the paper.
 
-Each function takes norms and probabilities of shape (N,), or of shape (T, N) for T steps.
+Each function takes norms and probabilities of shape (N,), or of shape (T, N) for T steps. With norms of T steps, p may
+also have shape (N,), for one distribution at all steps. Each distribution must sum to 1.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 
+_SUM_TOLERANCE = 1e-6  # float32 probabilities are accepted
 Result = np.float64 | NDArray[np.float64]
 
 
@@ -25,6 +27,10 @@ def cost(norms: ArrayLike, p: ArrayLike) -> Result:
     q = _matrix("p", p)
     if n.shape[-1] != q.shape[-1] or n.ndim < q.ndim:
         raise ValueError(f"p has shape {q.shape}: must match norms, which have {n.shape}")
+    sums = np.atleast_1d(q.sum(axis=-1))
+    wrong = np.flatnonzero(np.abs(sums - 1.0) > _SUM_TOLERANCE)
+    if wrong.size:
+        raise ValueError(f"p{f'[{wrong[0]}]' if q.ndim == 2 else ''} sums to {sums[wrong[0]]}: must sum to 1")
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(n > 0.0, n * (n / q), 0.0)
     return np.float64(terms.sum()) if n.ndim == 1 else terms.sum(axis=-1)

@@ -413,6 +413,12 @@ def out_of_range() -> Any:
     return matrix
 
 
+def float_columns() -> Any:
+    matrix = sp.csr_array(np.ones((4, 3)))
+    matrix.indices = matrix.indices.astype(np.float64)
+    return matrix
+
+
 def falling_starts() -> Any:
     matrix = sp.csr_array(np.ones((4, 3)))
     matrix.indptr[1] = 11
@@ -428,6 +434,7 @@ BAD_DATA: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (strided(spoilt(math.inf)), [0, 1, 0, 1], {}, ValueError, r"X\[2, 1\] = inf"),
     (sp.csr_array(spoilt(math.nan)), [0, 1, 0, 1], {}, ValueError, r"X\[2, 1\] = nan: must be finite"),
     (sp.csc_array(spoilt(math.inf, np.float32)), [0, 1, 0, 1], {}, ValueError, r"X\[2, 1\] = inf: must be finite"),
+    (float_columns(), [0, 1, 0, 1], {}, TypeError, "X is no CSR matrix: indices has dtype float64: must hold integers"),
     (np.ones(4), [0, 1, 0, 1], {}, ValueError, r"X has shape \(4,\): must have 2 dimensions"),
     (np.ones((4, 3, 1)), [0, 1, 0, 1], {}, ValueError, r"X has shape \(4, 3, 1\): must have 2 dimensions"),
     (sp.coo_array(np.ones(4)), [0, 1, 0, 1], {}, ValueError, r"X has shape \(4,\): must have 2 dimensions"),

@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 import avare
+from avare._state import Field, Fields
 from avare.samplers import Sampler, register, register_kernels, registry
 from avare.samplers.kernels import can_learn, kernel, learn_nothing, next_uniform
 from linear_models import make
@@ -37,11 +38,8 @@ class Lopsided(Sampler):
     def _arguments(self) -> dict[str, Any]:
         return {**super()._arguments(), "share": self._share}
 
-    def _state(self) -> dict[str, Any]:
-        return {"totals": self._totals.copy()}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self._totals = state["totals"].copy()
+    def _fields(self) -> Fields:
+        return {"totals": Field(np.float64, (2,), at_least=0.0)}
 
 
 class LopsidedState(NamedTuple):

@@ -50,7 +50,8 @@ def test_expectations_are_exact_by_enumeration(values: list[float]) -> None:
     def by_weights(indices: NDArray[np.int64]) -> NDArray[np.float64]:
         left = np.empty(len(indices))
         module._sum_left(arrays, indices, structure.total, left)
-        return weigh(p[indices], False, left)
+        weights: NDArray[np.float64] = weigh(p[indices], False, left)
+        return weights
 
     for size in range(1, len(values) + 1):
         for weights_of in (by_weights, lambda indices: weigh(p[indices], False, mass_left(p, indices))):

@@ -11,6 +11,7 @@ import avare
 from avare.samplers import LimitWarning
 from avare.samplers.osmd import Osmd
 from avare.structures import Weights
+from crafted import sealed
 
 compiled = not numba.config.DISABLE_JIT
 
@@ -218,15 +219,16 @@ def test_refuses_another_state_and_does_not_change() -> None:
     before = sampler.probabilities().tolist()
     with pytest.raises(ValueError, match=r"state\['alpha'\] = 0.5: this sampler has 0.4"):
         sampler.load_state_dict(Osmd(8, 2, horizon=100, bound=3.0, alpha=0.5).state_dict())
-    state = sampler._state()
+    state = sampler.state_dict()
     for changes, message in (
-        ({"drawn_with": np.zeros(7)}, r"drawn_with has shape \(7,\)"),
-        ({"drawn_with": np.zeros(8, dtype=np.int64)}, "dtype int64: must be 8 float64"),
+        ({"drawn_with": np.zeros(7)}, r"state\['drawn_with'\] has shape \(7,\)"),
+        ({"drawn_with": np.zeros(8, dtype=np.int64)}, r"dtype int64: must have shape \(8,\) and dtype float64"),
         (Weights(np.zeros(8)).state(), "is all zero: at least one must be above 0"),
         ({"weights_members": np.zeros(8, dtype=np.int64)}, r"state\['weights_members'\]\[1\] = 0: does not fit"),
+        ({"drawn_with": np.full(8, 0.04)}, r"state\['drawn_with'\]\[0\] = 0.04: must be at least 0.05, or 0"),
     ):
         with pytest.raises(ValueError, match=message):
-            sampler._restore({**state, "bound": 77.0, **changes})
+            sampler.load_state_dict(sealed({**state, "bound": 77.0, **changes}))
         assert sampler.probabilities().tolist() == before and sampler._limits.bound == 3.0
 
 

@@ -330,7 +330,7 @@ class SamplerChecks:
         generator = json.loads(state["generator"])
         generator["state"]["state"] += 1
         wrong: list[tuple[dict[str, Any], str]] = [
-            (altered(state, format=2), r"state\['format'\] = 2: this version of avare reads 1"),
+            (altered(state, format=2), r"state\['format'\] = 2: this version of avare has 1"),
             (altered(state, sampler="Other"), r"state\['sampler'\] = 'Other': this sampler has"),
             (other.state_dict(), r"state\['n'\] = 41: this sampler has 40"),
             (make(40, 7, seed=9).state_dict(), r"state\['batch_size'\] = 7: this sampler has 6"),
@@ -372,6 +372,7 @@ class SamplerChecks:
             ({"n": 2**40}, ValueError, "n = 1099511627776: must be at most"),
             ({"n": 10.0}, TypeError, "n = 10.0: must be an integer"),
             ({"n": 10, "batch_size": 0}, ValueError, "batch_size = 0"),
+            ({"n": 10, "batch_size": 10**30}, ValueError, "batch_size = 1(0{30}): must be at most 2147483648"),
             ({"n": 10, "batch_size": 2, "replacement": "no"}, TypeError, "replacement = 'no'"),
         ],
     )

@@ -563,3 +563,38 @@ def test_none_ignores_the_process_group(monkeypatch: pytest.MonkeyPatch) -> None
     as_rank(monkeypatch, 1, 2)
     loader = avt.ImportanceLoader(make_dataset(), 4, distributed=None)
     assert len(next(iter(loader))[1]) == 4 and len(loader) == -(-N // 4)
+
+
+SKIPPING = """
+import sys
+from datetime import timedelta
+import torch.distributed as dist
+from avare.torch import AvareBatchSampler
+rank, place = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=3, timeout=timedelta(seconds=8))
+batches = AvareBatchSampler(30, 2, seed=0)
+for step, pairs in enumerate(batches):
+    if rank == 1 and step == 1:
+        sys.stdin.read()  # it goes on without update(), and does not end
+        break
+    batches.update(pairs.indices, [1.0, 2.0])
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_call_update_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SKIPPING]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store")],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    for rank in (0, 2):
+        _, complaint = ranks[rank].communicate(timeout=200)
+        assert ranks[rank].returncode != 0
+        assert "rank 1 did not call update() for batch 2, or has ended" in complaint, complaint
+    ranks[1].communicate(timeout=200)

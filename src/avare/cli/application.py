@@ -15,6 +15,7 @@ from rich.console import Console
 
 import avare
 from avare import datasets, problems, samplers
+from avare.cli import INTERRUPTED
 from avare.cli.display import display
 from avare.cli.printing import console, show
 from avare.datasets.files import LIMIT, check_folder
@@ -28,8 +29,6 @@ from avare.experiments.diagnosis import diagnose_data
 from avare.experiments.records import merged
 from avare.experiments.store import Record, Store
 from avare.experiments.sweep import execute
-
-INTERRUPTED = 130
 
 application = typer.Typer(
     help="Adaptive importance sampling for stochastic gradients: the paper's experiments, and your data.",

@@ -41,6 +41,9 @@ def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int]:
         matrix = copy.copy(X.tocsr())  # the matrix, not its arrays: repairs do not change the caller's
         if len(matrix.shape) != 2:
             raise ValueError(f"X has shape {matrix.shape}: must have 2 dimensions")
+        for name, places in (("indices", matrix.indices), ("indptr", matrix.indptr)):
+            if places.dtype.kind not in "iu":
+                raise TypeError(f"X is no CSR matrix: {name} has dtype {places.dtype}: must hold integers")
         try:
             matrix.check_format(full_check=True)  # kernels do not check that a column exists
         except ValueError as error:
@@ -56,10 +59,7 @@ def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int]:
         found = Matrix(None, Sparse(values, matrix.indices, matrix.indptr), bias)
         n, width = matrix.shape
     else:
-        try:
-            array = _floating(np.asarray(X))
-        except ValueError as error:
-            raise ValueError(f"X is not an array: {error}") from None
+        array = _floating(validation.as_array("X", X))
         if array.ndim != 2:
             raise ValueError(f"X has shape {array.shape}: must have 2 dimensions")
         fault = int(_first_not_finite(array))

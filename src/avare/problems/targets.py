@@ -32,10 +32,7 @@ def parse_targets(kind: Target, y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.
 
 def _labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The labels in order, and for each example the index of its label."""
-    try:
-        array = np.asarray(y)
-    except ValueError as error:
-        raise ValueError(f"y is not an array: {error}") from None
+    array = validation.as_array("y", y)
     if array.ndim != 1:
         raise ValueError(f"y has shape {array.shape}: must have 1 dimension")
     if array.dtype.kind == "f":

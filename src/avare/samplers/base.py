@@ -33,6 +33,7 @@ from avare._state import (
     read,
     refuse_unless,
     require_checksum,
+    require_padding,
     require_same,
     without_padding,
 )
@@ -234,9 +235,8 @@ class Sampler(ABC):
             raise ValueError(
                 f"state['sampler'] = {other!r}: this sampler has {own!r}, so it is another sampler's state"
             )
-        if "format" in fields and fields["format"] != _FORMAT:
-            raise ValueError(f"state['format'] = {fields['format']!r}: this version of avare reads {_FORMAT}")
-        require_same(fields, {"format": _FORMAT, "sampler": type(self).__name__, **self._arguments()}, "state", _OWNER)
+        require_same(fields, {"format": _FORMAT}, "state", "this version of avare")
+        require_same(fields, {"sampler": type(self).__name__, **self._arguments()}, "state", _OWNER)
         declared = {**self._shared_fields(), **self._fields()}
         for name in (*(key for key, field in declared.items() if isinstance(field, Field)), "fields", "checksum"):
             if name not in fields:
@@ -247,10 +247,9 @@ class Sampler(ABC):
         for name in _PENDING[1:]:
             if values[name].shape != indices.shape:
                 raise ValueError(f"state[{name!r}] has shape {values[name].shape}: must be that of the indices")
-        padding = indices < 0  # which ends a row
-        refuse_unless(~padding[:, :-1] | padding[:, 1:], indices, "state['pending_indices']", "padding ends a row")
+        require_padding(indices, "state['pending_indices']")
         drawn = values["pending_probabilities"]
-        refuse_unless(padding | (drawn > 0.0), drawn, "state['pending_probabilities']", "must be above 0")
+        refuse_unless((indices < 0) | (drawn > 0.0), drawn, "state['pending_probabilities']", "must be above 0")
         self._check(values)
         return values
 

@@ -129,7 +129,10 @@ class Mabs(Limited, Smoothed):
 
     def _check(self, values: State) -> None:
         super()._check(values)
-        found, expected = values["weights"].values, np.exp(values["log_weights"] - values["reference"])
+        found, expected = (
+            values["weights"].values,
+            np.exp(np.minimum(values["log_weights"] - values["reference"], 700.0)),
+        )
         valid = np.isclose(found, expected, rtol=1e-9, atol=1e-300)
         refuse_unless(valid, found, "state['weights_values']", "does not fit state['log_weights']")
 

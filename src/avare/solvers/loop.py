@@ -258,7 +258,7 @@ class Loop:
         """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
         own = {key: plain(value) for key, value in state.items() if not key.startswith(_SAMPLER)}
         expected = self._expected()
-        if own.get("format") == _WITHOUT_CHECKSUM:
+        if isinstance(own.get("format"), int) and own["format"] == _WITHOUT_CHECKSUM:
             expected["format"] = _WITHOUT_CHECKSUM
         require_same(own, expected, "resume", "this run")
         values = read(own, self._fields(), "resume")
@@ -342,10 +342,22 @@ def _step_sizes(step_size: StepSize) -> Callable[[int, int], Vector]:
             return np.empty(0)
         steps = range(first, first + count)
         found = schedule(np.arange(first, first + count)) if isinstance(schedule, Schedule) else map(schedule, steps)
-        values = np.array(list(found), dtype=np.float64) if not isinstance(found, np.ndarray) else found
+        values = _numbers(found if isinstance(found, np.ndarray) else list(found), steps)
         faults = np.flatnonzero(~((values >= 0.0) & (values < math.inf)))
         if faults.size:
             raise ValueError(f"step_size({steps[faults[0]]}) = {values[faults[0]]}: must be finite and not negative")
-        return np.asarray(values, dtype=np.float64)
+        return values
 
     return sizes
+
+
+def _numbers(found: Any, steps: range) -> Vector:
+    """Return what a step-size function gave, one number for each step, or raise an error."""
+    try:
+        values = validation.real("step_size", found)
+        if values.shape == (len(steps),):
+            return values
+        raise TypeError
+    except (TypeError, ValueError):
+        sample = f"step_size({steps[0]}) = {found[0]!r}" if len(found) else "step_size is empty"
+        raise TypeError(f"{sample}: must be one number for each step") from None

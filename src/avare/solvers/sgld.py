@@ -308,7 +308,7 @@ def _run(loops: list[Loop], interrupt: Interrupt, line: Line) -> None:
 def _starts(problem: Problem, start: ArrayLike | None, chains: int) -> list[Any]:
     if start is None or np.ndim(start) == 1:
         return [start] * chains
-    array = np.asarray(start)
+    array = validation.as_array("start", start)
     if array.shape != (chains, problem.dim):
         raise ValueError(f"start has shape {array.shape}: must be ({problem.dim},) or ({chains}, {problem.dim})")
     return list(array)

@@ -75,10 +75,8 @@ class Structure(ABC):
         kernel, arguments = self._kernel(self._checked(floor), replacement)
         indices = np.empty(size, dtype=np.int64)
         probabilities = np.empty(size, dtype=np.float64)
-        outputs = (indices, probabilities)
-        if not replacement:
-            outputs = (*outputs, np.empty(size) if left is None else left)
-        if not kernel(*arguments, source, *outputs):
+        masses = () if replacement else (np.empty(size) if left is None else left,)
+        if not kernel(*arguments, source, indices, probabilities, *masses):
             raise ValueError(
                 f"size = {size}: fewer examples have a probability above 0, and without replacement each is drawn once"
             )

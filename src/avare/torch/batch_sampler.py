@@ -14,13 +14,23 @@ from torch.utils.data import Sampler as TorchSampler
 from avare import _validation as validation
 from avare import samplers
 from avare._randomness import Seed
-from avare._state import State, checksum, padded, without_padding
+from avare._state import (
+    Field,
+    State,
+    checksum,
+    padded,
+    read,
+    refuse_unless,
+    require_checksum,
+    require_padding,
+    without_padding,
+)
 from avare.samplers import Sampler
 from avare.torch.distributed import Mode, Ranks
 from avare.torch.epoch import Cursor
 from avare.torch.indexed import Collate, Kept, Pairs
 from avare.torch.pool import STATE_FIELDS, Pool
-from avare.torch.states import as_array, check_arguments, with_arrays, with_tensors
+from avare.torch.states import check_arguments, with_arrays, with_tensors
 from avare.torch.visits import Visits
 
 DEFAULT_SAMPLER = "Calibrated"
@@ -306,19 +316,42 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         check_arguments(state, expected, (*names, "checksum"), _HINTS)
         if not isinstance(state["sampler"], Mapping):
             raise ValueError(f"state['sampler'] is of type {type(state['sampler']).__name__}: it is damaged")
-        stated, found = state["checksum"], _checksum({key: state[key] for key in (*expected, *names)})
-        if stated != found:
-            raise ValueError(f"state['checksum'] = {stated!r}, but its contents give {found}: it is damaged")
-        fields = with_arrays({key: state[key] for key in names})
-        self.sampler.load_state_dict(with_arrays(state["sampler"]))
+        require_checksum(state, _checksum({key: state[key] for key in (*expected, *names)}))
+        values = read(with_arrays({key: state[key] for key in names if key != "sampler"}), self._fields())
+        of_sampler = self.sampler._read(with_arrays(state["sampler"]))
+        indices, weights = values["ahead_indices"], values["ahead_weights"]
+        if indices.shape != weights.shape or len(indices) > values["drawn"]:
+            raise ValueError(
+                f"state['ahead_weights'] has shape {weights.shape}: must be that of ahead_indices, {indices.shape}, "
+                f"and have at most drawn = {values['drawn']} rows"
+            )
+        require_padding(indices, "state['ahead_indices']")
+        ahead = [Draw(*arrays) for arrays in without_padding(indices, weights)]
+        visits = values["visits"]
+        refuse_unless(np.abs(visits) <= of_sampler["steps"], visits, "state['visits']", "is beyond the last step")
+        if values["waiting"] != np.count_nonzero(visits > 0):
+            raise ValueError(f"state['waiting'] = {values['waiting']}: does not fit state['visits']")
+        with self.sampler._lock:
+            self.sampler._replace(of_sampler)
         self._visits = Visits(self.ranks.examples)
-        self._visits.last[:] = fields["visits"]
-        self._visits.waiting = fields["waiting"]
-        self._fingerprint = fields["fingerprint"]
+        self._visits.last, self._visits.waiting = visits, values["waiting"]
+        self._fingerprint = values["fingerprint"]
         if self.pool is not None:
-            self.pool.load(fields)
-        ahead = without_padding(fields["ahead_indices"], fields["ahead_weights"])
-        self.cursor.load(fields["epoch"], fields["drawn"], (Draw(*arrays) for arrays in ahead))
+            self.pool.load(values)
+        self.cursor.load(values["epoch"], values["drawn"], ahead)
+
+    def _fields(self) -> dict[str, Field]:
+        """Declare what a state holds besides the arguments and the sampler's state."""
+        batches, examples = (None, None), self.ranks.examples
+        return {
+            **self.cursor.fields(),
+            "ahead_indices": Field(np.int64, batches, at_least=-1, at_most=examples - 1),
+            "ahead_weights": Field(np.float64, batches, at_least=0.0),
+            "visits": Field(np.int32, (examples,), at_least=1 - 2**31),
+            "waiting": Field(int, at_least=0, at_most=examples),
+            "fingerprint": Field(int, at_least=0, at_most=2**32 - 1),
+            **({} if self.pool is None else self.pool.fields()),
+        }
 
     def _warn_of_silence(self) -> None:
         """Give a warning, once, if batches have been drawn and no norm was ever reported."""
@@ -381,7 +414,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices into this rank's sampler, and norms, or raise an error."""
         check_in_update(not_finite)
-        index, norms = as_array(index), as_array(norms)
+        index, norms = validation.from_tensor("index", index), validation.from_tensor("norms", norms)
         if self.ranks.mode == "alone" and _are_plain(index, norms) and self._visits.are_valid(index, norms):
             return index, norms.astype(np.float64)  # the common case, in one kernel
         offset, examples = self.ranks.offset, self.ranks.examples

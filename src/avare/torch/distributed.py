@@ -13,6 +13,9 @@ the sum of g over its part, so the mean over ranks of the mean over the batch of
 the mean over all examples, whatever the sizes of the parts.
 """
 
+import contextlib
+import itertools
+import time
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -28,6 +31,8 @@ _MODES = ("auto", "replicated", "sharded")
 _ABSENT, _REFUSED = 2**32 - 1, 2**32 - 2  # in place of an index; indices are below 2^31
 _LOW = 2**32 - 1
 _NO_COSTS = np.empty(0)
+_PATIENCE = 2.0  # seconds for the other ranks to notice that an exchange failed
+_NUMBERS = itertools.count()  # of the loaders, in the order in which every rank makes them
 
 
 class Ranks:
@@ -52,6 +57,8 @@ class Ranks:
         if distributed is not None and distributed not in _MODES:
             raise ValueError(f"distributed = {distributed!r}: must be None or one of {', '.join(map(repr, _MODES))}")
         self.group = group
+        self._number = next(_NUMBERS)
+        self._calls = 0
         self.found_none = distributed == "auto" and not _is_initialised()
         """Whether "auto" found no process group."""
         if distributed in ("replicated", "sharded") and not _is_initialised():
@@ -172,8 +179,26 @@ class Ranks:
         device = torch.device("cuda") if dist.get_backend(self.group) == "nccl" else torch.device("cpu")
         own = torch.from_numpy(message).to(device)
         found = torch.empty((self.world, *message.shape), dtype=torch.int64, device=device)
-        dist.all_gather(list(found.unbind(0)), own, group=self.group)
+        self._calls += 1
+        try:
+            dist.all_gather(list(found.unbind(0)), own, group=self.group)
+        except RuntimeError as error:
+            raise RuntimeError(f"{self._absent()}: {error}") from error
         return cast(NDArray[np.int64], found.cpu().numpy())
+
+    def _absent(self) -> str:
+        """Say which ranks take no part in an exchange that failed. Those that do tell each other through the store."""
+        missing = "another rank"
+        with contextlib.suppress(Exception):  # the store may be gone, too
+            store = dist.distributed_c10d._get_default_store()
+            keys = [f"avare/{self._number}/{self._calls}/{rank}" for rank in range(self.world)]
+            store.set(keys[self.rank], "here")
+            time.sleep(_PATIENCE)
+            absent = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+            missing = f"rank {', '.join(absent)}" if absent else missing
+        return (
+            f"{missing} did not call update() for batch {self._calls}, or has ended; all replicated ranks must call it"
+        )
 
 
 def _is_initialised() -> bool:

@@ -58,8 +58,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
+from avare._state import Field
+
 Unit = TypeVar("Unit")
 _NOTHING = object()
+_MOST = 1 << 62
 
 
 class Saved(NamedTuple):
@@ -159,6 +162,13 @@ class Cursor(Generic[Unit]):
     def state(self) -> Saved:
         """What to save, so that `load` continues here."""
         return Saved(self.epoch, self.drawn, list(self.ahead))
+
+    def fields(self) -> dict[str, Field]:
+        """Declare what a state holds, except the units ahead, which the loader declares."""
+        return {
+            "epoch": Field(int, at_least=0, at_most=_MOST),
+            "drawn": Field(int, at_least=0, at_most=_MOST if self.length is None else self.length),
+        }
 
     def load(self, epoch: int, drawn: int, ahead: Iterable[Unit] = ()) -> None:
         """Continue from a saved state. The next iteration gives the rest of its epoch."""

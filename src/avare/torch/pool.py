@@ -33,7 +33,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import uniform_source
-from avare._state import State, generator_from_text, generator_to_text
+from avare._state import Field, State, generator_to_text
 from avare.batch import Batch
 from avare.structures.systematic import choose
 from avare.torch.states import as_array
@@ -80,6 +80,8 @@ class Rule:
 
     floor = 0.1
     """The smallest probability of the second draw, in units of m / M."""
+    largest = LARGEST_RATIO
+    """The largest number that `state` returns."""
 
     def __init__(self, ratio: float) -> None:
         self.ratio = validation.number("pool", ratio, at_least=1.0)
@@ -290,13 +292,23 @@ class Pool:
             "pool_generator": generator_to_text(self._generator),
         }
 
+    def fields(self) -> dict[str, Field]:
+        """Declare what `state` returns, with arrays in place of tensors."""
+        return {
+            "pool_moments": Field(np.float64, (4,), at_least=0.0),
+            "pool_costs": Field(np.float64, (3,), at_least=0.0, also=math.nan),
+            "pool_counts": Field(np.int64, (2,), at_least=0, at_most=1 << 62),
+            "pool_rule": Field(np.float64, (len(self.rule.state()),), at_least=0.0, at_most=self.rule.largest),
+            "pool_generator": Field(np.random.Generator),
+        }
+
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned, with arrays in place of tensors."""
+        """Restore what `fields` declares, checked."""
         self._moments, self._costs = state["pool_moments"].copy(), state["pool_costs"].copy()
         self._own = self._costs
         self.scored, self._since = state["pool_counts"].tolist()
         self.rule.load(state["pool_rule"].tolist())
-        self._seed_with(generator_from_text(state["pool_generator"]))
+        self._seed_with(state["pool_generator"])
         for times, known in zip(self._recent, self._costs.tolist(), strict=True):
             times.clear()
             if not math.isnan(known):

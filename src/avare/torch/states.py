@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from avare._state import State
+from avare import _validation as validation
+from avare._state import State, require_same
 
 
 def with_tensors(state: Mapping[str, Any]) -> State:
@@ -21,15 +22,10 @@ def with_tensors(state: Mapping[str, Any]) -> State:
 
 def with_arrays(state: Mapping[str, Any]) -> State:
     """Return a state with arrays in place of tensors, which may be on any device."""
-    return {key: as_array(value) for key, value in state.items()}
-
-
-def as_array(values: Any) -> Any:
-    """Return a tensor as an array, bfloat16 as float32; return anything else unchanged."""
-    if not isinstance(values, torch.Tensor):
-        return values
-    tensor = values.detach().cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    try:
+        return {str(key): validation.from_tensor(f"state[{key!r}]", value) for key, value in state.items()}
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def check_arguments(state: Any, expected: State, fields: Iterable[str], hints: Mapping[str, str] | None = None) -> None:
@@ -51,9 +47,11 @@ def check_arguments(state: Any, expected: State, fields: Iterable[str], hints: M
     for key in (*expected, *fields):
         if key not in state:
             raise ValueError(f"state lacks {key!r}: it is damaged, or not a loader's state")
-        if key in expected and state[key] != expected[key]:
-            hint = (hints or {}).get(key, "")
-            raise ValueError(f"state[{key!r}] = {state[key]!r}: this loader has {expected[key]!r}{hint}")
+    for key in expected:
+        try:
+            require_same(state, {key: expected[key]}, "state", "this loader")
+        except ValueError as error:
+            raise ValueError(f"{error}{(hints or {}).get(key, '')}") from None
 
 
 def _to_torch(value: Any) -> Any:

@@ -112,6 +112,7 @@ class Tau(Rule):
     """A pool of a fixed size while tau is above a threshold, otherwise none."""
 
     floor = 0.0
+    largest = 1e300
 
     def __init__(self, ratio: float, smoothing: float, threshold: float) -> None:
         super().__init__(ratio)

@@ -1,0 +1,310 @@
+"""Try to break the library for some minutes, with another seed each time: `make campaign MINUTES=10`.
+
+Each trial checks one promise of docs/reliability.md on random cases. They take turns until the time is up. The table
+says what was tried and what failed; a failure names the seed that repeats it, with ``--seed`` and ``--only``.
+"""
+
+import argparse
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import avare
+from avare._randomness import uniform_source
+from avare.batch import weigh
+from avare.samplers import LimitWarning, Sampler
+from avare.structures import Buckets, Expectations, Floored, OrderTree
+from avare.structures.race import mass_left
+from avare.structures.weights import Weights
+from harness import save, table, where
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+import crafted
+from laws import FALSE_ALARM, chi_square, ordered_samples
+from sampler_checks import check_structures, norms_at, train, ways
+
+SUPPORT = Path(__file__).parents[1] / "tests" / "support"
+DRAWS = 4000  # per chi-square test
+Trial = Callable[[np.random.Generator], int]
+
+
+class Tally(NamedTuple):
+    """What a trial has done so far."""
+
+    tried: int
+    failures: list[str]
+    seconds: float
+
+
+def some_sampler(generator: np.random.Generator, n: int, size: int, **more: Any) -> tuple[str, Sampler]:
+    """A sampler at random, drawing with or without replacement, after some steps."""
+    every = crafted.makers()
+    name = str(generator.choice(sorted(every)))
+    make = every[name]
+    way = bool(generator.choice(ways(make)))
+    sampler = make(n, size, replacement=way, seed=int(generator.integers(2**32)), **more)
+    train(sampler, int(generator.integers(60)))
+    return name, sampler
+
+
+def laws(generator: np.random.Generator) -> int:
+    """Draws follow the stated probabilities: chi-square tests, one false alarm in a million each."""
+    name, sampler = some_sampler(
+        generator, n := int(generator.integers(2, 6)), int(generator.integers(1, min(n, 3) + 1))
+    )
+    if name in _OTHER_LAWS:  # their batches are not successive draws from one distribution
+        return 0
+    law = dict(ordered_samples(sampler.probabilities(), sampler.batch_size, sampler.replacement))
+    draws = []
+    for _ in range(DRAWS):
+        twin_steps = sampler._steps
+        draws.append(tuple(sampler.sample().indices.tolist()))
+        sampler._steps = twin_steps
+    chance = chi_square(draws, law)
+    assert chance > FALSE_ALARM, f"{sampler}: p-value {chance}"
+    return DRAWS
+
+
+_OTHER_LAWS = ("Mixture", "Stratified")
+
+
+def expectations(generator: np.random.Generator) -> int:
+    """Weights are unbiased to 1e-9 for probabilities of any size: by enumeration, in exact arithmetic."""
+    n = int(generator.integers(2, 6))
+    values = 10.0 ** generator.uniform(-280.0 * generator.random(), 0.0, n)
+    p = Weights(values).probabilities()
+    exact = [Fraction(float(each)) for each in p]
+    size = int(generator.integers(1, n + 1))
+    mean = [Fraction(0)] * n
+    count = 0
+    for sample in itertools.permutations(range(n), size):
+        chance, left = Fraction(1), sum(exact)
+        for index in sample:
+            chance *= exact[index] / left
+            left -= exact[index]
+        where_ = np.array(sample)
+        for index, weight in zip(sample, weigh(p[where_], False, mass_left(p, where_)), strict=True):
+            mean[index] += chance * Fraction(float(weight))
+        count += 1
+    assert all(abs(float(each) - 1.0) < 1e-9 for each in mean), f"values {values.tolist()}, size {size}"
+    return count
+
+
+def structures(generator: np.random.Generator) -> int:
+    """Every invariant of every structure holds after any operations."""
+    n = int(generator.integers(1, 400))
+    start = generator.lognormal(0.0, 3.0, n) * (generator.random(n) > 0.2)
+    start[0] = 1.0
+    kinds: list[Any] = [
+        Buckets(start),
+        OrderTree(start),
+        Expectations(start, prior=1.0),
+        Weights(start),
+        Floored(n, 0.4),
+    ]
+    count = 0
+    for structure in kinds:
+        for _ in range(20):
+            size = int(generator.integers(1, 30))
+            indices = generator.integers(0, n, size)
+            values = 10.0 ** generator.uniform(-30.0, 30.0, size) * (generator.random(size) > 0.1)
+            if isinstance(structure, Floored):
+                structure.push(indices, np.minimum(values, 50.0))
+            else:
+                structure.update(indices, values)
+            structure.draw(size, replacement=True, source=uniform_source(generator))
+            count += 1 + size
+        structure.check()
+    return count
+
+
+def resumes(generator: np.random.Generator) -> int:
+    """A state that went through a file continues with the very same draws."""
+    name, sampler = some_sampler(generator, n := int(generator.integers(6, 40)), int(generator.integers(1, min(n, 6))))
+    file = io.BytesIO()
+    np.savez(file, **sampler.state_dict())
+    file.seek(0)
+    twin = crafted.makers()[name](n, sampler.batch_size, replacement=sampler.replacement)
+    twin.load_state_dict(np.load(file))
+    assert train(sampler, 20) == train(twin, 20), f"{sampler}"
+    check_structures(twin)
+    return 20
+
+
+def threads(generator: np.random.Generator) -> int:
+    """Threads that draw, report and read share a sampler without harm."""
+    _, sampler = some_sampler(generator, 200, 8)
+    steps, faults = 100, []
+
+    def work() -> None:
+        try:
+            for _ in range(steps):
+                batch = sampler.sample()
+                sampler.update(batch.indices, norms_at(1, batch.indices))
+            sampler.state_dict()
+        except Exception as error:
+            faults.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(6)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    assert not faults, f"{sampler}: {faults[0]!r}"
+    check_structures(sampler)
+    return 6 * steps
+
+
+def drift(generator: np.random.Generator) -> int:
+    """After many updates all sums are those that are computed from the start."""
+    name, sampler = some_sampler(generator, 30, 2)
+    steps = 2000
+    for news in np.exp(generator.normal(0.0, 3.0, (steps, 2))) * (generator.random((steps, 2)) > 0.1):
+        sampler.update(sampler.sample().indices, news)
+    twin = crafted.makers()[name](30, 2, replacement=sampler.replacement)
+    twin.load_state_dict(sampler.state_dict())
+    assert np.allclose(sampler.probabilities(), twin.probabilities(), rtol=1e-12, atol=0), f"{sampler}"
+    return 2 * steps
+
+
+def states(generator: np.random.Generator) -> int:
+    """No crafted state ends the process, hangs, changes anything when refused, or gives a weight that is not finite."""
+    name = str(generator.choice([*sorted(crafted.makers()), "sgd", "ImportanceLoader", "UpperBoundLoader"]))
+    seed = str(int(generator.integers(2**31)))
+    command = [sys.executable, str(SUPPORT / "crafted.py"), "--sampler", name, "--mutations", "90", "--seed", seed]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines() or ["nothing"]
+    assert done.returncode == 0, f"code {done.returncode} at {lines[-1]}: {done.stderr[-300:]}"
+    found = json.loads(lines[-1])
+    assert not found["failures"], found["failures"][0]
+    return int(found["tried"])
+
+
+def kills(generator: np.random.Generator) -> int:
+    """Runs that are killed at any moment lose nothing that was stored, and the rest gives the same numbers."""
+    command = [
+        sys.executable,
+        "-m",
+        "avare",
+        "compare",
+        "digits",
+        "--runs",
+        "3",
+        "--epochs",
+        "1",
+        "--jobs",
+        "1",
+        "--out",
+    ]
+    count = 0
+    with tempfile.TemporaryDirectory() as place:
+        kept: dict[str, Any] = {}
+        for _ in range(3):
+            with subprocess.Popen([*command, place], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+                time.sleep(float(generator.uniform(1.0, 8.0)))
+                run.send_signal(signal.SIGKILL)
+            now = dict(_stored(Path(place) / "runs"))
+            lost = [name for name, record in kept.items() if now.get(name) != record]
+            assert not lost, f"{lost} are lost or changed after a kill"
+            kept, count = now, count + 1
+        done = subprocess.run([*command, place], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-300:]
+        assert len(dict(_stored(Path(place) / "runs"))) >= 6, "some runs are missing at the end"
+    return count
+
+
+def _stored(folder: Path) -> Iterator[tuple[str, Any]]:
+    """All records by their names."""
+    for path in folder.glob("*.json"):
+        yield path.name, json.loads(path.read_text())
+
+
+TRIALS: dict[str, Trial] = {
+    each.__name__: each for each in (laws, expectations, structures, resumes, threads, drift, states, kills)
+}
+
+
+def campaign(minutes: float, seed: int, chosen: list[str]) -> dict[str, Tally]:
+    """Let the trials take turns; return what each has done."""
+    tallies = {name: Tally(0, [], 0.0) for name in chosen}
+    stop, cycle = time.monotonic() + 60.0 * minutes, 0
+    while cycle == 0 or time.monotonic() < stop:
+        # Each gets about the same time: the one with the least so far is next.
+        name = min(tallies, key=lambda each: tallies[each].seconds)
+        tried, failures, seconds = tallies[name]
+        began = time.monotonic()
+        case = seed + cycle
+        try:
+            tried += TRIALS[name](np.random.default_rng(case))
+        except Exception as error:
+            failures = [*failures, f"--seed {case} --only {name}: {type(error).__name__}: {error}"]
+            print(failures[-1], file=sys.stderr)
+        tallies[name] = Tally(tried, failures, seconds + time.monotonic() - began)
+        cycle += 1
+        if cycle % 20 == 0:
+            print(f"{cycle} cases, {max(0.0, stop - time.monotonic()):.0f} s left", file=sys.stderr, flush=True)
+    return tallies
+
+
+def report(result: dict[str, Any]) -> str:
+    """Format the counts as a table."""
+    rows = [
+        [name, (TRIALS[name].__doc__ or "").rstrip("."), f"{each['tried']:,}", str(len(each["failures"]))]
+        for name, each in result["trials"].items()
+    ]
+    failures = [f"- {text}" for each in result["trials"].values() for text in each["failures"]]
+    counted = "draws, enumerated samples, operations, steps, updates, crafted states and kills"
+    return "\n\n".join(
+        [
+            "# Campaign",
+            f"{result['minutes']:g} minutes from seed {result['seed']}. What is counted: {counted}.",
+            table(["trial", "promise", "tried", "failed"], rows),
+            *(["\n".join(failures)] if failures else []),
+        ]
+    )
+
+
+def main() -> int:
+    """Try, print and save; the exit code says whether all held."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=None, help="by default a new one, which is shown")
+    parser.add_argument("--only", nargs="+", choices=list(TRIALS), default=list(TRIALS), help="some of the trials")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore", LimitWarning)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(Path(avare.__file__).parents[1]), os.environ.get("PYTHONPATH")])
+    )
+    seed = int(np.random.default_rng().integers(2**31)) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}", file=sys.stderr)
+    place = where()  # before: the source may be edited meanwhile
+    tallies = campaign(arguments.minutes, seed, arguments.only)
+    result = {
+        "where": place,
+        "minutes": arguments.minutes,
+        "seed": seed,
+        "trials": {name: each._asdict() for name, each in tallies.items()},
+    }
+    text = report(result)
+    if set(arguments.only) == set(TRIALS):
+        save("campaign", result, text)
+    print(text)
+    return int(any(each.failures for each in tallies.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
