@@ -327,8 +327,7 @@ def test_each_rank_scores_its_part_of_the_pool(monkeypatch: pytest.MonkeyPatch, 
                 known = dict(zip(unit.indices[own] + ranks.offset, weights, strict=True))
                 assert weight.tolist() == pytest.approx([known[i] / chances[i] for i in index.tolist()], rel=1e-5)
                 assert loader.waiting == 0
-        sizes = loader._batches.pool.next_size  # type: ignore[union-attr]  # there is one
-        return repr(loader.state_dict()), steps, sizes, loader.relative_error, index.tolist(), len(scored)
+        return repr(loader.state_dict()), steps, loader.pool_ratio, loader.relative_error, index.tolist(), len(scored)
 
     ranks = Threads(monkeypatch, 2)
     zero, one = ranks.run(train_rank)
