@@ -373,7 +373,8 @@ def test_a_bad_score_on_one_rank_reaches_the_others(monkeypatch: pytest.MonkeyPa
 
 def test_refuses_ranks_with_different_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     def differ(rank: int) -> Any:
-        avt.ImportanceLoader(range(40), 4, seed=0, **({"score": lambda batch: batch, "pool": 2} if rank else {}))
+        options: dict[str, Any] = {"score": lambda batch: batch, "pool": 2} if rank else {}
+        avt.ImportanceLoader(range(40), 4, seed=0, **options)
 
     for found in Threads(monkeypatch, 2).run(differ):
         assert "pool = '2' on rank 1 and 'None' on rank 0: pass the same on all ranks" in str(found)

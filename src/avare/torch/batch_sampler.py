@@ -236,7 +236,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             self.ranks.refuse(most, costs=3)
             raise
         indices, values, costs = self.ranks.gather(
-            unit.indices[own], scores, self._fingerprint, most, costs=pool.medians()
+            unit.indices[own], scores, self._fingerprint, most, costs=pool.costs()
         )
         places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
         try:

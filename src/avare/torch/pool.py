@@ -50,8 +50,8 @@ _DECAY = 0.8  # of the moments, per observation
 _FIRST = 10  # pools before the first decision
 _PROBE = 2.0  # batches: the size of these pools, and of those that are drawn now and then
 _FOR_PROBES = 0.02  # the part of the time that these may take, while the pool is off
-_RECENT = 15  # measured times, of which the median counts
-_RARELY = 8  # pools: the median is found again
+_RECENT = 16  # measured times, of which the lower quartile counts: other processes make some of them longer
+_RARELY = 8  # pools: the quartile is found again
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
 
@@ -182,7 +182,7 @@ class Pool:
         """The weights of the last batch, if it was drawn from a pool."""
         self._since = 0  # batches that were drawn since a pool was, or norms were reported
         self._moments = np.zeros(4)  # decaying sums: 1, and those of `_add`
-        self._costs = np.full(3, np.nan)  # see `medians`; the same on all ranks
+        self._costs = np.full(3, np.nan)  # see `costs`; the same on all ranks
         self._own = self._costs  # those that this rank has measured
         self._recent: list[deque[float]] = [deque(maxlen=_RECENT) for _ in range(3)]  # as measured by this rank
         self._asked = self._returned = math.nan
@@ -273,14 +273,14 @@ class Pool:
         self._recent[1].append(max(time.perf_counter() - waited - batch_seconds, 0.0) / size)
         return scores
 
-    def medians(self) -> NDArray[np.float64]:
+    def costs(self) -> NDArray[np.float64]:
         """Return what this rank has measured, a few pools ago at most.
 
         The seconds to load a batch without a pool; those that a pool takes in addition, for each of its examples; and
         those that the consumer takes for a batch.
         """
         if self.scored < _FIRST or self.scored % _RARELY == 0:
-            found = [sorted(times)[len(times) // 2] if times else math.nan for times in self._recent]
+            found = [sorted(times)[len(times) // 4] if times else math.nan for times in self._recent]
             self._own = np.array([0.0 if math.isnan(found[0]) else found[0], *found[1:]])
         return self._own
 

@@ -508,8 +508,9 @@ def test_loaders_give_what_their_kind_says() -> None:
     given = {"kind": "Avare", "told": "root"}
     rooted = training.batches_of({"loader": given, "batch_size": 4, "seed": 3}, dataset, model)
     rooted.loader.update = lambda index, norms: reported.append(norms.tolist())
-    rooted.update(torch.tensor([1]), torch.tensor([9.0]))
-    assert reported == [[3.0]] and isinstance(rooted.loader, avt.ImportanceLoader)
+    loss, logits, labels = torch.tensor([9.0]), torch.zeros(1, 2), torch.tensor([0])  # a norm of sqrt(1/2)
+    rooted.update(torch.tensor([1]), loss, logits, labels)
+    assert reported == [pytest.approx([0.5**0.25])] and isinstance(rooted.loader, avt.ImportanceLoader)
     (rows, _), index, weight = next(rooted.endless)
     assert index is not None and weight is not None and rows[:, 0].tolist() == index.tolist()
 

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
-from torch.utils.data import Sampler as TorchSampler
 
 import avare.torch as avt
 from avare import samplers
@@ -281,7 +280,7 @@ class InfoBatch:
                 steps += 1
 
 
-class _Passes(TorchSampler[list[int]]):
+class _Passes:
     """Batches of indices without end, from a function, as a ``DataLoader`` takes them."""
 
     def __init__(self, batches: Callable[[], Iterator[list[int]]]) -> None:
