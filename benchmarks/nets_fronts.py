@@ -31,13 +31,13 @@ MODELS = {
     "ijcnn1-mlp": {"examples": 16000, "tested": 20000, "grid_epochs": 1, "epochs": 8},
 }
 OPTIMISER, BATCH_SIZE = "adamw", 64
-CONSTANT = (0.001, 0.003)  # step sizes
+CONSTANT = (0.001, 0.003, 0.01)  # step sizes
 ANNEALED = 0.01  # the largest of a cycle
 LENGTHS = (0.25, 0.5, 1.0)  # of the epochs
 SEEDS = (1, 2)
 CHECKPOINTS = 8
 CONSTANT_STEPS = (
-    "Constant steps, each sampler at the better of its step sizes. The last columns are the part of uniform's epochs "
+    "Constant steps, each sampler at the best of its step sizes. The last columns are the part of uniform's epochs "
     "and seconds after which uniform's final training loss is reached."
 )
 ANNEALED_STEPS = (
@@ -75,10 +75,10 @@ def main() -> None:
             label: {key: np.mean([run[label][key] for run in runs], axis=0).tolist() for key in runs[0][label]}
             for label in specs
         }
-    text = "\n\n".join(["# Nets: fronts of loss and test error", MEANING, *tables(found)])
-    save("nets_fronts", {"where": where(), "races": found}, text)
-    draw(found)
-    print(text)
+        text = "\n\n".join(["# Nets: fronts of loss and test error", MEANING, *tables(found)])
+        save("nets_fronts", {"where": where(), "races": found}, text)
+        draw(found)
+        print(text)
 
 
 def specs_of(plan: nets.NetPlan, data: Any, model: str) -> dict[str, Any]:
