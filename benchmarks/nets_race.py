@@ -61,7 +61,7 @@ def main() -> None:
         print(f"Training {model} ...", flush=True)
         best = {sampler: _best(stored, model, sampler) for sampler in SAMPLERS}
         races = [
-            _race(
+            race(
                 {s: task.spec for s in SAMPLERS for task in tasks if _is(task.spec, best[s], seed)},
                 data[model].X,
                 data[model].y,
@@ -100,8 +100,10 @@ def draw(races: dict[str, dict[str, Any]]) -> None:
         figure.savefig(RESULTS / "nets_race.png", dpi=160)
 
 
-def _race(specs: dict[str, Spec], X: NDArray[np.float32], y: NDArray[np.int64]) -> dict[str, dict[str, list[float]]]:
-    """Train all in turn; return epochs, loss and seconds of each at its checkpoints."""
+def race(
+    specs: dict[str, Spec], X: NDArray[np.float32], y: NDArray[np.int64], *, tested: bool = False
+) -> dict[str, dict[str, list[float]]]:
+    """Train all in turn; return epochs, loss, seconds and, if asked, test error of each at its checkpoints."""
     runs = {}
     for sampler, spec in specs.items():
         Training(spec, X, y).advance(WARM_UP)
@@ -113,10 +115,12 @@ def _race(specs: dict[str, Spec], X: NDArray[np.float32], y: NDArray[np.int64]) 
             total = specs[sampler]["epochs"] * run.steps_per_epoch
             run.advance(round(total * turn / (checkpoints * TURNS)) - run.steps)
             if turn % TURNS == 0:
-                trace, loss = traces[sampler], run.measure(tested=False)["loss"]
+                trace, found = traces[sampler], run.measure(tested=tested)
                 trace["epoch"].append(run.steps / run.steps_per_epoch)
-                trace["loss"].append(float("nan") if loss is None else loss)
                 trace["seconds"].append(run.seconds)
+                for name in ("loss", "test_error") if tested else ("loss",):
+                    value = found.get(name)
+                    trace.setdefault(name, []).append(float("nan") if value is None else value)
     return traces
 
 

@@ -8,6 +8,7 @@ measured with scores that are known: what is left is all that it costs beyond th
 """
 
 import argparse
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -153,7 +154,7 @@ def pooling(seconds: float) -> dict[str, Any]:
             _, index, _ = next(batches)
             loader.update(index, norms[:POOL_BATCH])
 
-        steps: dict[str, Step] = {"batch and update": update, "pool": lambda pools=pools: next(pools)}
+        steps: dict[str, Step] = {"batch and update": update, "pool": functools.partial(next, pools)}
         found[f"rows of {width}"] = interleave(steps, seconds=seconds, rounds=50)
     never = {"score": lambda batch: norms[:1].expand(len(batch[0])), "cost_ratio": 0.5}
     steps = {

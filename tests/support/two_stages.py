@@ -65,12 +65,13 @@ def two_stages(
             yield tuple(pool[place] for place in places), weights[chosen] / included[chosen], chance * part
 
 
-def brute_force_ratio(relative_error: float, cost_ratio: float, most: float) -> float:
+def brute_force_ratio(relative_error: float, cost_ratio: float, most: float, without: float | None = None) -> float:
     """The pool ratio with the least product of cost and noise, on a fine grid; 1 for no pool."""
-    grid = np.linspace(1.0, most, 20_001)[1:]
+    without = relative_error if without is None else without
+    grid = np.linspace(1.25, most, 20_001)
     products = (grid + cost_ratio) * (1.0 + relative_error / grid)
     best = int(np.argmin(products))
-    return float(grid[best]) if products[best] < cost_ratio * (1.0 + relative_error) else 1.0
+    return float(grid[best]) if products[best] < cost_ratio * (1.0 + without) else 1.0
 
 
 def unordered(law: Mapping[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:

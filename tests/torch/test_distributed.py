@@ -327,8 +327,7 @@ def test_each_rank_scores_its_part_of_the_pool(monkeypatch: pytest.MonkeyPatch, 
                 known = dict(zip(unit.indices[own] + ranks.offset, weights, strict=True))
                 assert weight.tolist() == pytest.approx([known[i] / chances[i] for i in index.tolist()], rel=1e-5)
                 assert loader.waiting == 0
-        sizes = loader._batches.pool.next_size  # type: ignore[union-attr]  # there is one
-        return repr(loader.state_dict()), steps, sizes, loader.relative_error, index.tolist(), len(scored)
+        return repr(loader.state_dict()), steps, loader.pool_ratio, loader.relative_error, index.tolist(), len(scored)
 
     ranks = Threads(monkeypatch, 2)
     zero, one = ranks.run(train_rank)
@@ -374,7 +373,8 @@ def test_a_bad_score_on_one_rank_reaches_the_others(monkeypatch: pytest.MonkeyPa
 
 def test_refuses_ranks_with_different_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     def differ(rank: int) -> Any:
-        avt.ImportanceLoader(range(40), 4, seed=0, **({"score": lambda batch: batch, "pool": 2} if rank else {}))
+        options: dict[str, Any] = {"score": lambda batch: batch, "pool": 2} if rank else {}
+        avt.ImportanceLoader(range(40), 4, seed=0, **options)
 
     for found in Threads(monkeypatch, 2).run(differ):
         assert "pool = '2' on rank 1 and 'None' on rank 0: pass the same on all ranks" in str(found)

@@ -126,7 +126,7 @@ def test_the_switch() -> None:
     assert not is_active(loader)
 
 
-def test_without_updates_a_batch_is_scored_now_and_then() -> None:
+def test_without_updates_a_pool_is_drawn_now_and_then() -> None:
     sizes = []
 
     def spread(batch: Any) -> torch.Tensor:
@@ -134,9 +134,9 @@ def test_without_updates_a_batch_is_scored_now_and_then() -> None:
         return (batch[0] % 7 == 0).float()
 
     loader = avt.UpperBoundLoader(TensorDataset(torch.arange(400)), spread, 20, smoothing=0.0, seed=0)
-    for _ in itertools.islice(forever(loader), 40):
+    for _ in itertools.islice(forever(loader), 110):
         pass
-    assert sizes == [20] + [60] * 8 and is_active(loader)
+    assert sizes == [60] * 11 and is_active(loader)  # the hundredth, and all after it
 
 
 def test_the_batch_has_the_items_that_were_scored() -> None:

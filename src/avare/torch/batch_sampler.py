@@ -176,7 +176,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     @property
     def cost_ratio(self) -> float:
-        """The time to train on an example over the time to load and score one; NaN until it is known."""
+        """The time to train on an example over the time that a pool takes for one; NaN until it is known."""
         return math.nan if self.pool is None else self.pool.cost_ratio
 
     @property
@@ -238,8 +238,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         batch, pairs, kept = loaded
         pool, unit, size = cast(Pool, self.pool), self.cursor.ahead[0], len(pairs)
         pool.weights = None
-        if size == self.ranks.batch_size and not pool.is_due():
-            pool.pass_by()
+        if size == self.ranks.batch_size:
+            pool.is_plain()
             return batch, pairs
         own, most = self.ranks.own(len(unit.indices)), -(-len(unit.indices) // self.ranks.copies)
         try:
@@ -248,18 +248,17 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             self.ranks.refuse(most, costs=3)
             raise
         indices, values, costs = self.ranks.gather(
-            unit.indices[own], scores, self._fingerprint, most, costs=pool.medians()
+            unit.indices[own], scores, self._fingerprint, most, costs=pool.costs()
         )
-        if size > self.ranks.batch_size:
-            places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
-            try:
-                batch, pairs = kept.chosen(batch, places, collate_fn, pin), Pairs(pairs.indices[places], weights)
-            except BaseException:  # of the collate function
-                pool.undo()
-                raise
+        places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
+        try:
+            chosen = kept.chosen(batch, places, collate_fn, pin)
+        except BaseException:  # of the collate function
+            pool.undo()
+            raise
         pool.take_costs(costs)
         self._take_in(indices, values)
-        return batch, pairs
+        return chosen, Pairs(pairs.indices[places], weights)
 
     def finish(self) -> None:
         """End the epoch. Batches that were drawn ahead are dropped."""
@@ -393,7 +392,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def _draw(self) -> Draw:
         self.sampler.keep(len(self.cursor.ahead) + _LATE)
-        batch = self.sampler.sample(None if self.pool is None else self.pool.next_size * self.ranks.copies)
+        batch = self.sampler.sample(None if self.pool is None else self.pool.next_size() * self.ranks.copies)
         self._visits.draw(batch.indices, self.sampler.steps)
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
         return Draw(batch.indices, batch.weights * self._scale)

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import Sampler as TorchSampler
 
+from avare import _validation as validation
 from avare._randomness import Seed
 from avare._state import State
 from avare.samplers import Sampler
@@ -84,12 +85,12 @@ class ImportanceLoader(DataLoader[Any]):
         trains; it moves the pool to its device itself.
     pool
         How many batches a pool has. "auto": as many as pay, by the measured costs of scoring and training, and none
-        while no pool pays. A number, at least 1: always this many.
+        while no pool pays. A number above 1: always this many.
     score_mode
         "eval": modules are in evaluation mode while they score. None: in the mode that they are in.
     cost_ratio
-        For "auto": the time to train on an example over the time to load and score one. By default it is measured,
-        and then a run cannot be repeated exactly, because times differ.
+        For "auto": the time to train on an example over the time that a pool takes for one, to load and score it. By
+        default it is measured, and then a run cannot be repeated exactly, because times differ.
     **options
         For ``DataLoader``: num_workers, pin_memory, persistent_workers, ...
 
@@ -185,7 +186,7 @@ class ImportanceLoader(DataLoader[Any]):
 
     @property
     def cost_ratio(self) -> float:
-        """The time to train on an example over the time to load and score one; NaN until it is known."""
+        """The time to train on an example over the time that a pool takes for one; NaN until it is known."""
         return self._batches.cost_ratio
 
     @property
@@ -272,7 +273,10 @@ def _second_stage(
         return None
     if isinstance(pool, str) and pool != "auto":
         raise ValueError(f"pool = {pool!r}: must be 'auto' or a number of batches")
-    rule = Automatic() if isinstance(pool, str) else pool if isinstance(pool, Rule) else Rule(pool)
+    if isinstance(pool, str):
+        rule: Rule = Automatic()
+    else:
+        rule = pool if isinstance(pool, Rule) else Rule(validation.number("pool", pool, above=1.0))
     if cost_ratio is not None and not isinstance(rule, Automatic):
         raise ValueError(f"cost_ratio = {cost_ratio!r}: is for pool='auto' only")
     return Pool(score, score_mode, rule, cost_ratio)

@@ -11,11 +11,13 @@ M = ceil(kappa m):
 This is unbiased for any scores: the batch given the pool, the pool given the past. Weights are at most kappa / floor
 times those of the pool.
 
-*How large a pool.* With c the time to train on an example over the time to load and score one, and RE the relative
+*How large a pool.* With c the time to train on an example over the time that a pool takes for one, and RE the relative
 error of the sampler's distribution, a step takes kappa + c, and its noise is proportional to 1 + RE / kappa. The
 product is least at kappa = sqrt(c RE), and is less than without a pool if RE > 4c / (c - 1)^2: see `best_ratio`. Both
-numbers are measured during training. While a pool does not pay, batches come straight from the sampler, and a batch is
-scored now and then, for at most one per cent of the time, to notice when a pool pays again.
+numbers are measured during training. While a pool does not pay, batches come straight from the sampler, and a small
+pool is drawn now and then, for at most two per cent of the time, to notice when it pays again. While it pays, the
+sampler's memory is fresh, and its relative error smaller than it would be without: a pool is then compared with what
+was measured while there was none.
 """
 
 import contextlib
@@ -42,18 +44,21 @@ ScoreMode = Literal["eval"] | None
 STATE_FIELDS = ("pool_moments", "pool_costs", "pool_counts", "pool_rule", "pool_generator")
 LARGEST_RATIO = 8.0
 """The largest pool that "auto" draws, in batches."""
-_DECAY = 0.9  # of the moments, per observation
-_FIRST = 10  # batches that are scored before the first decision
-_FOR_PROBES = 0.01  # the part of the time that probes may take, while the pool is off
-_RECENT = 15  # measured times, of which the median counts
-_RARELY = 8  # pools: the median is found again
+LEAST_RATIO = 1.25
+"""The smallest pool that "auto" draws, in batches."""
+_DECAY = 0.8  # of the moments, per observation
+_FIRST = 10  # pools before the first decision
+_PROBE = 2.0  # batches: the size of these pools, and of those that are drawn now and then
+_FOR_PROBES = 0.02  # the part of the time that these may take, while the pool is off
+_RECENT = 16  # measured times, of which the lower quartile counts: other processes make some of them longer
+_RARELY = 8  # pools: the quartile is found again
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
 
 _AS_IT_IS = contextlib.nullcontext()
 
 
-def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf) -> float:
+def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf, without: float | None = None) -> float:
     """Return how many batches a pool should have, at most ``most``; 1 if no pool pays.
 
     Parameters
@@ -61,18 +66,21 @@ def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf)
     relative_error
         That of the sampler's distribution: `avare.diagnostics.relative_error`.
     cost_ratio
-        c: the time to train on an example, over the time to load and score one.
+        c: the time to train on an example, over the time that a pool takes for one.
+    without
+        The relative error that the sampler would have without pools; by default the same.
 
     Examples
     --------
     >>> best_ratio(3.0, 12.0), best_ratio(3.0, 12.0, most=4.0), best_ratio(0.4, 12.0), best_ratio(9.0, 1.0)
     (6.0, 4.0, 1.0, 1.0)
     """
-    if not (relative_error > 0.0 and cost_ratio > 0.0):  # also if one is not known yet
+    if not (relative_error >= 0.0 and cost_ratio > 0.0):  # also if one is not known yet
         return 1.0
-    ratio = min(math.sqrt(cost_ratio * relative_error), most)
-    pays = ratio > 1.0 and (ratio + cost_ratio) * (1.0 + relative_error / ratio) < cost_ratio * (1.0 + relative_error)
-    return ratio if pays else 1.0
+    without = relative_error if without is None else without
+    ratio = min(max(math.sqrt(cost_ratio * relative_error), LEAST_RATIO), most)
+    pays = (ratio + cost_ratio) * (1.0 + relative_error / ratio) < cost_ratio * (1.0 + without)
+    return ratio if pays and ratio > 1.0 else 1.0
 
 
 class Rule:
@@ -86,13 +94,15 @@ class Rule:
     def __init__(self, ratio: float) -> None:
         self.ratio = validation.number("pool", ratio, at_least=1.0)
         """The size of the next pool, in batches; 1 while there is none."""
+        self.probe = self.ratio
+        """The size of the pools that are drawn now and then while there is none."""
 
     def observe(self, pool: "Pool", unit_error: float) -> None:
         """Learn from a pool, or a batch, whose norms are known; ``unit_error`` is its own relative error."""
 
     def interval(self, pool: "Pool") -> float:
-        """Return every how many batches one is scored while there is no pool, and no norms are reported."""
-        return 1.0
+        """Return every how many batches a pool is drawn while there is none, and no norms are reported."""
+        return math.inf
 
     def __repr__(self) -> str:
         return f"{self.ratio:g}"
@@ -106,32 +116,41 @@ class Rule:
 
 
 class Automatic(Rule):
-    """The ratio of `best_ratio`, with what the pool measures."""
+    """The ratio of `best_ratio`, with what the pool measures.
+
+    Without pools the memory becomes stale, so that its relative error grows. How much of uniform's it is then, is
+    measured while there is no pool; at first it is all of it.
+    """
 
     def __init__(self) -> None:
-        super().__init__(1.0)
+        super().__init__(_PROBE)
+        self.load([1.0, 1.0])
 
     def observe(self, pool: "Pool", unit_error: float) -> None:
         """Decide again."""
+        error, possible = pool.relative_error, pool.possible_gain - 1.0
+        if self.ratio == 1.0 and possible > 0.0:
+            self._share = min(error / possible, 1.0)
         if pool.scored >= _FIRST:
-            self.ratio = best_ratio(pool.relative_error, pool.cost_ratio, min(LARGEST_RATIO, pool.most / pool.size))
+            most = min(LARGEST_RATIO, pool.most / pool.size)
+            self.ratio = best_ratio(error, pool.cost_ratio, most, self._share * possible)
 
     def interval(self, pool: "Pool") -> float:
-        """Return 0 for the first batches, then what costs one per cent of the time."""
+        """Return 2 for the first batches, then what costs two per cent of the time."""
         if pool.scored < _FIRST:
-            return 0.0
-        return min(max(math.ceil(1.0 / (_FOR_PROBES * pool.cost_ratio)), 4), 1000)
+            return 2.0
+        return min(max(math.ceil(self.probe / (_FOR_PROBES * pool.cost_ratio)), 4), 1000)
 
     def __repr__(self) -> str:
         return "auto"
 
     def state(self) -> list[float]:
-        """Return the ratio."""
-        return [self.ratio]
+        """Return the ratio, and the part of uniform's relative error."""
+        return [self.ratio, self._share]
 
     def load(self, numbers: list[float]) -> None:
-        """Restore the ratio."""
-        (self.ratio,) = numbers
+        """Restore what `state` returned."""
+        self.ratio, self._share = numbers
 
 
 class Pool:
@@ -160,12 +179,12 @@ class Pool:
         self._mode = mode
         self._given = None if cost_ratio is None else validation.number("cost_ratio", cost_ratio, above=0.0)
         self.scored = 0
-        """How many batches and pools have been scored."""
+        """How many pools have been scored."""
         self.weights: NDArray[np.float32] | None = None
         """The weights of the last batch, if it was drawn from a pool."""
-        self._since = 0  # batches since norms were last observed
+        self._since = 0  # batches that were drawn since a pool was, or norms were reported
         self._moments = np.zeros(4)  # decaying sums: 1, and those of `_add`
-        self._costs = np.full(3, np.nan)  # seconds per example to load, to score and to train; the same on all ranks
+        self._costs = np.full(3, np.nan)  # see `costs`; the same on all ranks
         self._own = self._costs  # those that this rank has measured
         self._recent: list[deque[float]] = [deque(maxlen=_RECENT) for _ in range(3)]  # as measured by this rank
         self._asked = self._returned = math.nan
@@ -178,16 +197,24 @@ class Pool:
         """Learn what the loader draws from: n examples, batches of this size, pools of at most ``most``."""
         self.n, self.size, self.most = n, batch_size, most
         self._seed_with(generator)
-        if self.next_size > most:
+        if self._size_of(self.rule.ratio) > most:
             raise ValueError(
-                f"pool = {self.rule}: {self.next_size} examples per process cannot be drawn without replacement; pass "
-                f"at most {most / batch_size:g}, or replacement=True"
+                f"pool = {self.rule}: {self._size_of(self.rule.ratio)} examples per process cannot be drawn without "
+                f"replacement; pass at most {most / batch_size:g}, or replacement=True"
             )
 
-    @property
     def next_size(self) -> int:
-        """How many examples the next pool of this rank has."""
-        return math.ceil(self.rule.ratio * self.size - 1e-9)
+        """Return how many examples this rank draws next, and count the draw."""
+        ratio = self.rule.ratio
+        self._since += 1
+        if ratio > 1.0:
+            self._since = 0
+        elif self._since >= self.rule.interval(self):
+            self._since, ratio = 0, self.rule.probe
+        return int(min(self._size_of(ratio), self.most))
+
+    def _size_of(self, ratio: float) -> int:
+        return math.ceil(ratio * self.size - 1e-9)
 
     @property
     def relative_error(self) -> float:
@@ -196,26 +223,23 @@ class Pool:
         return max(float(own * count / norm**2) - 1.0, 0.0) if norm > 0.0 else math.nan
 
     @property
+    def possible_gain(self) -> float:
+        """Uniform's second moment over the least, from recent scores; NaN until there are any."""
+        count, uniform, _, norm = self._moments
+        return float(uniform * count / norm**2) if norm > 0.0 else math.nan
+
+    @property
     def gain(self) -> float:
         """Uniform's second moment over that of the next batch; NaN until there are scores."""
-        count, uniform, _, norm = self._moments
-        if not norm > 0.0:
-            return math.nan
-        return float(uniform * count / norm**2) / (1.0 + self.relative_error / self.rule.ratio)
+        return self.possible_gain / (1.0 + self.relative_error / self.rule.ratio)
 
     @property
     def cost_ratio(self) -> float:
-        """The time to train on an example over the time to load and score one; NaN until it is known."""
-        load, score, train = self._costs
-        return float(train / (load + score)) if self._given is None else self._given
-
-    def is_due(self) -> bool:
-        """Whether to score the next batch, although it was not drawn from a pool."""
-        return self._since + 1 >= self.rule.interval(self)
-
-    def pass_by(self) -> None:
-        """Count a batch that is not scored."""
-        self._since += 1
+        """The time to train on an example over the time that a pool takes for one; NaN until it is known."""
+        if self._given is not None:
+            return self._given
+        load, more, train = self._costs
+        return float((train + load) / self.size / max(more, 1e-12))
 
     def begins(self) -> None:
         """Note that an iteration begins: what the consumer did before was not a step."""
@@ -225,7 +249,11 @@ class Pool:
         """Note that the consumer asks for its next batch."""
         self._asked = time.perf_counter()
         if not math.isnan(self._returned):
-            self._recent[2].append((self._asked - self._returned) / self.size)
+            self._recent[2].append(self._asked - self._returned)
+
+    def is_plain(self) -> None:
+        """Note that a batch was loaded that comes straight from the sampler."""
+        self._recent[0].append(time.perf_counter() - self._asked)
 
     def returns(self) -> None:
         """Note that the consumer gets its batch now."""
@@ -233,23 +261,29 @@ class Pool:
 
     def scores(self, batch: Any, size: int) -> NDArray[np.float64]:
         """Call ``score``, and check what it returns."""
+        waited = self._asked
         if torch.cuda.is_available() and torch.cuda.is_initialized():
+            began = time.perf_counter()
             torch.cuda.synchronize()  # what is still running belongs to the last step
-        began = time.perf_counter()
+            waited += time.perf_counter() - began
         with torch.no_grad(), _evaluating() if self._mode == "eval" else _AS_IT_IS:
             found = as_array(self.score(batch))
         scores = validation.nonnegative("score(batch)", found)
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
-        ended = time.perf_counter()
-        self._recent[0].append(max(began - self._asked, 0.0) / size)
-        self._recent[1].append((ended - began) / size)
+        batch_seconds = 0.0 if math.isnan(self._own[0]) else float(self._own[0])
+        self._recent[1].append(max(time.perf_counter() - waited - batch_seconds, 0.0) / size)
         return scores
 
-    def medians(self) -> NDArray[np.float64]:
-        """Return the costs that this rank has measured, a few pools ago at most."""
+    def costs(self) -> NDArray[np.float64]:
+        """Return what this rank has measured, a few pools ago at most.
+
+        The seconds to load a batch without a pool; those that a pool takes in addition, for each of its examples; and
+        those that the consumer takes for a batch.
+        """
         if self.scored < _FIRST or self.scored % _RARELY == 0:
-            self._own = np.array([sorted(times)[len(times) // 2] if times else np.nan for times in self._recent])
+            found = [sorted(times)[len(times) // 4] if times else math.nan for times in self._recent]
+            self._own = np.array([0.0 if math.isnan(found[0]) else found[0], *found[1:]])
         return self._own
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
@@ -259,7 +293,8 @@ class Pool:
 
     def observe(self, batch: Batch, norms: NDArray[np.float64]) -> None:
         """Learn from a pool or a batch of all ranks whose norms are known."""
-        self._since = 0
+        if self.scored >= _FIRST:  # before that, pools are drawn to measure what they cost
+            self._since = 0
         self._moments *= _DECAY
         error = _add(self._moments, self.n, batch.weights, batch.probabilities, norms)
         self.rule.observe(self, float(error))

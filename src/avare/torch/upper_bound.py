@@ -10,7 +10,7 @@ from avare.torch.indexed import check_dataset
 from avare.torch.loader import ImportanceLoader
 from avare.torch.pool import Pool, Rule
 
-_INTERVAL = 32.0  # batches: one of them is scored while inactive, if no norms are reported
+_INTERVAL = 100.0  # batches: while inactive, one is drawn from a pool nevertheless, if no norms are reported
 
 
 class UpperBoundLoader(ImportanceLoader):
@@ -23,8 +23,8 @@ class UpperBoundLoader(ImportanceLoader):
 
     .. math:: \tau \leftarrow a \tau + (1 - a) \sqrt{\textstyle B \sum_i g_i^2}, \qquad g_i = s_i / \sum_k s_k,
 
-    from the scores of the pool, or from the norms of a uniform batch: those that `update` receives, or, if there
-    are none, scores that are computed now and then. The paper draws m of B with replacement. Here no example is
+    from the scores of the pool, or from the norms of a uniform batch that `update` receives. If there are none, one
+    batch in a hundred is drawn from a pool. The paper draws m of B with replacement. Here no example is
     drawn twice: the variance is smaller, and the weights are as unbiased.
 
     The loader remembers nothing about examples, so nothing becomes stale. `ImportanceLoader` with ``score=``
@@ -117,7 +117,6 @@ class Tau(Rule):
     def __init__(self, ratio: float, smoothing: float, threshold: float) -> None:
         super().__init__(ratio)
         self.smoothing, self.threshold = smoothing, threshold
-        self._fixed = self.ratio
         self.load([0.0])
 
     def observe(self, pool: Pool, unit_error: float) -> None:
@@ -130,7 +129,7 @@ class Tau(Rule):
         return _INTERVAL if self.threshold < math.inf else math.inf
 
     def __repr__(self) -> str:
-        return f"{self._fixed:g}, smoothing {self.smoothing:g}, threshold {self.threshold:g}"
+        return f"{self.probe:g}, smoothing {self.smoothing:g}, threshold {self.threshold:g}"
 
     def state(self) -> list[float]:
         """Return tau."""
@@ -139,4 +138,4 @@ class Tau(Rule):
     def load(self, numbers: list[float]) -> None:
         """Restore tau, and decide again."""
         (self.tau,) = numbers
-        self.ratio = self._fixed if self.tau > self.threshold or self.threshold == 0.0 else 1.0
+        self.ratio = self.probe if self.tau > self.threshold or self.threshold == 0.0 else 1.0

@@ -26,11 +26,16 @@ from avare.samplers import names
 REVISION = 1  # of what a run computes; raise it when the numbers change, so that all is run again
 OPTIMISERS = {"sgd": "SGD", "momentum": "Momentum", "adamw": "AdamW"}
 """The optimisers, and how they are written."""
-RULES = ("constant", "decreasing")
+RULES = ("constant", "decreasing", "one-cycle")
 PARTS = ("grid", "best", "parts")
 """The parts of a plan, in the order in which they are run."""
-ADDED_TIMES: Mapping[str, tuple[str, ...]] = {"DataLoader": (), "UpperBound": ("importance", "pool")}
-"""The loaders that draw without a sampler, and which of the plan's times they add to a step."""
+ADDED_TIMES: Mapping[str, tuple[str, ...]] = {
+    "DataLoader": (),
+    "InfoBatch": (),
+    "UpperBound": ("importance", "pool"),
+    "TwoStages": ("importance", "pool"),
+}
+"""The loaders that are no sampler's name, and which of the plan's times they add to a step."""
 _SHUFFLE = 0  # the seed of the choice of rows
 _CELL = ("model", "sampler", "optimiser", "batch_size", "rule", "step", "seed", "level")
 _EXTENT = ("seeds", "checkpoints", "test_every")

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 
 import avare.torch as avt
 from avare import samplers
-from avare.diagnostics import cost, gain
+from avare.diagnostics import cost, gain, relative_error
 from avare.experiments.records import number
 from avare.experiments.store import Record, Spec
 from avare.samplers import Avare, Calibrated, Sampler
@@ -135,14 +135,13 @@ class Training:
         if not math.isfinite(mean.item()):
             return False
         if index is not None:
-            self.batches.update(index, avt.output_norms(logits, labels))
+            self.batches.update(index, loss.detach(), logits, labels)
         return True
 
     def _next_size(self) -> float:
         """Return the step size of the rule, times the estimated gain if the spec says so."""
         size = float(self.spec["step"])
-        if self.spec["rule"] == "decreasing":  # as 1/t, to a tenth at the end
-            size /= 1.0 + 9.0 * self.steps / (self.spec["epochs"] * self.steps_per_epoch)
+        size *= _RULES[self.spec["rule"]](self.steps / (self.spec["epochs"] * self.steps_per_epoch))
         cap = self.spec["loader"].get("spend")
         if cap is not None:
             found = float(self.batches.loader.gain)
@@ -164,15 +163,18 @@ class Batches:
 
     loader: Any
     endless: Iterator[tuple[tuple[Tensor, Tensor], Tensor | None, Tensor | None]]
-    """Gives ``(rows, labels), index, weight``; index and weight are None for uniform batches."""
+    """Gives ``(rows, labels), index, weight``; weight is None for uniform batches, index if nothing is reported."""
     gain_of: Callable[[NDArray[np.float64]], float]
     """Maps the true norms of all examples to the gain of the next draw: uniform's cost over that of the draw."""
     sampler: Sampler | None = None
     root: bool = False
     """Whether to report the square roots of the norms."""
+    losses: bool = False
+    """Whether to report losses in place of norms."""
 
-    def update(self, index: Tensor, norms: Tensor) -> None:
-        """Report norms, or their square roots, to the loader."""
+    def update(self, index: Tensor, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Report norms, their square roots, or losses to the loader."""
+        norms = loss if self.losses else avt.output_norms(logits, labels)
         self.loader.update(index, norms.sqrt() if self.root else norms)
 
     def realised(self, norms: NDArray[np.float64]) -> float:
@@ -205,6 +207,89 @@ def _upper_bound(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batche
     )
 
 
+def _two_stages(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
+    """The loader with a second stage: the scores of pools are all that it learns from."""
+    loader = avt.ImportanceLoader(
+        dataset,
+        spec["batch_size"],
+        sampler_options=spec["loader"].get("options", {}),
+        score=lambda batch: avt.output_norms(model(batch[0]), batch[1]),
+        pool=spec["loader"].get("pool", "auto"),
+        seed=spec["seed"],
+    )
+    sampler = loader.importance_sampler
+
+    def gain_of(norms: NDArray[np.float64]) -> float:
+        error = float(relative_error(norms, sampler.probabilities()))
+        return float(gain(norms)) / (1.0 + error / loader.pool_ratio)
+
+    return Batches(loader, ((batch, None, weight) for batch, _, weight in _endless(loader)), gain_of, sampler)
+
+
+def _info_batch(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
+    loader = InfoBatch(dataset, spec["batch_size"], spec["epochs"], spec["seed"], **spec["loader"].get("options", {}))
+    return Batches(loader, iter(loader), lambda norms: 1.0, losses=True)
+
+
+class InfoBatch:
+    """Shuffled passes that skip examples with small losses (Qin et al., ICLR 2024).
+
+    In each pass, an example whose last loss is below the mean is skipped with probability ``skipped``, and has the
+    weight 1 / (1 - skipped) otherwise. The last part of the run, ``whole``, has all examples.
+    """
+
+    def __init__(
+        self,
+        dataset: TensorDataset,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        *,
+        skipped: float = 0.5,
+        whole: float = 0.125,
+    ) -> None:
+        self.batch_size, self.skipped = batch_size, skipped
+        self._generator = torch.Generator().manual_seed(seed)
+        self._losses = torch.full((len(dataset),), math.inf)
+        self._weights = torch.ones(len(dataset))
+        self._until = (1.0 - whole) * epochs * -(-len(dataset) // batch_size)  # steps
+        indexed = TensorDataset(*dataset.tensors, torch.arange(len(dataset)))
+        self._loader = DataLoader(indexed, sampler=_Passes(self._batches), batch_size=None)
+
+    def __iter__(self) -> Iterator[Any]:
+        for *batch, index in self._loader:
+            yield batch, index, self._weights[index]
+
+    def update(self, index: Tensor, losses: Tensor) -> None:
+        """Remember the losses of a batch."""
+        self._losses[index] = losses
+
+    def _batches(self) -> Iterator[list[int]]:
+        steps = 0
+        while True:
+            weights = torch.ones_like(self._weights)
+            if steps < self._until and torch.isfinite(self._losses).all():
+                small = self._losses < self._losses.mean()
+                kept = torch.rand(len(weights), generator=self._generator) >= self.skipped
+                weights = torch.where(small, kept / (1.0 - self.skipped), weights)
+            self._weights = weights
+            places = torch.nonzero(weights).flatten()
+            order = places[torch.randperm(len(places), generator=self._generator)]
+            for index in order.split(self.batch_size):
+                yield index.tolist()
+                steps += 1
+
+
+class _Passes:
+    """Batches of indices without end, from a function, as a ``DataLoader`` takes them."""
+
+    def __init__(self, batches: Callable[[], Iterator[list[int]]]) -> None:
+        self._of = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._of()
+
+
 def _remembering(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
     given = spec["loader"]
     sampler = samplers.build(
@@ -232,13 +317,29 @@ def _endless(loader: Any) -> Iterator[Any]:
 LOADERS: dict[str, Callable[[Spec, TensorDataset, nn.Module], Batches]] = {
     "DataLoader": _shuffled,
     "UpperBound": _upper_bound,
+    "TwoStages": _two_stages,
+    "InfoBatch": _info_batch,
 }
-"""The makers of loaders that draw without a sampler, by kind."""
+"""The makers of loaders that are no sampler's name, by kind."""
 
 
 # --- nets and measures ----------------------------------------------------------------------
 
 
+def _one_cycle(part: float) -> float:
+    """Rise from a tenth in the first fifth of the run, then fall to 0 as a cosine.
+
+    >>> [round(_one_cycle(part), 2) for part in (0.0, 0.2, 0.6, 1.0)]
+    [0.1, 1.0, 0.5, 0.0]
+    """
+    return 0.1 + 4.5 * part if part < 0.2 else 0.5 + 0.5 * math.cos(math.pi * (part - 0.2) / 0.8)
+
+
+_RULES: dict[str, Callable[[float], float]] = {  # the factor of the step size, by the part of the run that is done
+    "constant": lambda part: 1.0,
+    "decreasing": lambda part: 1.0 / (1.0 + 9.0 * part),  # as 1/t, to a tenth at the end
+    "one-cycle": _one_cycle,
+}
 _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
