@@ -162,7 +162,8 @@ def test_the_chosen_loss_is_printed(avare_command: Any, tmp_path: Path) -> None:
         code, out, _ = avare_command("compare", "many.csv", "--target", "y", *words, *LITTLE, "--samplers", "Uniform")
         assert code == 0 and f"\nLoss: {loss}.\n" in out
         code, out, _ = avare_command("diagnose", "many.csv", "--target", "y", *words, "--epochs", "1")
-        assert code == 0 and out.startswith(f"many: 101 examples, {loss}, ")
+        assert code == 0 and out.startswith("Columns of many.csv:\n  a, b: numbers, as they are\n  y: the target\n")
+        assert f"\nmany: 101 examples, {loss}, " in out
 
 
 def test_a_file_is_not_mistaken_for_a_named_dataset(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_make_help_lists_the_commands() -> None:
 def test_without_torch_the_error_says_what_to_install() -> None:
     program = "import sys; sys.modules['torch'] = None\nimport avare.torch"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert found.stderr.strip().endswith("ImportError: avare.torch needs PyTorch: pip install 'avare[torch]'")
+    assert found.stderr.strip().endswith("ImportError: avare.torch needs torch: pip install 'avare[torch]'")
 
 
 def test_public_names_are_listed_and_there() -> None:
