@@ -109,7 +109,8 @@ def test_public_names_are_listed_and_there() -> None:
         *(avare, avare.datasets, avare.problems, avare.samplers, avare.solvers, avare.structures),
         *(avare.experiments, avare.plotting, avare.report, avare.torch),
     ):
-        assert package.__all__ == sorted(package.__all__) and all(hasattr(package, name) for name in package.__all__)
+        names = package.__all__
+        assert len(set(names)) == len(names) > 2 and all(hasattr(package, name) for name in names)
 
 
 @pytest.mark.parametrize("name", ["Avare", "Calibrated", "sgd", "sgld", "batch_weights", "minimize_variance"])
