@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-_PACKAGES = {"sklearn": "scikit-learn", "arviz": "ArviZ", "torch": "PyTorch"}
+_PACKAGES = {"sklearn": "scikit-learn", "arviz": "ArviZ"}
 
 
 def require(module: str, purpose: str, extra: str = "experiments") -> Any:

@@ -164,7 +164,8 @@ def test_the_chosen_loss_is_printed(avare_command: Any, tmp_path: Path) -> None:
         code, out, _ = avare_command("compare", "many.csv", "--target", "y", *words, *LITTLE, "--samplers", "Uniform")
         assert code == 0 and f"\nLoss: {loss}.\n" in out
         code, out, _ = avare_command("diagnose", "many.csv", "--target", "y", *words, "--epochs", "1")
-        assert code == 0 and out.startswith(f"many: 101 examples, {loss}, ")
+        assert code == 0 and out.startswith("Columns of many.csv:\n  a, b: numbers, as they are\n  y: the target\n")
+        assert f"\nmany: 101 examples, {loss}, " in out
 
 
 def test_a_file_is_not_mistaken_for_a_named_dataset(tmp_path: Path) -> None:
@@ -338,13 +339,13 @@ def test_another_experiment_is_run_and_reported(
 
 def test_check(avare_command: Any) -> None:
     code, out, _ = avare_command("reproduce", "check")
-    assert code == 2 and "0 agree, 0 differ, 74 missing" in out
+    assert code == 2 and "0 agree, 0 differ, 74 have too few runs" in out
     assert "Run what is missing: avare reproduce all --runs 10 --out results\n" in out
     store = Store("results/runs")
     for record in as_published(2):
         store.put(record)
     code, out, _ = avare_command("reproduce", "check", "--runs", "2")
-    assert code == 0 and "51 agree, 0 differ, 0 missing" in out and "NeurIPS 2020" in out
+    assert code == 0 and "51 agree, 0 differ, 0 have too few runs" in out and "NeurIPS 2020" in out
     assert "Run what is missing" not in out
     for record in as_published(2, ["mnist"]):
         if record["spec"].get("sampler") == "Avare":
@@ -358,7 +359,7 @@ def test_check(avare_command: Any) -> None:
     assert "│ DIFFERS" in avare_command("reproduce", "check", "mnist", "--runs", "2")[1]
     assert avare_command("reproduce", "check", "cifar10", "ijcnn1", "--runs", "2")[0] == 0
     code, out, _ = avare_command("reproduce", "check", "cifar10", "--runs", "3")
-    assert code == 2 and "│ missing" in out and "│ 2 of 3 runs" in out
+    assert code == 2 and "│ too few runs" in out and "│ 2 of 3 runs" in out
     code, _, err = avare_command("reproduce", "check", "theory")
     assert code == 1 and err == "avare: check 'theory': must be one of synthetic, mnist, ijcnn1, cifar10\n"
 

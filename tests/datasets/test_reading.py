@@ -350,7 +350,12 @@ def test_npz_errors(tmp_path: Path, content: bytes, message: str) -> None:
         ("pipe", {}, DatasetError, "pipe is a device, a pipe or a socket: pass a file"),
         ("a.xlsx", {}, DatasetError, r"a\.xlsx is an Excel workbook: save it as CSV"),
         ("words.data", {}, DatasetError, "line 1: '1,2,3' looks like CSV, not like LIBSVM text; then .* end in .csv"),
-        ("b.csv", {}, DatasetError, r"b\.csv is read as CSV by its ending, but it is Parquet: give it the right"),
+        (
+            "b.csv",
+            {},
+            DatasetError,
+            r"b\.csv is read as CSV by its ending, but it is Parquet: rename it, or save it again",
+        ),
         ("b.csv.gz", {}, DatasetError, r"b\.csv\.gz is read as CSV by its ending, but it is Parquet"),
         ("c.csv", {}, DatasetError, r"c\.csv is read as CSV by its ending, but it is compressed by gzip"),
     ],

@@ -95,7 +95,7 @@ def test_make_help_lists_the_commands() -> None:
 def test_without_torch_the_error_says_what_to_install() -> None:
     program = "import sys; sys.modules['torch'] = None\nimport avare.torch"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert found.stderr.strip().endswith("ImportError: avare.torch needs PyTorch: pip install 'avare[torch]'")
+    assert found.stderr.strip().endswith("ImportError: avare.torch needs torch: pip install 'avare[torch]'")
 
 
 def test_public_names_are_listed_and_there() -> None:
@@ -109,7 +109,8 @@ def test_public_names_are_listed_and_there() -> None:
         *(avare, avare.datasets, avare.problems, avare.samplers, avare.solvers, avare.structures),
         *(avare.experiments, avare.plotting, avare.report, avare.torch),
     ):
-        assert package.__all__ == sorted(package.__all__) and all(hasattr(package, name) for name in package.__all__)
+        names = package.__all__
+        assert len(set(names)) == len(names) > 2 and all(hasattr(package, name) for name in names)
 
 
 @pytest.mark.parametrize("name", ["Avare", "Calibrated", "sgd", "sgld", "batch_weights", "minimize_variance"])

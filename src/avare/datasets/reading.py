@@ -151,7 +151,7 @@ def _check_options(path: Path, kind: str, wanted: Wanted, features: int | None) 
 def _table(path: Path, kind: str, wanted: Wanted, dense: bool, features: int | None) -> Table:
     found, expected = contents(path), _BEGINNINGS.get(kind, "")
     if found != expected and found:
-        raise DatasetError(f"{path} is read as {kind} by its ending, but it is {found}: give it the right ending")
+        raise DatasetError(f"{path} is read as {kind} by its ending, but it is {found}: rename it, or save it again")
     if kind == "CSV":
         return read_csv(path, wanted)
     if kind == "Parquet":

@@ -98,7 +98,8 @@ def obtain(
         found = datasets.read(source, target=target, task=task, **chosen)
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
         name = Path(found.source).name if is_taken else found.name
-    return Data(name, found.X, found.y, digest(found.X, found.y), found.notes), _fitting(name, found.y, loss)
+    label = source if isinstance(source, str) else name
+    return Data(name, found.X, found.y, digest(found.X, found.y), found.notes), _fitting(label, found.y, loss)
 
 
 def digest(X: Any, y: NDArray[Any]) -> str:

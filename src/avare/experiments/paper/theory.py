@@ -29,6 +29,8 @@ _STYLES = {"sgd": Style(BLUE, "solid", "o"), "sgld": Style(VERMILION, "solid", "
 _OTHER = Style(GREEN, "solid", "v")
 _POINTS = 400  # of a thinned trace, at most
 _GUIDE_DECADES = 2.0
+_NOTE = "Excess of the gradient's second moment over the least possible, summed over all steps. A line that is no "
+_NOTE += "steeper than its dashed one grows no faster than proved."
 
 
 def theory_task(method: str, data: Data, loss: str, l2: float, *, seed: int, steps: int) -> Task:
@@ -157,7 +159,7 @@ def theory_panel(growths: Sequence[Growth]) -> Panel:
 def _chart(growths: Sequence[Growth]) -> Chart:
     shown = [each for each in growths if np.any(each.curve.mean > 0)]  # which a log axis can show
     curves = [curve for each in shown for curve in (each.curve, *guides(each))]
-    return Chart("Cumulative dynamic regret", "Steps T", tuple(curves), log_x=True, log_y=True)
+    return Chart("Cumulative dynamic regret", "Steps T", tuple(curves), log_x=True, log_y=True, note=_NOTE)
 
 
 def guides(growth: Growth) -> list[Curve]:
