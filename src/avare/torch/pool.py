@@ -38,7 +38,6 @@ from avare._randomness import uniform_source
 from avare._state import Field, State, generator_to_text
 from avare.batch import Batch
 from avare.structures.systematic import choose
-from avare.torch.states import as_array
 
 ScoreMode = Literal["eval"] | None
 STATE_FIELDS = ("pool_moments", "pool_costs", "pool_counts", "pool_rule", "pool_generator")
@@ -267,7 +266,7 @@ class Pool:
             torch.cuda.synchronize()  # what is still running belongs to the last step
             waited += time.perf_counter() - began
         with torch.no_grad(), _evaluating() if self._mode == "eval" else _AS_IT_IS:
-            found = as_array(self.score(batch))
+            found = self.score(batch)
         scores = validation.nonnegative("score(batch)", found)
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
