@@ -458,7 +458,7 @@ def test_resumes_to_the_same_batches(ratio: Any, workers: int) -> None:
     def drawn_by_one(loader: avt.ImportanceLoader) -> list[Any]:
         batches = iterators.setdefault(id(loader), forever(loader))
         _, index, weight = next(batches)
-        return [(index.tolist(), weight.tolist(), loader.pool_ratio, loader.gain)]
+        return [(index.tolist(), weight.tolist(), loader.pool_ratio, repr(loader.gain))]
 
     last = 45
     whole = make(0)
@@ -506,7 +506,7 @@ def test_log() -> None:
 
 
 def test_workers_end_with_their_epoch() -> None:
-    before = len(multiprocessing.active_children())
+    before = set(multiprocessing.active_children())
     loader = avt.ImportanceLoader(DATA, 2, score=score, pool=2, seed=0, num_workers=2)
     for _ in range(3):
         for _ in loader:
@@ -514,7 +514,7 @@ def test_workers_end_with_their_epoch() -> None:
     assert len(list(loader)) == 3
     del _
     gc.collect()
-    assert len(multiprocessing.active_children()) == before
+    assert set(multiprocessing.active_children()) <= before
 
 
 @pytest.mark.slow

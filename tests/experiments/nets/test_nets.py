@@ -145,7 +145,7 @@ def test_every_sampler_trains_and_is_measured(sampler: str) -> None:
     assert trace["seconds"][0] == 0.0 and all(
         a < b for a, b in zip(trace["seconds"], trace["seconds"][1:], strict=False)
     )
-    assert trace["gain"][0] == pytest.approx(1.0) and min(trace["possible"]) >= 1.0
+    assert trace["gain"][0] == pytest.approx(1.0, rel=0.01) and min(trace["possible"]) >= 1.0
     assert all(own <= best * (1 + 1e-9) for own, best in zip(trace["gain"], trace["possible"], strict=True))
     if sampler not in ("UpperBound", "TwoStages"):  # which may be switched off
         assert (trace["gain"][-1] == 1.0) == (sampler in ("DataLoader", "InfoBatch"))
