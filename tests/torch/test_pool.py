@@ -193,6 +193,13 @@ def test_costs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loader.cost_ratio == pytest.approx(7.0)
 
 
+def test_costs_that_are_never_known() -> None:
+    loader = avt.ImportanceLoader(TensorDataset(torch.arange(1.0, 101.0)), 10, score=score, seed=0)
+    for _ in range(40):
+        next(iter(loader))  # a consumer that never asks for the next batch of an iteration
+    assert math.isnan(loader.cost_ratio) and loader.pool_ratio == 1.0
+
+
 def test_reported_norms_replace_probes() -> None:
     calls = []
 
