@@ -1,8 +1,11 @@
 """The second stage of the loader: its law, how large pools are, and what it does with bad scores."""
 
 import copy
+import gc
 import itertools
 import math
+import multiprocessing
+import resource
 import time
 import tracemalloc
 from collections import defaultdict
@@ -190,6 +193,13 @@ def test_costs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loader.cost_ratio == pytest.approx(7.0)
 
 
+def test_costs_that_are_never_known() -> None:
+    loader = avt.ImportanceLoader(TensorDataset(torch.arange(1.0, 101.0)), 10, score=score, seed=0)
+    for _ in range(40):
+        next(iter(loader))  # a consumer that never asks for the next batch of an iteration
+    assert math.isnan(loader.cost_ratio) and loader.pool_ratio == 1.0
+
+
 def test_reported_norms_replace_probes() -> None:
     calls = []
 
@@ -279,6 +289,32 @@ def test_items_are_loaded_once() -> None:
         assert indices.tolist() == index.tolist()
         assert set(zip(indices.tolist(), variants.tolist(), strict=True)) <= seen[-1]
     assert data.asked == 4 * 5
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16, torch.int64, list, np.asarray])
+def test_scores_of_any_kind(kind: Any) -> None:
+    def converted(batch: Any) -> Any:
+        scores = 2.0 ** (batch[1] / 10)  # no kind rounds them
+        return scores.to(kind) if isinstance(kind, torch.dtype) else kind(scores.tolist())
+
+    loader = avt.ImportanceLoader(DATA, 2, sampler="Avare", score=converted, pool=2.5, seed=0)
+    next(iter(loader))
+    sampler = loader.importance_sampler
+    assert isinstance(sampler, avare.Avare) and sampler.norms().tolist() == [1.0, 2.0, 4.0, 8.0, 16.0]
+
+
+def test_scores_under_autocast() -> None:
+    model = torch.nn.Linear(1, 3)
+    kinds = []
+
+    def half(batch: Any) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = model(batch[0][:, None])
+        kinds.append(logits.dtype)
+        return avt.output_norms(logits, torch.zeros(len(logits), dtype=torch.int64))
+
+    assert len(list(avt.ImportanceLoader(DATA, 2, score=half, pool=2, seed=0))) == 3
+    assert set(kinds) == {torch.bfloat16}
 
 
 def test_score_mode() -> None:
@@ -429,7 +465,7 @@ def test_resumes_to_the_same_batches(ratio: Any, workers: int) -> None:
     def drawn_by_one(loader: avt.ImportanceLoader) -> list[Any]:
         batches = iterators.setdefault(id(loader), forever(loader))
         _, index, weight = next(batches)
-        return [(index.tolist(), weight.tolist(), loader.pool_ratio, loader.gain)]
+        return [(index.tolist(), weight.tolist(), loader.pool_ratio, repr(loader.gain))]
 
     last = 45
     whole = make(0)
@@ -474,6 +510,30 @@ def test_log() -> None:
     assert seen["cost_ratio"] == loader.cost_ratio > 0.0 and seen["waiting"] == 0.0
     expected = float(weights[-1].sum() ** 2 / (weights[-1] ** 2).sum())
     assert seen["effective_sample_size"] == pytest.approx(expected)
+
+
+def test_workers_end_with_their_epoch() -> None:
+    before = set(multiprocessing.active_children())
+    loader = avt.ImportanceLoader(DATA, 2, score=score, pool=2, seed=0, num_workers=2)
+    for _ in range(3):
+        for _ in loader:
+            break  # in the middle of an epoch
+    assert len(list(loader)) == 3
+    del _
+    gc.collect()
+    assert set(multiprocessing.active_children()) <= before
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_for_long() -> None:
+    loader = avt.ImportanceLoader(DATA, 2, score=score, cost_ratio=5.0, seed=0, endless=True)
+    batches = iter(loader)
+    largest = []
+    for _ in range(2):
+        for _ in itertools.repeat(None, 50_000):
+            next(batches)
+        largest.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    assert largest[1] - largest[0] < 2048  # kilobytes: less than 42 bytes for each step
 
 
 def test_memory_stays_flat() -> None:

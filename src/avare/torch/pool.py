@@ -138,7 +138,8 @@ class Automatic(Rule):
         """Return 2 for the first batches, then what costs two per cent of the time."""
         if pool.scored < _FIRST:
             return 2.0
-        return min(max(math.ceil(self.probe / (_FOR_PROBES * pool.cost_ratio)), 4), 1000)
+        cost = pool.cost_ratio
+        return min(max(self.probe / (_FOR_PROBES * cost), 4.0), 1000.0) if cost > 0.0 else 1000.0  # also if not known
 
     def __repr__(self) -> str:
         return "auto"
