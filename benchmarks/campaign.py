@@ -195,7 +195,7 @@ def states(generator: np.random.Generator) -> int:
 
 
 def kills(generator: np.random.Generator) -> int:
-    """Runs that are killed at any moment lose nothing that was stored, and the rest gives the same numbers."""
+    """Runs that are killed at any moment lose nothing that was stored, and the same command completes them."""
     command = [
         sys.executable,
         "-m",

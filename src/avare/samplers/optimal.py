@@ -83,7 +83,7 @@ class Optimal(Sampler):
         if ask is not None:
             norms = one_per_example("norms()", ask(), self.n)
         p = minimize_variance(norms)
-        lost = np.any((p < SMALLEST_PROBABILITY) & (norms > 0.0))
+        lost = p.min() < SMALLEST_PROBABILITY and np.any((p < SMALLEST_PROBABILITY) & (norms > 0.0))
         if lost or (not self.replacement and np.count_nonzero(p) < size):
             p = minimize_variance(norms, 1e-9 / self.n)
         return p

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import kernel
-from avare.batch import Batch, weigh
+from avare.batch import LITTLE, Batch, weigh
 from avare.structures.heap import sift_down, sift_up
 
 
@@ -38,7 +38,8 @@ def draw_batch(p: NDArray[np.float64], size: int, replacement: bool, generator: 
     """
     indices = draw(p, size, replacement, generator)
     chances = p[indices]
-    return Batch(indices, weigh(chances, replacement, chances if replacement else mass_left(p, indices)), chances)
+    is_little = not replacement and chances[:-1].sum() > 1.0 - 2.0 * LITTLE  # otherwise `weigh` does not look at it
+    return Batch(indices, weigh(chances, replacement, mass_left(p, indices) if is_little else chances), chances)
 
 
 def mass_left(p: NDArray[np.float64], indices: NDArray[np.int64]) -> NDArray[np.float64]:

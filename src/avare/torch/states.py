@@ -44,14 +44,14 @@ def check_arguments(state: Any, expected: State, fields: Iterable[str], hints: M
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
-    for key in (*expected, *fields):
-        if key not in state:
-            raise ValueError(f"state lacks {key!r}: it is damaged, or not a loader's state")
     for key in expected:
         try:
             require_same(state, {key: expected[key]}, "state", "this loader")
         except ValueError as error:
             raise ValueError(f"{error}{(hints or {}).get(key, '')}") from None
+    for key in fields:
+        if key not in state:
+            raise ValueError(f"state lacks {key!r}: it is damaged, or not a loader's state")
 
 
 def _to_torch(value: Any) -> Any:
