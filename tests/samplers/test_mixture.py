@@ -259,7 +259,7 @@ def test_a_state_saved_with_different_arguments_is_refused() -> None:
         ({"components": [["a"] * 5]}, TypeError, "components has dtype"),
         ({"components": [[1.0], [1.0, 2.0]]}, ValueError, "components is not an array"),
         ({"beta": 0.0}, ValueError, "beta = 0.0: must be at least 1e-09"),
-        ({"uniform": 0.0}, ValueError, "uniform = 0.0: must be above 0"),
+        ({"uniform": 0.0}, ValueError, "uniform = 0.0: must be at least 1e-100"),
         ({"uniform": 1.5}, ValueError, "uniform = 1.5: must be at most 1"),
         ({"replacement": False}, ValueError, "replacement = False: Mixture draws with replacement only"),
     ],

@@ -293,12 +293,12 @@ def test_no_norm_overflows(kind: type[Sampler], norm: float) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: avare.Mabs(5, 2, eta=0.0), ValueError, "eta = 0.0: must be above 0"),
+        (lambda: avare.Mabs(5, 2, eta=0.0), ValueError, "eta = 0.0: must be at least 1e-100"),
         (lambda: avare.Mabs(5, 2, eta=1.5), ValueError, "eta = 1.5: must be at most 1"),
         (lambda: avare.Mabs(5, 2, horizon=0), ValueError, "horizon = 0: must be at least 1"),
         (lambda: avare.Vrb(5, 2, horizon=1.5), TypeError, "horizon = 1.5: must be an integer"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: avare.Vrb(5, 2, bound=-1.0), ValueError, "bound = -1.0: must be at least 1e-140"),
-        (lambda: avare.Srg(5, 2, theta=0.0), ValueError, "theta = 0.0: must be above 0"),
+        (lambda: avare.Srg(5, 2, theta=0.0), ValueError, "theta = 0.0: must be at least 1e-100"),
         (lambda: avare.Srg(5, 2, theta=10**400), ValueError, "theta: must be at most 1e308"),
         (lambda: avare.Srg(5, 2, theta=True), TypeError, "theta = True: must be a number"),
         (lambda: avare.Static(5, 2, smoothness=[1.0] * 4), ValueError, "smoothness has length 4: must match n"),
