@@ -402,6 +402,28 @@ def test_any_number_of_ranks_resumes_with_pools(monkeypatch: pytest.MonkeyPatch)
     assert [sizes for sizes, _ in found] == [[4] * 3] * 3 and len({end for _, end in found}) == 1
 
 
+def test_parts_of_a_pool_differ_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.arange(1.0, 61.0)
+
+    def make(size: int, score: Any) -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(TensorDataset(rows), size, score=score, pool=1.1, batches_per_epoch=3)
+
+    alone = make(10, lambda batch: batch[0][:1])
+    with pytest.raises(ValueError, match="has length 1: must have 11"):
+        next(iter(alone))
+    state = alone.state_dict()  # a pool has been drawn and not received
+    assert [len(unit) for unit in state["ahead_indices"]] == [11]
+
+    def resume(rank: int) -> Any:
+        loader = make(5, lambda batch: batch[0])  # of 11 examples, this rank has 5 or 6
+        loader.load_state_dict(state)
+        return [index.tolist() for _, index, _ in loader], loader.gain
+
+    zero, one = Threads(monkeypatch, 2).run(resume)
+    assert [len(index) for index in zero[0]] == [5] * 3 and zero[1] == one[1]
+    assert zero[0][0] == state["ahead_indices"][0][:5].tolist()  # all of its part
+
+
 def test_refuses_ranks_that_draw_different_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def differ(rank: int) -> Any:
         loader = avt.ImportanceLoader(make_dataset(), 4, seed=np.random.default_rng(rank))

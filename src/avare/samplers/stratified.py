@@ -103,14 +103,18 @@ class Stratified(Sampler):
         return self._steps > 0 and self._steps % self.period == 0
 
     def _regroup(self) -> None:
-        """Compute scores from the norms, and build groups of about equal sums."""
+        """Compute scores from the norms, and build groups of about equal sums; those for another size, when needed."""
         self._scores = minimize_variance(self._norms, self.p_min)
-        self._groups = split(self._scores, self.batch_size)
+        self._groups = self._other_groups = split(self._scores, self.batch_size)
 
     def _draw(self, size: int) -> Batch:
         if self._is_due():
             self._regroup()
-        groups = self._groups if size == self.batch_size else split(self._scores, size)
+        groups = self._groups
+        if size != self.batch_size:
+            if len(self._other_groups.masses) != size:
+                self._other_groups = split(self._scores, size)
+            groups = self._other_groups
         first, end = groups.starts[:-1], groups.starts[1:]
         low, high = groups.sums[first], groups.sums[end]
         places = np.searchsorted(groups.sums, low + self._generator.random(size) * (high - low), "right") - 1
@@ -151,4 +155,4 @@ class Stratified(Sampler):
 
     def _restore(self, values: State) -> None:
         self._norms, self._scores = values["norms"], values["scores"]
-        self._groups = arrange(self._scores, values["order"], values["sizes"])
+        self._groups = self._other_groups = arrange(self._scores, values["order"], values["sizes"])

@@ -238,7 +238,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         batch, pairs, kept = loaded
         pool, unit, size = cast(Pool, self.pool), self.cursor.ahead[0], len(pairs)
         pool.weights = None
-        if size == self.ranks.batch_size:
+        if len(unit.indices) == self.ranks.draws:  # on all ranks
             pool.is_plain()
             return batch, pairs
         own, most = self.ranks.own(len(unit.indices)), -(-len(unit.indices) // self.ranks.copies)
@@ -252,7 +252,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         )
         places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
         try:
-            chosen = kept.chosen(batch, places, collate_fn, pin)
+            chosen = kept.chosen(batch, places, collate_fn, pin) if size > len(places) else batch
         except BaseException:  # of the collate function
             pool.undo()
             raise
