@@ -203,6 +203,7 @@ def compare(
     names = _sampler_names(samplers or "")
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, loss, folder, machine, **columns)
+    notes = list(found.notes)
     store = Store(out / "runs")
     screen = console(stderr=True)
     with _stored(store):
@@ -211,7 +212,7 @@ def compare(
         workers: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": display(screen, jobs)}
         records = compare_samplers(found, chosen, store, **extent, **workers)
     page = _report(store.folder, out / "report", screen)
-    closings = [Closing(numbers={"columns": list(found.notes)}), registry.get("compare").closing(records)]
+    closings = [Closing(numbers={"columns": notes}), registry.get("compare").closing(records)]
     return _finish(closings, machine, store, page)
 
 
@@ -233,10 +234,11 @@ def diagnose(
     """Should I use this? The possible gain on your data, in seconds."""
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, loss, folder, machine, **columns)
+    notes = list(found.notes)
     with console(stderr=True).status("looking at the data ...") as status:
         settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs}
         result = diagnose_data(found, chosen, **settings, say=lambda text: status.update(f"{text} ..."))
-    return show(machine, {**result.as_dict(), "columns": list(found.notes)}, result.parts())
+    return show(machine, {**result.as_dict(), "columns": notes}, result.parts())
 
 
 @application.command()
