@@ -360,6 +360,10 @@ def test_check(avare_command: Any) -> None:
     assert avare_command("reproduce", "check", "cifar10", "ijcnn1", "--runs", "2")[0] == 0
     code, out, _ = avare_command("reproduce", "check", "cifar10", "--runs", "3")
     assert code == 2 and "│ too few runs" in out and "│ 2 of 3 runs" in out
+    record = next(record for record in as_published(1, ["mnist"]) if "sampler" in record["spec"])
+    store.put({**record, "spec": {**record["spec"], "steps": ["odd"]}})
+    code, out, err = avare_command("reproduce", "check", "cifar10", "--runs", "3")
+    assert code == 2 and err.startswith("avare: ") and "spec['steps'] = ['odd']: must be text; skipped" in err
     code, _, err = avare_command("reproduce", "check", "theory")
     assert code == 1 and err == "avare: check 'theory': must be one of synthetic, mnist, ijcnn1, cifar10\n"
 

@@ -202,6 +202,7 @@ def compare(
     names = _sampler_names(samplers or "")
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, loss, folder, machine, **columns)
+    notes = list(found.notes)
     store = Store(out / "runs")
     screen = console(stderr=True)
     with _stored(store):
@@ -210,7 +211,7 @@ def compare(
         workers: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": display(screen, jobs)}
         records = compare_samplers(found, chosen, store, **extent, **workers)
     page = _report(store.folder, out / "report", screen)
-    closings = [Closing(numbers={"columns": list(found.notes)}), registry.get("compare").closing(records)]
+    closings = [Closing(numbers={"columns": notes}), registry.get("compare").closing(records)]
     return _finish(closings, machine, store, page)
 
 
@@ -232,10 +233,11 @@ def diagnose(
     """Should I use this? The possible gain on your data, in seconds."""
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, loss, folder, machine, **columns)
+    notes = list(found.notes)
     with console(stderr=True).status("looking at the data ...") as status:
         settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs}
         result = diagnose_data(found, chosen, **settings, say=lambda text: status.update(f"{text} ..."))
-    return show(machine, {**result.as_dict(), "columns": list(found.notes)}, result.parts())
+    return show(machine, {**result.as_dict(), "columns": notes}, result.parts())
 
 
 @application.command()
@@ -297,13 +299,16 @@ def _owners(
 def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
     known = {name: each for each in _experiments() for name in each.checkable}
     owners = _owners("check", list(names) or list(known), known)
-    found, skipped = Store(out / "runs").read()
-    results, odd = registry.parsed(found)
-    skipped += odd
-    records = [dict(each.stored) for members in results.values() for each in members]
+    records, skipped = Store(out / "runs").read()
+    try:
+        closings = [each.check(records, words, runs) for each, words in owners]
+    except Exception:  # some record is odd: those that can be parsed are checked
+        results, odd = registry.parsed(records)
+        skipped += odd
+        records = [dict(result.stored) for members in results.values() for result in members]
+        closings = [each.check(records, words, runs) for each, words in owners]
     for each in skipped:
         print(f"avare: {each}; skipped", file=sys.stderr)
-    closings = [each.check(records, words, runs) for each, words in owners]
     codes, numbers = {closing.code for closing in closings}, merged(closing.numbers for closing in closings)
     code = 1 if 1 in codes else max(codes)
     parts = [part for closing in closings for part in closing.parts]

@@ -41,11 +41,12 @@ def read_csv(path: Path, wanted: Wanted) -> Table:
     names = [name or f"column {place + 1}" for place, name in enumerate(header)]
     if found.num_columns != len(names):
         raise DatasetError(f"{path} cannot be read as CSV: the quotes of its header do not match")
+    places = {name: place for place, name in enumerate(names)}
     source = Source(
         str(path),
         tuple(names),
         found.num_rows,
-        lambda name: found.column(names.index(name)),
+        lambda name: found.column(places[name]),
         lambda row: _line(path, separator, row + 2, wanted.limit),
         decimal_comma=separator != ",",
         row_numbers=tuple(
@@ -90,12 +91,11 @@ def read_frame(frame: Any, wanted: Wanted) -> Table:
             table = arrow.table(frame)
     except (arrow.ArrowException, TypeError, ValueError) as error:
         raise DatasetError(f"{name} cannot be read: {brief(error)}") from error
-    names = tuple(str(each) for each in table.column_names)
-
-    def column(name: str) -> Any:
-        return table.column(names.index(name))
-
-    return convert(Source(name, names, table.num_rows, column, lambda row: f"row {row}"), wanted)
+    places = {str(each): place for place, each in enumerate(table.column_names)}
+    names = tuple(map(str, table.column_names))
+    return convert(
+        Source(name, names, table.num_rows, lambda each: table.column(places[each]), lambda row: f"row {row}"), wanted
+    )
 
 
 def is_frame(source: Any) -> bool:

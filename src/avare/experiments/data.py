@@ -99,7 +99,7 @@ def obtain(
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
         name = Path(found.source).name if is_taken else found.name
     label = source if isinstance(source, str) else name
-    return Data(name, found.X, found.y, digest(found.X, found.y), found.notes), _fitting(label, found.y, loss)
+    return Data(name, found.X, found.y, digest(found.X, found.y), notes=found.notes), _fitting(label, found.y, loss)
 
 
 def digest(X: Any, y: NDArray[Any]) -> str:
