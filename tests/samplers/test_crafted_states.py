@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
@@ -21,7 +22,11 @@ SOURCE = Path(avare.__file__).parents[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*crafted.makers(), "sgd", "ImportanceLoader", "UpperBoundLoader"])
+@pytest.mark.parametrize(
+    "name",
+    [*crafted.makers(), "sgd", "ImportanceLoader", "UpperBoundLoader"],
+    ids=lambda name: f"{name}, seed {SEED}",
+)
 def test_every_field_of_every_state(name: str) -> None:
     # In a process of its own: what this looks for used to end it. The last line that it prints is the case.
     command = [sys.executable, str(Path(crafted.__file__)), "--sampler", name, "--mutations", "60", "--seed", str(SEED)]
@@ -70,7 +75,8 @@ def test_known_states_are_refused(name: str, changes: dict[str, object]) -> None
     assert crafted.use(sampler) == "accepted"
 
 
-@pytest.mark.parametrize("name", ["Avare", "Stratified", "Vrb", "sgd"])
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="compiled, it takes a second")
+@pytest.mark.parametrize("name", ["Avare", "Stratified", "Vrb", "sgd"], ids=lambda name: f"{name}, seed {SEED}")
 def test_random_changes(name: str) -> None:
     # The quick part of the slow test, in this process.
     kind, generator = crafted.subject(name), np.random.default_rng(SEED)
