@@ -84,6 +84,7 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/torch_loader.py
 	@$(RUN) benchmarks/calibrated.py
 	@$(RUN) benchmarks/nets_race.py
+	@$(RUN) benchmarks/nets_fronts.py
 	@$(RUN) benchmarks/doubts.py
 
 MINUTES ?= 10
