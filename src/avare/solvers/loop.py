@@ -67,6 +67,7 @@ class Loop:
         optimum: float | None,
         start: ArrayLike | None,
         average_from: int = NEVER,
+        average_power: float = 0.0,
         burn_in: int = NEVER,
         thin: int = 1,
         noise: np.random.Generator | None = None,
@@ -89,7 +90,7 @@ class Loop:
         self._compiled = None
         if isinstance(problem, Linear) and can_learn(sampler._compiled()) and not sampler.follows_path:
             self._compiled = Compiled(problem, sampler, self.iterates)
-        self._settings = Settings(problem.l2, average_from, burn_in, thin)
+        self._settings = Settings(problem.l2, average_from, average_power, burn_in, thin)
         self._chunk = 1
         self._began = (time.perf_counter(), 0)
         self._drawn = sampler.steps  # when this loop ended
@@ -217,6 +218,7 @@ class Loop:
             "burn_in": self._settings.burn_in,
             "thin": self._settings.thin,
             "average_from": self._settings.average_from,
+            "average_power": self._settings.average_power,
         }
         if self.noise is not None:
             state["noise"] = generator_to_text(self.noise)
@@ -232,6 +234,7 @@ class Loop:
             "burn_in": self._settings.burn_in,
             "thin": self._settings.thin,
             "average_from": self._settings.average_from,
+            "average_power": self._settings.average_power,
         }
         needed = [*expected, "step", "seconds", "x", "mean", "draws", "rows"]
         for key in needed if self.noise is None else [*needed, "noise"]:

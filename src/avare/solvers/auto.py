@@ -1,0 +1,136 @@
+"""Step sizes found by short trials, for the problem and the sampler at hand.
+
+How long steps may be depends on the curvature of f and on the noise that a sampler leaves. Both are seen in a trial: a
+few steps of SGD from the start, and the objective they reach. Trials with step sizes that differ by a factor 2 go up
+and down from 1 / curvature until the best one lies between two that are worse.
+
+The best step size of a short run is too long for a long one. So steps fall as 1 / sqrt(t) from the length of a trial on,
+and averaged iterates make up for what is too long or too short by a few times.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from avare.problems import Linear, Problem
+from avare.problems.base import Vector
+from avare.samplers import Sampler
+from avare.schedules import Auto, Polynomial, auto
+from avare.solvers.interrupt import Interrupt
+from avare.solvers.loop import Loop
+
+RESTARTS = 8
+"""How often a run is started, at most, until it does not diverge."""
+_SHARE = 80  # a trial has one of so many steps, ...
+_FEWEST = 100  # ... but not fewer than this
+_FEWEST_ROWS = 4096  # for the objective of a trial
+_POWER_ITERATIONS = 8
+_MOST = 60  # doublings or halvings of the first step size
+
+
+def request_of(step_size: Any) -> Auto | None:
+    """Return what step sizes to find; None if they are given."""
+    if isinstance(step_size, str):
+        if step_size != "auto":
+            raise ValueError(f'step_size = {step_size!r}: must be "auto", a number, a schedule or a function')
+        return auto()
+    return step_size if isinstance(step_size, Auto) else None
+
+
+def find(
+    loop_of: Callable[..., Loop],
+    problem: Problem,
+    sampler: Sampler,
+    wanted: Auto,
+    steps: int,
+    interrupt: Interrupt,
+    say: Callable[[str], None],
+) -> Polynomial:
+    """Return the step sizes of the best trial.
+
+    The cost is that of about ten trials, each of steps / 80 steps, at least 100, and as many looks at some rows.
+    """
+    length = min(max(_FEWEST, math.ceil(steps / _SHARE)), max(steps, 1))
+    sketch = _sketch(problem, 2 * length * sampler.batch_size)
+    none = np.empty(0, dtype=np.int64)
+    start = loop_of(1.0, sampler, 0, evaluations=none).x
+    first, values = 1.0 / _curvature(sketch, start), dict[int, float]()
+    if math.isnan(problem.objective(start)):
+        raise ValueError('step_size = "auto": needs an objective; pass objective=... to the problem, or step sizes')
+
+    def value(k: int) -> float:
+        if k not in values:
+            sizes = _schedule(first * 2.0**k, length, wanted.power)
+            trial = loop_of(sizes, copy.deepcopy(sampler), length, evaluations=none)
+            say(f"trial of {length} steps of size {sizes(1):.3g}")
+            trial.run(interrupt, lambda loop: None)
+            sound = trial.status != "diverged" and bool(np.isfinite(trial.x).all())
+            with np.errstate(over="ignore", invalid="ignore"):
+                reached = sketch.objective(trial.x) if sound else math.inf
+            values[k] = reached if math.isfinite(reached) else math.inf
+        return values[k]
+
+    best = 0
+    while value(best) == math.inf and best > -_MOST:
+        best -= 2
+    while value(best + 1) < value(best) and best < _MOST:
+        best += 1
+    while value(best - 1) <= value(best) and best > -_MOST:
+        best -= 1
+    if value(best + 1) == math.inf:  # too close to divergence for a longer run
+        best -= 1
+    size = first * 2.0**best
+    if wanted.power == 0.0:
+        size *= math.sqrt(length / max(steps, length))
+    return _schedule(size, length, wanted.power)
+
+
+def shorter(sizes: Polynomial) -> Polynomial:
+    """Return steps of a quarter of the size, for a run that has diverged."""
+    return Polynomial(sizes.scale / 4.0, sizes.offset, sizes.power)
+
+
+def found_state(sizes: Any) -> dict[str, Any]:
+    """Return step sizes as a part of a state, if they may have been found by a search."""
+    return {"step_size": np.array([sizes.scale, sizes.offset, sizes.power])} if isinstance(sizes, Polynomial) else {}
+
+
+def found_before(state: Mapping[str, Any]) -> Polynomial:
+    """Return the step sizes of a saved state."""
+    if "step_size" not in state:
+        raise ValueError('resume lacks \'step_size\': its run did not have step_size = "auto"; pass the same step sizes')
+    return Polynomial(*(float(each) for each in np.asarray(state["step_size"])))
+
+
+def _schedule(size: float, length: int, power: float) -> Polynomial:
+    return Polynomial(size * float(length) ** power, float(length), power)
+
+
+def _sketch(problem: Problem, rows: int) -> Problem:
+    """Return a smaller problem whose objective estimates that of the problem; long rows are in it for sure."""
+    rows = max(rows, _FEWEST_ROWS)
+    if not isinstance(problem, Linear) or 2 * rows > problem.n:
+        return problem
+    smoothness = problem.smoothness
+    p = 0.5 / problem.n + 0.5 * smoothness / smoothness.sum()
+    chosen = np.random.default_rng(0).choice(problem.n, size=rows, p=p / p.sum())
+    return problem.subset(chosen, 1.0 / (rows * p[chosen]))
+
+
+def _curvature(problem: Problem, x: Vector) -> float:
+    """Return the largest curvature of f at x, by power iterations on differences of gradients."""
+    direction = np.random.default_rng(0).normal(size=problem.dim)
+    here, largest = problem.gradient(x), 0.0
+    for _ in range(_POWER_ITERATIONS):
+        direction *= 1e-4 * (1.0 + float(np.linalg.norm(x))) / float(np.linalg.norm(direction))
+        product = problem.gradient(x + direction) - here
+        found = float(np.linalg.norm(product)) / float(np.linalg.norm(direction))
+        if not 0.0 < found < math.inf:
+            break
+        direction, largest = product, found
+    if largest > 0.0:
+        return largest
+    return float(problem.smoothness.sum()) if isinstance(problem, Linear) else 1.0
