@@ -25,6 +25,7 @@ from avare.experiments.content import Table
 from avare.experiments.data import Data, obtain
 from avare.experiments.descent import RULES, Rule
 from avare.experiments.diagnosis import diagnose_data
+from avare.experiments.preparation import prepared
 from avare.experiments.records import merged
 from avare.experiments.store import Record, Store
 from avare.experiments.sweep import execute
@@ -55,6 +56,20 @@ class Steps(StrEnum):
         return RULES if self is Steps.both else tuple(rule for rule in RULES if rule == self.value)
 
 
+class OwnSteps(StrEnum):
+    """Step size rules for your own data."""
+
+    auto = "auto"
+    paper = "paper"
+    decreasing = "decreasing"
+    constant = "constant"
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules, one by one."""
+        return RULES if self is OwnSteps.paper else (self.value,)
+
+
 Machine = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder of results: runs/ is the store, report/ the page.")]
@@ -71,6 +86,7 @@ Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or
 LossOption = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(problems.names())}.")]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the targets, in a CSV or Parquet file.")]
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Of the one l2 term of the whole sum.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Keep columns as they are: not standardised, without an intercept.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Draws per step.")]
 Replacement = Annotated[
     bool, typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that can do both.")
@@ -180,11 +196,17 @@ def compare(
     samplers: Samplers = "Uniform,Avare",
     target: Target = None,
     folder: Folder = None,
-    steps: StepSizes = Steps.decreasing,
+    steps: Annotated[
+        OwnSteps, typer.Option("--steps", help="Found for each sampler (auto), both of the paper's, or one of them.")
+    ] = OwnSteps.auto,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each.")] = 3,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each.")] = 5,
     batch_size: BatchSize = 128,
     l2: L2 = 1.0,
+    raw: Raw = False,
+    test: Annotated[
+        float, typer.Option("--test", min=0.0, max=0.99, help="Share of rows to hold out for a test.")
+    ] = 0.0,
     replacement: Replacement = True,
     out: Out = Path("results"),
     jobs: Jobs = 2,
@@ -195,6 +217,7 @@ def compare(
     """Run samplers side by side on a named dataset or your own file, and write a report."""
     names = _sampler_names(samplers or "")
     found, chosen = _obtain(data, loss, target, folder)
+    found = prepared(found, chosen, raw=raw, test=test)
     store = Store(out / "runs")
     console = _console(stderr=True)
     with _stored(store):
@@ -213,13 +236,15 @@ def diagnose(
     target: Target = None,
     l2: L2 = 1.0,
     batch_size: BatchSize = 128,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the short run.")] = 5,
+    raw: Raw = False,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the runs to predict.")] = 20,
     folder: Folder = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
-    """Should I use this? The possible gain on your data, in seconds."""
+    """Should I use this? What to expect on your data, in seconds."""
     found, chosen = _obtain(data, loss, target, folder)
+    found = prepared(found, chosen, raw=raw)
     with _console(stderr=True).status("looking at the data ...") as status:
         settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs}
         result = diagnose_data(found, chosen, **settings, say=lambda text: status.update(f"{text} ..."))

@@ -1,11 +1,13 @@
 """Step sizes found by short trials, for the problem and the sampler at hand.
 
-How long steps may be depends on the curvature of f and on the noise that a sampler leaves. Both are seen in a trial: a
-few steps of SGD from the start, and the objective they reach. Trials with step sizes that differ by a factor 2 go up
-and down from 1 / curvature until the best one lies between two that are worse.
+How long steps may be depends on the curvature of f and on the noise that a sampler leaves. A trial shows both: some
+steps of SGD from the start, and the objective they reach. Step sizes go up by factors of 2, from 1/16 of 1 / curvature,
+until two in a row are worse than the best; if the first is the best, they go down. Short steps hardly show noise: the
+search from below does not end in a dip that noise has made.
 
-The best step size of a short run is too long for a long one. So steps fall as 1 / sqrt(t) from the length of a trial on,
-and averaged iterates make up for what is too long or too short by a few times.
+The best step size of a short run is often too long for a long one. So steps fall as 1 / sqrt(t) from the length of a
+trial on. Averaged iterates make up for steps that are a few times too long or too short. If distance matters more than
+noise, steps should fall later, or be longer: a few trials, each four times as long, decide that.
 """
 
 import copy
@@ -24,8 +26,12 @@ from avare.solvers.loop import Loop
 
 RESTARTS = 8
 """How often a run is started, at most, until it does not diverge."""
-_SHARE = 80  # a trial has one of so many steps, ...
+_SHARE = 200  # a trial has one of so many steps, ...
 _FEWEST = 100  # ... but not fewer than this
+_LONGER = 4  # times as long are the last trials
+_DOUBLINGS = 2  # of the step size in them, at most
+_FIRST = -4  # the power of 2, over the curvature, of the first step size
+_WORSE = 2  # step sizes in a row that are worse end the search in a direction
 _FEWEST_ROWS = 4096  # for the objective of a trial
 _POWER_ITERATIONS = 8
 _MOST = 60  # doublings or halvings of the first step size
@@ -51,41 +57,54 @@ def find(
 ) -> Polynomial:
     """Return the step sizes of the best trial.
 
-    The cost is that of about ten trials, each of steps / 80 steps, at least 100, and as many looks at some rows.
+    The cost is that of about eight trials, each of 1/200 of the steps, at least 100, of four trials that are four times
+    as long, and of as many looks at some of the rows: a tenth of the steps of a run of 20,000 or more.
     """
     length = min(max(_FEWEST, math.ceil(steps / _SHARE)), max(steps, 1))
-    sketch = _sketch(problem, 2 * length * sampler.batch_size)
+    sketch = _sketch(problem, length * sampler.batch_size)
     none = np.empty(0, dtype=np.int64)
     start = loop_of(1.0, sampler, 0, evaluations=none).x
-    first, values = 1.0 / _curvature(sketch, start), dict[int, float]()
-    if math.isnan(problem.objective(start)):
-        raise ValueError('step_size = "auto": needs an objective; pass objective=... to the problem, or step sizes')
+    if math.isnan(sketch.objective(start)):
+        raise ValueError('step_size = "auto" needs an objective: pass objective=... to the problem, or step sizes')
+    first = 1.0 / _curvature(sketch, start)
 
-    def value(k: int) -> float:
-        if k not in values:
-            sizes = _schedule(first * 2.0**k, length, wanted.power)
-            trial = loop_of(sizes, copy.deepcopy(sampler), length, evaluations=none)
-            say(f"trial of {length} steps of size {sizes(1):.3g}")
-            trial.run(interrupt, lambda loop: None)
-            sound = trial.status != "diverged" and bool(np.isfinite(trial.x).all())
-            with np.errstate(over="ignore", invalid="ignore"):
-                reached = sketch.objective(trial.x) if sound else math.inf
-            values[k] = reached if math.isfinite(reached) else math.inf
-        return values[k]
+    def value(sizes: Polynomial, count: int) -> float:
+        say(f"trial of {count} steps of size {sizes(1):.3g}")
+        trial = loop_of(sizes, copy.deepcopy(sampler), count, evaluations=none)
+        trial.run(interrupt, lambda loop: None)
+        if trial.status == "diverged" or not np.isfinite(trial.x).all():
+            return math.inf
+        with np.errstate(over="ignore", invalid="ignore"):
+            reached = sketch.objective(trial.x)
+        return reached if math.isfinite(reached) else math.inf
 
-    best = 0
-    while value(best) == math.inf and best > -_MOST:
-        best -= 2
-    while value(best + 1) < value(best) and best < _MOST:
-        best += 1
-    while value(best - 1) <= value(best) and best > -_MOST:
-        best -= 1
-    if value(best + 1) == math.inf:  # too close to divergence for a longer run
+    values: dict[int, float] = {}
+    best = _FIRST
+    for direction in (1, -1):
+        k, worse = best, 0
+        while worse < _WORSE and abs(k) <= _MOST and not interrupt.wished:
+            if k not in values:
+                values[k] = value(_schedule(first * 2.0**k, length, wanted.power), length)
+            best = min(values, key=values.__getitem__)  # the first of equal ones
+            worse = 0 if values[best] == math.inf and direction < 0 else abs(k - best)
+            k += direction
+    while values.get(best + 1) == math.inf and best - 1 in values:  # too close to divergence for a longer run
         best -= 1
     size = first * 2.0**best
     if wanted.power == 0.0:
-        size *= math.sqrt(length / max(steps, length))
-    return _schedule(size, length, wanted.power)
+        return _schedule(size * math.sqrt(length / max(steps, length)), length, 0.0)
+    longer = _LONGER * length
+    if longer > steps or interrupt.wished:
+        return _schedule(size, length, wanted.power)
+    best_value, chosen = math.inf, _schedule(size, length, wanted.power)
+    for offset in (length, _LONGER * longer):
+        for doublings in range(_DOUBLINGS + 1):
+            sizes = _schedule(size * 2.0**doublings, offset, wanted.power)
+            reached = value(sizes, longer)
+            if reached >= best_value:
+                break
+            best_value, chosen = reached, sizes
+    return chosen
 
 
 def shorter(sizes: Polynomial) -> Polynomial:
@@ -101,7 +120,9 @@ def found_state(sizes: Any) -> dict[str, Any]:
 def found_before(state: Mapping[str, Any]) -> Polynomial:
     """Return the step sizes of a saved state."""
     if "step_size" not in state:
-        raise ValueError('resume lacks \'step_size\': its run did not have step_size = "auto"; pass the same step sizes')
+        raise ValueError(
+            "resume lacks 'step_size': its run did not have step_size = \"auto\"; pass the same step sizes"
+        )
     return Polynomial(*(float(each) for each in np.asarray(state["step_size"])))
 
 

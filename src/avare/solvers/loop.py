@@ -41,6 +41,9 @@ class Progress:
         self.x: Vector = loop.iterates.x.view()
         """The current iterate, read-only."""
         self.x.flags.writeable = False
+        self.average: Vector = loop.x.view()
+        """The average of the iterates if averaging has begun, otherwise the current iterate, read-only."""
+        self.average.flags.writeable = False
         self.sampler: Sampler = loop.sampler
         self.chain: int = chain
 
