@@ -8,6 +8,8 @@ import numpy as np
 import scipy.sparse
 
 import avare
+from avare.experiments.data import obtain
+from avare.experiments.preparation import prepared
 from avare.problems import LeastSquares, Linear, Logistic, Softmax
 from harness import save, table, where
 
@@ -75,8 +77,8 @@ def _sparse(generator: np.random.Generator) -> Case:
 
 
 def _digits(generator: np.random.Generator) -> Case:
-    data = avare.datasets.load("digits")
-    return Case(Softmax(data.X, data.y, l2=1.0), 32, 20)
+    data = prepared(*obtain("digits"))
+    return Case(Softmax(data.X, data.y, l2=1.0, bias=True), 32, 20)
 
 
 def _million(generator: np.random.Generator) -> Case:
@@ -167,8 +169,8 @@ def main() -> None:
     headings += ["constant", "1/t", "search"]
     text = f"""# Step sizes that are found
 
-Suboptimality at the end of a run, mean over {arguments.seeds} seeds. *Best fixed step*: the best of {len(GRID)} constant
-step sizes, last iterate, by the mean over other seeds; its size is in units of 1 / curvature of f at 0. *Auto*:
+Suboptimality at the end of a run, mean over {arguments.seeds} seeds. *Best fixed step*: the best of {len(GRID)}
+constant step sizes, last iterate, by the mean over other seeds; its size is in units of 1 / curvature of f at 0. *Auto*:
 `step_size="auto"`, with its averaging. *Ratio*: auto over best fixed; the next column compares auto with the best fixed
 step with the same averaging. *Constant* and *1/t*: the ratios of `schedules.auto(0)`, averaged, and of
 `schedules.auto(1)`, last iterate. *Search*: its share of the seconds of a run.

@@ -1,8 +1,8 @@
 """Is one sampler sooner than another? An answer with an interval, from a few runs of each.
 
 For each run we note when it reaches some levels of suboptimality: from the lowest that all runs have reached after half
-of their time, to the lowest that all have reached at the end. The factor between two samplers is the ratio of these times,
-as a geometric mean over levels and runs. Its interval is Welch's for the logarithms of the times, at 95 %.
+of their time, to the lowest that all have reached at the end. The factor between two samplers is the ratio of these
+times, as a geometric mean over levels and runs. Its interval is Welch's for the logarithms of the times, at 95 %.
 
 Suppose that the runs of Uniform reach a level after 16 to 20 epochs, and those of another sampler after 7 to 9. The
 factor is then about 2.2, and the interval says how sure that is.
