@@ -170,9 +170,9 @@ def main() -> None:
     text = f"""# Step sizes that are found
 
 Suboptimality at the end of a run, mean over {arguments.seeds} seeds. *Best fixed step*: the best of {len(GRID)}
-constant step sizes, last iterate, by the mean over other seeds; its size is in units of 1 / curvature of f at 0. *Auto*:
-`step_size="auto"`, with its averaging. *Ratio*: auto over best fixed; the next column compares auto with the best fixed
-step with the same averaging. *Constant* and *1/t*: the ratios of `schedules.auto(0)`, averaged, and of
+constant step sizes, last iterate, by the mean over other seeds; its size is in units of 1 / curvature of f at 0.
+*Auto*: `step_size="auto"`, with its averaging. *Ratio*: auto over best fixed; the next column compares auto with the
+best fixed step with the same averaging. *Constant* and *1/t*: the ratios of `schedules.auto(0)`, averaged, and of
 `schedules.auto(1)`, last iterate. *Search*: its share of the seconds of a run.
 
 {table(headings, rows)}"""

@@ -114,6 +114,8 @@ def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
     tested: list[float] = []
 
     def look(progress: Progress) -> None:
+        if progress.step == 0:  # also if a run is started again
+            tested.clear()
         if spec.get("held_out"):
             tested.append(held_out_error(problem, spec, X, y, progress.average))
 

@@ -30,7 +30,7 @@ _TOLERANCE = 1e-6  # of the optimum, relative to the gradient at 0
 _MUCH = 2.0
 _SAMPLER = "Avare"  # compared with the baseline
 _SHORT = 4  # a pilot run has one of so many epochs
-_FEWEST, _MOST, _NUMBERS = 2, 8, 64  # pilot runs: more if there are few coefficients, whose noise varies more
+_FEWEST, _MOST, _NUMBERS = 4, 8, 64  # pilot runs: more if there are few coefficients, whose noise varies more
 _DOUBT = 2.0  # a factor that is not known better than this is not reported
 _STEEPEST = 8.0  # power of t by which distance falls
 
@@ -158,6 +158,9 @@ def diagnose_data(
     realised: list[float] = []
 
     def look(progress: Progress) -> None:
+        if progress.step == 0:  # also if a run is started again
+            gains.clear()
+            realised.clear()
         norms = problem.norms(progress.x)
         gains.append(float(diagnostics.gain(norms)))
         error = float(diagnostics.relative_error(norms, progress.sampler.probabilities()))
@@ -169,11 +172,10 @@ def diagnose_data(
         sgd(problem, sampler_of(specs[_SAMPLER], problem), AUTO, epochs=short, callback=look)
         pilots = [_pilots(problem, spec, range(seed + 1, seed + 1 + runs), say) for spec in specs.values()]
     noise, distance, factor = _expected(problem, pilots, facts["optimum"], epochs / short)
-    if runs > _FEWEST:
-        less = [[np.delete(each, k, axis=0) for each in pilots] for k in range(runs)]
-        others = np.log([_expected(problem, each, facts["optimum"], epochs / short)[2] for each in less])
-        deviation = math.sqrt((runs - 1.0) * float(np.var(others)))  # the jackknife's
-        factor = factor if 2.0 * deviation < math.log(_DOUBT) else math.nan
+    less = [[np.delete(each, k, axis=0) for each in pilots] for k in range(runs)]
+    others = np.log([_expected(problem, each, facts["optimum"], epochs / short)[2] for each in less])
+    if 2.0 * math.sqrt((runs - 1.0) * float(np.var(others))) > math.log(_DOUBT):  # the jackknife's deviation
+        factor = math.nan
     ends = (facts["gain_at_optimum"], facts["smoothness_ratio"], epochs, noise, distance, factor)
     doubt = doubt_of_optimum(specs[BASELINE], facts)
     epochs_seen = list(range(len(gains)))
@@ -192,8 +194,8 @@ def _pilots(problem: Linear, spec: Spec, seeds: Iterable[int], say: Callable[[st
             places.append(progress.average.copy())
 
         sampler = sampler_of({**spec, "seed": seed}, problem)
-        sgd(problem, sampler, AUTO, steps=steps, evaluate=[(steps + 1) // 2, steps], callback=look)
-        found.append([places[0], places[-1]])
+        sgd(problem, sampler, AUTO, steps=steps, evaluate=[steps // 2, steps], callback=look)
+        found.append(places[-2:])
     return np.array(found)
 
 
@@ -204,15 +206,17 @@ def _expected(
 
     Noise falls as 1/t, distance by the power by which it fell in the second half of the pilots.
     """
-    parts = []
-    for ends in pilots:
-        (_, before), (noise, distance) = (separate(problem, list(ends[:, k]), optimum) for k in range(2))
-        power = math.log2(before / distance) if before > distance > 0.0 else 0.0
-        parts.append((noise, distance, min(power, _STEEPEST)))
-    at = [lambda t, part=part: (part[0] / t, part[1] / t ** part[2]) for part in parts]  # by t over the pilots' steps
-    noise, distance = at[0](times)
+    found = [[separate(problem, list(ends[:, k]), optimum) for k in range(2)] for ends in pilots]
+    noises = [noise for _, (noise, _) in found]
+    before, after = (math.sqrt(found[0][k][1] * found[1][k][1]) for k in range(2))  # distance: no sampler changes it
+    power = min(math.log2(before / after), _STEEPEST) if before > after > 0.0 else 0.0
+
+    def parts(place: int, t: float) -> tuple[float, float]:  # t in units of the pilots' steps
+        return noises[place] / t, after / t**power
+
+    noise, distance = parts(0, times)
     low, high = times / 1e4, times * 1e4
     for _ in range(60):  # the time at which the sampler has the same suboptimality, by bisection
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if sum(at[1](middle)) > noise + distance else (low, middle)
+        low, high = (middle, high) if sum(parts(1, middle)) > noise + distance else (low, middle)
     return noise, distance, times / high

@@ -1,8 +1,8 @@
 """What limits uniform sampling: the noise of its batches, or the distance that is still to go.
 
 Two runs that differ by their seed alone end at x and y. Their mean (x + y) / 2 is as far from the optimum, but has half
-of the noise. If f is about quadratic there, noise adds 2 ((f(x) + f(y)) / 2 - f((x + y) / 2)) to the objective. The rest
-above the optimum is distance: it would be there without noise, and no sampler makes it smaller.
+of the noise. If f is about quadratic there, noise adds 2 ((f(x) + f(y)) / 2 - f((x + y) / 2)) to the objective. The
+rest above the optimum is distance: it would be there without noise, and no sampler makes it smaller.
 """
 
 import time

@@ -13,6 +13,7 @@ noise, steps should fall later, or be longer: a few trials, each four times as l
 import copy
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Loop
 
 RESTARTS = 8
-"""How often a run is started, at most, until it does not diverge."""
+"""How often a run is started, at most, until its steps are short enough."""
 _SHARE = 200  # a trial has one of so many steps, ...
 _FEWEST = 100  # ... but not fewer than this
 _LONGER = 4  # times as long are the last trials
@@ -34,7 +35,29 @@ _FIRST = -4  # the power of 2, over the curvature, of the first step size
 _WORSE = 2  # step sizes in a row that are worse end the search in a direction
 _FEWEST_ROWS = 4096  # for the objective of a trial
 _POWER_ITERATIONS = 8
+_LOST = 0.1  # of what a trial has gained
 _MOST = 60  # doublings or halvings of the first step size
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Step sizes that were found, and how to see that they are too long after all."""
+
+    sizes: Polynomial
+    sketch: Problem
+    highest: float
+    """The objective of the sketch above which a run that has ended has lost what its trial had gained."""
+
+    def astray(self, loop: Loop) -> bool:
+        """Return whether a run has diverged, or ended above its trial: rare examples can do that."""
+        if loop.status == "diverged":
+            return True
+        with np.errstate(over="ignore", invalid="ignore"):
+            return loop.status == "finished" and not self.sketch.objective(loop.x) <= self.highest
+
+    def shorter(self) -> "Found":
+        """Return the same with steps of a quarter of the size."""
+        return replace(self, sizes=Polynomial(self.sizes.scale / 4.0, self.sizes.offset, self.sizes.power))
 
 
 def request_of(step_size: Any) -> Auto | None:
@@ -54,7 +77,7 @@ def find(
     steps: int,
     interrupt: Interrupt,
     say: Callable[[str], None],
-) -> Polynomial:
+) -> Found:
     """Return the step sizes of the best trial.
 
     The cost is that of about eight trials, each of 1/200 of the steps, at least 100, of four trials that are four times
@@ -88,28 +111,23 @@ def find(
             best = min(values, key=values.__getitem__)  # the first of equal ones
             worse = 0 if values[best] == math.inf and direction < 0 else abs(k - best)
             k += direction
+    lowest = values.get(best, math.inf)
     while values.get(best + 1) == math.inf and best - 1 in values:  # too close to divergence for a longer run
         best -= 1
-    size = first * 2.0**best
+    size, longer = first * 2.0**best, _LONGER * length
+    chosen = _schedule(size, length, wanted.power)
     if wanted.power == 0.0:
-        return _schedule(size * math.sqrt(length / max(steps, length)), length, 0.0)
-    longer = _LONGER * length
-    if longer > steps or interrupt.wished:
-        return _schedule(size, length, wanted.power)
-    best_value, chosen = math.inf, _schedule(size, length, wanted.power)
-    for offset in (length, _LONGER * longer):
-        for doublings in range(_DOUBLINGS + 1):
-            sizes = _schedule(size * 2.0**doublings, offset, wanted.power)
-            reached = value(sizes, longer)
-            if reached >= best_value:
-                break
-            best_value, chosen = reached, sizes
-    return chosen
-
-
-def shorter(sizes: Polynomial) -> Polynomial:
-    """Return steps of a quarter of the size, for a run that has diverged."""
-    return Polynomial(sizes.scale / 4.0, sizes.offset, sizes.power)
+        chosen = _schedule(size * math.sqrt(length / max(steps, length)), length, 0.0)
+    elif longer <= steps and not interrupt.wished:
+        lowest = math.inf
+        for offset in (length, _LONGER * longer):
+            for doublings in range(_DOUBLINGS + 1):
+                sizes = _schedule(size * 2.0**doublings, offset, wanted.power)
+                reached = value(sizes, longer)
+                if reached >= lowest:
+                    break
+                lowest, chosen = reached, sizes
+    return Found(chosen, sketch, lowest + _LOST * max(0.0, sketch.objective(start) - lowest))
 
 
 def found_state(sizes: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.schedules import Auto
-from avare.solvers.auto import RESTARTS, find, found_before, found_state, request_of, shorter
+from avare.solvers.auto import RESTARTS, Found, find, found_before, found_state, request_of
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, StepSize, checked_pair
 from avare.solvers.steps import NEVER
@@ -89,10 +89,10 @@ def sgd(
         Any sampler for the same number of examples. It continues from its present state.
     step_size
         "auto" finds step sizes that fit the problem and the sampler, by short trials from the start with copies of
-        the sampler. They take about a tenth of the steps more, in runs of less than 20,000 steps about 2,500 steps;
-        a run that diverges all the same is started again with shorter steps. ``schedules.auto(power)`` sets how fast
-        step sizes fall. Or a number, one of `avare.schedules`, or a function of the step t = 1, 2, ... It multiplies
-        the **sum** of gradients.
+        the sampler. They take about a tenth of the steps more, in runs of less than 20,000 steps about 2,500 steps.
+        A run that ends above its trial all the same is started again, with shorter steps. ``schedules.auto(power)``
+        sets how fast step sizes fall. Or a number, one of `avare.schedules`, or a function of the step t = 1, 2, ...
+        It multiplies the **sum** of gradients.
     epochs
         Number of epochs, 10 by default. An epoch has ``n // batch_size`` steps, at least 1.
     steps
@@ -151,31 +151,31 @@ def sgd(
     evaluations = evaluation_steps(evaluate, steps, epoch)
     state = None if resume is None else resume_of("sgd", resume)
 
-    def loop_of(sizes: StepSize, drawing: Sampler, count: int, **more: Any) -> Loop:
+    def loop_of(sizes: Any, drawing: Sampler, count: int, **more: Any) -> Loop:
         first = {"none": NEVER, "suffix": count // 2}.get(averaging, 0)
         settings: Any = {"average_from": first, "average_power": _RECENT if averaging == "recent" else 0.0}
         return Loop(problem, drawing, sizes, steps=count, optimum=optimum, start=start, **settings, **more)
 
-    searched = 0.0
+    searched, before = 0.0, dict[str, Any]()
     with Interrupt() as interrupt, Line(f"sgd with {type(sampler).__name__}", shown=progress) as line:
-        if wanted is None:
-            sizes: Any = step_size
-        elif state is not None:
+        found: Found | None = None
+        sizes: Any = step_size
+        if wanted is not None and state is not None:
             sizes = found_before(state)
-        else:
+        elif wanted is not None:
             began = time.perf_counter()
-            sizes = find(loop_of, problem, sampler, wanted, steps, interrupt, line.say)
-            searched = time.perf_counter() - began
-        before = sampler.state_dict() if wanted is not None else {}
-        for restart in range(1 if wanted is None else RESTARTS):
-            if restart:
+            found = find(loop_of, problem, sampler, wanted, steps, interrupt, line.say)
+            sizes, searched, before = found.sizes, time.perf_counter() - began, sampler.state_dict()
+        for restart in range(RESTARTS):
+            if restart and found is not None:
                 sampler.load_state_dict(before)
-                sizes = shorter(sizes)
+                found = found.shorter()
+                sizes = found.sizes
             loop = loop_of(sizes, sampler, steps, evaluations=evaluations, callback=callback)
             if state is not None:
                 loop.resume(state)
             loop.run(interrupt, lambda loop: line.say(describe(loop)))
-            if loop.status != "diverged":
+            if found is None or not found.astray(loop):
                 break
     if loop.status == "diverged":
         warnings.warn(loop.message, DivergenceWarning, stacklevel=2)
