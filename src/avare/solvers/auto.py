@@ -28,9 +28,9 @@ from avare.solvers.loop import Loop
 RESTARTS = 8
 """How often a run is started, at most, until its steps are short enough."""
 _SHARE = 200  # a trial has one of so many steps, ...
-_FEWEST = 100  # ... but not fewer than this
+_FEWEST = 200  # ... but not fewer than this
 _LONGER = 4  # times as long are the last trials
-_DOUBLINGS = 2  # of the step size in them, at most
+_DOUBLINGS = 1  # of the step size in them, at most
 _FIRST = -4  # the power of 2, over the curvature, of the first step size
 _WORSE = 2  # step sizes in a row that are worse end the search in a direction
 _FEWEST_ROWS = 4096  # for the objective of a trial
@@ -80,8 +80,8 @@ def find(
 ) -> Found:
     """Return the step sizes of the best trial.
 
-    The cost is that of about eight trials, each of 1/200 of the steps, at least 100, of four trials that are four times
-    as long, and of as many looks at some of the rows: a tenth of the steps of a run of 20,000 or more.
+    The cost is that of about eight trials, each of 1/200 of the steps, at least 200, of four trials that are four times
+    as long, and of as many looks at some of the rows: a tenth of the steps of a run of 40,000 or more.
     """
     length = min(max(_FEWEST, math.ceil(steps / _SHARE)), max(steps, 1))
     sketch = _sketch(problem, length * sampler.batch_size)
