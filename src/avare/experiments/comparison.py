@@ -52,7 +52,7 @@ class Compare(Experiment):
         for row in rows:
             judged = found.get((row["dataset"], row["steps"], row["sampler"]))
             row["verdict"] = None if judged is None else {along: each.as_dict() for along, each in judged.items()}
-        limits = next((record["limits"] for record in records if "limits" in record), None)
+        limits = next((record["limits"] for record in records if record.get("limits")), None)
         parts: list[str | Table] = [convergence.final_table(rows), facts_table(facts), *([doubt] if doubt else [])]
         parts.append(f"Loss: {last['loss']}. {settings_of(last)}")
         if last["caution"] > 1.0:

@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 ALIKE = 1.25
 """Samplers whose factor is surely between 1/1.25 and 1.25 do not differ."""
 _LEVELS = 5
-_SMALLEST = 1.05  # ratio of the last suboptimalities, below which two curves lie on the same plateau
+_SMALLEST = 1.05  # ratio of the last suboptimalities, or of times, below which samplers do not differ
 
 Curve = tuple[ArrayLike, ArrayLike]
 """Times and suboptimalities of a run."""
@@ -80,13 +80,16 @@ def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
     difference = float(theirs.mean() - ours.mean())
     margin = math.inf if runs == 1 else _margin(theirs, ours)
     low, factor, high = (_exp(value) for value in (difference - margin, difference, difference + margin))
-    ends = [float(np.mean([curve[1][-1] for curve in each])) for each in (times, own)]
-    lead = ends[0] - ends[1]
+    ends = [np.array([curve[1][-1] for curve in each]) for each in (times, own)]
+    lead = float(ends[0].mean() - ends[1].mean())
+    level = runs > 1 and abs(lead) + _margin(*ends) < math.log(_SMALLEST)  # on the same plateau
     sure = (low > 1.0 or high < 1.0) and abs(difference) >= math.log(_SMALLEST)
     kind = "cannot tell"
-    if sure and lead * difference > 0.0 and abs(lead) >= math.log(_SMALLEST):
+    if level:
+        kind = "no difference"
+    elif sure and lead * difference > 0.0 and abs(lead) >= math.log(_SMALLEST):
         kind = "sooner" if low > 1.0 else "later"
-    elif (low >= 1.0 / ALIKE and high <= ALIKE) or (sure and abs(lead) < math.log(_SMALLEST)):
+    elif low >= 1.0 / ALIKE and high <= ALIKE:
         kind = "no difference"
     return Verdict(kind, factor, low, high, runs)
 

@@ -64,7 +64,9 @@ def request_of(step_size: Any) -> Auto | None:
     """Return what step sizes to find; None if they are given."""
     if isinstance(step_size, str):
         if step_size != "auto":
-            raise ValueError(f'step_size = {step_size!r}: must be "auto", a number, a schedule or a function')
+            raise TypeError(
+                f'step_size = {step_size!r}: must be "auto", a number, a schedule or a function of the step'
+            )
         return auto()
     return step_size if isinstance(step_size, Auto) else None
 
@@ -172,4 +174,4 @@ def _curvature(problem: Problem, x: Vector) -> float:
         direction, largest = product, found
     if largest > 0.0:
         return largest
-    return float(problem.smoothness.sum()) if isinstance(problem, Linear) else 1.0
+    return (float(problem.smoothness.sum()) if isinstance(problem, Linear) else 0.0) or 1.0
