@@ -6,23 +6,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from avare.experiments.verdict import Verdict, judge, sentences, verdicts_of
+from avare.experiments.verdict import judge, sentences, verdicts_of
 
-EPOCHS, STEPS = 20, 10  # steps per epoch
+EPOCHS = 20
 
 
 def curves(
     generator: np.random.Generator, runs: int, *, speed: float = 1.0, dim: int = 100, distance: float = 0.0
 ) -> list[tuple[Any, Any]]:
     """Suboptimalities of averaged iterates: normal noise per coordinate, averaged with weights t^3, and distance."""
-    t = np.arange(1.0, EPOCHS * STEPS + 1.0)
+    t = np.arange(1.0, EPOCHS + 1.0)
     weights = t**3
     found = []
     for _ in range(runs):
         sums = np.cumsum(weights[:, None] * generator.normal(size=(len(t), dim)), axis=0)
         noise = ((sums / np.cumsum(weights)[:, None]) ** 2).mean(axis=1) / speed
         height = noise + distance * np.exp(-4.0 * t / len(t))
-        found.append((np.arange(EPOCHS + 1), np.append(1.0 + distance, height[STEPS - 1 :: STEPS])))
+        found.append((np.arange(EPOCHS + 1), np.append(1.0 + distance, height)))
     return found
 
 
@@ -57,7 +57,7 @@ def test_the_interval_has_the_factor() -> None:
 
 def test_distance_is_no_difference() -> None:
     generator = np.random.default_rng(4)
-    found = judge(curves(generator, 3, distance=10.0), curves(generator, 3, speed=3.0, distance=10.0))
+    found = judge(curves(generator, 3, distance=1e3), curves(generator, 3, speed=3.0, distance=1e3))
     assert found.kind == "no difference" and found.words == "no difference"
 
 
@@ -80,7 +80,7 @@ def test_one_run_cannot_tell() -> None:
 def test_runs_that_are_the_same_and_runs_below_rounding() -> None:
     x = np.arange(1.0, 11.0)
     same = [(x, 1.0 / x)] * 3
-    assert judge(same, same) == Verdict("no difference", 1.0, 1.0, 1.0, 3)
+    assert judge(same, same).kind == "no difference" and judge(same, same).factor == 1.0
     done = [(x, np.where(x > 3.0, -1e-16, 1.0 / x))] * 3  # at the optimum, up to rounding
     assert judge(same, done).kind == "sooner" and judge(done, same).kind == "later"
 
@@ -115,5 +115,4 @@ def test_a_run_that_diverged_is_never_sooner() -> None:
     records = [record("Uniform", seed, 1.0) for seed in range(3)]
     records += [record("Avare", seed, 0.4, "diverged" if seed == 1 else "finished") for seed in range(3)]
     (judged,) = verdicts_of(records).values()
-    assert judged["epochs"].kind == "cannot tell"
-    assert math.isfinite(judged["epochs"].factor)
+    assert judged["epochs"].kind == "cannot tell" and math.isnan(judged["epochs"].factor)

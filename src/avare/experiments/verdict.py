@@ -87,7 +87,7 @@ def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
     kind = "cannot tell"
     if level:
         kind = "no difference"
-    elif sure and lead * difference > 0.0 and abs(lead) >= math.log(_SMALLEST):
+    elif sure:
         kind = "sooner" if low > 1.0 else "later"
     elif low >= 1.0 / ALIKE and high <= ALIKE:
         kind = "no difference"
@@ -193,12 +193,10 @@ def sentences(found: Verdicts) -> list[str]:
 
 
 def _curves(records: Sequence[Mapping[str, Any]], along: str) -> list[Curve]:
-    """Return times and suboptimalities of runs; one that diverged stays at its first value."""
-    found: list[Curve] = []
-    for record in records:
-        trace = record["trace"]
-        heights = np.array(trace["suboptimality"], dtype=np.float64)
-        if record.get("status", "finished") != "finished":
-            heights = np.full(len(heights), heights[0])
-        found.append((np.array(trace.get(along, trace["epoch"]), dtype=np.float64), heights))
-    return found
+    """Return times and suboptimalities of runs; none if one of them diverged, so that nothing is said."""
+    if any(record.get("status", "finished") != "finished" for record in records):
+        return []
+    traces = [record["trace"] for record in records]
+    return [
+        (np.array(each.get(along, each["epoch"]), float), np.array(each["suboptimality"], float)) for each in traces
+    ]
