@@ -1,7 +1,7 @@
 """The demo: samplers side by side where there is something to gain, and where there is not.
 
-The first dataset has rows of widely different lengths, as counts, amounts and prices do. The second has rows that are all
-alike, so that nothing is to be gained by drawing some of them more often.
+The first dataset has rows of widely different lengths, as counts, amounts and prices do. The second has rows that are
+all alike, so that nothing is to be gained by drawing some of them more often.
 """
 
 import argparse
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from avare.experiments import Data, Store, compare, diagnose, get
+from avare.experiments import Data, Store, compare, get
 from avare.experiments.data import digest
 from avare.experiments.preparation import prepared
 from avare.report import write
@@ -42,12 +42,10 @@ def main() -> None:
     store = Store(arguments.out / "runs")
     for data in (uneven(arguments.rows), even(arguments.rows)):
         print(f"\n{data.name}: {len(data):,} rows, {data.X.shape[1]} columns", flush=True)
-        expected = diagnose(data, "least_squares", batch_size=32)
-        print(f"  diagnose: {expected.words.split('. ')[0]}.", flush=True)
         records = compare(data, "least_squares", store, batch_size=32, runs=arguments.runs, jobs=arguments.jobs)
         for part in get("compare").closing(records).parts:
             if isinstance(part, str) and part.startswith(("Verdict", "Noise", "Conditioning")):
-                print(f"  compare: {part}", flush=True)
+                print(f"  {part}", flush=True)
     print(f"\nFigures and tables: {write(store.folder, arguments.out / 'report')}")
 
 

@@ -32,4 +32,5 @@ def test_noise_and_distance_of_a_quadratic() -> None:
 def test_what_limits(noise: float, distance: float, start: str) -> None:
     limits: Any = {"noise": noise, "distance": distance}
     assert words_of_limits(limits).startswith(start)
+    assert words_of_limits(limits, sooner=True).startswith("Noise limits Uniform")
     assert share_of_noise(limits) == pytest.approx(noise / (noise + distance) if noise else 0.0)

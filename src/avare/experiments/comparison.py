@@ -16,7 +16,7 @@ from avare.experiments.records import Fields, Result
 from avare.experiments.registry import register
 from avare.experiments.store import Record, Spec, Store, canonical
 from avare.experiments.sweep import Workers, execute
-from avare.experiments.verdict import sentences, verdicts_of
+from avare.experiments.verdict import any_sooner, sentences, verdicts_of
 
 TOLERANCE = 1e-9
 """Of the optimum, relative to the gradient at 0."""
@@ -62,7 +62,7 @@ class Compare(Experiment):
             )
         parts += sentences(found)
         if limits is not None:
-            parts.append(words_of_limits(limits))
+            parts.append(words_of_limits(limits, any_sooner(found)))
         return Closing(tuple(parts), {"loss": last["loss"], "runs": rows, "facts": facts, "limits": limits})
 
     def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
@@ -160,7 +160,11 @@ def _panel(group: convergence.Group, results: Sequence[Result], limits: Sequence
     members = [each for each in results if each.shown and _same(convergence.setting_of(each), group.setting)]
     found = verdicts_of([each.stored for each in members])
     lines = sentences(found)
-    lines += [words_of_limits(each.stored["limits"]) for each in limits if _same(_without(each), _without(group))]
+    lines += [
+        words_of_limits(each.stored["limits"], any_sooner(found))
+        for each in limits
+        if _same(_without(each), _without(group))
+    ]
     if members:
         lines.append(
             f"{display_name(group.dataset)}, loss {members[0].spec.get('loss')}. {settings_of(members[0].spec)}"

@@ -64,19 +64,20 @@ def share_of_noise(limits: Mapping[str, float]) -> float:
     return limits["noise"] / total if total > 0.0 else 0.0
 
 
-def words_of_limits(limits: Mapping[str, float]) -> str:
-    """Say what limits the baseline.
+def words_of_limits(limits: Mapping[str, float], sooner: bool = False) -> str:
+    """Say what limits the baseline; and whether a sampler is sooner.
 
     >>> words_of_limits({"noise": 0.1, "distance": 9.9})[:70]
     'Conditioning, not noise, limits Uniform: at its end, noise is 1 % of i'
     """
     share = share_of_noise(limits)
     part = f"at its end, noise is {100.0 * share:.0f} % of its suboptimality"
-    if share <= 1.0 - MOSTLY:
-        return (
-            f"Conditioning, not noise, limits {BASELINE}: {part}, and the rest is distance, which no sampler shortens. "
-            "Scale the columns, use a larger --l2, or more --epochs."
-        )
     if share >= MOSTLY:
         return f"Noise limits {BASELINE}: {part}."
-    return f"Noise and distance limit {BASELINE}: {part}, and the rest is distance, which no sampler shortens."
+    rest = f"{part}, and the rest is distance that is still to go"
+    if sooner:
+        return f"Noise limits {BASELINE}, also by the short steps that it forces: {rest}."
+    if share <= 1.0 - MOSTLY:
+        advice = "Scale the columns, use a larger --l2, or more --epochs."
+        return f"Conditioning, not noise, limits {BASELINE}: {rest}. {advice}"
+    return f"Noise and distance limit {BASELINE}: {rest}."

@@ -23,7 +23,8 @@ CONFIDENCE = 0.95
 ALIKE = 1.25
 """Samplers whose factor is surely between 1/1.25 and 1.25 do not differ."""
 _LEVELS = 5
-_SMALLEST = 1.05  # ratio of the last suboptimalities, or of times, below which samplers do not differ
+_PLATEAU = 1.05  # ratio of the last suboptimalities, below which two curves lie on the same plateau
+_SMALLEST = 1.1  # factor that is worth a word
 
 Curve = tuple[ArrayLike, ArrayLike]
 """Times and suboptimalities of a run."""
@@ -82,7 +83,7 @@ def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
     low, factor, high = (_exp(value) for value in (difference - margin, difference, difference + margin))
     ends = [np.array([curve[1][-1] for curve in each]) for each in (times, own)]
     lead = float(ends[0].mean() - ends[1].mean())
-    level = runs > 1 and abs(lead) + _margin(*ends) < math.log(_SMALLEST)  # on the same plateau
+    level = runs > 1 and abs(lead) + _margin(*ends) < math.log(_PLATEAU)  # on the same plateau
     sure = (low > 1.0 or high < 1.0) and abs(difference) >= math.log(_SMALLEST)
     kind = "cannot tell"
     if level:
@@ -190,6 +191,11 @@ def sentences(found: Verdicts) -> list[str]:
         else:
             lines.append(f"Verdict: {name} and {BASELINE}: {epochs} in epochs; in seconds: {seconds}.")
     return lines
+
+
+def any_sooner(found: Verdicts) -> bool:
+    """Return whether some sampler is sooner than the baseline, in epochs."""
+    return any(judged["epochs"].kind == "sooner" for judged in found.values())
 
 
 def _curves(records: Sequence[Mapping[str, Any]], along: str) -> list[Curve]:
