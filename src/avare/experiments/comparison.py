@@ -1,14 +1,16 @@
 """Samplers side by side on your own data, and a verdict on each."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Unpack
 
+import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare.experiments import convergence, descent
 from avare.experiments.base import RUNS, Closing, Experiment, Stage, Stages, Summary, Task
-from avare.experiments.content import Panel, Section, Table
+from avare.experiments.content import Figure, Panel, Section, Table
 from avare.experiments.data import Data, display_name
 from avare.experiments.facts import doubt_of_optimum, facts_table, table_task
 from avare.experiments.limits import limits_of, limits_spec, words_of_limits
@@ -17,6 +19,7 @@ from avare.experiments.registry import register
 from avare.experiments.store import Record, Spec, Store, canonical
 from avare.experiments.sweep import Workers, execute
 from avare.experiments.verdict import any_sooner, sentences, verdicts_of
+from avare.plotting import Chart
 
 TOLERANCE = 1e-9
 """Of the optimum, relative to the gradient at 0."""
@@ -54,7 +57,8 @@ class Compare(Experiment):
             row["verdict"] = None if judged is None else {along: each.as_dict() for along, each in judged.items()}
         limits = next((record["limits"] for record in records if record.get("limits")), None)
         parts: list[str | Table] = [convergence.final_table(rows), facts_table(facts), *([doubt] if doubt else [])]
-        parts.append(f"Loss: {last['loss']}. {settings_of(last)}")
+        parts.append(f"Loss: {last['loss']}.")
+        parts.append(settings_of(last))
         if last["caution"] > 1.0:
             parts.append(
                 f"Steps are {last['caution']:g} times shorter than the paper's, which would overshoot: the rows have "
@@ -75,7 +79,7 @@ class Compare(Experiment):
         return Summary(
             lead=convergence.lead_of(groups),
             tables={self.name: convergence.last_epoch(groups)},
-            figures=convergence.figures_of(self.name, groups),
+            figures={**convergence.figures_of(self.name, groups), **_figure(self.name, groups, descents)},
             panels=tuple(_panel(group, descents, limits) for group in groups),
             details=convergence.details_of(groups),
             numbers={"groups": convergence.numbers_of(groups)},
@@ -157,7 +161,7 @@ def settings_of(spec: Spec) -> str:
 
 def _panel(group: convergence.Group, results: Sequence[Result], limits: Sequence[Result]) -> Panel:
     """Return the tab of a group, with the verdicts first."""
-    members = [each for each in results if each.shown and _same(convergence.setting_of(each), group.setting)]
+    members = _members(group, results)
     found = verdicts_of([each.stored for each in members])
     lines = sentences(found)
     lines += [
@@ -170,7 +174,39 @@ def _panel(group: convergence.Group, results: Sequence[Result], limits: Sequence
             f"{display_name(group.dataset)}, loss {members[0].spec.get('loss')}. {settings_of(members[0].spec)}"
         )
     base = convergence.panel_of(group, table=convergence.last_epoch([group]))
-    return Panel(base.title, (Section("Verdict", tuple(lines)), *base.sections) if found else base.sections)
+    first = (Section("Verdict", (*lines, *_in_seconds(group, members))),) if found else ()
+    return Panel(base.title, (*first, *base.sections))
+
+
+def _in_seconds(group: convergence.Group, members: Sequence[Result]) -> list[Chart]:
+    """Return a chart of the suboptimality over seconds for each rule; runs that have them."""
+    charts = []
+    for rule in group.rules:
+        curves = []
+        for series in group.of(rule):
+            traces = [each.stored["trace"] for each in members if convergence.is_of(series, each)]
+            if all("seconds" in each for each in traces):
+                along = np.mean([each["seconds"] for each in traces], axis=0)
+                curves.append(replace(series.curves["suboptimality"], x=along))
+        if curves:
+            charts.append(
+                Chart("Suboptimality  f(x) − f*", "Seconds of steps", tuple(curves), y_title=rule, log_y=True)
+            )
+    return charts
+
+
+def _figure(name: str, groups: Sequence[convergence.Group], results: Sequence[Result]) -> dict[str, Figure]:
+    """Return the figure of the suboptimality over seconds, a row for each dataset."""
+    rows = [tuple(_in_seconds(group, _members(group, results))[:1]) for group in groups]
+    return (
+        {f"{name}-seconds": Figure("Seconds of steps; mean and one standard deviation", tuple(filter(None, rows)))}
+        if any(rows)
+        else {}
+    )
+
+
+def _members(group: convergence.Group, results: Sequence[Result]) -> list[Result]:
+    return [each for each in results if each.shown and _same(convergence.setting_of(each), group.setting)]
 
 
 def _without(found: Result | convergence.Group) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from avare.experiments.content import Figure, Panel, Section, Table
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.descent import MEASURES, RULES
 from avare.experiments.records import PARTS, Result, apart, but_for_seed, count, number, numbers, short, spent
-from avare.experiments.store import Record
+from avare.experiments.store import Record, canonical
 from avare.experiments.sweep import duration
 from avare.plotting import Chart, Curve, order, ranked
 
@@ -103,6 +103,12 @@ def _of_seeds(label: str, spec: dict[str, Any], runs: Sequence[Result]) -> Serie
         curves={measure: Curve.of_runs(label, along, [run.trace[measure] for run in runs]) for measure in MEASURES},
         seconds={part: float(np.mean([run.seconds.get(part, math.nan) for run in runs])) for part in PARTS},
     )
+
+
+def is_of(series: Series, result: Result) -> bool:
+    """Return whether a run of the group belongs to a series."""
+    own = but_for_seed("epoch", _SETTING)(result)
+    return canonical({key: value for key, value in own.items() if key != "evaluations"}) == canonical(dict(series.spec))
 
 
 # --- what a report shows --------------------------------------------------------------------

@@ -215,6 +215,8 @@ def _expected(
         return noises[place] / t, after / t**power
 
     noise, distance = parts(0, times)
+    if not noise + distance > 0.0:
+        return 0.0, 0.0, 1.0  # both are at the optimum
     low, high = times / 1e4, times * 1e4
     for _ in range(60):  # the time at which the sampler has the same suboptimality, by bisection
         middle = math.sqrt(low * high)
