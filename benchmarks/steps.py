@@ -83,7 +83,7 @@ def _digits(generator: np.random.Generator) -> Case:
 
 def _million(generator: np.random.Generator) -> Case:
     X = (generator.normal(size=(1_000_000, 4)) * generator.lognormal(0.0, 0.8, (1_000_000, 1))).astype(np.float32)
-    return Case(Logistic(X, _labels(generator, X @ np.array([1.0, -1.0, 0.5, 2.0])), l2=1.0), 128, 2)
+    return Case(Logistic(X, _labels(generator, X @ np.array([1.0, -1.0, 0.5, 2.0])), l2=1.0), 128, 1)
 
 
 def final(case: Case, sampler: str, seed: int, step_size: Any, **options: Any) -> tuple[float, float]:
@@ -165,19 +165,24 @@ def main() -> None:
             cells += [f"{100.0 * found['auto']['search_share']:.0f} %"]
             rows.append([name, f"{case.problem.n:,}", sampler, *cells])
             print(rows[-1], flush=True)
+        if arguments.only is None:
+            keep(result, rows)
+
+
+def keep(result: dict[str, Any], rows: list[list[str]]) -> None:
+    """Keep what was measured so far."""
     headings = ["problem", "N", "sampler", "best fixed step", "its size", "auto", "ratio", "ratio to averaged"]
     headings += ["constant", "1/t", "search"]
     text = f"""# Step sizes that are found
 
-Suboptimality at the end of a run, mean over {arguments.seeds} seeds. *Best fixed step*: the best of {len(GRID)}
+Suboptimality at the end of a run, mean over {result["seeds"]} seeds. *Best fixed step*: the best of {len(GRID)}
 constant step sizes, last iterate, by the mean over other seeds; its size is in units of 1 / curvature of f at 0.
 *Auto*: `step_size="auto"`, with its averaging. *Ratio*: auto over best fixed; the next column compares auto with the
 best fixed step with the same averaging. *Constant* and *1/t*: the ratios of `schedules.auto(0)`, averaged, and of
 `schedules.auto(1)`, last iterate. *Search*: its share of the seconds of a run.
 
 {table(headings, rows)}"""
-    if arguments.only is None:
-        save("steps", result, text)
+    save("steps", result, text)
 
 
 if __name__ == "__main__":

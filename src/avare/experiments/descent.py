@@ -223,7 +223,8 @@ def caution_of(problem: Linear, X: Any, batch_size: int) -> float:
     >>> caution_of(problem, rows, 1), caution_of(problem, rows, 128)
     (1.0, 48.0)
     """
-    squares = problems.LeastSquares(X, np.zeros(problem.n), l2=0.0)  # its second derivative is X^T X
+    # The second derivative of this problem is X^T X.
+    squares = problems.LeastSquares(X[: problem.n], np.zeros(problem.n), l2=0.0, bias=problem.width > X.shape[1])
     direction = np.random.default_rng(0).normal(size=squares.dim)
     largest = 0.0
     for _ in range(8):  # power iterations
