@@ -66,7 +66,6 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[list[str]] = []
     result: dict[str, Any] = {"where": where(), "runs": arguments.runs, "datasets": {}}
-    right = 0
     for name, data, loss, settings in datasets(arguments.data):
         if arguments.only and name not in arguments.only:
             continue
@@ -84,7 +83,6 @@ def main() -> None:
         found = judged["epochs"]
         limits = next(record["limits"] for record in records if "limits" in record)
         within = expected.verdict == "cannot tell" or 0.5 <= expected.factor / found.factor <= 2.0
-        right += within
         result["datasets"][name] = {
             "expected": expected.as_dict(),
             "found": found.as_dict(),
@@ -100,17 +98,23 @@ def main() -> None:
         cells += [f"{100 * noise[0]:.0f} %, {100 * noise[1]:.0f} %", f"{middle - began:.0f} s, {ended - middle:.0f} s"]
         rows.append([name, *cells])
         print(rows[-1], flush=True)
+        if arguments.only is None:
+            keep(result, rows)
+
+
+def keep(result: dict[str, Any], rows: list[list[str]]) -> None:
+    """Keep what was measured so far."""
+    right = sum(each["within"] for each in result["datasets"].values())
     headings = ["dataset", "N", "gain at the optimum", "expected", "found", "interval", "verdict", "within a factor 2"]
     headings += ["noise: expected, found", "took"]
     text = f"""# What `avare diagnose` expects, and what `avare compare` finds
 
-How much sooner {SAMPLER} is where {BASELINE} ends after 20 epochs, in epochs; {arguments.runs} runs of each. Columns
+How much sooner {SAMPLER} is where {BASELINE} ends after 20 epochs, in epochs; {result["runs"]} runs of each. Columns
 are standardised, with an intercept, and step sizes are found for each sampler. *Noise*: its share of {BASELINE}'s
 suboptimality at the end; the rest is distance. {right} of {len(rows)} are within a factor 2, or not told.
 
 {table(headings, rows)}"""
-    if arguments.only is None:
-        save("advice", result, text)
+    save("advice", result, text)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from avare.solvers.loop import Loop
 RESTARTS = 8
 """How often a run is started, at most, until its steps are short enough."""
 _SHARE = 200  # a trial has one of so many steps, ...
-_FEWEST = 200  # ... but not fewer than this
+_FEWEST = (40, 200)  # ... but not fewer: the second number, or the first if a step is much work, ...
+_WORK = 5e7  # ... so that a trial has about this many products of a row's entry and a coefficient
 _LONGER = 4  # times as long are the last trials
 _DOUBLINGS = 1  # of the step size in them, at most
 _FIRST = -4  # the power of 2, over the curvature, of the first step size
@@ -82,10 +83,12 @@ def find(
 ) -> Found:
     """Return the step sizes of the best trial.
 
-    The cost is that of about eight trials, each of 1/200 of the steps, at least 200, of four trials that are four times
-    as long, and of as many looks at some of the rows: a tenth of the steps of a run of 40,000 or more.
+    The cost is that of about eight trials, each of 1/200 of the steps, at least 200 (40 if there are very many
+    coefficients), of four trials that are four times as long, and of as many looks at some of the rows: a tenth of the
+    steps of a run of 40,000 or more.
     """
-    length = min(max(_FEWEST, math.ceil(steps / _SHARE)), max(steps, 1))
+    fewest = int(np.clip(_WORK / (sampler.batch_size * problem.dim), *_FEWEST))
+    length = min(max(fewest, math.ceil(steps / _SHARE)), max(steps, 1))
     sketch = _sketch(problem, length * sampler.batch_size)
     none = np.empty(0, dtype=np.int64)
     start = loop_of(1.0, sampler, 0, evaluations=none).x

@@ -89,7 +89,8 @@ def sgd(
         Any sampler for the same number of examples. It continues from its present state.
     step_size
         "auto" finds step sizes that fit the problem and the sampler, by short trials from the start with copies of
-        the sampler. They take about a tenth of the steps more, in runs of less than 40,000 steps about 4,500 steps.
+        the sampler. They take about a tenth of the steps more, in runs of less than 40,000 steps about 4,500 steps,
+        and fewer if there are many coefficients.
         A run that ends above its trial all the same is started again, with shorter steps. ``schedules.auto(power)``
         sets how fast step sizes fall. Or a number, one of `avare.schedules`, or a function of the step t = 1, 2, ...
         It multiplies the **sum** of gradients.
