@@ -32,10 +32,9 @@ $(VENV)/dev-installed: $(VENV)/made pyproject.toml
 install: $(VENV)/dev-installed ## the development environment, in .venv
 	@echo "Ready: $(RUN)"
 
-demo: $(VENV)/demo-installed ## the paper's synthetic experiment and a comparison, small: tables, and a page in results/
-	@echo "Running two experiments; the first time, kernels are compiled ..."
-	@$(RUN) -m avare reproduce synthetic --quick
-	@$(RUN) -m avare compare digits
+demo: $(VENV)/demo-installed ## data with much to gain, and with nothing: verdicts, and a page in results/demo
+	@echo "Comparing samplers; the first time, kernels are compiled ..."
+	@$(RUN) examples/demo.py
 
 lint: $(VENV)/dev-installed ## formatting and lint
 	@echo "Linting ..."
@@ -80,6 +79,8 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/structures.py
 	@$(RUN) benchmarks/samplers.py
 	@$(RUN) benchmarks/solvers.py
+	@$(RUN) benchmarks/steps.py
+	@$(RUN) benchmarks/advice.py
 	@$(RUN) benchmarks/gradient_norms.py
 	@$(RUN) benchmarks/torch_loader.py
 	@$(RUN) benchmarks/calibrated.py

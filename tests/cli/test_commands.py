@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import re
 import signal
 import sys
@@ -90,28 +91,41 @@ def report(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, int]]:
 def test_compare(avare_command: Any, report: Any) -> None:
     code, out, err = avare_command("compare", "digits", *LITTLE, "--samplers", "uniform,Avare")
     assert code == 0
-    assert "Loss: softmax." in out and "times shorter than the paper's, which would overshoot" in out
-    assert "│ digits  │ decreasing │ Uniform │" in out and "│ digits  │ decreasing │ Avare   │" in out
+    assert "\nLoss: softmax.\nColumns are standardised, with an intercept. Step sizes are found for each" in out
+    assert "│ digits  │ auto  │ Uniform │" in out and "│ digits  │ auto  │ Avare   │" in out
+    assert (
+        "\nVerdict: Avare and Uniform: cannot tell with 1 run in epochs; in seconds: cannot tell with 1 run.\n" in out
+    )
+    assert re.search(r"^(Noise|Conditioning|Distance).* limit", out, re.MULTILINE)
     assert out.endswith("Results: results/runs\nPage: results/report/index.html\n")
-    assert "runs: 2 wanted, 0 stored already" in err and "[2/2] digits, decreasing steps, Avare, seed 0:" in err
+    assert "runs: 3 wanted, 0 stored already" in err and "digits, auto steps, Avare, seed 0:" in err
     assert report == [(Path("results/runs"), Path("results/report"), 10)]
     code, out, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform,Avare", "--json")
     found = json.loads(out)
-    assert code == 0 and "2 wanted, 2 stored already" in err
+    assert code == 0 and "3 wanted, 3 stored already" in err
     assert found["loss"] == "softmax" and [row["sampler"] for row in found["runs"]] == ["Uniform", "Avare"]
     assert found["facts"]["digits"]["n"] == 1797 and found["page"] == "results/report/index.html"
+    assert found["runs"][0]["verdict"] is None and set(found["runs"][1]["verdict"]) == {"epochs", "seconds"}
+    assert found["runs"][1]["verdict"]["epochs"]["kind"] == "cannot tell" and found["limits"]["noise"] >= 0.0
 
 
-def test_compare_says_how_much_sooner(avare_command: Any, report: Any) -> None:
-    words = ["--runs", "2", "--jobs", "1"]
-    code, out, _ = avare_command("compare", "synthetic", "--epochs", "30", "--batch-size", "4", *words)
-    sentence = (
-        r"^Avare on synthetic, decreasing steps: reaches Uniform's final suboptimality after (\d+) of 30 epochs\.$"
+def test_compare_with_a_test_and_the_paper_steps(avare_command: Any, report: Any) -> None:
+    words = ["--samplers", "Uniform", "--raw", "--test", "0.2", "--steps", "paper"]
+    code, out, _ = avare_command("compare", "digits", *LITTLE, *words)
+    assert code == 0 and "test error" in out and "│ digits  │ constant   │ Uniform │" in out
+    assert "Columns are as given; 359 rows are held out for the test." in out and "│ 1\u202f438 " in out
+    assert "times shorter than the paper's, which would overshoot" in out and " limits Uniform" not in out
+
+
+def test_compare_always_has_a_verdict(avare_command: Any, report: Any) -> None:
+    verdict = r"(no difference|(sooner|later) by [\d.]+ to [\d.]+ times|cannot tell with 2 runs)"
+    code, out, _ = avare_command(
+        "compare", "synthetic", "--runs", "2", "--jobs", "1", "--epochs", "5", "--batch-size", "4"
     )
-    (epochs,) = re.findall(sentence, out, re.MULTILINE)
-    assert code == 0 and int(epochs) < 27 and "Hardly sooner" not in out
-    code, out, _ = avare_command("compare", "digits", "--epochs", "4", *words)
-    assert code == 0 and "reaches Uniform's final suboptimality after 4 of 4 epochs.\n  Hardly sooner: " in out
+    assert (
+        code == 0
+        and len(re.findall(rf"^Verdict: Avare .*{verdict} in epochs; in seconds: {verdict}\.$", out, re.M)) == 1
+    )
 
 
 def test_an_optimum_that_was_not_found_is_mentioned(avare_command: Any, report: Any, monkeypatch: Any) -> None:
@@ -143,7 +157,7 @@ def test_compare_own_files(avare_command: Any, tmp_path: Path) -> None:
         )
         assert code == 0 and json.loads(out)["loss"] == loss
     code, out, _ = avare_command(
-        "compare", "two.csv", "--target", "y", "--loss", "huber", *LITTLE, "--batch-size", "4", "--steps", "both"
+        "compare", "two.csv", "--target", "y", "--loss", "huber", *LITTLE, "--batch-size", "4", "--steps", "paper"
     )
     assert code == 0 and out.count("│ two     │") == 4 + 1
     code, out, err = avare_command("compare", "many.csv", "--target", "y", "--loss", "smoothed_hinge")
@@ -383,23 +397,33 @@ def test_check_changes_nothing_and_names_what_is_damaged(avare_command: Any) -> 
 
 
 def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, _ = avare_command("diagnose", "synthetic", "--batch-size", "1", "--epochs", "2")
-    assert code == 0 and out.startswith("synthetic: 100 examples, logistic, 10 coefficients\n")
+    code, out, _ = avare_command("diagnose", "synthetic", "--batch-size", "4", "--epochs", "8")
+    assert code == 0 and out.startswith("synthetic: 100 examples, logistic, 11 coefficients\n")
     assert "│ epoch 2 │" in out and "│ optimum │" in out and "Smoothness, largest over mean: " in out
     monkeypatch.setattr(diagnosis, "_MOST_NUMBERS", 64_000)
-    code, out, _ = avare_command("diagnose", "digits", "--epochs", "1", "--json")
+    code, out, _ = avare_command("diagnose", "digits", "--epochs", "1", "--json", "--raw")
     found = json.loads(out)
     assert code == 0 and (found["n"], found["rows"], found["dim"]) == (1797, 1000, 640)
-    assert found["verdict"] == "yes" and found["epochs"] == [0, 1] and "Uniform's accuracy" in found["words"]
-    code, out, _ = avare_command("diagnose", "digits", "--epochs", "1")
-    assert code == 0 and "1,797 examples, of which 1,000 were looked at" in out
+    assert found["epochs"] == [0, 1] and found["verdict"] in ("yes", "a little", "no", "cannot tell")
+    assert found["words"].lower().startswith(found["verdict"]) and "limit" in found["words"]
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(1.05, "no"), (1.5, "a little"), (4.0, "yes")])
-def test_the_words_of_a_diagnosis(gain: float, verdict: str) -> None:
-    found = diagnosis.DataDiagnosis("mine", "softmax", 10, 10, 4, [0, 5], [1.0, gain], [1.0, 0.9 * gain], gain, 2.0)
-    assert found.verdict == verdict and found.words.lower().startswith(verdict)
-    assert f"{gain:.2f}" in found.words and found.as_dict()["verdict"] == verdict
+@pytest.mark.parametrize(
+    ("factor", "verdict", "words"),
+    [
+        (1.05, "no", "No: after 20 epochs expect no difference."),
+        (1.5, "a little", "A little: expect Avare about 1.5 times sooner where Uniform is after 20 epochs."),
+        (4.0, "yes", "Yes: expect Avare about 4.0 times sooner"),
+        (math.nan, "cannot tell", "Cannot tell: the pilot runs differ too much"),
+    ],
+)
+def test_the_words_of_a_diagnosis(factor: float, verdict: str, words: str) -> None:
+    shown = ([0, 5], [1.0, 3.0], [1.0, 2.0], 3.0, 2.0, 20, 9.0, 1.0, factor, "The optimum was not found.")
+    found = diagnosis.DataDiagnosis("mine", "softmax", 10, 10, 4, *shown)
+    assert found.verdict == verdict and found.words.startswith(words)
+    assert "Noise limits Uniform: at its end, noise is 90 %" in found.words and "by 3.00." in found.words
+    assert found.words.endswith("The optimum was not found.") and found.as_dict()["verdict"] == verdict
+    assert (found.as_dict()["factor"] is None) == (verdict == "cannot tell")
 
 
 def test_a_diagnosis_where_there_is_nothing_to_learn() -> None:
@@ -533,13 +557,13 @@ def test_interrupts_and_damage_are_mentioned(avare_command: Any, monkeypatch: py
         patch.setattr("avare.experiments.sweep.perform", interrupt)
         code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     (aside,) = (path.name for path in Path("results/runs").glob("*.damaged-*"))
-    assert code == 130 and "avare: interrupted; 1 results are stored" in err
+    assert code == 130 and "avare: interrupted; 2 results are stored" in err
     assert err.endswith(f"avare: {aside}: was damaged, is renamed, and will be run again\n")
     avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     monkeypatch.setattr("avare.cli.application.compare_samplers", interrupt)
     code, _, err = avare_command("compare", "digits")
     assert code == 130
-    assert err == "avare: interrupted; 2 results are stored, and the same command resumes\n"
+    assert err == "avare: interrupted; 3 results are stored, and the same command resumes\n"
 
 
 def test_an_interrupt_that_something_swallows_still_ends_with_130(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from avare.experiments import diagnosis
 from avare.experiments.data import Data
 from avare.experiments.diagnosis import DataDiagnosis, diagnose_data
+from avare.experiments.preparation import with_all_classes
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_two_classes_stay_two(missed: list[int], loss: str) -> None:
 def test_two_rows_of_each_class_or_all_it_has(y: list[int], data: st.DataObject) -> None:
     labels = np.array(y)
     chosen = np.array(data.draw(st.lists(st.integers(0, len(y) - 1), min_size=1, unique=True)))
-    rows = diagnosis._with_all_classes(chosen, labels, np.random.default_rng(0))
+    rows = with_all_classes(chosen, labels, np.random.default_rng(0))
     assert set(chosen.tolist()) <= set(rows.tolist()) and rows.tolist() == sorted(set(rows.tolist()))
     for each in set(y):
         there, before = y.count(each), int((labels[chosen] == each).sum())
@@ -53,6 +54,6 @@ def test_two_rows_of_each_class_or_all_it_has(y: list[int], data: st.DataObject)
 
 def test_which_rows_are_added_is_drawn() -> None:
     y = np.array([0, 0, *(10 * [1])])
-    rows = [diagnosis._with_all_classes(np.array([0, 1]), y, np.random.default_rng(seed)) for seed in range(200)]
+    rows = [with_all_classes(np.array([0, 1]), y, np.random.default_rng(seed)) for seed in range(200)]
     assert all(len(each) == 4 for each in rows)
     assert {int(row) for each in rows for row in each} == set(range(12))  # one is left out with chance 10 * 0.8**200

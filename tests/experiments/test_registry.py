@@ -48,7 +48,7 @@ def test_register_and_find() -> None:
     with pytest.raises(ValueError, match="name = 'other': must be one of paper, compare, nets, small"):
         registry.get("other")
     for kind in ("other", None, ["small"]):
-        with pytest.raises(ValueError, match=r"must be one of reproduce, theory, table, compare, nets, small"):
+        with pytest.raises(ValueError, match=r"must be one of reproduce, theory, table, compare, limits, nets, small"):
             registry.of_kind(kind)
 
 
@@ -112,7 +112,9 @@ def test_keys_are_those_of_the_first_release(tmp_path: Path) -> None:
     assert found["reproduce", "Mabs", "constant"] == "0067e58c3973ee444f86a3f4888d2aaa0685af1ea62689af8edcfe250276acec"
     assert found["reproduce", "Avare", "constant"] == "92f761fcab564f022b597518c558b44fd1c6cfdf1e0992dd3497edf29279d890"
     settings: dict[str, Any] = {"epochs": 1, "runs": 1, "batch_size": 3, "replacement": False}
-    records = compare(data, "logistic", Store(tmp_path), samplers=("Calibrated", "Osmd"), **settings)
+    records = compare(
+        data, "logistic", Store(tmp_path), samplers=("Calibrated", "Osmd"), rules=("decreasing",), **settings
+    )
     assert [key_of(record["spec"]) for record in records] == [
         "312adc3dea0424436b4dd410e4c2f7fb98504d45e1234445a52191d40154b542",
         "55ac93151362253e2d1a5ef6baa8b374f788c2cde0f80e81114555788acb732c",

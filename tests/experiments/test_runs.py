@@ -16,6 +16,7 @@ from avare.experiments.facts import doubt_of_optimum
 from avare.experiments.paper.plan import SETTINGS, Extent, descent_tasks, optimum_task, parts_of, theory_tasks
 from avare.experiments.paper.theory import exponent
 from avare.experiments.runs import perform
+from avare.schedules import Schedule
 
 EPOCHS = 2 if numba.config.DISABLE_JIT else 5
 
@@ -119,7 +120,8 @@ def test_steps_do_not_overshoot_if_rows_have_much_in_common() -> None:
     caution = descent.caution_of(problem, X, 64)
     curvature = np.linalg.eigvalsh(X.T @ X).max() + 0.5
     assert caution == pytest.approx(64 * curvature / (2 * 400 * problem.smoothness.max()), rel=0.05)
-    assert descent.step_size_of({**known, "caution": caution}, problem)(1) * curvature == pytest.approx(1.0, rel=0.05)
+    sizes = descent.step_size_of({**known, "caution": caution}, problem)
+    assert isinstance(sizes, Schedule) and sizes(1) * curvature == pytest.approx(1.0, rel=0.05)
     reckless, careful = (perform({**known, "caution": each}, X, y)["trace"]["objective"] for each in (1.0, caution))
     assert reckless[-1] is None or reckless[-1] > 10.0 * reckless[0]
     assert careful[-1] < 0.5 * careful[0]

@@ -26,6 +26,7 @@ from avare.experiments.content import Table
 from avare.experiments.data import Data, obtain
 from avare.experiments.descent import RULES, Rule
 from avare.experiments.diagnosis import diagnose_data
+from avare.experiments.preparation import prepared
 from avare.experiments.records import merged
 from avare.experiments.store import Record, Store
 from avare.experiments.sweep import execute
@@ -53,6 +54,20 @@ class Steps(StrEnum):
         return RULES if self is Steps.both else tuple(rule for rule in RULES if rule == self.value)
 
 
+class OwnSteps(StrEnum):
+    """Step size rules for your own data."""
+
+    auto = "auto"
+    paper = "paper"
+    decreasing = "decreasing"
+    constant = "constant"
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules, one by one."""
+        return RULES if self is OwnSteps.paper else (self.value,)
+
+
 Machine = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder of results: runs/ is the store, report/ the page.")]
@@ -74,6 +89,7 @@ Categories = Annotated[
 ]
 Limit = Annotated[float, typer.Option("--limit", help="Most bytes that a compressed file may unpack to.")]
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Of the one l2 term of the whole sum.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Keep columns as they are: not standardised, without an intercept.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Draws per step.")]
 Replacement = Annotated[
     bool, typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that can do both.")
@@ -186,11 +202,17 @@ def compare(
     categories: Categories = None,
     limit: Limit = LIMIT,
     folder: Folder = None,
-    steps: StepSizes = Steps.decreasing,
+    steps: Annotated[
+        OwnSteps, typer.Option("--steps", help="Found for each sampler (auto), both of the paper's, or one of them.")
+    ] = OwnSteps.auto,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each.")] = 3,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each.")] = 5,
     batch_size: BatchSize = 128,
     l2: L2 = 1.0,
+    raw: Raw = False,
+    test: Annotated[
+        float, typer.Option("--test", min=0.0, max=0.99, help="Share of rows to hold out for a test.")
+    ] = 0.0,
     replacement: Replacement = True,
     out: Out = Path("results"),
     jobs: Jobs = 2,
@@ -203,6 +225,7 @@ def compare(
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, loss, folder, machine, **columns)
     notes = list(found.notes)
+    found = prepared(found, chosen, raw=raw, test=test)
     store = Store(out / "runs")
     screen = console(stderr=True)
     with _stored(store):
@@ -225,15 +248,17 @@ def diagnose(
     limit: Limit = LIMIT,
     l2: L2 = 1.0,
     batch_size: BatchSize = 128,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the short run.")] = 5,
+    raw: Raw = False,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the runs to predict.")] = 20,
     folder: Folder = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
-    """Should I use this? The possible gain on your data, in seconds."""
+    """Should I use this? What to expect on your data, in seconds."""
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, loss, folder, machine, **columns)
     notes = list(found.notes)
+    found = prepared(found, chosen, raw=raw)
     with console(stderr=True).status("looking at the data ...") as status:
         settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs}
         result = diagnose_data(found, chosen, **settings, say=lambda text: status.update(f"{text} ..."))

@@ -1,4 +1,4 @@
-"""Samplers side by side on your own data."""
+"""Samplers side by side on your own data, and a verdict on each."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
@@ -7,63 +7,77 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare.experiments import convergence, descent
-from avare.experiments.base import RUNS, Closing, Experiment, Stage, Stages, Summary
-from avare.experiments.content import Table
+from avare.experiments.base import RUNS, Closing, Experiment, Stage, Stages, Summary, Task
+from avare.experiments.content import Figure, Panel, Table
 from avare.experiments.data import Data
-from avare.experiments.descent import Rule
 from avare.experiments.facts import doubt_of_optimum, facts_table, table_task
-from avare.experiments.records import Result
+from avare.experiments.limits import limits_of, limits_spec, words_of_limits
+from avare.experiments.records import Fields, Result
 from avare.experiments.registry import register
-from avare.experiments.store import Record, Spec, Store
+from avare.experiments.store import Record, Spec, Store, canonical
 from avare.experiments.sweep import Workers, execute
+from avare.experiments.verdict import any_sooner, sentences, verdicts_of
 
-_TOLERANCE = 1e-9  # of the optimum, relative to the gradient at 0
+TOLERANCE = 1e-9
+"""Of the optimum, relative to the gradient at 0."""
 
 
 class Compare(Experiment):
     """Runs of SGD on one dataset; the command ``avare compare``."""
 
     name = "compare"
-    kinds: ClassVar = {"compare": descent.FIELDS}
+    kinds: ClassVar = {"compare": descent.FIELDS, "limits": Fields(texts=("dataset",))}
     words = ()
 
     def run(self, spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
-        """Do one run of SGD."""
-        return descent.descend(spec, X, y, optimum)
+        """Do one run of SGD, or find what limits Uniform."""
+        return limits_of(spec, X, y, optimum) if "limited" in spec else descent.descend(spec, X, y, optimum)
 
     def describe(self, spec: Spec) -> str:
         """Describe a run in a few words."""
-        return descent.describe_descent(spec)
+        return f"{spec['dataset']}, noise or distance" if "limited" in spec else descent.describe_descent(spec)
+
+    def passes(self, spec: Spec) -> float:
+        """Return about how often a run looks at each example."""
+        return float(spec["epochs"]) * (2.0 if "limited" in spec else 1.0)
 
     def closing(self, records: Sequence[Record]) -> Closing:
-        """Return where each sampler ends; the first record is that of the dataset."""
+        """Return the verdicts, and where each sampler ends; the first record is that of the dataset."""
         if not records:
             return Closing()
-        rows, table, last = convergence.final_rows(records), records[0], records[-1]["spec"]
+        runs = [record for record in records if "sampler" in record["spec"]]
+        rows, table, last = convergence.final_rows(runs), records[0], runs[-1]["spec"]
         facts, doubt = {table["spec"]["dataset"]: table["facts"]}, doubt_of_optimum(table["spec"], table["facts"])
+        found = verdicts_of(runs)
+        for row in rows:
+            judged = found.get((row["dataset"], row["steps"], row["sampler"]))
+            row["verdict"] = None if judged is None else {along: each.as_dict() for along, each in judged.items()}
+        limits = next((record["limits"] for record in records if record.get("limits")), None)
         parts: list[str | Table] = [convergence.final_table(rows), facts_table(facts), *([doubt] if doubt else [])]
         parts.append(f"Loss: {last['loss']}.")
+        parts.append(settings_of(last))
         if last["caution"] > 1.0:
             parts.append(
                 f"Steps are {last['caution']:g} times shorter than the paper's, which would overshoot: the rows have "
                 "much in common, and batches are large."
             )
-        parts += verdict_of(rows)
-        return Closing(tuple(parts), {"loss": last["loss"], "runs": rows, "facts": facts})
+        parts += sentences(found)
+        if limits is not None:
+            parts.append(words_of_limits(limits, any_sooner(found)))
+        return Closing(tuple(parts), {"loss": last["loss"], "runs": rows, "facts": facts, "limits": limits})
 
     def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
         """Return a tab for each dataset and setting."""
-        groups = convergence.groups_of(results)
+        descents = [each for each in results if "sampler" in each.spec]
+        groups = convergence.groups_of(descents)
         if not groups:
             return None
+        limits = [each for each in results if "limited" in each.spec and each.shown]
         return Summary(
             lead=convergence.lead_of(groups),
             tables={self.name: convergence.last_epoch(groups)},
-            figures=convergence.figures_of(self.name, groups),
-            panels=tuple(
-                convergence.panel_of(group, table=convergence.last_epoch([group]), verdict=_verdict(group, results))
-                for group in groups
-            ),
+            figures={**convergence.figures_of(self.name, groups), **_figure(self.name, groups)},
+            panels=tuple(_panel(group, descents, limits) for group in groups),
             details=convergence.details_of(groups),
             numbers={"groups": convergence.numbers_of(groups)},
         )
@@ -72,34 +86,15 @@ class Compare(Experiment):
 register(Compare())
 
 
-def verdict_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say which samplers reach the baseline's end, and when; there is always a sentence."""
-    others = [row for row in rows if row["sampler"] != convergence.BASELINE]
-    if len(others) == len(rows) or not others:
-        return [f"There is nothing to compare: run {convergence.BASELINE} and another sampler."]
-    found = convergence.sooner(others)
-    return found or [f"No sampler reaches {convergence.BASELINE}'s final suboptimality within these epochs."]
-
-
-def _verdict(group: convergence.Group, results: Sequence[Result]) -> list[str]:
-    """Return the verdict on the runs of a group."""
-    records = [
-        {**each.stored, "seconds": each.seconds, "status": each.status}
-        for each in results
-        if convergence.setting_of(each) == group.setting
-    ]
-    return [sentence.strip() for sentence in verdict_of(convergence.final_rows(records))]
-
-
 def compare(
     data: Data,
     loss: str,
     store: Store,
     *,
     samplers: Sequence[str] = ("Uniform", "Avare"),
-    rules: Sequence[Rule] = ("decreasing",),
+    rules: Sequence[str] = (descent.AUTO,),
     epochs: int = 20,
-    runs: int = 3,
+    runs: int = 5,
     batch_size: int = 128,
     l2: float = 1.0,
     replacement: bool = True,
@@ -110,9 +105,10 @@ def compare(
     Parameters
     ----------
     data, loss
-        As `obtain` returns them.
+        As `obtain` and then `prepared` return them.
     samplers, rules
-        Names of samplers and of step sizes: the paper's, or shorter ones if those are too long for the full gradient.
+        Names of samplers and of step sizes: "auto", found for each sampler, with averaged iterates; or the paper's
+        "decreasing" and "constant", shorter if those are too long for the full gradient.
     epochs, runs
         Epochs per run, and runs of each sampler, with seeds 0, 1, ...
     batch_size, l2
@@ -129,13 +125,69 @@ def compare(
     for name in samplers:
         if batch_size > len(data) and not descent.draws_with_replacement(name, replacement):
             raise ValueError(f"batch_size = {batch_size}: must be at most n = {len(data)} without replacement")
-    optimum = table_task(data, loss, l2, _TOLERANCE)
+    optimum = table_task(data, loss, l2, TOLERANCE)
 
     def stages() -> Stages:
         (facts,) = yield Stage("optimum", [optimum])
-        caution = descent.caution_of(descent.problem_of(optimum.spec, data.X, data.y), data.X, batch_size)
-        extent: dict[str, Any] = {"runs": runs, "rules": rules, "samplers": samplers, "epochs": epochs}
-        extent |= {"batch_size": batch_size, "l2": l2, "caution": caution, "replacement": replacement}
-        yield Stage("runs", descent.descents("compare", data, loss, facts["facts"]["optimum"], **extent))
+        least = facts["facts"]["optimum"]
+        shared: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "l2": l2, "replacement": replacement}
+        tasks: list[Task] = []
+        for rule in rules:
+            caution = 1.0
+            if rule != descent.AUTO:
+                caution = descent.caution_of(descent.problem_of(optimum.spec, data.X, data.y), data.X, batch_size)
+            extent = {"runs": runs, "rules": (rule,), "samplers": samplers, "caution": caution, **shared}
+            tasks += descent.descents("compare", data, loss, least, **extent)
+        if descent.AUTO in rules:
+            tasks.append(Task(limits_spec(data, loss, **shared), data, least))
+        yield Stage("runs", tasks)
 
     return execute(stages(), store, **workers)
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+def settings_of(spec: Spec) -> str:
+    """Say in a sentence how the data were prepared and which steps were taken."""
+    columns = "Columns are standardised, with an intercept" if spec.get("bias") else "Columns are as given"
+    test = f"; {spec['held_out']:,} rows are held out for the test" if spec.get("held_out") else ""
+    steps = "Step sizes are found for each sampler; iterates are averaged." if spec["steps"] == descent.AUTO else ""
+    return f"{columns}{test}. {steps}".rstrip()
+
+
+def _panel(group: convergence.Group, results: Sequence[Result], limits: Sequence[Result]) -> Panel:
+    """Return the tab of a group, with the verdicts first."""
+    members = _members(group, results)
+    found = verdicts_of([each.stored for each in members])
+    lines = sentences(found)
+    lines += [
+        words_of_limits(each.stored["limits"], any_sooner(found))
+        for each in limits
+        if _same(_without(each), _without(group))
+    ]
+    if members:
+        lines.append(settings_of(members[0].spec))
+    return convergence.panel_of(group, table=convergence.last_epoch([group]), verdict=lines)
+
+
+def _figure(name: str, groups: Sequence[convergence.Group]) -> dict[str, Figure]:
+    """Return the figure of the suboptimality over seconds, a row for each dataset."""
+    rows = [convergence.timed(group, group.rules[0]) for group in groups]
+    if not any(rows):
+        return {}
+    return {f"{name}-seconds": Figure("Seconds of steps; mean and one standard deviation", tuple(filter(None, rows)))}
+
+
+def _members(group: convergence.Group, results: Sequence[Result]) -> list[Result]:
+    return [each for each in results if each.shown and _same(convergence.setting_of(each), group.setting)]
+
+
+def _without(found: Result | convergence.Group) -> dict[str, Any]:
+    """Return the setting of runs, without what they are for."""
+    setting = found.setting if isinstance(found, convergence.Group) else convergence.setting_of(found)
+    return {key: value for key, value in setting.items() if key != "experiment"}
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return canonical(one) == canonical(other)

@@ -53,8 +53,7 @@ _AXES = {
 _TIMED = "suboptimality"  # the measure that is also shown over seconds
 _HINT = "Charts: mean of the runs, and one standard deviation; on log axes a band does not go below the lowest run."
 # Runs that differ in one of these are shown apart, each with its own title.
-_SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2", "caution")
-_HARDLY = 0.9  # of all epochs: a sampler that needs more to reach the baseline's end is hardly faster
+_SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2", "caution", "bias", "held_out")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +165,7 @@ def figures_of(name: str, groups: Sequence[Group]) -> dict[str, Figure]:
 def panel_of(group: Group, *more: Section, table: Table, verdict: Sequence[str] = ()) -> Panel:
     """Return the tab of a group: verdict and settings, charts for each rule, the table of the last epoch, and more."""
     sections = [
-        Section(f"{rule.capitalize()} step sizes", (first, *_timed(group, rule), *others))
+        Section(f"{rule.capitalize()} step sizes", (first, *timed(group, rule), *others))
         for rule in group.rules
         for first, *others in [_charts(group, rule)]
     ]
@@ -194,7 +193,7 @@ def _charts(group: Group, rule: str) -> tuple[Chart, ...]:
     return tuple(found)
 
 
-def _timed(group: Group, rule: str) -> tuple[Chart, ...]:
+def timed(group: Group, rule: str) -> tuple[Chart, ...]:
     """Return the chart over seconds, if all runs have them."""
     title, log, note = _AXES[_TIMED]
     curves = [replace(each.curves[_TIMED], x=each.clock) for each in group.of(rule) if each.clock is not None]
@@ -307,7 +306,7 @@ def final_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return the measures at the last epoch by dataset, rule and sampler: means over the runs.
 
     ``"epochs_to_uniform"`` is the first epoch at which the mean suboptimality is not above Uniform's at the last
-    epoch; None if there is no such epoch, or no Uniform.
+    epoch; None if there is no such epoch, or no Uniform. ``"test"`` is the error on the rows held out, if any.
     """
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for record in records:
@@ -321,6 +320,8 @@ def final_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
         row |= {"runs": len(members), "diverged": len(members) - len(finished)}
         for measure in ("suboptimality", "relative_error", "regret"):
             row[measure] = float(_means(finished, measure)[-1]) if finished else None
+        tested = bool(finished) and "test" in finished[0]["trace"]
+        row["test"] = float(_means(finished, "test")[-1]) if tested else None
         row["epochs_to_uniform"] = None
         if baseline and finished:
             reached = np.flatnonzero(_means(finished, "suboptimality") <= _means(baseline, "suboptimality")[-1])
@@ -338,26 +339,9 @@ def final_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     )
     times = [duration(row["seconds"]) if row["seconds"] >= 10.0 else f"{row['seconds']:.1f} s" for row in rows]
     shown = [{**row, "took": took} for row, took in zip(rows, times, strict=True)]
-    diverged = any(row["diverged"] for row in rows)
-    return Table.of("", columns + ("; diverged||integer" if diverged else ""), shown)
-
-
-def sooner(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Say when samplers reach the baseline's final suboptimality."""
-    found = []
-    for row in rows:
-        reached = row["epochs_to_uniform"]
-        if reached is not None:
-            found.append(
-                f"{row['sampler']} on {row['dataset']}, {row['steps']} steps: reaches {BASELINE}'s final suboptimality "
-                f"after {reached} of {row['epochs']} epochs."
-            )
-            if reached > _HARDLY * row["epochs"]:
-                found.append(
-                    "  Hardly sooner: a sampler reduces noise, and with small steps the distance to the optimum may "
-                    "matter more. Try more --epochs."
-                )
-    return found
+    columns += "; test|test error|digits" if any(row["test"] is not None for row in rows) else ""
+    columns += "; diverged||integer" if any(row["diverged"] for row in rows) else ""
+    return Table.of("", columns, shown)
 
 
 def _finished(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

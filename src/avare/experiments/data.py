@@ -43,9 +43,11 @@ class Data:
     y: NDArray[Any]
     digest: str  # a hash of both
     notes: tuple[str, ...] = ()  # what was done to the columns of a file
+    held_out: int = 0  # how many of the rows, the last ones, are for a test only
+    bias: bool = False  # whether a model of them has an intercept
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.y) - self.held_out
 
 
 def obtain(

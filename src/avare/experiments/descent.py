@@ -1,8 +1,9 @@
-"""Runs of SGD on linear models, with the paper's step sizes: how one is specified and done."""
+"""Runs of SGD on linear models, with the paper's step sizes or those that fit: how one is specified and done."""
 
 import inspect
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,14 +17,16 @@ from avare.experiments.store import Record, Spec
 from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.samplers.registry import LASTING_FLOOR
-from avare.schedules import Schedule
-from avare.solvers import sgd
+from avare.schedules import Auto, Schedule
+from avare.solvers import Progress, sgd
 from avare.solvers.trace import COLUMNS
 
 Rule = Literal["decreasing", "constant"]
 
 RULES: tuple[Rule, ...] = get_args(Rule)
-"""The step size rules."""
+"""The paper's step size rules."""
+AUTO: Literal["auto"] = "auto"
+"""Step sizes that are found for each sampler, and averaged iterates."""
 REVISION = 1  # of what a run computes; raise it when the numbers change, so that stored runs are done again
 MEASURES = ("suboptimality", "regret", "relative_error")
 FIELDS = Fields(texts=("dataset", "steps", "sampler"), integers=("seed",), columns=("epoch", *MEASURES))
@@ -41,6 +44,8 @@ def common_spec(experiment: str, data: Data, loss: str, l2: float) -> dict[str, 
         "loss": loss,
         "l2": l2,
         "revision": REVISION,
+        **({"bias": True} if data.bias else {}),
+        **({"held_out": data.held_out} if data.held_out else {}),
     }
 
 
@@ -106,23 +111,51 @@ def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
     if kind not in _warm:  # so that no compilation is timed
         sgd(problem, sampler_of(spec, problem), step_size, steps=1)
         _warm.add(kind)
+    tested: list[float] = []
+
+    def look(progress: Progress) -> None:
+        if progress.step == 0:  # also if a run is started again
+            tested.clear()
+        if spec.get("held_out"):
+            tested.append(held_out_error(problem, spec, X, y, progress.average))
+
     started = time.perf_counter()
-    run = sgd(problem, sampler_of(spec, problem), step_size, epochs=spec["epochs"], optimum=optimum)
+    run = sgd(problem, sampler_of(spec, problem), step_size, epochs=spec["epochs"], optimum=optimum, callback=look)
     total = time.perf_counter() - started
-    return {
-        "seconds": {"steps": run.seconds, "evaluation": total - run.seconds},
+    record: Record = {
+        "seconds": {"steps": run.seconds, "evaluation": total - run.seconds - run.search_seconds},
         "optimum": optimum,
         "trace": {name: numbers(run.trace[name]) for name in COLUMNS},
         "status": run.status,
     }
+    if spec["steps"] == AUTO:
+        record["seconds"]["search"] = run.search_seconds
+        record["step_size"] = asdict(run.step_size)  # type: ignore[call-overload]  # it was found
+    if tested:
+        record["trace"]["test"] = numbers(tested)
+    return record
+
+
+def held_out_error(problem: Linear, spec: Spec, X: Any, y: NDArray[Any], x: NDArray[np.float64]) -> float:
+    """Return the share of wrong classes among the rows held out, or the root mean square of the errors of numbers."""
+    rows, wanted = X[len(y) - spec["held_out"] :], y[len(y) - spec["held_out"] :]
+    coefficients = problem.coefficients(x)
+    outputs = np.asarray(rows @ coefficients[:, : rows.shape[1]].T)
+    if problem.width > rows.shape[1]:
+        outputs = outputs + coefficients[:, -1]
+    if not len(problem.classes):
+        return float(np.sqrt(np.mean((outputs[:, 0] - wanted) ** 2)))
+    places = np.argmax(outputs, axis=1) if problem.outputs > 1 else (outputs[:, 0] > 0.0).astype(np.int64)
+    return float(np.mean(problem.classes[places] != wanted))
 
 
 # --- what a run is made of ------------------------------------------------------------------
 
 
 def problem_of(spec: Spec, X: Any, y: NDArray[Any]) -> Linear:
-    """Return the problem of a run: no bias, and one l2 term for the whole sum."""
-    return problems.get(spec["loss"])(X, y, l2=spec["l2"])
+    """Return the problem of a run: without the rows held out, and with one l2 term for the whole sum."""
+    rows = len(y) - spec.get("held_out", 0)
+    return problems.get(spec["loss"])(X[:rows], y[:rows], l2=spec["l2"], bias=spec.get("bias", False))
 
 
 def sampler_of(spec: Spec, problem: Linear) -> Sampler:
@@ -137,8 +170,13 @@ def sampler_of(spec: Spec, problem: Linear) -> Sampler:
     )
 
 
-def step_size_of(spec: Spec, problem: Linear) -> Schedule:
-    """Return the paper's step sizes: m / (2 N L + m mu t) or m / (2 N L), with the largest L times the caution."""
+def step_size_of(spec: Spec, problem: Linear) -> Schedule | Auto:
+    """Return the paper's step sizes: m / (2 N L + m mu t) or m / (2 N L), with the largest L times the caution.
+
+    Or a request for those that fit.
+    """
+    if spec["steps"] == AUTO:
+        return schedules.auto()
     largest = spec["caution"] * float(problem.smoothness.max())
     if spec["steps"] == "decreasing":
         return schedules.inverse_time(problem.n, largest, problem.strong_convexity, spec["batch_size"])
@@ -185,7 +223,8 @@ def caution_of(problem: Linear, X: Any, batch_size: int) -> float:
     >>> caution_of(problem, rows, 1), caution_of(problem, rows, 128)
     (1.0, 48.0)
     """
-    squares = problems.LeastSquares(X, np.zeros(problem.n), l2=0.0)  # its second derivative is X^T X
+    # The second derivative of this problem is X^T X.
+    squares = problems.LeastSquares(X[: problem.n], np.zeros(problem.n), l2=0.0, bias=problem.width > X.shape[1])
     direction = np.random.default_rng(0).normal(size=squares.dim)
     largest = 0.0
     for _ in range(8):  # power iterations

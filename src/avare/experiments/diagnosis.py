@@ -1,7 +1,9 @@
-"""Should I use this? The possible gain on given data, found in seconds."""
+"""Should I use this? What a sampler is expected to save on given data, found in seconds."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,55 +12,74 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare import diagnostics, problems
 from avare.experiments.content import Table
+from avare.experiments.convergence import BASELINE
 from avare.experiments.data import Data
-from avare.experiments.descent import caution_of, descent_spec, problem_of, sampler_of, step_size_of
-from avare.experiments.facts import facts_of
+from avare.experiments.descent import AUTO, descent_spec, problem_of, sampler_of
+from avare.experiments.facts import doubt_of_optimum, facts_of
+from avare.experiments.limits import separate, words_of_limits
+from avare.experiments.preparation import with_all_classes
+from avare.experiments.records import number
 from avare.experiments.runs import interrupts_at_once
+from avare.experiments.store import Spec
+from avare.experiments.verdict import ALIKE
+from avare.problems import Linear, ToleranceWarning
 from avare.solvers import Progress, sgd
 
 _MOST_NUMBERS = 20_000_000  # in X; of larger data some rows are drawn, so that it takes seconds
-_TOLERANCE = 1e-4  # of the optimum, relative to the gradient at 0: enough for a few digits of the gain
-_LITTLE, _MUCH = 1.2, 2.0
-_SAMPLER = "Avare"  # of the short run
+_TOLERANCE = 1e-5  # of the optimum, relative to the gradient at 0
+_MUCH = 2.0
+_SAMPLER = "Avare"  # compared with the baseline
+_SHORT = 4  # a pilot run has one of so many epochs
+_FEWEST, _MOST, _NUMBERS = 4, 8, 64  # pilot runs: more if there are few coefficients, whose noise varies more
+_DOUBT = 2.0  # a factor that is not known better than this is not reported
+_STEEPEST = 8.0  # power of t by which distance falls
 
 
 @dataclass(frozen=True, slots=True)
 class DataDiagnosis:
-    """The possible gain on a dataset."""
+    """What to expect on a dataset."""
 
     dataset: str
     loss: str
     n: int
     rows: int  # examples looked at
     dim: int  # coefficients
-    epochs: list[int]  # of a short run with Avare
+    epochs: list[int]  # of a pilot run with Avare
     gains: list[float]  # of the best distribution over uniform draws, as a factor on the gradient's second moment
     realised: list[float]  # the same of Avare's distribution
     gain_at_optimum: float
     smoothness_ratio: float  # largest over mean smoothness: what fixed importance sampling can gain, at most
+    budget: int  # epochs of the runs that the next three are about
+    noise: float  # that noise adds to Uniform's objective at its end
+    distance: float  # that the distance to the optimum adds
+    factor: float  # how much sooner Avare is expected where Uniform ends; NaN if that cannot be told
+    doubt: str = ""  # if the optimum was not found
 
     @property
     def verdict(self) -> str:
-        """The answer: "yes", "a little" or "no"."""
-        return "no" if self.gain_at_optimum < _LITTLE else "a little" if self.gain_at_optimum < _MUCH else "yes"
+        """The answer: "yes", "a little", "no" or "cannot tell"."""
+        if math.isnan(self.factor):
+            return "cannot tell"
+        return "no" if self.factor < ALIKE else "a little" if self.factor < _MUCH else "yes"
 
     @property
     def words(self) -> str:
         """The answer in a few sentences."""
-        gain, last = self.gain_at_optimum, self.realised[-1]
-        if self.verdict == "no":
-            return (
-                f"No: near the optimum all gradients have about the same norm. The best sampler would divide their "
-                f"second moment by {gain:.2f} only; uniform minibatches are as good."
-            )
-        ending = "it costs little to try." if self.verdict == "a little" else "it pays in long runs."
-        return (
-            f"{self.verdict.capitalize()}: near the optimum the best distribution divides the second moment of the "
-            f"gradient by {gain:.2f}. If the noise of minibatches limits progress, as it does late in training with "
-            f"decreasing steps, expect Uniform's accuracy after about 1/{gain:.1f} of the steps. Early in training, "
-            f"and with full batches, the gain is smaller. After {self.epochs[-1]} epochs {_SAMPLER} has realised a "
-            f"gain of {last:.2f} of the possible {self.gains[-1]:.2f}. A draw costs microseconds: {ending}"
+        limits = words_of_limits({"noise": self.noise, "distance": self.distance})
+        possible = (
+            f"Near the optimum the best distribution divides the second moment of the gradient by "
+            f"{self.gain_at_optimum:.2f}."
         )
+        start = {
+            "cannot tell": "Cannot tell: the pilot runs differ too much, or the optimum is not known well enough. "
+            "Run avare compare.",
+            "no": f"No: after {self.budget} epochs expect no difference.",
+        }.get(
+            self.verdict,
+            f"{self.verdict.capitalize()}: expect {_SAMPLER} about {self.factor:.1f} times sooner where {BASELINE} is "
+            f"after {self.budget} epochs.",
+        )
+        return " ".join([start, limits, possible, *([self.doubt] if self.doubt else [])])
 
     def parts(self) -> list[str | Table]:
         """Return what the command prints."""
@@ -74,8 +95,8 @@ class DataDiagnosis:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields, the verdict and the words."""
-        return {**asdict(self), "verdict": self.verdict, "words": self.words}
+        """Return all fields, the verdict and the words; None for a factor that cannot be told."""
+        return {**asdict(self), "factor": number(self.factor), "verdict": self.verdict, "words": self.words}
 
 
 def diagnose_data(
@@ -84,69 +105,122 @@ def diagnose_data(
     *,
     l2: float = 1.0,
     batch_size: int = 128,
-    epochs: int = 5,
+    epochs: int = 20,
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> DataDiagnosis:
-    """Find the possible gain on a dataset, in seconds.
+    """Find what to expect of a comparison on a dataset, in seconds.
+
+    A few pilot runs of Uniform and of Avare, of a quarter of the epochs, are taken apart into noise and distance. Noise
+    falls as 1/t from there on, distance by the power of t by which it fell in the second half of the pilots.
 
     Parameters
     ----------
     data, loss
-        As `obtain` returns them. Of large data some rows are drawn, with at least two of each class, or all it has; the
-        l2 term is scaled with them.
+        As `obtain` and then `prepared` return them. Of large data some rows are drawn, with at least two of each class,
+        or all it has; the l2 term is scaled with them.
     l2, batch_size, epochs, seed
-        Of the one l2 term of the whole sum; draws per step; epochs of a short run; and the seed of all draws.
+        Of the one l2 term of the whole sum; draws per step; epochs of the runs to predict; and the seed of all draws.
     say
         Called with a few words about each part of the work.
 
     Examples
     --------
     >>> from avare.experiments.data import obtain
-    >>> found = diagnose_data(*obtain("synthetic"), batch_size=1)
-    >>> found.verdict, round(found.gain_at_optimum, 1)
-    ('a little', 1.7)
+    >>> found = diagnose_data(*obtain("synthetic"), batch_size=4)
+    >>> round(found.gain_at_optimum, 1), found.verdict in ("yes", "a little", "no", "cannot tell")
+    (1.7, True)
     """
     l2 = validation.number("l2", l2, at_least=0.0)
     epochs = validation.integer("epochs", epochs, at_least=1)
+    size = validation.integer("batch_size", batch_size, at_least=1)
     generator = np.random.default_rng(seed)
-    X, y, n = data.X, data.y, len(data)
+    n = len(data)
+    X, y = data.X[:n], data.y[:n]
     stored = X.nnz if hasattr(X, "nnz") else X.size
     rows = n if stored <= _MOST_NUMBERS else min(n, max(1000, int(n * (_MOST_NUMBERS / stored))))
     if rows < n:
         say(f"drawing {rows:,} of {n:,} rows")
         chosen = np.sort(generator.choice(n, size=rows, replace=False))
         if problems.get(loss).target != "numbers":
-            chosen = _with_all_classes(chosen, y, generator)
+            chosen = with_all_classes(chosen, y, generator)
         X, y, rows = X[chosen], y[chosen], len(chosen)
-    size = validation.integer("batch_size", batch_size, at_least=1)
-    settings: dict[str, Any] = {"seed": seed, "epochs": epochs, "batch_size": size, "l2": l2 * rows / n}
-    spec = descent_spec("compare", data, loss, _SAMPLER, steps="decreasing", **settings)
-    problem = problem_of(spec, X, y)
-    spec["caution"] = caution_of(problem, X, spec["batch_size"])
+    short = math.ceil(epochs / _SHORT)
+    settings: dict[str, Any] = {"epochs": short, "batch_size": size, "l2": l2 * rows / n, "steps": AUTO, "seed": seed}
+    whole = replace(data, X=X, y=y, held_out=0)
+    specs = {name: descent_spec("compare", whole, loss, name, **settings) for name in (BASELINE, _SAMPLER)}
+    problem = problem_of(specs[BASELINE], X, y)
+    say("searching for the optimum")
+    with interrupts_at_once(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ToleranceWarning)
+        facts = facts_of(problem, _TOLERANCE)
     gains: list[float] = []
     realised: list[float] = []
 
     def look(progress: Progress) -> None:
+        if progress.step == 0:  # also if a run is started again
+            gains.clear()
+            realised.clear()
         norms = problem.norms(progress.x)
         gains.append(float(diagnostics.gain(norms)))
         error = float(diagnostics.relative_error(norms, progress.sampler.probabilities()))
         realised.append(gains[-1] / (1.0 + error))
-        say(f"epoch {len(gains) - 1} of {epochs}: possible gain {gains[-1]:.2f}")
+        say(f"epoch {len(gains) - 1} of a pilot run: possible gain {gains[-1]:.2f}")
 
+    runs = min(_MOST, _FEWEST + _NUMBERS // problem.dim)
     with interrupts_at_once():
-        sgd(problem, sampler_of(spec, problem), step_size_of(spec, problem), epochs=epochs, callback=look)
-    say("searching for the optimum")
-    facts = facts_of(problem, _TOLERANCE)
-    ends = (facts["gain_at_optimum"], facts["smoothness_ratio"])
-    return DataDiagnosis(data.name, loss, n, rows, facts["dim"], list(range(len(gains))), gains, realised, *ends)
+        sgd(problem, sampler_of(specs[_SAMPLER], problem), AUTO, epochs=short, callback=look)
+        pilots = [_pilots(problem, spec, range(seed + 1, seed + 1 + runs), say) for spec in specs.values()]
+    noise, distance, factor = _expected(problem, pilots, facts["optimum"], epochs / short)
+    less = [[np.delete(each, k, axis=0) for each in pilots] for k in range(runs)]
+    others = np.log([_expected(problem, each, facts["optimum"], epochs / short)[2] for each in less])
+    if 2.0 * math.sqrt((runs - 1.0) * float(np.var(others))) > math.log(_DOUBT):  # the jackknife's deviation
+        factor = math.nan
+    ends = (facts["gain_at_optimum"], facts["smoothness_ratio"], epochs, noise, distance, factor)
+    doubt = doubt_of_optimum(specs[BASELINE], facts)
+    epochs_seen = list(range(len(gains)))
+    return DataDiagnosis(data.name, loss, n, rows, facts["dim"], epochs_seen, gains, realised, *ends, doubt)
 
 
-def _with_all_classes(chosen: NDArray[np.int64], y: NDArray[Any], generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return the rows, sorted, with more so that each class has two, or all it has. O(n log n)."""
-    others = np.delete(np.arange(len(y)), chosen)
-    order = np.concatenate([chosen, generator.permutation(others)])
-    first = np.unique(y[order], return_index=True)[1]  # where each class first occurs
-    rest = np.delete(order, first)
-    second = np.unique(y[rest], return_index=True)[1]
-    return np.unique(np.concatenate([chosen, order[first], rest[second]]))
+def _pilots(problem: Linear, spec: Spec, seeds: Iterable[int], say: Callable[[str], None]) -> NDArray[np.float64]:
+    """Return where runs are at half of their steps and at the end: runs x 2 x dim."""
+    found = []
+    steps = spec["epochs"] * max(1, problem.n // spec["batch_size"])
+    sizes: Any = AUTO
+    for seed in seeds:
+        say(f"pilot run of {spec['sampler']}, seed {seed}")
+        places: list[NDArray[np.float64]] = []
+
+        def look(progress: Progress, places: list[NDArray[np.float64]] = places) -> None:
+            places.append(progress.average.copy())
+
+        sampler, looks = sampler_of({**spec, "seed": seed}, problem), [steps // 2, steps]
+        run = sgd(problem, sampler, sizes, steps=steps, averaging="recent", evaluate=looks, callback=look)
+        sizes = run.step_size  # those of the first run serve all
+        found.append(places[-2:])
+    return np.array(found)
+
+
+def _expected(
+    problem: Linear, pilots: Sequence[NDArray[np.float64]], optimum: float, times: float
+) -> tuple[float, float, float]:
+    """Return the baseline's noise and distance after a multiple of the pilots' steps, and the factor to expect.
+
+    Noise falls as 1/t, distance by the power by which it fell in the second half of the pilots.
+    """
+    found = [[separate(problem, list(ends[:, k]), optimum) for k in range(2)] for ends in pilots]
+    noises = [noise for _, (noise, _) in found]
+    before, after = (math.sqrt(found[0][k][1] * found[1][k][1]) for k in range(2))  # distance: no sampler changes it
+    power = min(math.log2(before / after), _STEEPEST) if before > after > 0.0 else 0.0
+
+    def parts(place: int, t: float) -> tuple[float, float]:  # t in units of the pilots' steps
+        return noises[place] / t, after / t**power
+
+    noise, distance = parts(0, times)
+    if not noise + distance > 0.0:
+        return 0.0, 0.0, 1.0  # both are at the optimum
+    low, high = times / 1e4, times * 1e4
+    for _ in range(60):  # the time at which the sampler has the same suboptimality, by bisection
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if sum(parts(1, middle)) > noise + distance else (low, middle)
+    return noise, distance, times / high

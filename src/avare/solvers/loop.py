@@ -77,6 +77,9 @@ class Progress:
         self.epoch: float = loop.epoch
         self.x: Vector = loop.iterates.x.view()
         self.x.flags.writeable = False
+        self.average: Vector = loop.x.view()
+        """The average of the iterates if averaging has begun, otherwise the current iterate, read-only."""
+        self.average.flags.writeable = False
         self.sampler: Sampler = loop.sampler
         self.chain: int = chain
 
@@ -103,6 +106,7 @@ class Loop:
         optimum: float | None,
         start: ArrayLike | None,
         average_from: int = NEVER,
+        average_power: float = 0.0,
         burn_in: int = NEVER,
         thin: int = 1,
         noise: np.random.Generator | None = None,
@@ -125,7 +129,7 @@ class Loop:
         self._compiled = None
         if isinstance(problem, Linear) and can_learn(sampler._compiled()) and not sampler.follows_path:
             self._compiled = Compiled(problem, sampler, self.iterates)
-        self._settings = Settings(problem.l2, average_from, burn_in, thin)
+        self._settings = Settings(problem.l2, average_from, average_power, burn_in, thin)
         self._chunk = 1
         self._began = (time.perf_counter(), 0)
         self._drawn = sampler.steps  # when this loop ended
@@ -232,8 +236,8 @@ class Loop:
 
     # --- save and resume ------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """Return everything needed to resume: numbers, text and arrays."""
+    def state(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return everything needed to resume, and more: numbers, text and arrays."""
         if self.sampler.steps != self._drawn:
             raise ValueError(
                 f"the sampler has drawn {self.sampler.steps - self._drawn} batches since this run ended: "
@@ -242,6 +246,7 @@ class Loop:
         x, mean, draws = self.iterates
         state = {
             **self._expected(),
+            **(more or {}),
             "step": self.step,
             "seconds": self.seconds,
             "x": x.copy(),
@@ -260,6 +265,8 @@ class Loop:
         expected = self._expected()
         if isinstance(own.get("format"), int) and own["format"] == _WITHOUT_CHECKSUM:
             expected["format"] = _WITHOUT_CHECKSUM
+            if expected["average_power"] == 0.0 and "average_power" not in own:
+                del expected["average_power"]  # all steps had the same weight then
         require_same(own, expected, "resume", "this run")
         values = read(own, self._fields(), "resume")
         kept = (self.kept(values["step"]), self.problem.dim)
@@ -298,6 +305,7 @@ class Loop:
             "burn_in": self._settings.burn_in,
             "thin": self._settings.thin,
             "average_from": self._settings.average_from,
+            "average_power": self._settings.average_power,
         }
 
     def _fields(self) -> dict[str, Field]:

@@ -24,7 +24,9 @@ class Settings(NamedTuple):
 
     l2: float
     average_from: int
-    """Iterates after this step are averaged."""
+    """Iterates after this step are averaged, ..."""
+    average_power: float
+    """... with weights that grow as this power of their number."""
     burn_in: int
     """Iterates after this step are kept, ..."""
     thin: int
@@ -60,7 +62,8 @@ def advance_plainly(
             sampler.move(float(np.linalg.norm(change)))  # type: ignore[attr-defined]  # such samplers have it
         at = step + done + 1
         if at > settings.average_from:
-            mean += (x - mean) / (at - settings.average_from)
+            power = settings.average_power
+            mean += (x - mean) * ((power + 1.0) / (at - settings.average_from + power))
         if at > settings.burn_in and (at - settings.burn_in) % settings.thin == 0:
             draws[(at - settings.burn_in) // settings.thin - 1] = x
     return len(sizes)
@@ -145,8 +148,9 @@ def _advance(state, model, settings, n, source, moments, drawn, step, sizes, noi
         smooth(moments, n, weights, probabilities, norms)
         at = step + done + 1
         if at > settings.average_from:
+            part = (settings.average_power + 1.0) / (at - settings.average_from + settings.average_power)
             for j in range(len(x)):
-                iterates.mean[j] += (x[j] - iterates.mean[j]) / (at - settings.average_from)
+                iterates.mean[j] += (x[j] - iterates.mean[j]) * part
         if at > settings.burn_in and (at - settings.burn_in) % settings.thin == 0:
             kept = (at - settings.burn_in) // settings.thin - 1
             for j in range(len(x)):

@@ -18,6 +18,7 @@ from avare.experiments.paper.plan import PARTS, SAMPLERS, SETTINGS, Extent, pape
 from avare.experiments.records import Fields, Result, mapping_in, number_in
 from avare.experiments.registry import register
 from avare.experiments.store import Record, Spec
+from avare.experiments.verdict import sentences, verdicts_of
 
 _APART = "synthetic"  # has its own figure, as in the paper
 _METHOD = "Avare"  # the paper's sampler
@@ -74,7 +75,8 @@ class Paper(Experiment):
         parts: list[str | Table] = [convergence.final_table(rows)] if rows else []
         parts += [facts_table(known)] if known else []
         parts += [text for text in doubts if text]
-        parts += convergence.sooner(row for row in rows if row["sampler"] == _METHOD)
+        judged = verdicts_of([record for record in records if "sampler" in record["spec"]])
+        parts += sentences({key: each for key, each in judged.items() if key[-1] == _METHOD})
         parts += [
             f"{method}: the regret grows as t^{mean:.2f} (±{deviation:.2f}); the theorem allows t^{bound:.2f}"
             for method, (mean, deviation, bound) in growth.items()

@@ -1,0 +1,83 @@
+"""What limits uniform sampling: the noise of its batches, or the distance that is still to go.
+
+Two runs that differ by their seed alone end at x and y. Their mean (x + y) / 2 is as far from the optimum, but has half
+of the noise. If f is about quadratic there, noise adds 2 ((f(x) + f(y)) / 2 - f((x + y) / 2)) to the objective. The
+rest above the optimum is distance: it would be there without noise, and no sampler makes it smaller.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare.experiments import descent
+from avare.experiments.convergence import BASELINE
+from avare.experiments.data import Data
+from avare.experiments.store import Record, Spec
+from avare.problems import Linear
+from avare.solvers import sgd
+
+MOSTLY = 0.8
+"""From this share of the suboptimality on, noise or distance is what limits."""
+_SEEDS = (1_000_003, 1_000_033)  # not those of the runs that are compared
+
+
+def limits_spec(data: Data, loss: str, *, epochs: int, batch_size: int, l2: float, replacement: bool) -> dict[str, Any]:
+    """Return the spec of a search for what limits the baseline."""
+    extent: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "l2": l2, "replacement": replacement}
+    spec = descent.descent_spec("limits", data, loss, BASELINE, steps=descent.AUTO, seed=_SEEDS[0], **extent)
+    return {"limited": spec.pop("sampler"), **spec}
+
+
+def limits_of(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
+    """Do two runs of the baseline, and take noise and distance apart."""
+    problem = descent.problem_of(spec, X, y)
+    began = time.perf_counter()
+    own = {**spec, "sampler": spec["limited"]}
+    samplers = [descent.sampler_of({**own, "seed": seed}, problem) for seed in _SEEDS]
+    runs = [sgd(problem, each, descent.AUTO, epochs=spec["epochs"], evaluate="never") for each in samplers]
+    noise, distance = separate(problem, [run.x for run in runs], optimum or 0.0)
+    seconds = {"steps": sum(run.seconds for run in runs), "evaluation": 0.0}
+    seconds["evaluation"] = time.perf_counter() - began - seconds["steps"]
+    return {"seconds": seconds, "limits": {"noise": noise, "distance": distance}, "status": "finished"}
+
+
+def separate(problem: Linear, ends: Sequence[NDArray[np.float64]], optimum: float) -> tuple[float, float]:
+    """Return what noise and distance add to the optimum at the ends of some runs.
+
+    >>> from avare.problems import LeastSquares
+    >>> problem = LeastSquares(np.eye(2), [0.0, 0.0], l2=0.0)
+    >>> separate(problem, [np.array([3.0, 1.0]), np.array([3.0, -1.0])], 0.0)  # 3 to go, and noise of 1
+    (1.0, 4.0)
+    """
+    reached = float(np.mean([problem.objective(x) for x in ends]))
+    centre = problem.objective(np.mean(ends, axis=0))
+    noise = max(0.0, len(ends) / (len(ends) - 1.0) * (reached - centre))
+    return noise, max(0.0, reached - optimum - noise)
+
+
+def share_of_noise(limits: Mapping[str, float]) -> float:
+    """Return the share of the noise in the suboptimality; 0 if there is none at all."""
+    total = limits["noise"] + limits["distance"]
+    return limits["noise"] / total if total > 0.0 else 0.0
+
+
+def words_of_limits(limits: Mapping[str, float], sooner: bool = False) -> str:
+    """Say what limits the baseline; and whether a sampler is sooner.
+
+    >>> words_of_limits({"noise": 0.1, "distance": 9.9})[:70]
+    'Conditioning, not noise, limits Uniform: at its end, noise is 1 % of i'
+    """
+    share = share_of_noise(limits)
+    part = f"at its end, noise is {100.0 * share:.0f} % of its suboptimality"
+    if share >= MOSTLY:
+        return f"Noise limits {BASELINE}: {part}."
+    rest = f"{part}, and the rest is distance that is still to go"
+    if sooner:
+        return f"Noise limits {BASELINE}, also by the short steps that it forces: {rest}."
+    if share <= 1.0 - MOSTLY:
+        advice = "Scale the columns, use a larger --l2, or more --epochs."
+        return f"Conditioning, not noise, limits {BASELINE}: {rest}. {advice}"
+    return f"Noise and distance limit {BASELINE}: {rest}."

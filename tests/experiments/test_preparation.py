@@ -1,0 +1,76 @@
+"""Columns on one scale, and rows held out."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from avare.experiments.data import Data, digest
+from avare.experiments.descent import descent_spec, held_out_error, problem_of
+from avare.experiments.preparation import prepared
+
+
+def some(X: object, y: object) -> Data:
+    return Data("mine", X, np.asarray(y), digest(X, np.asarray(y)))
+
+
+def test_columns_are_standardised_over_the_rows_that_are_trained_on() -> None:
+    generator = np.random.default_rng(0)
+    X = np.column_stack([1e6 + generator.normal(size=50), 1e-3 * generator.normal(size=50), np.full(50, 7.0)])
+    found = prepared(some(X, generator.normal(size=50)), "least_squares", test=0.3)
+    assert (len(found), found.held_out, found.bias) == (35, 15, True)
+    assert found.X[:35].mean(axis=0) == pytest.approx(0.0, abs=1e-8)
+    assert found.X[:35].std(axis=0) == pytest.approx([1.0, 1.0, 0.0])
+    assert abs(found.X[35:].mean(axis=0)[0]) > 1e-6  # with the scale of the others
+    # The rows are the same, in another order, and the targets go with them.
+    order = np.argsort(found.y)
+    assert np.corrcoef(found.X[order, 0], X[:, 0])[0, 1] < 1.0
+    assert sorted(found.y) == sorted(prepared(some(X, found.y), "least_squares", raw=True).y)
+
+
+def test_zeros_of_a_sparse_matrix_stay_zeros() -> None:
+    X = csr_array(np.array([[0.0, 2.0], [4.0, 0.0], [0.0, 0.0], [0.0, 2.0]]))
+    found = prepared(some(X, [0, 1, 0, 1]), "logistic").X
+    assert found.nnz == X.nnz
+    assert found.toarray()[:, 0] == pytest.approx([0.0, 2.0, 0.0, 0.0])  # root mean square 2
+    assert np.sqrt((found.toarray() ** 2).mean(axis=0)) == pytest.approx([1.0, 1.0])
+
+
+def test_raw_is_as_given() -> None:
+    data = some(np.eye(3, dtype=np.float32), [0, 1, 2])
+    assert prepared(data, "softmax", raw=True) is data
+    kept = prepared(data, "least_squares", raw=True, test=0.3)
+    assert kept.held_out == 1 and not kept.bias and kept.X.sum() == 3.0
+    assert prepared(data, "softmax").X.dtype == np.float32
+
+
+def test_every_class_is_trained_on() -> None:
+    y = np.array([0] * 30 + [1] * 2 + [2])
+    found = prepared(some(np.arange(66.0).reshape(33, 2), y), "softmax", test=0.5)
+    assert set(found.y[: len(found)]) == {0, 1, 2} and found.digest != digest(found.X, y)
+
+
+@pytest.mark.parametrize(
+    ("test", "words"), [(-0.1, "test = -0.1"), (1.0, "test = 1.0: must be below 1"), (0.001, "no row of 3")]
+)
+def test_bad_shares(test: float, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        prepared(some(np.eye(3), [0, 1, 0]), "logistic", test=test)
+
+
+def test_the_error_on_the_rows_held_out() -> None:
+    # By hand: with slope 2 and intercept -1, rows 0 and 3 give -1 and 5.
+    numbers = Data(
+        "mine", np.array([[1.0], [2.0], [0.0], [3.0]]), np.array([1.0, 3.0, 0.0, 7.0]), "", held_out=2, bias=True
+    )
+    common = {"seed": 0, "steps": "auto", "epochs": 1, "batch_size": 1, "l2": 0.0}
+    spec = descent_spec("compare", numbers, "least_squares", "Uniform", **common)  # type: ignore[arg-type]
+    problem = problem_of(spec, numbers.X, numbers.y)
+    assert problem.n == 2 and problem.dim == 2
+    assert held_out_error(problem, spec, numbers.X, numbers.y, np.array([2.0, -1.0])) == pytest.approx(np.sqrt(2.5))
+    two = Data("mine", numbers.X, np.array([5, 7, 7, 7]), "", held_out=2, bias=True)
+    spec = descent_spec("compare", two, "logistic", "Uniform", **common)  # type: ignore[arg-type]
+    problem = problem_of(spec, two.X, two.y)
+    assert held_out_error(problem, spec, two.X, two.y, np.array([2.0, -1.0])) == 0.5  # 0 gives class 5, 3 gives class 7
+    spec = descent_spec("compare", two, "softmax", "Uniform", **common)  # type: ignore[arg-type]
+    problem = problem_of(spec, two.X, two.y)
+    assert held_out_error(problem, spec, two.X, two.y, np.array([0.0, 1.0, 1.0, 0.0])) == 0.5
