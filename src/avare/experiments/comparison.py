@@ -190,7 +190,7 @@ def _in_seconds(group: convergence.Group, members: Sequence[Result]) -> list[Cha
                 curves.append(replace(series.curves["suboptimality"], x=along))
         if curves:
             charts.append(
-                Chart("Suboptimality  f(x) − f*", "Seconds of steps", tuple(curves), y_title=rule, log_y=True)
+                Chart("Suboptimality  f(x) − f*", "Seconds of steps", tuple(curves), y_title=group.title, log_y=True)
             )
     return charts
 
