@@ -1,5 +1,6 @@
 """Hypothesis draws the same examples at each run. Without compiled code, fewer cases are tried. Ctrl-C works."""
 
+import importlib
 import signal
 from pathlib import Path
 
@@ -54,4 +55,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports with empty picture files, for tests that look at numbers and words only: drawing takes seconds."""
-    monkeypatch.setattr("avare.report.writing.render", lambda figure, styles: {"png": b"", "svg": b""})
+    monkeypatch.setattr(
+        importlib.import_module("avare.report.writing"), "render", lambda figure, styles: {"png": b"", "svg": b""}
+    )

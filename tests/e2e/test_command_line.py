@@ -138,7 +138,7 @@ class Terminal:
 def test_on_a_terminal(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "compare", "digits", "--runs", "2", "--epochs", "2", "--out", "r")
     assert terminal.wait() == 0
-    assert "\x1b[" in terminal.text and "4/4" in terminal.text  # a display that is written over
+    assert "\x1b[" in terminal.text and "5/5" in terminal.text  # a display that is written over
     assert "wanted" not in terminal.text  # no plain lines
     assert "Results: r/runs" in terminal.text
     failing = Terminal(tmp_path, "compare", "nothing")
@@ -173,7 +173,7 @@ def test_through_a_pipe(tmp_path: Path) -> None:
     found = run(tmp_path, "compare", "digits", "--runs", "1", "--epochs", "1", "--json")
     assert found.returncode == 0 and "\x1b" not in found.stdout + found.stderr
     assert [row["sampler"] for row in json.loads(found.stdout)["runs"]] == ["Uniform", "Avare"]
-    assert "[2/2] digits" in found.stderr
+    assert "[3/3] digits" in found.stderr
     head = subprocess.run(
         f"{' '.join(COMMAND)} reproduce check | head -1", shell=True, cwd=tmp_path, capture_output=True, text=True
     )
@@ -205,5 +205,5 @@ def test_on_a_dask_cluster(tmp_path: Path) -> None:
         cluster.stdin.close()
     assert found.returncode == 0, found.stderr
     assert run(tmp_path, *arguments, "--out", "here").returncode == 0
-    assert len(numbers(tmp_path / "dask" / "runs")) == 5
+    assert len(numbers(tmp_path / "dask" / "runs")) == 6
     assert numbers(tmp_path / "dask" / "runs") == numbers(tmp_path / "here" / "runs")
