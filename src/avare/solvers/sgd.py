@@ -19,10 +19,10 @@ from avare.solvers.trace import Trace, evaluation_steps
 
 
 class Run:
-    """The result of `sgd`."""
+    """The result of `sgd` and `saga`."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+    def __init__(self, loop: Loop, solver: str = "sgd") -> None:
+        self._loop, self._solver = loop, solver
         self.x: Vector = loop.x.copy()
         """The average of the iterates if averaging was requested and has begun, otherwise the last iterate."""
         self.last: Vector = loop.iterates.x.copy()
@@ -34,16 +34,16 @@ class Run:
         self.seconds: float = loop.seconds
         """Time of the steps, without evaluations."""
         self.status: str = loop.status
-        """"finished", "stopped" (by the callback), "interrupted" (by Ctrl-C) or "diverged"."""
+        """"finished", "converged", "stopped" (by the callback), "interrupted" (by Ctrl-C) or "diverged"."""
         self.message: str = loop.message
         """Why it ended, if it did not finish."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed for ``sgd(..., resume=state)``, including the sampler's state.
+        """Return everything needed for ``sgd(..., resume=state)`` or ``saga``, including the sampler's state.
 
         It can be pickled, or saved with ``numpy.savez(file, **state)``. Call this before the sampler draws again.
         """
-        return {"solver": "sgd", **self._loop.state()}
+        return {"solver": self._solver, **self._loop.state()}
 
     def __repr__(self) -> str:
         reached = f", objective {self.trace.objective[-1]:.9g}" if len(self.trace) else ""
