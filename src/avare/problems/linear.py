@@ -199,13 +199,19 @@ class Linear(Problem):
 
     def gram(self, x: ArrayLike) -> Vector:
         """Return sum_i c_i a_i a_i^T, with c_i the mean curvature of example i over its outputs. O(n width^2)."""
-        curvatures, total = np.empty(min(_CHUNK, self.n)), np.zeros((self.width, self.width))
-        for part, outputs, _ in self._outputs(self.coefficients(x)):
-            _mean_curvatures(*self._terms(part), outputs, curvatures)
+        total, curvatures = np.zeros((self.width, self.width)), self._curvatures(self.vector("x", x))
+        for part in self._chunks():
             rows = dense_rows(self._model.matrix, part.start, part.stop, self.width)
-            rows *= np.sqrt(curvatures[: len(rows), None])
+            rows *= np.sqrt(curvatures[part, None])
             total += rows.T @ rows
         return total
+
+    def _curvatures(self, x: Vector) -> Vector:
+        """The mean curvature of each example over its outputs, times its sample weight."""
+        result = np.empty(self.n)
+        for part, outputs, _ in self._outputs(self.coefficients(x)):
+            _mean_curvatures(*self._terms(part), outputs, result[part])
+        return result
 
     def _squared_lengths(self) -> Vector:
         result = np.empty(self.n)

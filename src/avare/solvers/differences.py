@@ -7,7 +7,8 @@ per output), and G = sum_i c_i a_i is known. A step draws a batch and estimates 
 
 with c' the slopes at the present x. It is unbiased for any table, and its variance falls with the differences. Each
 coefficient has its own step, alpha D_j, with D_j about one over its curvature, so that the scale of a column of X does
-not matter. The penalty is a proximal step in the same metric: x_j is cut by alpha D_j l1 and divided by
+not matter. If X is dense and has few columns, D is a whole matrix, about the inverse of the second derivative, so that
+correlations do not matter either. The penalty is a proximal step in the same metric: x_j is cut by alpha D_j l1 and divided by
 1 + alpha D_j l2.
 
 With a dense X and a free bias, columns are centred implicitly: the steps are those for X - mean, and the bias follows.
@@ -31,10 +32,11 @@ from avare.problems.losses import slope
 from avare.problems.matrix import BLOCK, add, load
 from avare.samplers.base import Sampler, smooth
 from avare.samplers.kernels import can_learn, draw_into, learn_from
-from avare.solvers.metric import Metric
+from avare.solvers.metric import Metric, bends_of, metric_of, step_size_of
 from avare.solvers.steps import Iterates, Settings
 
-_GROWTH = 4.0  # of the differences over their least, at which the step is halved
+_GROWTH = 4.0  # of the squared differences over those of the first epoch, at which the step is halved
+_FIRST_MEASURE, _LESS = 4, 0.7  # when to measure curvatures first, and by how much they must be less to count
 _LEAST_SCALE = 1e-9  # of the step, after which it has diverged
 _MARGIN = 0.5  # the estimate of the gradient must be this far below the tolerance, at first, to be verified
 
@@ -66,6 +68,8 @@ class Rates(NamedTuple):
     """log(1 + alpha D_j l2)."""
     l1: Vector
     l2: Vector
+    whole: Vector
+    """alpha."""
 
 
 class _Buffers(NamedTuple):
@@ -79,6 +83,7 @@ class _Buffers(NamedTuple):
     outputs: Vector
     seen: NDArray[np.int64]
     """The set of examples in the batch."""
+    direction: Vector
 
 
 class Differences:
@@ -91,15 +96,16 @@ class Differences:
         iterates: Iterates,
         metric: Metric,
         *,
-        size: float,
-        safe: bool,
+        size: float | None,
         tol: float,
     ) -> None:
         self._problem, self._sampler, self._iterates, self._metric = problem, sampler, iterates, metric
-        self._size, self._safe, self._tol = size, safe, tol
+        self._auto, self._tol = size is None, tol
         self._scale = 1.0  # of the step: halved when the differences grow
-        self._least = math.inf  # of the second moments of an epoch
+        self._first = 0.0  # the second moment of the first epoch
         self._margin = _MARGIN
+        self._measured = np.full(problem.dim, np.nan)  # where the curvatures were measured, if they were
+        self._bend = math.inf  # their sum
         self.period = max(1, problem.n // sampler.batch_size)
         shape = (problem.outputs, problem.width)
         sparse = problem._model.matrix.sparse is not None
@@ -121,8 +127,14 @@ class Differences:
             np.empty((max(batch, BLOCK) if sparse else BLOCK, 2 * problem.outputs)),
             np.empty((batch if sparse else 0, problem.outputs)),
             np.empty(1 << (2 * batch).bit_length(), dtype=np.int64),
+            np.empty(problem.width),
         )
         self._scratch = problem.scratch()
+        if size is None:
+            bends = bends_of(problem)
+            self._bend = float(bends.sum())
+            size = step_size_of(problem, metric, bends, sampler.batch_size)
+        self.size = size
         self._rates = self._rates_of(size)
         # Half of the squared gradient, in the metric, is about the decrease that is still possible.
         self._scale_of_objective = problem._objective(np.zeros(problem.dim))
@@ -136,7 +148,7 @@ class Differences:
             done += self._steps(step + done, count - done)
             if done >= count:
                 break
-            if not self._safe or self._scale < _LEAST_SCALE:
+            if not self._auto or self._scale < _LEAST_SCALE:
                 return done
             self._retreat(step + done + 1)
             done += 1  # the step that failed has been drawn
@@ -146,22 +158,29 @@ class Differences:
         return count
 
     def check(self, step: int) -> str | None:
-        """Halve the step if the differences grow; return why the iterates have converged, if they have."""
+        """Adapt the steps to what the last epoch has shown; return why the iterates have converged, if they have."""
         memory = self._memory
         noise = float(memory.noise[0])
         memory.noise[0] = 0.0
-        if self._safe and noise > _GROWTH * self._least:
+        if self._auto and noise > _GROWTH * self._first > 0.0:
             self._retreat(step)
             return None
-        self._least = min(self._least, noise)
+        self._first = max(self._first, noise)
         _current(memory, self._rates, step, memory.x)
         memory.since[:] = step
         self._iterates.x[:] = memory.x.ravel()
         self._kept[:] = memory.x
+        converged = self._converged(step)
+        epoch = step // self.period
+        if converged is None and self._auto and epoch >= _FIRST_MEASURE and epoch & (epoch - 1) == 0:
+            self._measure(_LESS)
+        return converged
+
+    def _converged(self, step: int) -> str | None:
         if self._tol == 0.0:
             return None
         bound = self._tol * math.sqrt(2.0 * self._scale_of_objective)
-        estimate = self._length(memory.sums[: self._problem.outputs].ravel())
+        estimate = self._length(self._memory.sums[: self._problem.outputs].ravel())
         if estimate > self._margin * bound:
             return None
         true = self._length(self._problem._gradient(self._iterates.x))
@@ -185,7 +204,9 @@ class Differences:
         return {
             **memory,
             "saga/kept": self._kept.copy(),
-            "saga/numbers": np.array([self._size, self._scale, self._least, self._margin]),
+            "saga/measured": self._measured.copy(),
+            "saga/numbers": np.array([float(self._auto), self._scale, self._first, self._margin]),
+            "saga/size": np.array([self.size]),
         }
 
     def restore(self, state: Mapping[str, Any]) -> Callable[[], None]:
@@ -197,15 +218,18 @@ class Differences:
             found = np.asarray(state[key])
             if found.shape != mine.shape or found.dtype != mine.dtype:
                 raise ValueError(f"resume[{key!r}] does not fit this run: it is damaged")
-        if state["saga/numbers"][0] != self._size:
-            raise ValueError(f"resume was made with step_size = {state['saga/numbers'][0]}: this run has {self._size}")
+        if bool(state["saga/numbers"][0]) != self._auto or not (self._auto or state["saga/size"][0] == self.size):
+            raise ValueError(f"resume was made with step_size = {state['saga/size'][0]}: this run has another")
 
         def restore() -> None:
             for name, array in zip(Memory._fields, self._memory, strict=True):
                 array[...] = state[f"saga/{name}"]
             self._kept[:] = state["saga/kept"]
-            _, self._scale, self._least, self._margin = map(float, state["saga/numbers"])
-            self._rates = self._rates_of(self._size * self._scale)
+            _, self._scale, self._first, self._margin = map(float, state["saga/numbers"])
+            if not np.isnan(state["saga/measured"]).any():
+                self._iterates.x[:] = state["saga/measured"]
+                self._measure(math.inf)
+            self._rates = self._rates_of(self.size * self._scale)
 
         return restore
 
@@ -251,21 +275,36 @@ class Differences:
         memory.since[:] = step
         memory.noise[0] = 0.0
         _sum_table(self._problem._model, memory, np.arange(self._problem.n), self._buffers.factors, self._scratch)
-        self._scale, self._least = 0.5 * self._scale, math.inf
-        self._rates = self._rates_of(self._size * self._scale)
+        self._scale *= 0.5
+        self._rates = self._rates_of(self.size * self._scale)
         self._iterates.x[:] = memory.x.ravel()
+
+    def _measure(self, less: float) -> None:
+        """Take the curvatures at the iterate for the metric and the step, if their sum is less than before."""
+        problem = self._problem
+        bends = bends_of(problem, self._iterates.x)
+        if float(bends.sum()) < less * self._bend:
+            self._bend = float(bends.sum())
+            self._measured[:] = self._iterates.x
+            self._metric = metric_of(problem, bends)
+            self.size = step_size_of(problem, self._metric, bends, self._sampler.batch_size)
+            self._rates = self._rates_of(self.size * self._scale)
 
     def _rates_of(self, size: float) -> Rates:
         width = self._problem.width
         l1, l2 = self._problem._l1[:width], self._problem._l2[:width]
         sizes = size * self._metric.inverse
-        return Rates(sizes, sizes * l1, 1.0 / (1.0 + sizes * l2), np.log1p(sizes * l2), l1, l2)
+        return Rates(sizes, sizes * l1, 1.0 / (1.0 + sizes * l2), np.log1p(sizes * l2), l1, l2, np.array([size]))
 
     def _length(self, gradient: Vector) -> float:
         """The length of a gradient of the losses in the metric, with the penalty's added."""
         whole = self._problem._subgradient(self._iterates.x, gradient).reshape(self._memory.x.shape)
         if len(self._metric.shift):
-            whole = whole - whole[:, -1:] * self._metric.shift
+            centred = whole - whole[:, -1:] * self._metric.shift
+            centred[:, -1] = whole[:, -1]
+            whole = centred
+        if len(self._metric.matrix):
+            return math.sqrt(max(float((whole * (whole @ self._metric.matrix)).sum()), 0.0))
         return math.sqrt(float((whole**2 @ self._metric.inverse).sum()))
 
 
@@ -359,14 +398,44 @@ def _move_dense(model, metric, memory, rates, buffers, scratch):
         add(model.matrix, indices, first, rows, factors, scratch.rows, sums)
     _enter(memory, buffers)
     for k in range(count):
-        if len(metric.shift) > 0:
-            last = x.shape[1] - 1
-            along = sums[count + k, last]
+        last = x.shape[1] - 1
+        along = sums[count + k, last]
+        if len(metric.matrix) > 0:
+            _descend(x[k], sums[count + k], along, metric, rates, buffers.direction)
+        elif len(metric.shift) > 0:
             moved = _prox_centred(x[k], sums[count + k], metric.shift, along, rates.size, rates.cut, rates.shrink)
             x[k, last] -= rates.size[last] * along + moved
         else:
             _prox(x[k], sums[count + k], rates.size, rates.cut, rates.shrink)
     return True
+
+
+@inlined
+def _descend(x, gradient, along, metric, rates, direction):
+    """Move by the gradient, the l2 term included, times the matrix of the metric."""
+    for j in range(len(x)):
+        gradient[j] += rates.l2[j] * x[j]
+    if len(metric.shift) > 0:
+        for j in range(len(x) - 1):
+            gradient[j] -= metric.shift[j] * along
+    _multiply(metric.matrix, gradient, direction)
+    size, moved = rates.whole[0], 0.0
+    for j in range(len(x)):
+        x[j] -= size * direction[j]
+    if len(metric.shift) > 0:
+        for j in range(len(x) - 1):
+            moved += metric.shift[j] * direction[j]
+        x[len(x) - 1] += size * moved
+
+
+@product
+def _multiply(matrix, vector, result):
+    for i in range(len(result)):
+        result[i] = 0.0
+    for j in range(len(vector)):  # the matrix is symmetric: columns are rows, and the inner loop adds whole rows
+        factor = vector[j]
+        for i in range(len(result)):
+            result[i] += factor * matrix[j, i]
 
 
 @product

@@ -16,7 +16,7 @@ from avare.samplers import Sampler, build, get
 from avare.solvers.differences import Differences
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, checked_pair
-from avare.solvers.metric import Metric, metric_of, step_size_of
+from avare.solvers.metric import Metric, bends_of, metric_of
 from avare.solvers.sgd import Run, describe, resume_of
 from avare.solvers.trace import evaluation_steps
 
@@ -62,8 +62,9 @@ def saga(
     step_size
         A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is 0.09 times
         the batch size over the sum of all smoothness constants, in the metric of the steps, and at most about half of
-        one over that of the sum. If the differences grow, the run returns to the iterate of the last epoch and
-        halves the step.
+        one over that of the sum. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
+        less, the steps grow. If the differences grow beyond those of the first epoch, the run returns to the
+        iterate of the last epoch and halves the step.
     epochs
         Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
     tol
@@ -110,7 +111,7 @@ def saga(
         raise TypeError(f"problem is of type {type(problem).__name__}: must be a linear model of avare.problems")
     epochs = validation.integer("epochs", epochs, at_least=0)
     tol = validation.number("tol", tol, at_least=0.0)
-    metric = metric_of(problem)
+    metric = metric_of(problem, bends_of(problem))
     if isinstance(sampler, str):
         drawn = _build(sampler, problem, metric, batch_size, seed)
     elif batch_size is not None or seed is not None:
@@ -119,23 +120,24 @@ def saga(
     else:
         drawn = sampler
     checked_pair(problem, drawn)
-    safe = isinstance(step_size, str)
-    if safe and step_size != "auto":
-        raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
-    size = step_size_of(problem, metric, drawn.batch_size) if isinstance(step_size, str) else step_size
-    size = validation.number("step_size", size, above=0.0)
+    if isinstance(step_size, str):
+        if step_size != "auto":
+            raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
+        size = None
+    else:
+        size = validation.number("step_size", step_size, above=0.0)
     epoch = max(1, problem.n // drawn.batch_size)
     progress = validation.boolean("progress", progress)
     loop = Loop(
         problem,
         drawn,
-        size,
+        1.0 if size is None else size,
         steps=epochs * epoch,
         evaluations=evaluation_steps(evaluate, epochs * epoch, epoch),
         optimum=optimum,
         start=start,
         callback=callback,
-        method=lambda iterates: Differences(problem, drawn, iterates, metric, size=size, safe=safe, tol=tol),
+        method=lambda iterates: Differences(problem, drawn, iterates, metric, size=size, tol=tol),
     )
     if resume is not None:
         loop.resume(resume_of("saga", resume))
@@ -146,10 +148,15 @@ def saga(
     return Run(loop, "saga")
 
 
+def batch_size_of(n: int) -> int:
+    """Choose a batch size: 32, but at most a hundredth of the examples."""
+    return min(_BATCH, math.ceil(n / 100))
+
+
 def _build(name: str, problem: Linear, metric: Metric, batch_size: int | None, seed: Seed) -> Sampler:
     """Build a sampler for the norms of differences in the metric."""
     if batch_size is None:
-        batch_size = min(_BATCH, math.ceil(problem.n / 100))
+        batch_size = batch_size_of(problem.n)
     options: dict[str, Any] = {}
     kind = get(name)
     norms = metric.norms(problem)

@@ -31,6 +31,8 @@ class Run:
         """One row per evaluation; each column is an attribute, as in ``run.trace.objective``."""
         self.steps: int = loop.step
         """Number of steps."""
+        self.epochs: int = loop.step // max(1, loop.problem.n // loop.sampler.batch_size)
+        """Number of whole epochs."""
         self.seconds: float = loop.seconds
         """Time of the steps, without evaluations."""
         self.status: str = loop.status
