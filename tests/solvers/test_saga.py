@@ -287,5 +287,5 @@ def test_it_needs_a_linear_model_and_others_need_no_l1() -> None:
         avare.saga(plain)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"problem has l1 = 0\.5: use avare\.saga"):
         avare.sgd(make("Logistic", l1=0.5), avare.Uniform(N, 4), 0.1)
-    with pytest.raises(ValueError, match='bias = \'no\': must be True, False or "free"'):
+    with pytest.raises(ValueError, match="bias = 'no': must be True, False or \"free\""):
         make("Logistic", bias="no")

@@ -148,9 +148,7 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
         """Return the prediction for each example."""
         return self._outputs(X).ravel()
 
-    def _fit_from(
-        self, X: Any, y: Any, weight: Any, start: NDArray[np.float64], scale: float | None = None
-    ) -> None:
+    def _fit_from(self, X: Any, y: Any, weight: Any, start: NDArray[np.float64], scale: float | None = None) -> None:
         kind: type[Linear] = LeastSquares if self.loss == "squared_error" else Huber
         options = {"delta": self.epsilon} if kind is Huber else {}
         problem = self._problem(kind, X, np.asarray(y, dtype=np.float64), weight, **options)

@@ -275,6 +275,7 @@ class Differences:
         memory.since[:] = step
         memory.noise[0] = 0.0
         _sum_table(self._problem._model, memory, np.arange(self._problem.n), self._buffers.factors, self._scratch)
+        memory.sums[self._problem.outputs :] = memory.sums[: self._problem.outputs]
         self._scale *= 0.5
         self._rates = self._rates_of(self.size * self._scale)
         self._iterates.x[:] = memory.x.ravel()
@@ -469,7 +470,6 @@ def _move_sparse(sparse, model, metric, memory, rates, step, buffers, scratch):
             if since[column] < step:
                 for k in range(count):
                     x[k, column] = _glide_along(x[k, column], sums[k, column], rates, column, step - since[column])
-                    sums[count + k, column] = sums[k, column]
                 since[column] = step
         outputs = buffers.outputs[j]
         for k in range(count):
@@ -481,9 +481,6 @@ def _move_sparse(sparse, model, metric, memory, rates, step, buffers, scratch):
         if not np.isfinite(buffers.norms[j]):
             return False
     _enter(memory, buffers)
-    if bias:
-        for k in range(count):
-            sums[count + k, last] = sums[k, last]
     for j in range(len(indices)):
         for entry in range(sparse.starts[indices[j]], sparse.starts[indices[j] + 1]):
             column, value = sparse.columns[entry], np.float64(sparse.values[entry])
@@ -506,10 +503,12 @@ def _move_sparse(sparse, model, metric, memory, rates, step, buffers, scratch):
 
 @inlined
 def _prox_column(x, sums, rates, column):
+    """Move a column, and set the estimate of its gradient to G again, for the next step."""
     cut = rates.cut[column]
     for k in range(len(x)):
         there = x[k, column] - rates.size[column] * sums[len(x) + k, column]
         x[k, column] = (there - min(max(there, -cut), cut)) * rates.shrink[column]
+        sums[len(x) + k, column] = sums[k, column]
 
 
 @inlined
@@ -541,10 +540,7 @@ def glide(x, gradient, size, decay, l1, l2, steps):
         away, pull = sign * x, sign * gradient + l1
         stay = steps  # for how many steps x surely keeps its sign
         if pull > 0.0:
-            if l2 > 0.0:
-                until = math.log1p(away * l2 / pull) / decay
-            else:
-                until = away / (size * pull)
+            until = math.log1p(away * l2 / pull) / decay if l2 > 0.0 else away / (size * pull)
             stay = min(steps, max(0, int(min(until, 1e18)) - 1))
         if stay > 0:
             x = sign * _glide_straight(away, pull, size, decay, l2, stay)
