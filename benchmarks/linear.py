@@ -27,8 +27,8 @@ BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512
 NOTE = (
     "Epochs (iterations for lbfgs, newton-cholesky and liblinear), and processor seconds with one thread, until the "
     "objective is within 10⁻³ and 10⁻⁶ of the optimum, relative to it. The budget is the smallest of 1, 2, 3, 4, 6, 8, "
-    "12, ... that suffices; seconds are those of a whole fit with it, set-up included, the median of three. A dash: not "
-    "reached within {seconds:g} seconds of one fit. “Weighted” has sample weights lognormal(0, 1.5)."
+    "12, ... that suffices; seconds are those of a whole fit with it, set-up included, the median of three. A dash: "
+    "not reached within {seconds:g} seconds of one fit. “Weighted” has sample weights lognormal(0, 1.5)."
 )
 
 

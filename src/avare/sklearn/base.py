@@ -99,7 +99,7 @@ class LinearEstimator(BaseEstimator):
         return run.epochs
 
     def _seen(self, count: int) -> tuple[float, float]:
-        """Count the examples of a stream; return how to weigh them, as part of all so far, and how to scale the step."""
+        """Count the examples of a stream; return how to weigh them, and how to scale the step."""
         self.n_seen_: int = getattr(self, "n_seen_", 0) + count
         share = count / self.n_seen_
         return 1.0 / share, share**_CAUTION

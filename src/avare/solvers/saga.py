@@ -43,12 +43,13 @@ def saga(
 
     A table holds the last slope :math:`c_i` of each example, and :math:`G = \sum_i c_i a_i`. A step draws a batch with
     weights w, computes its slopes :math:`c'`, and moves x along :math:`G + \sum_j w_j (c'_j - c_j) a_j`. This is
-    unbiased for any sampler, and its variance falls to 0, so that a constant step size converges to the minimum. The sampler
-    learns the norms of the differences, :math:`|c'_j - c_j|\,|a_j|`.
+    unbiased for any sampler, and its variance falls to 0, so that a constant step size converges to the minimum. The
+    sampler learns the norms of the differences, :math:`|c'_j - c_j|\,|a_j|`.
 
-    Each coefficient has its own step size, in proportion to one over the curvature along it: X need not be scaled. If X is
-    dense and has at most 256 columns, and l1 is 0, a whole matrix takes the place of these numbers, about the
-    inverse of the second derivative: correlated columns do not slow the steps down. The penalties of the problem, l2 and l1, are taken by a proximal step.
+    Each coefficient has its own step size, in proportion to one over the curvature along it: X need not be scaled. If
+    X is dense and has at most 256 columns, and l1 is 0, a whole matrix takes the place of these numbers, about the
+    inverse of the second derivative: correlated columns do not slow the steps down. The penalties of the problem, l2
+    and l1, are taken by a proximal step.
 
     Cost: O(entries of the batch) per step, plus O(dim) if X is dense. Memory: 8 bytes per example and output, and 4 per
     example, besides the sampler's.
@@ -70,9 +71,9 @@ def saga(
         Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
     tol
         Stop when :math:`\frac12 |\nabla f(x)|^2 \le tol^2 f_0`, with :math:`f_0` the sum of the losses at x = 0. The
-        norm is that of the metric, :math:`\sum_j D_j g_j^2` with one over the curvature as :math:`D_j`. The left side is
-        about the decrease that is still possible. It is estimated after each epoch at no cost, and verified by a pass
-        over the data when the estimate is small enough. 0 runs all epochs.
+        norm is that of the metric, :math:`\sum_j D_j g_j^2` with one over the curvature as :math:`D_j`. The left side
+        is about the decrease that is still possible. It is estimated after each epoch at no cost, and verified by a
+        pass over the data when the estimate is small enough. 0 runs all epochs.
     batch_size
         Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
     start
