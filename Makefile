@@ -80,6 +80,7 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/structures.py
 	@$(RUN) benchmarks/samplers.py
 	@$(RUN) benchmarks/solvers.py
+	@$(RUN) benchmarks/linear.py
 	@$(RUN) benchmarks/gradient_norms.py
 	@$(RUN) benchmarks/torch_loader.py
 	@$(RUN) benchmarks/calibrated.py

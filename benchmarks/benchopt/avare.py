@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from benchopt import BaseSolver
-
 import avare
+from benchopt import BaseSolver
 
 
 class Solver(BaseSolver):

@@ -12,8 +12,9 @@ from scipy import sparse
 import avare
 from avare.problems import Generic, LeastSquares, Linear, Logistic
 from avare.solvers import DivergenceWarning
-from avare.solvers.differences import Differences, glide
+from avare.solvers.differences import Differences
 from avare.solvers.metric import bends_of, metric_of
+from avare.solvers.saga_kernels import glide
 from linear_models import PROBLEMS, N, make, saved_and_loaded
 from sampler_checks import own_names
 
