@@ -132,7 +132,7 @@ class Problem(ABC):
         if self.l1 == 0.0:
             return smooth
         at_zero = np.sign(smooth) * np.maximum(np.abs(smooth) - self._l1, 0.0)
-        return np.where(x == 0.0, at_zero, smooth + self._l1 * np.sign(x))
+        return np.asarray(np.where(x == 0.0, at_zero, smooth + self._l1 * np.sign(x)))
 
     # --- what a problem fills in: without the penalty; arguments are checked already -----------
 
