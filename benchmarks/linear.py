@@ -8,6 +8,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,11 @@ def optimum(problem: Logistic, X: Any, y: Any, weight: Any) -> float:
     return problem.optimum
 
 
+def suboptimality(problem: Logistic, least: float, x: Any) -> float:
+    """How far the objective is above the least, relative to it."""
+    return problem.objective(x) / least - 1.0
+
+
 def main() -> None:
     """Run the chosen cases, and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -157,12 +163,9 @@ def main() -> None:
                 problem = Logistic(X, y, l2=1.0, sample_weight=weight)
                 least = optimum(problem, X, y, weight)
                 title = f"{name}, weighted" if weighted else name
-                solvers: dict[str, Callable[[int], Any]] = {
-                    "avare.saga": lambda budget, problem=problem: ours(problem, budget),  # type: ignore[misc]
-                    **rivals(X, y, weight),
-                }
+                solvers = {"avare.saga": partial(ours, problem), **rivals(X, y, weight)}
                 for solver, fit in solvers.items():
-                    found = race(fit, lambda x, of=problem, at=least: of.objective(x) / at - 1.0, arguments.seconds)
+                    found = race(fit, partial(suboptimality, problem, least), arguments.seconds)
                     result["cases"].setdefault(title, {})[solver] = found
                     cells = [["–", "–"] if each is None else _cells(each) for each in found]
                     rows.append([title, solver, *(cell for pair in cells for cell in pair)])

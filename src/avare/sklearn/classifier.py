@@ -135,7 +135,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         if self.class_weight is not None:
             each = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
             weight = each[places] * (1.0 if weight is None else weight)
-        shares = np.bincount(places, weights=weight, minlength=len(self.classes_))
+        shares = np.bincount(places, weights=weight, minlength=len(self.classes_)).astype(np.float64)
         start = self._start((self._rows(), X.shape[1]), self._null_intercepts(shares))
         self._fit_from(X, places, weight, start)
         self.n_seen_ = X.shape[0]
