@@ -163,7 +163,8 @@ def main() -> None:
                 problem = Logistic(X, y, l2=1.0, sample_weight=weight)
                 least = optimum(problem, X, y, weight)
                 title = f"{name}, weighted" if weighted else name
-                solvers = {"avare.saga": partial(ours, problem), **rivals(X, y, weight)}
+                solvers: dict[str, Callable[[int], Any]] = {"avare.saga": partial(ours, problem)}
+                solvers |= rivals(X, y, weight)
                 for solver, fit in solvers.items():
                     found = race(fit, partial(suboptimality, problem, least), arguments.seconds)
                     result["cases"].setdefault(title, {})[solver] = found
