@@ -161,7 +161,7 @@ def test_converges_to_the_minimum(name: str, csr: bool) -> None:
 
 @pytest.mark.parametrize("csr", [False, True])
 def test_the_elastic_net_has_the_same_zeros(csr: bool) -> None:
-    problem = make("LeastSquares", csr=csr, bias="free", l1=20.0)
+    problem = make("LeastSquares", csr=csr, bias="free", l1=60.0)
     optimum = problem.minimize()
     assert (optimum == 0.0).sum() == 1 and np.linalg.norm(problem.gradient(optimum)) < 1e-9
     run = avare.saga(problem, epochs=3000, tol=1e-9, seed=5, evaluate="never")

@@ -47,7 +47,6 @@ class Differences:
         self._auto, self._tol = size is None, tol
         self._scale = 1.0  # of the step: halved when the differences grow
         self._first = 0.0  # the second moment of the first epoch
-        self._limit = math.inf  # of the estimated gradient, after curvatures were measured
         self._margin = _MARGIN
         self._measured = np.full(problem.dim, np.nan)  # where the curvatures were measured, if they were
         self._bend = math.inf  # their sum
@@ -83,6 +82,9 @@ class Differences:
         self._rates = self._rates_of(size)
         # Half of the squared gradient, in the metric, is about the decrease that is still possible.
         self._scale_of_objective = problem._objective(np.zeros(problem.dim))
+        highest = problem._objective(iterates.x) if iterates.x.any() else 0.0
+        # The largest that the estimated gradient may become.
+        self._limit = _GROWTH * math.sqrt(2.0 * max(self._scale_of_objective, highest))
 
     # --- the method of a loop -----------------------------------------------------------------
 
@@ -238,7 +240,7 @@ class Differences:
             self._metric = metric_of(problem, bends)
             self.size = step_size_of(problem, self._metric, bends, self._sampler.batch_size)
             self._rates = self._rates_of(self.size * self._scale)
-            self._limit = _GROWTH * self._estimate()
+            self._limit = min(self._limit, _GROWTH * self._estimate())
 
     def _estimate(self) -> float:
         """The length of the gradient as the table has it."""

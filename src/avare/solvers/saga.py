@@ -62,11 +62,11 @@ def saga(
         A sampler for the same number of examples, or the name of one. `Calibrated` is the best by far for differences.
         It continues from its present state.
     step_size
-        A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is 0.09 times
-        the batch size over the sum of all smoothness constants, in the metric of the steps, and at most about half of
-        one over that of the sum. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
-        less, the steps grow. If the differences grow beyond those of the first epoch, the run returns to the
-        iterate of the last epoch and halves the step.
+        A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is
+        1 / (5 S / m + 10 L), with S the sum of all smoothness constants and L that of the sum, in the metric of the
+        steps, and m the batch size. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
+        less, the steps grow. If the differences or the gradient grow, the run returns to the iterate of the
+        last epoch and halves the step.
     epochs
         Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
     tol
