@@ -24,7 +24,7 @@ from avare.solvers.saga_kernels import (
 )
 from avare.solvers.steps import Iterates, Settings
 
-_GROWTH = 4.0  # of the squared differences over those of the first epoch, at which the step is halved
+_GROWTH = 4.0  # of squared differences or the gradient over those at the start, at which the step is halved
 _FIRST_MEASURE, _LESS = 4, 0.7  # when to measure curvatures first, and by how much they must be less to count
 _LEAST_SCALE = 1e-9  # of the step, after which it has diverged
 _MARGIN = 0.5  # the estimate of the gradient must be this far below the tolerance, at first, to be verified
@@ -46,7 +46,6 @@ class Differences:
         self._problem, self._sampler, self._iterates, self._metric = problem, sampler, iterates, metric
         self._auto, self._tol = size is None, tol
         self._scale = 1.0  # of the step: halved when the differences grow
-        self._first = 0.0  # the second moment of the first epoch
         self._margin = _MARGIN
         self._measured = np.full(problem.dim, np.nan)  # where the curvatures were measured, if they were
         self._bend = math.inf  # their sum
@@ -85,6 +84,7 @@ class Differences:
         highest = problem._objective(iterates.x) if iterates.x.any() else 0.0
         # The largest that the estimated gradient may become.
         self._limit = _GROWTH * math.sqrt(2.0 * max(self._scale_of_objective, highest))
+        self._most = _GROWTH * self._first_moments() if self._auto else math.inf  # the same for the second moments
 
     # --- the method of a loop -----------------------------------------------------------------
 
@@ -113,10 +113,9 @@ class Differences:
         memory.since[:] = step
         self._iterates.x[:] = memory.x.ravel()
         estimate = self._estimate()
-        if self._auto and (noise > _GROWTH * self._first > 0.0 or estimate > self._limit):
+        if self._auto and (noise > self._most or estimate > self._limit):
             self._retreat(step)
             return None
-        self._first = max(self._first, noise)
         self._kept[:] = memory.x
         converged = self._converged(step, estimate)
         epoch = step // self.period
@@ -149,7 +148,7 @@ class Differences:
             **memory,
             "saga/kept": self._kept.copy(),
             "saga/measured": self._measured.copy(),
-            "saga/numbers": np.array([float(self._auto), self._scale, self._first, self._margin, self._limit]),
+            "saga/numbers": np.array([float(self._auto), self._scale, self._most, self._margin, self._limit]),
             "saga/size": np.array([self.size]),
         }
 
@@ -172,7 +171,7 @@ class Differences:
             if not np.isnan(state["saga/measured"]).any():
                 self._iterates.x[:] = state["saga/measured"]
                 self._measure(math.inf)
-            _, self._scale, self._first, self._margin, self._limit = map(float, state["saga/numbers"])
+            _, self._scale, self._most, self._margin, self._limit = map(float, state["saga/numbers"])
             self._rates = self._rates_of(self.size * self._scale)
 
         return restore
@@ -225,6 +224,16 @@ class Differences:
         self._rates = self._rates_of(self.size * self._scale)
         self._iterates.x[:] = memory.x.ravel()
 
+    def _first_moments(self) -> float:
+        """The sum over an epoch of the second moments of uniform sampling at the first iterate, with an empty table."""
+        slopes = np.empty_like(self._memory.table)
+        if self._iterates.x.any():
+            self._set_slopes(self._iterates.x, slopes)
+        else:  # all outputs are 0: no need to read X
+            slopes_into(*self._problem._terms(slice(None)), np.zeros_like(slopes), slopes)
+        norms = np.linalg.norm(slopes, axis=1) * self._metric.lengths
+        return float(self.period * self._problem.n * (norms @ norms))
+
     def _set_slopes(self, x: Vector, table: Vector) -> None:
         problem = self._problem
         for part, outputs, _ in problem._outputs(x.reshape(self._memory.x.shape)):
@@ -237,10 +246,12 @@ class Differences:
         if float(bends.sum()) < less * self._bend:
             self._bend = float(bends.sum())
             self._measured[:] = self._iterates.x
+            before = self._metric.lengths
             self._metric = metric_of(problem, bends)
+            self._most *= float(self._metric.lengths @ self._metric.lengths) / max(float(before @ before), 1e-300)
             self.size = step_size_of(problem, self._metric, bends, self._sampler.batch_size)
             self._rates = self._rates_of(self.size * self._scale)
-            self._limit = min(self._limit, _GROWTH * self._estimate())
+            self._limit = _GROWTH * self._estimate()
 
     def _estimate(self) -> float:
         """The length of the gradient as the table has it."""
