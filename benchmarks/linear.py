@@ -5,6 +5,7 @@ logistic regression with l2 = 1 in total and without an intercept, on the same d
 """
 
 import argparse
+import json
 import time
 import warnings
 from collections.abc import Callable
@@ -20,8 +21,7 @@ from threadpoolctl import threadpool_limits
 
 import avare
 from avare.problems import Logistic
-from avare.solvers import metric
-from harness import save, table, where
+from harness import RESULTS, save, table, where
 
 TARGETS = (1e-3, 1e-6)
 BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -29,7 +29,7 @@ NOTE = (
     "Epochs (iterations for lbfgs, newton-cholesky and liblinear), and processor seconds with one thread, until the "
     "objective is within 10⁻³ and 10⁻⁶ of the optimum, relative to it. The budget is the smallest of 1, 2, 3, 4, 6, 8, "
     "12, ... that suffices; seconds are those of a whole fit with it, set-up included, the median of three. A dash: "
-    "not reached within {seconds:g} seconds of one fit. “Weighted” has sample weights lognormal(0, 1.5)."
+    "not reached by a fit within the limit of seconds. “Weighted” has sample weights lognormal(0, 1.5)."
 )
 
 
@@ -151,8 +151,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of one fit, beyond which a solver is given up")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    result: dict[str, Any] = {"where": where(), "seconds": arguments.seconds, "share": metric._SHARE, "cases": {}}
-    rows = []
+    stored = RESULTS / "linear.json"
+    result: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {"cases": {}}
+    result["where"] = where()
     with threadpool_limits(1):
         for name, make in cases(arguments.data).items():
             if arguments.cases and name not in arguments.cases:
@@ -162,21 +163,26 @@ def main() -> None:
                 weight = np.random.default_rng(0).lognormal(0.0, 1.5, len(y)) if weighted else None
                 problem = Logistic(X, y, l2=1.0, sample_weight=weight)
                 least = optimum(problem, X, y, weight)
-                title = f"{name}, weighted" if weighted else name
-                solvers: dict[str, Callable[[int], Any]] = {"avare.saga": partial(ours, problem)}
-                solvers |= rivals(X, y, weight)
-                for solver, fit in solvers.items():
-                    found = race(fit, partial(suboptimality, problem, least), arguments.seconds)
-                    result["cases"].setdefault(title, {})[solver] = found
-                    cells = [["–", "–"] if each is None else _cells(each) for each in found]
-                    rows.append([title, solver, *(cell for pair in cells for cell in pair)])
-                    print(*rows[-1], sep="\t", flush=True)
-                    headings = ["data", "solver", "epochs to 10⁻³", "seconds", "epochs to 10⁻⁶", "seconds"]
-                    save("linear", result, f"{NOTE.format(seconds=arguments.seconds)}\n\n{table(headings, rows)}")
+                fits: dict[str, Callable[[int], Any]] = {"avare.saga": partial(ours, problem), **rivals(X, y, weight)}
+                case = {"commit": result["where"]["commit"], "seconds": arguments.seconds, "solvers": {}}
+                result["cases"][f"{name}, weighted" if weighted else name] = case
+                for solver, fit in fits.items():
+                    case["solvers"][solver] = race(fit, partial(suboptimality, problem, least), arguments.seconds)
+                    print(name, weighted, solver, case["solvers"][solver], flush=True)
+                    save("linear", result, as_text(result["cases"]))
 
 
-def _cells(each: dict[str, float]) -> list[str]:
-    return [f"{each['budget']:g}", f"{each['seconds']:.3g}"]
+def as_text(found: dict[str, Any]) -> str:
+    """The result as a table, and what it shows."""
+    rows = []
+    for title, case in found.items():
+        for solver, reached in case["solvers"].items():
+            cells = [
+                ["–", "–"] if each is None else [f"{each['budget']:g}", f"{each['seconds']:.3g}"] for each in reached
+            ]
+            rows.append([title, solver, *cells[0], *cells[1], f"{case['seconds']:g}", case["commit"][:7]])
+    headings = ["data", "solver", "epochs to 10⁻³", "seconds", "epochs to 10⁻⁶", "seconds", "limit", "commit"]
+    return f"{NOTE}\n\n{table(headings, rows)}"
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         C: float = 1.0,
         l1_ratio: float = 0.0,
         fit_intercept: bool = True,
-        max_iter: int = 100,
+        max_iter: int = 1000,
         tol: float = 1e-4,
         class_weight: Any = None,
         warm_start: bool = False,

@@ -79,7 +79,7 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
         epsilon: float = 1.35,
         l1_ratio: float = 0.0,
         fit_intercept: bool = True,
-        max_iter: int = 100,
+        max_iter: int = 1000,
         tol: float = 1e-4,
         warm_start: bool = False,
         random_state: Any = None,
