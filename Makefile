@@ -81,6 +81,7 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/solvers.py
 	@$(RUN) benchmarks/steps.py
 	@$(RUN) benchmarks/advice.py
+	@$(RUN) benchmarks/linear.py
 	@$(RUN) benchmarks/gradient_norms.py
 	@$(RUN) benchmarks/torch_loader.py
 	@$(RUN) benchmarks/calibrated.py

@@ -25,6 +25,7 @@ from avare.samplers import Stratified as Stratified
 from avare.samplers import Uniform as Uniform
 from avare.samplers import Vrb as Vrb
 from avare.simplex import minimize_variance as minimize_variance
+from avare.solvers import saga as saga
 from avare.solvers import sgd as sgd
 from avare.solvers import sgld as sgld
 

@@ -1,4 +1,4 @@
-"""The base class of all problems: finite sums, f(x) = sum_i f_i(x) + l2/2 |x|^2."""
+"""The base class of all problems: finite sums, f(x) = sum_i f_i(x) + l2/2 |x|^2 + l1 |x|_1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Vector = NDArray[np.float64]
 class Problem(ABC):
     """A sum over n examples, as a function of a vector x of dim numbers.
 
-    The l2 term is exact, not sampled: it is part of the objective, the gradient and the steps, but not of the
+    The penalty is exact, not sampled: it is part of the objective, the gradient and the steps, but not of the
     gradients of single examples or their norms.
     """
 
@@ -26,12 +26,17 @@ class Problem(ABC):
     """Length of x."""
     l2: float
     """Strength of the l2 term."""
+    l1: float
+    """Strength of the l1 term."""
     _precision: ClassVar[float] = 1e-10
 
-    def __init__(self, n: int, dim: int, l2: float) -> None:
+    def __init__(self, n: int, dim: int, l2: float, l1: float = 0.0) -> None:
         self.n = validation.integer("n", n, at_least=1)
         self.dim = validation.integer("dim", dim, at_least=1)
         self.l2 = validation.number("l2", l2, at_least=0.0)
+        self.l1 = validation.number("l1", l1, at_least=0.0)
+        # One number per coefficient: a free bias has no penalty.
+        self._l2, self._l1 = np.full(self.dim, self.l2), np.full(self.dim, self.l1)
         self._optimum: float | None = None
 
     @property
@@ -46,7 +51,7 @@ class Problem(ABC):
     @property
     def strong_convexity(self) -> float:
         """A lower bound on the strong convexity mu of f: that of the l2 term."""
-        return self.l2
+        return float(self._l2.min())
 
     def objective(self, x: ArrayLike) -> float:
         """Return f(x)."""
@@ -54,16 +59,19 @@ class Problem(ABC):
         return self._objective(point) + self._penalty(point)
 
     def gradient(self, x: ArrayLike) -> Vector:
-        """Return the gradient of f at x, the l2 term included."""
+        """Return the gradient of f at x, the penalty included.
+
+        With an l1 term it is the shortest subgradient, which is 0 at the minimum.
+        """
         point = self.vector("x", x)
-        return self._gradient(point) + self.l2 * point
+        return self._subgradient(point, self._gradient(point))
 
     def norms(self, x: ArrayLike) -> Vector:
         """Return the norm of each example's gradient at x."""
         return self._norms(self.vector("x", x))
 
     def batch_gradient(self, x: ArrayLike, indices: ArrayLike, weights: ArrayLike) -> tuple[Vector, Vector]:
-        """Return the weighted sum of the gradients of some examples, and their norms, without the l2 term.
+        """Return the weighted sum of the gradients of some examples, and their norms, without the penalty.
 
         With the weights of a batch, the sum estimates that over all examples.
         """
@@ -117,9 +125,18 @@ class Problem(ABC):
         return validation.finite(name, point)
 
     def _penalty(self, x: Vector) -> float:
-        return 0.5 * self.l2 * float(x @ x) if self.l2 > 0.0 else 0.0  # avoids 0 times infinity
+        smooth = 0.5 * float(x @ (self._l2 * x)) if self.l2 > 0.0 else 0.0  # avoids 0 times infinity
+        return smooth + (float(self._l1 @ np.abs(x)) if self.l1 > 0.0 else 0.0)
 
-    # --- what a problem fills in: without the l2 term; arguments are checked already -----------
+    def _subgradient(self, x: Vector, gradient: Vector) -> Vector:
+        """The gradient with that of the penalty added."""
+        smooth = gradient + self._l2 * x
+        if self.l1 == 0.0:
+            return smooth
+        at_zero = np.sign(smooth) * np.maximum(np.abs(smooth) - self._l1, 0.0)
+        return np.asarray(np.where(x == 0.0, at_zero, smooth + self._l1 * np.sign(x)))
+
+    # --- what a problem fills in: without the penalty; arguments are checked already -----------
 
     @abstractmethod
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector: ...

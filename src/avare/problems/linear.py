@@ -6,7 +6,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple, Self, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of
 from avare.problems.losses import curve, mean_curvature, slope, value
 from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix, some_rows
-from avare.problems.minimum import minimum
+from avare.problems.minimum import minimum, minimum_by_parts
 from avare.problems.targets import Target, parse_targets
 
 _CHUNK = 4096  # examples per call: a sum over all adds up the chunks' sums, exact to the last digits
@@ -26,8 +26,9 @@ class Common(TypedDict, total=False):
     """The arguments that all linear models have in common, besides X and y."""
 
     l2: float
+    l1: float
     sample_weight: ArrayLike | None
-    bias: bool
+    bias: bool | Literal["free"]
 
 
 class LinearModel(NamedTuple):
@@ -50,7 +51,7 @@ class Scratch(NamedTuple):
 
 
 class Linear(Problem):
-    """A linear model, f(x) = sum_i s_i loss(y_i, a_i.x) + l2/2 |x|^2, with the rows a_i of X.
+    """A linear model, f(x) = sum_i s_i loss(y_i, a_i.x) + l2/2 |x|^2 + l1 |x|_1, with the rows a_i of X.
 
     X is read in place and not copied: a float32 or float64 array in any order, or a SciPy sparse matrix in CSR format
     (others are converted once). All sums are made in float64.
@@ -71,9 +72,19 @@ class Linear(Problem):
     """Coefficients per output: columns of X, and one for the bias."""
 
     def __init__(
-        self, X: Any, y: ArrayLike, *, l2: float = 1.0, sample_weight: ArrayLike | None = None, bias: bool = False
+        self,
+        X: Any,
+        y: ArrayLike,
+        *,
+        l2: float = 1.0,
+        l1: float = 0.0,
+        sample_weight: ArrayLike | None = None,
+        bias: bool | Literal["free"] = False,
     ) -> None:
-        matrix, n, self.width = read_matrix(X, validation.boolean("bias", bias))
+        free = isinstance(bias, str) and bias == "free"
+        if isinstance(bias, str) and not free:
+            raise ValueError(f'bias = {bias!r}: must be True, False or "free"')
+        matrix, n, self.width = read_matrix(X, free or validation.boolean("bias", bias))
         self.classes, targets = parse_targets(self.target, y)
         self.outputs = len(self.classes) if self.target == "classes" else 1
         validation.same_length("y", len(targets), "X", n)
@@ -81,7 +92,10 @@ class Linear(Problem):
         if sample_weight is not None:
             weights = validation.nonnegative("sample_weight", sample_weight)
             validation.same_length("sample_weight", len(weights), "X", n)
-        super().__init__(n, self.outputs * self.width, l2)
+        super().__init__(n, self.outputs * self.width, l2, l1)
+        if free:
+            for penalty in (self._l2, self._l1):
+                penalty.reshape(self.outputs, self.width)[:, -1] = 0.0
         self._model = LinearModel(matrix, targets, weights, self._loss())
 
     @property
@@ -166,7 +180,8 @@ class Linear(Problem):
         return self._model.loss, self._model.targets[part], self._model.sample_weight[part]
 
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
-        return minimum(self, start, tolerance, progress=progress)
+        find = minimum if self.l1 == 0.0 else minimum_by_parts
+        return find(self, start, tolerance, progress=progress)
 
     def _objective(self, x: Vector) -> float:
         return self._evaluate(x, None)[0]
@@ -203,7 +218,7 @@ class Linear(Problem):
         """Return the second derivative of f at x times a direction, the l2 term included. O(size of X)."""
         coefficients, towards = self.coefficients(x), self.vector("direction", direction)
         directions, scratch = self.coefficients(towards), self.scratch()
-        product, total = np.empty((self.outputs, self.width)), self.l2 * towards
+        product, total = np.empty((self.outputs, self.width)), self._l2 * towards
         for part in self._chunks():
             _curve(self._model, coefficients, directions, _indices(part), product, scratch)
             total += product.ravel()
@@ -211,13 +226,19 @@ class Linear(Problem):
 
     def gram(self, x: ArrayLike) -> Vector:
         """Return sum_i c_i a_i a_i^T, with c_i the mean curvature of example i over its outputs. O(n width^2)."""
-        curvatures, total = np.empty(min(_CHUNK, self.n)), np.zeros((self.width, self.width))
-        for part, outputs, _ in self._outputs(self.coefficients(x)):
-            _mean_curvatures(*self._terms(part), outputs, curvatures)
+        total, curvatures = np.zeros((self.width, self.width)), self._curvatures(self.vector("x", x))
+        for part in self._chunks():
             rows = dense_rows(self._model.matrix, part.start, part.stop, self.width)
-            rows *= np.sqrt(curvatures[: len(rows), None])
+            rows *= np.sqrt(curvatures[part, None])
             total += rows.T @ rows
         return total
+
+    def _curvatures(self, x: Vector) -> Vector:
+        """The mean curvature of each example over its outputs, times its sample weight."""
+        result = np.empty(self.n)
+        for part, outputs, _ in self._outputs(self.coefficients(x)):
+            _mean_curvatures(*self._terms(part), outputs, result[part])
+        return result
 
     def _squared_lengths(self) -> Vector:
         result = np.empty(self.n)

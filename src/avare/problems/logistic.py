@@ -30,10 +30,12 @@ class Logistic(Linear):
         The class of each example: two labels, of which the smaller counts as -1, the larger as +1.
     l2
         Strength of the l2 term, l2/2 |x|^2 in total (not per example).
+    l1
+        Strength of the l1 term, l1 |x|_1 in total; `avare.saga` minimises it.
     sample_weight
         s, one number per example; 1 by default.
     bias
-        Whether to add a column of ones, whose coefficient is penalised like the others.
+        Whether to add a column of ones. Its coefficient is penalised like the others; with "free" it is not.
 
     Examples
     --------

@@ -44,6 +44,53 @@ def minimum_by_gradients(problem: Problem, start: Vector, tolerance: float, *, p
     return _warn_above(x, float(np.linalg.norm(problem.gradient(x))), tolerance)
 
 
+def minimum_by_parts(problem: "Linear", start: Vector, tolerance: float, *, progress: bool) -> Vector:
+    """Return that of a problem with an l1 term: L-BFGS on positive and negative parts, then Newton's method.
+
+    Newton's method moves the coefficients that are not 0, as long as none changes its sign.
+    """
+    from scipy.optimize import minimize
+    from scipy.sparse.linalg import LinearOperator, cg
+
+    def split(parts: Vector) -> tuple[float, Vector]:
+        x = parts[: problem.dim] - parts[problem.dim :]
+        gradient = problem._gradient(x) + problem._l2 * x
+        smooth = problem._objective(x) + 0.5 * float(x @ (problem._l2 * x))
+        l1 = np.tile(problem._l1, 2)
+        return smooth + float(l1 @ parts), np.concatenate([gradient, -gradient]) + l1
+
+    with Line(f"minimising {problem!r}", shown=progress) as line:
+        result = minimize(
+            split,
+            np.concatenate([np.maximum(start, 0.0), np.maximum(-start, 0.0)]),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0.0, None)] * (2 * problem.dim),
+            callback=lambda intermediate_result: line.say(f"L-BFGS: objective {intermediate_result.fun:.9g}"),
+            options={"maxiter": _MANY, "maxfun": 2 * _MANY, "gtol": tolerance / math.sqrt(problem.dim), "ftol": 0.0},
+        )
+        x = result.x[: problem.dim] - result.x[problem.dim :]
+        gradient = problem.gradient(x)
+        for step in range(_NEWTON_STEPS):
+            left = float(np.linalg.norm(gradient))
+            if left <= tolerance:
+                break
+            line.say(f"Newton step {step}: gradient {left:.3g}")
+            moving = (x != 0.0) | (problem._l1 == 0.0)
+
+            def product(v: Vector, at: Vector = x, moving: Vector = moving) -> Vector:
+                return np.where(moving, problem.hessian_product(at, np.where(moving, v, 0.0)), v)
+
+            hessian = LinearOperator((problem.dim, problem.dim), matvec=product, dtype=np.float64)
+            candidate = x + cg(hessian, np.where(moving, -gradient, 0.0), rtol=1e-6, maxiter=500)[0]
+            candidate[(problem._l1 > 0.0) & (np.sign(candidate) != np.sign(x))] = 0.0
+            new = problem.gradient(candidate)
+            if not float(np.linalg.norm(new)) < left:
+                break
+            x, gradient = candidate, new
+    return _warn_above(x, float(np.linalg.norm(gradient)), tolerance)
+
+
 def _descend(problem: Problem, start: Vector, tolerance: float, most: int, line: Line) -> Vector:
     """Return the last x of L-BFGS."""
     from scipy.optimize import minimize
@@ -89,7 +136,7 @@ def _newton(problem: "Linear", x: Vector, tolerance: float, line: Line) -> tuple
         if bend <= 0.0:
             break  # the objective is linear here: there is no Newton step
         # Without an l2 term it may be linear in some directions: a little damping keeps these steps finite.
-        damping = 0.0 if problem.l2 > 0.0 else _DAMPING * bend
+        damping = 0.0 if problem.strong_convexity > 0.0 else _DAMPING * bend
         shape = (problem.dim, problem.dim)
         hessian = LinearOperator(
             shape, matvec=lambda v, at=x, more=damping: problem.hessian_product(at, v) + more * v, dtype=np.float64
@@ -126,7 +173,7 @@ def _preconditioner(problem: "Linear", x: Vector) -> Any:
     matrix = problem.gram(x)
     if problem.l2 == matrix.trace() == 0.0:
         return None
-    matrix[np.diag_indices_from(matrix)] += max(problem.l2, _DAMPING * matrix.trace())
+    matrix[np.diag_indices_from(matrix)] += np.maximum(problem._l2[: problem.width], _DAMPING * matrix.trace())
     factor = cho_factor(matrix, overwrite_a=True)
 
     def apply(v: Vector) -> Vector:

@@ -33,10 +33,12 @@ class Softmax(Linear):
         The class of each example, any labels; `classes` lists them in order.
     l2
         Strength of the l2 term, l2/2 |x|^2 in total (not per example).
+    l1
+        Strength of the l1 term, l1 |x|_1 in total; `avare.saga` minimises it.
     sample_weight
         s, one number per example; 1 by default.
     bias
-        Whether to add a column of ones, whose coefficients are penalised like the others.
+        Whether to add a column of ones. Its coefficients are penalised like the others; with "free" they are not.
 
     Examples
     --------

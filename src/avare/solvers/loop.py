@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -92,6 +92,31 @@ class Progress:
 Callback: TypeAlias = Callable[[Progress], bool | None]
 
 
+class Method(Protocol):
+    """Steps of another kind than those of SGD, with a memory of their own."""
+
+    period: int
+    """After how many steps to call `check`, again and again."""
+
+    def advance(self, settings: Settings, step: int, sizes: Vector, noise: Vector) -> int:
+        """Make one step per size, after `step` steps; return how many were finite."""
+
+    def check(self, step: int) -> str | None:
+        """Return why the iterates have converged, if they have."""
+
+    def norms(self) -> Vector:
+        """Return the true norms that the sampler would learn."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what else to save."""
+
+    def read(self, state: Mapping[str, Any], step: int) -> State:
+        """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
+
+    def resume(self, values: State) -> None:
+        """Continue from what `read` returned."""
+
+
 class Loop:
     """One run or chain: its state, and how to advance it."""
 
@@ -112,7 +137,10 @@ class Loop:
         noise: np.random.Generator | None = None,
         callback: Callback | None = None,
         chain: int = 0,
+        method: Callable[[Iterates], Method] | None = None,
     ) -> None:
+        if problem.l1 > 0.0 and method is None:
+            raise ValueError(f"problem has l1 = {problem.l1}: use avare.saga, which takes a proximal step")
         self.problem, self.sampler, self.steps, self.noise = problem, sampler, steps, noise
         self._sizes = _step_sizes(step_size)
         self._evaluations = evaluations
@@ -126,10 +154,12 @@ class Loop:
         self.status = "finished"
         self.message = ""
         self.rows: list[tuple[float, ...]] = []
-        self._compiled = None
-        if isinstance(problem, Linear) and can_learn(sampler._compiled()) and not sampler.follows_path:
+        self._method = None if method is None else method(self.iterates)
+        self._compiled: Method | Compiled | None = self._method
+        compiles = isinstance(problem, Linear) and can_learn(sampler._compiled()) and not sampler.follows_path
+        if self._method is None and isinstance(problem, Linear) and compiles:
             self._compiled = Compiled(problem, sampler, self.iterates)
-        self._settings = Settings(problem.l2, average_from, average_power, burn_in, thin)
+        self._settings = Settings(problem._l2, average_from, average_power, burn_in, thin)
         self._chunk = 1
         self._began = (time.perf_counter(), 0)
         self._drawn = sampler.steps  # when this loop ended
@@ -161,7 +191,8 @@ class Loop:
     @np.errstate(over="ignore", invalid="ignore")  # an overflow is reported as divergence
     def run(self, interrupt: Interrupt, say: Callable[["Loop"], None]) -> None:
         """Advance to the last step, or until something stops it."""
-        self.sampler._follow(lambda: self.problem._norms(self.iterates.x))
+        method = self._method
+        self.sampler._follow(lambda: self.problem._norms(self.iterates.x) if method is None else method.norms())
         self._began = (time.perf_counter(), self.step)
         try:
             self._advance(0)  # compiles, outside the measured time
@@ -175,9 +206,17 @@ class Loop:
                     return
                 later = self._evaluations[np.searchsorted(self._evaluations, self.step, side="right") :]
                 until = int(later[0]) if len(later) else self.steps
+                if method is not None:
+                    until = min(until, self.step - self.step % method.period + method.period)
                 if not self._advance(min(self._chunk, until - self.step)):
                     return
                 say(self)
+                converged = method.check(self.step) if method and self.step % method.period == 0 else None
+                if converged is not None:
+                    self._end("converged", converged)
+                    if self._is_due():
+                        self._evaluate()
+                    return
         finally:
             self.sampler._follow(None)
             self._drawn = self.sampler.steps
@@ -256,6 +295,8 @@ class Loop:
         }
         if self.noise is not None:
             state["noise"] = generator_to_text(self.noise)
+        if self._method is not None:
+            state |= self._method.state()
         state.update({_SAMPLER + key: value for key, value in self.sampler.state_dict().items()})
         return {**state, "checksum": _checksum(state)}
 
@@ -284,12 +325,16 @@ class Loop:
             raise ValueError(
                 f"resume['step'] = {values['step']}: the sampler has drawn only {sampler['steps']} batches"
             )
+        if self._method is not None:
+            values["method"] = self._method.read(own, values["step"])
         return values, sampler
 
     def resume(self, values: State, sampler: State) -> None:
         """Continue from what `read` returned."""
         with self.sampler._lock:
             self.sampler._replace(sampler)
+        if self._method is not None:
+            self._method.resume(values["method"])  # before the iterate, which it may overwrite
         self.step, self.seconds, self.noise = values["step"], values["seconds"], values.get("noise")
         self.iterates.x[:] = values["x"]
         self.iterates.mean[:] = values["mean"]

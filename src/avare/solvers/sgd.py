@@ -28,10 +28,10 @@ _RECENT = 3.0  # the power with which the weights of "recent" grow
 
 
 class Run:
-    """The result of `sgd`."""
+    """The result of `sgd` and `saga`."""
 
-    def __init__(self, loop: Loop, step_size: StepSize, search_seconds: float) -> None:
-        self._loop = loop
+    def __init__(self, loop: Loop, step_size: StepSize, search_seconds: float = 0.0, solver: str = "sgd") -> None:
+        self._loop, self._solver = loop, solver
         self.x: Vector = loop.x.copy()
         """The average of the iterates if averaging was requested and has begun, otherwise the last iterate."""
         self.last: Vector = loop.iterates.x.copy()
@@ -40,10 +40,12 @@ class Run:
         """One row per evaluation; each column is an attribute, as in ``run.trace.objective``."""
         self.steps: int = loop.step
         """Number of steps."""
+        self.epochs: int = loop.step // max(1, loop.problem.n // loop.sampler.batch_size)
+        """Number of whole epochs."""
         self.seconds: float = loop.seconds
         """Time of the steps, without evaluations."""
         self.status: str = loop.status
-        """"finished", "stopped" (by the callback), "interrupted" (by Ctrl-C) or "diverged"."""
+        """"finished", "converged", "stopped" (by the callback), "interrupted" (by Ctrl-C) or "diverged"."""
         self.message: str = loop.message
         """Why it ended, if it did not finish."""
         self.step_size: StepSize = step_size
@@ -60,11 +62,11 @@ class Run:
         return run_figure(type(self._loop.sampler).__name__, self.trace)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed for ``sgd(..., resume=state)``, including the sampler's state.
+        """Return everything needed for ``sgd(..., resume=state)`` or ``saga``, including the sampler's state.
 
         It can be pickled, or saved with ``numpy.savez(file, **state)``. Call this before the sampler draws again.
         """
-        return {"solver": "sgd", **self._loop.state(found_state(self.step_size))}
+        return {"solver": self._solver, **self._loop.state(found_state(self.step_size))}
 
     def __repr__(self) -> str:
         reached = f", objective {self.trace.objective[-1]:.9g}" if len(self.trace) else ""

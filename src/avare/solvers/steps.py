@@ -22,7 +22,7 @@ NEVER = 1 << 62
 class Settings(NamedTuple):
     """Numbers that are the same at every step."""
 
-    l2: float
+    l2: Vector
     average_from: int
     """Iterates after this step are averaged, ..."""
     average_power: float
@@ -135,7 +135,7 @@ def _advance(state, model, settings, n, source, moments, drawn, step, sizes, noi
         add_gradients(model, buffers.coefficients, indices, weights, buffers.gradients, norms, scratch)
         size = sizes[done]
         for j in range(len(x)):
-            gradient[j] = size * (gradient[j] + settings.l2 * x[j])
+            gradient[j] = size * (gradient[j] + settings.l2[j] * x[j])
         if not np.isfinite(_magnitude(gradient) + _magnitude(norms)):
             return done
         if len(noise) > 0:

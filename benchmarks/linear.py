@@ -1,0 +1,189 @@
+"""Linear models: `avare.saga` and scikit-learn's solvers, to the same relative suboptimality.
+
+It needs MNIST and IJCNN1, in the folder ``--data`` or AVARE_DATA, or from the network. All minimise the same objective,
+logistic regression with l2 = 1 in total and without an intercept, on the same data, each with its defaults.
+"""
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from threadpoolctl import threadpool_limits
+
+import avare
+from avare.problems import Logistic
+from harness import RESULTS, save, table, where
+
+TARGETS = (1e-3, 1e-6)
+BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+NOTE = (
+    "Epochs (iterations for lbfgs, newton-cholesky and liblinear), and processor seconds with one thread, until the "
+    "objective is within 10⁻³ and 10⁻⁶ of the optimum, relative to it. The budget is the smallest of 1, 2, 3, 4, 6, 8, "
+    "12, ... that suffices; seconds are those of a whole fit with it, set-up included, the median of three. A dash: "
+    "not reached by a fit within the limit of seconds. “Weighted” has sample weights lognormal(0, 1.5)."
+)
+
+
+def text(generator: np.random.Generator) -> tuple[Any, Any]:
+    """Documents like tf-idf: 50,000 rows of unit length, 100,000 columns, word frequencies by Zipf's law."""
+    n, width, words = 50_000, 100_000, 80
+    chances = 1.0 / np.arange(10, width + 10)
+    columns = generator.choice(width, size=n * words, p=chances / chances.sum())
+    values = np.log(1.0 / chances[columns]) * generator.lognormal(0.0, 0.3, n * words)
+    X = sparse.csr_matrix((values, columns, np.arange(0, n * words + 1, words)), shape=(n, width))
+    X.sum_duplicates()
+    lengths = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
+    X = sparse.csr_matrix(sparse.diags(1.0 / lengths) @ X)
+    truth = generator.normal(size=width) * (generator.random(width) < 0.05) * 20.0
+    return X, np.where(X @ truth + generator.logistic(size=n) > 0.0, 1, -1)
+
+
+def imbalanced(generator: np.random.Generator) -> tuple[Any, Any]:
+    """A million rows of 49 columns and a constant, of lengths lognormal(0, 1); 1 % are positive."""
+    X = generator.normal(size=(1_000_000, 50)) * generator.lognormal(0.0, 1.0, (1_000_000, 1))
+    X[:, -1] = 1.0
+    outputs = X @ np.append(generator.normal(size=49) / 7.0, 0.0) + generator.logistic(size=len(X))
+    return X, np.where(outputs > np.quantile(outputs, 0.99), 1, -1)
+
+
+def cases(folder: Path | None) -> dict[str, Callable[[], tuple[Any, Any]]]:
+    """The data, made when they are needed."""
+
+    def mnist() -> tuple[Any, Any]:
+        data = avare.datasets.load("mnist", folder=folder)
+        return data.X.astype(np.float64), np.where(data.y % 2 == 0, 1, -1)
+
+    def ijcnn1() -> tuple[Any, Any]:
+        data = avare.datasets.load("ijcnn1", folder=folder)
+        return data.X, data.y
+
+    return {
+        "IJCNN1": ijcnn1,
+        "sparse text": lambda: text(np.random.default_rng(1)),
+        "imbalanced": lambda: imbalanced(np.random.default_rng(2)),
+        "MNIST odd/even": mnist,
+    }
+
+
+def ours(problem: Logistic, epochs: int) -> Any:
+    """Fit by `avare.saga`."""
+    return avare.saga(problem, epochs=epochs, tol=0.0, evaluate="never", seed=0).x
+
+
+def rivals(X: Any, y: Any, weight: Any) -> dict[str, Callable[[int], Any]]:
+    """Fits of the same objective by scikit-learn, as functions of the budget."""
+
+    def logistic(solver: str) -> Callable[[int], Any]:
+        return lambda budget: (
+            LogisticRegression(solver=solver, C=1.0, fit_intercept=False, tol=1e-14, max_iter=budget, random_state=0)
+            .fit(X, y, sample_weight=weight)
+            .coef_.ravel()
+        )
+
+    def sgd(budget: int) -> Any:
+        alpha = 1.0 / (len(y) if weight is None else weight.sum())
+        scaled = None if weight is None else weight / weight.mean()
+        model = SGDClassifier("log_loss", alpha=alpha, fit_intercept=False, tol=None, max_iter=budget, random_state=0)
+        return model.fit(X, y, sample_weight=scaled).coef_.ravel()
+
+    found = {name: logistic(name) for name in ("saga", "sag", "lbfgs", "newton-cholesky", "liblinear")}
+    if X.shape[1] > 5000:
+        del found["newton-cholesky"]  # its matrix would not fit into memory
+    return {**found, "SGDClassifier": sgd}
+
+
+def race(fit: Callable[[int], Any], left: Callable[[Any], float], seconds: float) -> list[dict[str, float] | None]:
+    """For each target, the smallest budget that reaches it and the median seconds of three fits with it."""
+    found: list[dict[str, float] | None] = []
+    times: dict[int, float] = {}
+    reached: dict[int, float] = {}
+    fit(1)  # compiles, and warms up
+    for budget in BUDGETS:
+        started = time.process_time()
+        x = fit(budget)
+        times[budget], reached[budget] = time.process_time() - started, left(x)
+        if reached[budget] <= TARGETS[-1] or times[budget] > seconds:
+            break
+    for target in TARGETS:
+        enough = [budget for budget in times if reached[budget] <= target]
+        if not enough:
+            found.append(None)
+            continue
+        taken = [times[enough[0]]]
+        for _ in range(2):
+            started = time.process_time()
+            fit(enough[0])
+            taken.append(time.process_time() - started)
+        found.append({"budget": enough[0], "seconds": float(np.median(taken))})
+    return found
+
+
+def optimum(problem: Logistic, X: Any, y: Any, weight: Any) -> float:
+    """The least objective, by a solver that is exact for these data."""
+    if X.shape[1] > 5000:
+        problem.minimize(tolerance=1e-4)
+    else:
+        exact = LogisticRegression(solver="newton-cholesky", fit_intercept=False, tol=1e-10, max_iter=100)
+        problem.optimum = problem.objective(exact.fit(X, y, sample_weight=weight).coef_.ravel())
+    assert problem.optimum is not None
+    return problem.optimum
+
+
+def suboptimality(problem: Logistic, least: float, x: Any) -> float:
+    """How far the objective is above the least, relative to it."""
+    return problem.objective(x) / least - 1.0
+
+
+def main() -> None:
+    """Run the chosen cases, and keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=None)
+    parser.add_argument("--cases", nargs="*", default=None)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of one fit, beyond which a solver is given up")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    stored = RESULTS / "linear.json"
+    result: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {"cases": {}}
+    result["where"] = where()
+    with threadpool_limits(1):
+        for name, make in cases(arguments.data).items():
+            if arguments.cases and name not in arguments.cases:
+                continue
+            X, y = make()
+            for weighted in (False, True):
+                weight = np.random.default_rng(0).lognormal(0.0, 1.5, len(y)) if weighted else None
+                problem = Logistic(X, y, l2=1.0, sample_weight=weight)
+                least = optimum(problem, X, y, weight)
+                fits: dict[str, Callable[[int], Any]] = {"avare.saga": partial(ours, problem), **rivals(X, y, weight)}
+                case = {"commit": result["where"]["commit"], "seconds": arguments.seconds, "solvers": {}}
+                result["cases"][f"{name}, weighted" if weighted else name] = case
+                for solver, fit in fits.items():
+                    case["solvers"][solver] = race(fit, partial(suboptimality, problem, least), arguments.seconds)
+                    print(name, weighted, solver, case["solvers"][solver], flush=True)
+                    save("linear", result, as_text(result["cases"]))
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """The result as a table, and what it shows."""
+    rows = []
+    for title, case in found.items():
+        for solver, reached in case["solvers"].items():
+            cells = [
+                ["–", "–"] if each is None else [f"{each['budget']:g}", f"{each['seconds']:.3g}"] for each in reached
+            ]
+            rows.append([title, solver, *cells[0], *cells[1], f"{case['seconds']:g}", case["commit"][:7]])
+    headings = ["data", "solver", "epochs to 10⁻³", "seconds", "epochs to 10⁻⁶", "seconds", "limit", "commit"]
+    return f"{NOTE}\n\n{table(headings, rows)}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What the classifier and the regressor share: parameters, checks of input, and the fit by SAGA."""
+
+import math
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from avare import samplers
+from avare.problems import Linear
+from avare.solvers import saga
+from avare.solvers.metric import bends_of, metric_of, step_size_of
+from avare.solvers.saga import batch_size_of
+
+_CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen
+
+
+class LinearEstimator(BaseEstimator):
+    """A linear model that minimises C times the sum of the losses plus a penalty."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "C": [Interval(Real, 0, None, closed="neither")],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "fit_intercept": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "sampler": [StrOptions(set(samplers.names()))],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    }
+    C: float
+    l1_ratio: float
+    fit_intercept: bool
+    max_iter: int
+    tol: float
+    warm_start: bool
+    random_state: Any
+    verbose: int
+    sampler: str
+    batch_size: int | str
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **options: Any) -> tuple[Any, Any, Any]:
+        """Check the data as scikit-learn's own linear models do."""
+        X, y = validate_data(self, X, y, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], **options)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return X, y, sample_weight
+
+    def _problem(self, kind: type[Linear], X: Any, y: Any, weight: Any, **options: Any) -> Linear:
+        strength = 0.0 if math.isinf(self.C) else 1.0 / self.C
+        return kind(
+            X,
+            y,
+            l2=strength * (1.0 - self.l1_ratio),
+            l1=strength * self.l1_ratio,
+            sample_weight=weight,
+            bias="free" if self.fit_intercept else False,
+            **options,
+        )
+
+    def _solve(self, problem: Linear, start: NDArray[np.float64], *, scale: float | None = None) -> int:
+        """Minimise, and keep the coefficients; return the number of epochs. One epoch of smaller steps with a scale."""
+        batch = min(self.batch_size, problem.n) if not isinstance(self.batch_size, str) else batch_size_of(problem.n)
+        step_size: float | str = "auto"
+        if scale is not None:
+            bends = bends_of(problem)
+            step_size = scale * step_size_of(problem, metric_of(problem, bends), bends, batch)
+        run = saga(
+            problem,
+            self.sampler,
+            step_size,
+            epochs=self.max_iter if scale is None else 1,
+            tol=self.tol if scale is None else 0.0,
+            batch_size=batch,
+            start=start,
+            evaluate="never",
+            progress=bool(self.verbose),
+            seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
+        )
+        self._coefficients = problem.coefficients(run.x)
+        if run.status == "interrupted":
+            raise KeyboardInterrupt(run.message)
+        if run.status == "finished" and scale is None and self.tol > 0.0:
+            warnings.warn(
+                f"saga did not converge to tol = {self.tol:g} in max_iter = {self.max_iter} epochs: increase max_iter",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return run.epochs
+
+    def _seen(self, count: int) -> tuple[float, float]:
+        """Count the examples of a stream; return how to weigh them, and how to scale the step."""
+        self.n_seen_: int = getattr(self, "n_seen_", 0) + count
+        share = count / self.n_seen_
+        return 1.0 / share, share**_CAUTION
+
+    def _start(self, shape: tuple[int, int], intercepts: Any) -> NDArray[np.float64]:
+        """The first coefficients: those of the last fit, or 0 with the intercepts that fit best alone."""
+        table = np.zeros((shape[0], shape[1] + int(self.fit_intercept)))
+        if self.warm_start and hasattr(self, "coef_") and np.atleast_2d(self.coef_).shape == shape:
+            table[:, : shape[1]] = self.coef_
+            intercepts = self.intercept_
+        if self.fit_intercept:
+            table[:, -1] = intercepts
+        return table
+
+    def _outputs(self, X: Any) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, accept_sparse="csr")
+        return np.asarray(safe_sparse_dot(X, np.atleast_2d(self.coef_).T, dense_output=True) + self.intercept_)
+
+    def _split(self, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return coefficients and intercepts."""
+        if self.fit_intercept:
+            return table[:, :-1].copy(), table[:, -1].copy()
+        return table.copy(), np.zeros(len(table))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags

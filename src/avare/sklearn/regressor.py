@@ -1,0 +1,157 @@
+"""AvareRegressor: least squares and Huber regression."""
+
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin, _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from avare.problems import Huber, LeastSquares, Linear
+from avare.sklearn.base import LinearEstimator
+
+
+class AvareRegressor(RegressorMixin, LinearEstimator):
+    r"""Linear regression for many examples, fitted by SAGA with importance sampling.
+
+    It minimises :math:`C \sum_i s_i \ell(y_i, w \cdot a_i + b) + \frac{1 - r}{2} |w|^2 + r |w|_1` with
+    :math:`r` = `l1_ratio`. For "squared_error" :math:`\ell` is half of the squared residual: the result is that of
+    ``Ridge(alpha=1 / C)``. X need not be scaled, and uneven `sample_weight` costs nothing: see `avare.saga`.
+
+    Parameters
+    ----------
+    loss
+        "squared_error" or "huber".
+    C
+        Inverse of the strength of the penalty; ``np.inf`` for none.
+    epsilon
+        The residual from which the Huber loss is linear, in the units of y.
+    l1_ratio
+        The share of the l1 penalty, from 0 (l2) to 1.
+    fit_intercept
+        Whether to fit an intercept, which is not penalised.
+    max_iter
+        Most epochs.
+    tol
+        Tolerance of the stopping rule: see `avare.saga`.
+    warm_start
+        Whether `fit` starts from the last coefficients.
+    random_state
+        Seed of the draws.
+    verbose
+        Whether to show the progress.
+    sampler
+        The name of a sampler: see `avare.samplers.names`.
+    batch_size
+        Draws per step; "auto" is 32, but at most a hundredth of the examples.
+
+    Attributes
+    ----------
+    coef_ : array of shape (n_features,)
+    intercept_ : float
+    n_iter_ : int
+        Epochs of the last fit.
+    n_features_in_ : int
+    feature_names_in_ : array
+        If X had names of columns.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = AvareRegressor(random_state=0).fit(X, y)
+    >>> round(model.intercept_)
+    152
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **LinearEstimator._parameter_constraints,
+        "loss": [StrOptions({"squared_error", "huber"})],
+        "epsilon": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(
+        self,
+        loss: str = "squared_error",
+        *,
+        C: float = 1.0,
+        epsilon: float = 1.35,
+        l1_ratio: float = 0.0,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+        sampler: str = "Calibrated",
+        batch_size: int | str = "auto",
+    ) -> None:
+        self.loss = loss
+        self.C = C
+        self.epsilon = epsilon
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+        self.sampler = sampler
+        self.batch_size = batch_size
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X
+            Array, data frame or sparse matrix (CSR) of shape (n_samples, n_features).
+        y
+            Numbers.
+        sample_weight
+            One number per example, not negative.
+        """
+        X, y, weight = self._read(X, y, sample_weight, reset=True, y_numeric=True)
+        centre = np.average(y, weights=weight) if self.loss == "squared_error" else np.median(y)
+        self._fit_from(X, y, weight, self._start((1, X.shape[1]), centre))
+        self.n_seen_ = X.shape[0]
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Take in more examples of a stream: one epoch over them, with steps that fall with the number seen.
+
+        Parameters
+        ----------
+        X
+            As for `fit`.
+        y
+            Numbers.
+        sample_weight
+            As for `fit`.
+        """
+        first = not hasattr(self, "coef_")
+        X, y, weight = self._read(X, y, sample_weight, reset=first, y_numeric=True)
+        more, scale = self._seen(X.shape[0])
+        weight = np.full(X.shape[0], more) if weight is None else more * weight
+        table = np.zeros(X.shape[1] + int(self.fit_intercept))
+        if not first:
+            table[: X.shape[1]] = self.coef_
+        if self.fit_intercept:
+            table[-1] = np.median(y) if first else self.intercept_
+        self._fit_from(X, y, weight, table, scale=scale)
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Return the prediction for each example."""
+        return self._outputs(X).ravel()
+
+    def _fit_from(self, X: Any, y: Any, weight: Any, start: NDArray[np.float64], scale: float | None = None) -> None:
+        kind: type[Linear] = LeastSquares if self.loss == "squared_error" else Huber
+        options = {"delta": self.epsilon} if kind is Huber else {}
+        problem = self._problem(kind, X, np.asarray(y, dtype=np.float64), weight, **options)
+        self.n_iter_ = self._solve(problem, start.ravel(), scale=scale)
+        coefficients, intercepts = self._split(self._coefficients)
+        self.coef_, self.intercept_ = coefficients[0], float(intercepts[0])

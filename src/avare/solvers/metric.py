@@ -1,0 +1,186 @@
+"""How the steps of SAGA scale with the columns of X, so that data need not be scaled."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare._compilation import lean
+from avare.problems.base import Vector
+from avare.problems.linear import Linear
+from avare.problems.matrix import BLOCK, add, load
+
+_WIDEST = 256  # columns, up to which the metric is a whole matrix
+_ROWS_PER_COLUMN = 40  # to estimate it
+_CHUNK = 4096  # rows to copy at a time
+_ROWS, _ROUNDS = 1024, 10  # of the power method: a rough estimate is enough
+_FLAT = 1e-12  # of the largest curvature: columns below it do not move faster
+_LEAST_BEND = 0.01  # of the largest curvature: the iterate still moves
+_SHARE = 0.2  # of the batch over the total smoothness, and ...
+_LARGEST = 0.1  # ... of one over the smoothness of the sum: good on several problems, with and without weights
+
+
+class Metric(NamedTuple):
+    """What steps need to know of the data."""
+
+    inverse: Vector
+    """D_j of each column, one over the curvature of f along it."""
+    matrix: Vector
+    """The inverse of the whole matrix of curvatures, if X is dense and has few columns; otherwise empty."""
+    shift: Vector
+    """The mean of each column, if columns are centred; otherwise empty."""
+    lengths: NDArray[np.float32]
+    """The length of each row in the metric: sqrt(sum_j D_j a_ij^2), or sqrt(a_i . M a_i)."""
+
+    def norms(self, problem: Linear) -> Vector:
+        """A bound on the norms of the gradients, up to a factor: a length times the sample weight."""
+        weights = problem._model.sample_weight
+        return self.lengths * weights if len(weights) else self.lengths.astype(np.float64)
+
+
+def bends_of(problem: Linear, x: Vector | None = None) -> Vector:
+    """The curvature of each example: the largest, or twice that at x, and not below a hundredth of the largest.
+
+    With several outputs, the sum of the curvatures at x bounds that along any direction.
+    """
+    largest = np.full(problem.n, problem.curvature)
+    if len(problem._model.sample_weight):
+        largest *= problem._model.sample_weight
+    if x is None:
+        return largest
+    return np.minimum(largest, 2.0 * problem.outputs * problem._curvatures(x) + _LEAST_BEND * largest)
+
+
+def metric_of(problem: Linear, bends: Vector) -> Metric:
+    """Measure the columns of X, with the curvature of each example. O(size of X)."""
+    model, width = problem._model, problem.width
+    weight = float(bends.sum())
+    free = model.matrix.bias and problem._l2[width - 1] == problem._l1[width - 1] == 0.0
+    shift, squares = np.zeros(width), np.zeros(width)
+    if model.matrix.sparse is None and free and weight > 0.0:
+        _add_columns(model.matrix.dense, None, bends, shift, squares, False)
+        shift /= weight
+    _add_columns(model.matrix.dense, model.matrix.sparse, bends, shift, squares, True)
+    if model.matrix.bias:
+        squares[-1] = weight
+    curvature = squares + problem._l2[:width]
+    inverse = 1.0 / np.maximum(curvature, max(_FLAT * float(curvature.max()), np.finfo(float).tiny))
+    lengths = np.empty(problem.n, dtype=np.float32)
+    centred = shift if model.matrix.sparse is None and free else np.empty(0)
+    if model.matrix.dense is not None and width <= _WIDEST and problem.l1 == 0.0:
+        factor = _factor_of(problem, bends, centred, np.sqrt(inverse))
+        for first in range(0, problem.n, _CHUNK):
+            part = slice(first, min(first + _CHUNK, problem.n))
+            lengths[part] = np.linalg.norm(_centred_rows(problem, part, centred) @ factor, axis=1)
+        return Metric(inverse, factor @ factor.T, centred, lengths)
+    bias = float(inverse[-1]) if model.matrix.bias else 0.0
+    _set_lengths(model.matrix.dense, model.matrix.sparse, shift, inverse, bias, lengths)
+    return Metric(inverse, np.empty((0, 0)), centred, lengths)
+
+
+def _factor_of(problem: Linear, bends: Vector, shift: Vector, root: Vector) -> Vector:
+    """Return F with F F^T about the inverse of sum_i bend_i a_i a_i^T + l2, from all rows, or from some."""
+    width = problem.width
+    rows, weights = np.arange(problem.n), bends
+    if problem.n > 2 * _ROWS_PER_COLUMN * width and bends.any():
+        size = _ROWS_PER_COLUMN * width
+        rows = np.random.default_rng(0).choice(problem.n, size, p=bends / bends.sum())
+        weights = np.full(size, bends.sum() / size)
+    total = np.diag(problem._l2[:width] * root**2)
+    for first in range(0, len(rows), _CHUNK):
+        part = rows[first : first + _CHUNK]
+        scaled = _centred_rows(problem, part, shift) * root * np.sqrt(weights[first : first + _CHUNK, None])
+        total += scaled.T @ scaled
+    values, vectors = np.linalg.eigh(total)
+    return np.asarray(root[:, None] * vectors / np.sqrt(np.maximum(values, _FLAT * max(float(values[-1]), 1e-300))))
+
+
+def _centred_rows(problem: Linear, part: Any, shift: Vector) -> Vector:
+    dense = problem._model.matrix.dense
+    assert dense is not None
+    found = np.ones((len(dense[part]), problem.width))
+    columns = dense.shape[1]
+    found[:, :columns] = dense[part]
+    if len(shift):
+        found[:, :columns] -= shift[:columns]
+    return found
+
+
+def step_size_of(problem: Linear, metric: Metric, bends: Vector, batch_size: int) -> float:
+    """Choose a step size: 1 / (5 S / m + 10 L), with S the sum of the smoothness constants and L that of the sum.
+
+    Both in the metric. The second is estimated by the power method on some rows.
+    """
+    constants = bends * metric.lengths.astype(np.float64) ** 2
+    total = float(constants.sum())
+    if total == 0.0:
+        return 1.0
+    if len(metric.matrix):
+        return 1.0 / (total / (_SHARE * batch_size) + 1.0 / _LARGEST)  # the smoothness of the sum is about 1
+    generator = np.random.default_rng(0)
+    rows = generator.choice(problem.n, min(_ROWS, 4 * problem.n), p=constants / total)
+    weights = bends[rows] * total / (len(rows) * constants[rows])
+    root = np.sqrt(metric.inverse)
+    direction, largest = generator.standard_normal(problem.width), 0.0
+    product, scratch = np.empty((1, problem.width)), problem.scratch()
+    for _ in range(_ROUNDS):
+        direction /= max(float(np.linalg.norm(direction)), 1e-300)
+        towards = root * direction
+        if len(metric.shift):
+            towards[-1] -= metric.shift[:-1] @ towards[:-1]
+        _multiply(problem._model.matrix, rows, weights, towards.reshape(1, -1), product, scratch)
+        result = product[0].copy()
+        if len(metric.shift):
+            result[:-1] -= metric.shift[:-1] * result[-1]
+        direction = root * result
+        largest = float(np.linalg.norm(direction))
+    return 1.0 / (total / (_SHARE * batch_size) + largest / _LARGEST)
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _add_columns(dense, sparse, weights, shift, result, squared):
+    """Add up each column, or its squared distances from the shift, weighted."""
+    if dense is not None:
+        for i in range(dense.shape[0]):
+            weight = weights[i]
+            for j in range(dense.shape[1]):
+                if squared:
+                    result[j] += weight * (dense[i, j] - shift[j]) ** 2
+                else:
+                    shift[j] += weight * dense[i, j]
+    if sparse is not None:
+        for i in range(len(sparse.starts) - 1):
+            weight = weights[i]
+            for entry in range(sparse.starts[i], sparse.starts[i + 1]):
+                result[sparse.columns[entry]] += weight * np.float64(sparse.values[entry]) ** 2
+
+
+@lean
+def _set_lengths(dense, sparse, shift, inverse, bias, lengths):
+    if dense is not None:
+        for i in range(dense.shape[0]):
+            square = bias
+            for j in range(dense.shape[1]):
+                square += inverse[j] * (dense[i, j] - shift[j]) ** 2
+            lengths[i] = np.sqrt(square)
+    if sparse is not None:
+        for i in range(len(sparse.starts) - 1):
+            square = bias
+            for entry in range(sparse.starts[i], sparse.starts[i + 1]):
+                square += inverse[sparse.columns[entry]] * np.float64(sparse.values[entry]) ** 2
+            lengths[i] = np.sqrt(square)
+
+
+@lean
+def _multiply(matrix, indices, weights, direction, product, scratch):
+    """Set the product to sum_j w_j a_j (a_j . direction)."""
+    product[:, :] = 0.0
+    for first in range(0, len(indices), BLOCK):
+        rows = min(BLOCK, len(indices) - first)
+        load(matrix, indices, first, rows, direction, scratch.rows, scratch.outputs, scratch.squares)
+        for r in range(rows):
+            scratch.outputs[r, 0] *= weights[first + r]
+        add(matrix, indices, first, rows, scratch.outputs, scratch.rows, product)

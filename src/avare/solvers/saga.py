@@ -1,0 +1,171 @@
+"""SAGA with any sampler: control variates and importance sampling together, for linear models."""
+
+import inspect
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from avare import _validation as validation
+from avare._progress import Line
+from avare._randomness import Seed
+from avare.problems import Linear
+from avare.samplers import Sampler, build, get
+from avare.solvers.differences import Differences
+from avare.solvers.interrupt import Interrupt
+from avare.solvers.loop import Callback, DivergenceWarning, Loop, checked_pair
+from avare.solvers.metric import Metric, bends_of, metric_of
+from avare.solvers.sgd import Run, describe, resume_of
+from avare.solvers.trace import evaluation_steps
+
+_BATCH = 32
+
+
+def saga(
+    problem: Linear,
+    sampler: Sampler | str = "Calibrated",
+    step_size: float | str = "auto",
+    *,
+    epochs: int = 100,
+    tol: float = 1e-4,
+    batch_size: int | None = None,
+    start: ArrayLike | None = None,
+    evaluate: Any = "epoch",
+    optimum: float | None = None,
+    progress: bool = False,
+    callback: Callback | None = None,
+    resume: Mapping[str, Any] | None = None,
+    seed: Seed = None,
+) -> Run:
+    r"""Fit a linear model by SAGA, with batches drawn where the gradients have changed most.
+
+    A table holds the last slope :math:`c_i` of each example, and :math:`G = \sum_i c_i a_i`. A step draws a batch with
+    weights w, computes its slopes :math:`c'`, and moves x along :math:`G + \sum_j w_j (c'_j - c_j) a_j`. This is
+    unbiased for any sampler, and its variance falls to 0, so that a constant step size converges to the minimum. The
+    sampler learns the norms of the differences, :math:`|c'_j - c_j|\,|a_j|`.
+
+    Each coefficient has its own step size, in proportion to one over the curvature along it: X need not be scaled. If
+    X is dense and has at most 256 columns, and l1 is 0, a whole matrix takes the place of these numbers, about the
+    inverse of the second derivative: correlated columns do not slow the steps down. The penalties of the problem, l2
+    and l1, are taken by a proximal step.
+
+    Cost: O(entries of the batch) per step, plus O(dim) if X is dense. Memory: 8 bytes per example and output, and 4 per
+    example, besides the sampler's.
+
+    Parameters
+    ----------
+    problem
+        A linear model of `avare.problems`.
+    sampler
+        A sampler for the same number of examples, or the name of one. `Calibrated` is the best by far for differences.
+        It continues from its present state.
+    step_size
+        A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is
+        1 / (5 S / m + 10 L), with S the sum of all smoothness constants and L that of the sum, in the metric of the
+        steps, and m the batch size. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
+        less, the steps grow. If the differences or the gradient grow, the run returns to the iterate of the
+        last epoch and halves the step.
+    epochs
+        Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
+    tol
+        Stop when :math:`\frac12 |\nabla f(x)|^2 \le tol^2 f_0`, with :math:`f_0` the sum of the losses at x = 0. The
+        norm is that of the metric, :math:`\sum_j D_j g_j^2` with one over the curvature as :math:`D_j`. The left side
+        is about the decrease that is still possible. It is estimated after each epoch at no cost, and verified by a
+        pass over the data when the estimate is small enough. 0 runs all epochs.
+    batch_size
+        Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
+    start
+        The first iterate; 0 by default.
+    evaluate
+        As for `sgd`; "never" saves one pass over the data per epoch.
+    optimum
+        The smallest objective, for the suboptimality; by default the problem's, if it is known.
+    progress
+        Whether to show the progress on the standard error stream.
+    callback
+        Called with a `Progress` after each evaluation. It can stop the run by returning True.
+    resume
+        The state of an earlier run. The iterates are the same as without the interruption. Other
+        arguments must be the same, but there may be more epochs.
+    seed
+        Seed of the sampler, if it is given by name.
+
+    Returns
+    -------
+    Run
+        With ``status`` "converged" if `tol` was reached. Also after a divergence (with a `DivergenceWarning`; not with
+        "auto") and after Ctrl-C.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import avare
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(1000, 3)) * [1.0, 100.0, 0.01]  # columns of any scale
+    >>> problem = avare.problems.LeastSquares(X, X @ [1.0, 2.0, 3.0] + 5.0, l2=0.0, bias="free")
+    >>> run = saga(problem, tol=1e-8, seed=0)
+    >>> run.status, run.x.round(4)
+    ('converged', array([1., 2., 3., 5.]))
+    """
+    if not isinstance(problem, Linear):
+        raise TypeError(f"problem is of type {type(problem).__name__}: must be a linear model of avare.problems")
+    epochs = validation.integer("epochs", epochs, at_least=0)
+    tol = validation.number("tol", tol, at_least=0.0)
+    metric = metric_of(problem, bends_of(problem))
+    if isinstance(sampler, str):
+        drawn = _build(sampler, problem, metric, batch_size, seed)
+    elif batch_size is not None or seed is not None:
+        name, value = ("seed", seed) if batch_size is None else ("batch_size", batch_size)
+        raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")
+    else:
+        drawn = sampler
+    checked_pair(problem, drawn)
+    if isinstance(step_size, str):
+        if step_size != "auto":
+            raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
+        size = None
+    else:
+        size = validation.number("step_size", step_size, above=0.0)
+    epoch = max(1, problem.n // drawn.batch_size)
+    progress = validation.boolean("progress", progress)
+    loop = Loop(
+        problem,
+        drawn,
+        1.0 if size is None else size,
+        steps=epochs * epoch,
+        evaluations=evaluation_steps(evaluate, epochs * epoch, epoch),
+        optimum=optimum,
+        start=start,
+        callback=callback,
+        method=lambda iterates: Differences(problem, drawn, iterates, metric, size=size, tol=tol),
+    )
+    if resume is not None:
+        loop.resume(*loop.read(resume_of("saga", resume)))
+    with Interrupt() as interrupt, Line(f"saga with {type(drawn).__name__}", shown=progress) as line:
+        loop.run(interrupt, lambda loop: line.say(describe(loop)))
+    if loop.status == "diverged":
+        warnings.warn(loop.message, DivergenceWarning, stacklevel=2)
+    differences = loop._method
+    assert isinstance(differences, Differences)
+    return Run(loop, differences.size, solver="saga")
+
+
+def batch_size_of(n: int) -> int:
+    """Choose a batch size: 32, but at most a hundredth of the examples."""
+    return min(_BATCH, math.ceil(n / 100))
+
+
+def _build(name: str, problem: Linear, metric: Metric, batch_size: int | None, seed: Seed) -> Sampler:
+    """Build a sampler for the norms of differences in the metric."""
+    if batch_size is None:
+        batch_size = batch_size_of(problem.n)
+    options: dict[str, Any] = {}
+    kind = get(name)
+    norms = metric.norms(problem)
+    if "initial_norms" in inspect.signature(kind).parameters:
+        options["initial_norms"] = norms
+    if "smoothness" in kind.needs:
+        options["smoothness"] = problem.curvature * norms * metric.lengths
+    return build(name, problem, batch_size, lasting_floor=True, seed=seed, **options)

@@ -1,0 +1,191 @@
+"""AvareClassifier and AvareRegressor: scikit-learn's own checks, and scikit-learn's own optimum."""
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn import datasets
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from avare.sklearn import AvareClassifier, AvareRegressor
+
+EXPECTED_FAILURES = {
+    # scikit-learn lists the same two for SGDClassifier and SGDRegressor.
+    "check_sample_weight_equivalence_on_dense_data": "other rows, other draws: equal up to tol, not to the last digit",
+    "check_sample_weight_equivalence_on_sparse_data": "other rows, other draws: equal up to tol, not to the last digit",
+}
+
+
+def checks() -> list[Any]:
+    found = []
+    for estimator in (AvareClassifier(), AvareRegressor()):
+        for each, check in estimator_checks_generator(estimator):
+            name = getattr(check, "func", check).__name__
+            if name not in EXPECTED_FAILURES:
+                found.append(pytest.param(each, check, id=f"{type(estimator).__name__}-{name}"))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("estimator", "check"), checks())
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def uneven(n: int) -> Any:
+    return np.random.default_rng(0).lognormal(0.0, 1.5, n)
+
+
+def objective(model: Any, X: Any, y: Any, weight: Any) -> float:
+    """That of LogisticRegression with C = 1, in plain NumPy."""
+    outputs = X @ np.atleast_2d(model.coef_).T + model.intercept_
+    if outputs.shape[1] == 1:
+        outputs = np.hstack([np.zeros_like(outputs), outputs])
+    places = np.searchsorted(model.classes_, y)
+    losses = np.logaddexp.reduce(outputs, axis=1) - outputs[np.arange(len(y)), places]
+    return float((losses * (1.0 if weight is None else weight)).sum() + 0.5 * (np.asarray(model.coef_) ** 2).sum())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["breast_cancer", "wine"])
+def test_the_optimum_of_logistic_regression_without_scaling(name: str, weighted: bool) -> None:
+    X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    weight = uneven(len(y)) if weighted else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        reference = LogisticRegression(solver="newton-cg", tol=1e-10, max_iter=5000).fit(X, y, sample_weight=weight)
+    least = objective(reference, X, y, weight)
+    model = AvareClassifier(random_state=0).fit(X, y, sample_weight=weight)
+    assert objective(model, X, y, weight) <= 1.0001 * least
+    exact = AvareClassifier(tol=1e-8, max_iter=5000, random_state=0).fit(X, y, sample_weight=weight)
+    assert objective(exact, X, y, weight) <= (1.0 + 1e-9) * least
+    assert np.linalg.norm(exact.coef_ - reference.coef_) <= 1e-5 * np.linalg.norm(reference.coef_)
+    assert np.allclose(exact.predict_proba(X), reference.predict_proba(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_optimum_of_ridge(weighted: bool) -> None:
+    X, y = datasets.load_diabetes(return_X_y=True)
+    weight = uneven(len(y)) if weighted else None
+    reference = Ridge(alpha=0.5, solver="cholesky").fit(X, y, sample_weight=weight)
+    model = AvareRegressor(C=2.0, tol=1e-8, random_state=0).fit(X, y, sample_weight=weight)
+    assert np.allclose(model.coef_, reference.coef_, rtol=1e-5) and model.n_iter_ < 100
+    assert model.intercept_ == pytest.approx(reference.intercept_, rel=1e-6)
+
+
+def test_the_optimum_of_the_elastic_net_on_sparse_data() -> None:
+    X, y = datasets.load_diabetes(return_X_y=True)
+    X = np.where(np.abs(X) > 0.03, X, 0.0)
+    C, share = 0.03, 0.6
+    model = AvareRegressor(C=C, l1_ratio=share, tol=1e-9, max_iter=3000, random_state=0).fit(sparse.csr_matrix(X), y)
+    reference = ElasticNet(alpha=1.0 / (C * len(y)), l1_ratio=share, tol=1e-12, max_iter=10**5).fit(X, y)
+    assert np.array_equal(model.coef_ == 0.0, reference.coef_ == 0.0) and (model.coef_ == 0.0).any()
+    assert np.allclose(model.coef_, reference.coef_, rtol=1e-5, atol=1e-6)
+
+
+def test_huber_resists_outliers_and_far_targets() -> None:
+    generator = np.random.default_rng(1)
+    X = generator.normal(size=(600, 3))
+    y = 1e6 + X @ [1.0, -2.0, 3.0] + 0.1 * generator.normal(size=600)
+    y[:30] += 1e5
+    model = AvareRegressor("huber", C=100.0, random_state=0).fit(X, y)
+    assert np.allclose(model.coef_, [1.0, -2.0, 3.0], atol=0.2) and abs(model.intercept_ - 1e6) < 1.0
+
+
+def test_the_smoothed_hinge_has_no_probabilities() -> None:
+    X, y = datasets.load_wine(return_X_y=True)
+    model = AvareClassifier("smoothed_hinge", random_state=0, max_iter=1000).fit(X, y)
+    assert model.coef_.shape == (3, 13) and model.score(X, y) > 0.95
+    assert not hasattr(model, "predict_proba")
+    two = AvareClassifier("smoothed_hinge", random_state=0).fit(X, y == 1)
+    assert two.coef_.shape == (1, 13) and two.score(X, y == 1) > 0.95
+
+
+def test_class_weights_are_sample_weights() -> None:
+    X, y = datasets.load_breast_cancer(return_X_y=True)
+    by_class = AvareClassifier(class_weight={0: 3.0, 1: 0.5}, tol=1e-8, random_state=0).fit(X, y)
+    by_example = AvareClassifier(tol=1e-8, random_state=0).fit(X, y, sample_weight=np.where(y == 0, 3.0, 0.5))
+    assert np.array_equal(by_class.coef_, by_example.coef_)
+    balanced = AvareClassifier(class_weight="balanced", random_state=0).fit(X, y)
+    assert not np.allclose(balanced.coef_, by_class.coef_, rtol=1e-2)
+
+
+def test_streams() -> None:
+    generator = np.random.default_rng(2)
+    X = generator.normal(size=(6000, 5)) * [1.0, 100.0, 0.01, 1.0, 1.0]
+    truth = np.array([1.0, 0.02, -100.0, 0.0, 2.0])
+    y = np.where(X @ truth + generator.logistic(size=6000) > 0, "yes", "no")
+    stream, whole = AvareClassifier(random_state=0), AvareClassifier(random_state=0).fit(X, y)
+    for part in np.array_split(np.arange(6000), 40):
+        stream.partial_fit(X[part], y[part], classes=["no", "yes"])
+    assert stream.n_seen_ == 6000
+    assert stream.score(X, y) > whole.score(X, y) - 0.02
+    with pytest.raises(ValueError, match="labels that are not in classes"):
+        stream.partial_fit(X[:2], ["no", "maybe"])
+    with pytest.raises(ValueError, match="classes must be passed on the first call"):
+        AvareClassifier().partial_fit(X, y)
+    numbers = AvareRegressor(random_state=0)
+    for part in np.array_split(np.arange(6000), 40):
+        numbers.partial_fit(X[part], X[part] @ truth + 7.0)
+    assert numbers.score(X, X @ truth + 7.0) > 0.95
+
+
+def test_warm_start_continues() -> None:
+    X, y = datasets.load_breast_cancer(return_X_y=True)
+    model = AvareClassifier(tol=1e-6, warm_start=True, random_state=0).fit(X, y)
+    first = model.n_iter_
+    assert model.fit(X, y).n_iter_ < first
+
+
+def test_pipelines_searches_calibration_and_pickles() -> None:
+    X, y = datasets.load_breast_cancer(return_X_y=True, as_frame=True)
+    model = AvareClassifier(random_state=0)
+    search = GridSearchCV(make_pipeline(StandardScaler(), model), {"avareclassifier__C": [0.01, 1.0]}, cv=2).fit(X, y)
+    assert search.best_score_ > 0.95
+    assert CalibratedClassifierCV(clone(model), cv=2).fit(X, y).score(X, y) > 0.9
+    model.fit(X, y)
+    assert list(model.feature_names_in_) == list(X.columns)
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
+
+
+def test_it_warns_where_it_does_not_converge() -> None:
+    X, y = datasets.load_breast_cancer(return_X_y=True)
+    with pytest.warns(ConvergenceWarning, match="increase max_iter"):
+        model = AvareClassifier(max_iter=1, tol=1e-12, random_state=0).fit(X, y)
+    assert model.n_iter_ == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"C": 0.0}, "The 'C' parameter of AvareClassifier must be a float in the range"),
+        ({"loss": "hinge"}, "The 'loss' parameter of AvareClassifier must be a str among"),
+        ({"sampler": "Nobody"}, "The 'sampler' parameter of AvareClassifier must be a str among"),
+        ({"batch_size": 0}, "The 'batch_size' parameter of AvareClassifier must be"),
+    ],
+)
+def test_bad_parameters_are_refused_as_scikit_learn_does(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AvareClassifier(**options).fit(np.eye(2), [0, 1])
+
+
+def test_bad_data_is_refused_as_scikit_learn_does() -> None:
+    for kind in (AvareClassifier(), LogisticRegression()):
+        with pytest.raises(ValueError, match="Input X contains NaN"):
+            kind.fit([[np.nan], [1.0]], [0, 1])
+        with pytest.raises(ValueError, match="samples of at least 2 classes"):
+            kind.fit([[2.0], [1.0]], [1, 1])
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            kind.fit([[2.0], [1.0]], [1, 0, 1])
+    with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
+        AvareClassifier().fit(np.eye(2), [0, 1], sample_weight=[1.0, -1.0])

@@ -1,0 +1,293 @@
+"""SAGA: against a plain transcription, exact laws, and everything around it."""
+
+import math
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+
+import avare
+from avare.problems import Generic, LeastSquares, Linear, Logistic
+from avare.solvers import DivergenceWarning
+from avare.solvers.differences import Differences
+from avare.solvers.metric import bends_of, metric_of
+from avare.solvers.saga_kernels import glide
+from linear_models import PROBLEMS, N, make, saved_and_loaded
+from sampler_checks import own_names
+
+Vector = NDArray[np.float64]
+
+
+def rows_of(problem: Linear) -> Vector:
+    dense, csr, bias = problem._model.matrix
+    rows = np.asarray(dense) if csr is None else sparse.csr_matrix((csr.values, csr.columns, csr.starts)).toarray()
+    return np.hstack([rows, np.ones((problem.n, 1))]) if bias else rows
+
+
+def slopes_at(problem: Linear, x: Vector) -> Vector:
+    """The derivative of each example's loss by its outputs, by central differences of its gradient's definition."""
+    rows = rows_of(problem)
+    found = np.empty((problem.n, problem.outputs))
+    for i in range(problem.n):
+        gradient = problem.batch_gradient(x, [i], [1.0])[0].reshape(problem.outputs, problem.width)
+        place = int(np.abs(rows[i]).argmax())
+        found[i] = gradient[:, place] / rows[i, place] if rows[i, place] else 0.0
+    return found
+
+
+class Plain:
+    """SAGA as it is defined, one line of algebra after another."""
+
+    def __init__(self, problem: Linear, metric: Any, size: float) -> None:
+        self.problem, self.metric, self.size = problem, metric, size
+        self.x = np.zeros((problem.outputs, problem.width))
+        self.table = np.zeros((problem.n, problem.outputs))
+
+    def step(self, indices: Any, weights: Any) -> Vector:
+        problem, metric, rows = self.problem, self.metric, rows_of(self.problem)
+        new = slopes_at(problem, self.x.ravel())
+        total = self.table.T @ rows
+        estimate = total.copy()
+        for index, weight in zip(indices, weights, strict=True):
+            estimate += weight * np.outer(new[index] - self.table[index], rows[index])
+        norms = np.linalg.norm(new[indices] - self.table[indices], axis=1) * metric.lengths[indices]
+        l1, l2 = (each[: problem.width] for each in (problem._l1, problem._l2))
+        centre = np.zeros(problem.width)
+        centre[: len(metric.shift)] = metric.shift
+        centre[-1:] *= 0.0 if len(metric.shift) else 1.0
+        if len(metric.matrix):
+            estimate += l2 * self.x
+        along = estimate[:, -1:] if len(metric.shift) else np.zeros((problem.outputs, 1))
+        centred = estimate - along * centre
+        if len(metric.matrix):
+            there = self.x - self.size * centred @ metric.matrix
+        else:
+            sizes = self.size * metric.inverse
+            there = self.x - sizes * centred
+            there = np.sign(there) * np.maximum(np.abs(there) - sizes * l1, 0.0) / (1.0 + sizes * l2)
+        if len(metric.shift):  # the outputs are those of centred columns
+            there[:, -1] -= (there - self.x)[:, :-1] @ centre[:-1]
+        self.x = there
+        self.table[indices] = new[indices]
+        return np.asarray(norms)
+
+
+CASES = [
+    (name, csr, options)
+    for name, (csr, options) in product(
+        ("Logistic", "Softmax"),
+        [
+            (False, {"bias": "free"}),
+            (False, {"bias": "free", "l1": 0.4}),
+            (True, {"bias": "free", "l1": 0.4}),
+            (True, {"l2": 0.0}),
+        ],
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "csr", "options"), CASES)
+def test_steps_are_those_of_the_plain_transcription(name: str, csr: bool, options: dict[str, Any]) -> None:
+    weights = np.random.default_rng(1).lognormal(0.0, 1.0, N)
+    problem = make(name, csr=csr, sample_weight=weights, **options)
+    twin = avare.Calibrated(N, 7, replacement=True, seed=2)  # with replacement: some are drawn twice
+    plain = Plain(problem, metric_of(problem, bends_of(problem)), 0.05)
+    repeats = 0
+    for _ in range(30):
+        batch = twin.sample()
+        repeats += 7 - len(set(batch.indices.tolist()))
+        twin.update(batch.indices, plain.step(batch.indices, batch.weights))
+    sampler = avare.Calibrated(N, 7, replacement=True, seed=2)
+    stopped = avare.saga(problem, sampler, 0.05, epochs=2, tol=0.0, evaluate=[30], callback=lambda now: True)
+    assert repeats > 0 and stopped.steps == 30
+    # Both add up the same terms in another order: a few hundred roundings.
+    assert np.allclose(stopped.x, plain.x.ravel(), rtol=1e-9, atol=1e-11)
+    assert np.abs(stopped.x).max() > 1e-3
+
+
+def test_the_estimate_is_unbiased_for_any_table() -> None:
+    problem = make("Logistic", n=6, bias="free")
+    metric = metric_of(problem, bends_of(problem))
+    plain = Plain(problem, metric._replace(matrix=np.empty((0, 0))), 0.02)
+    for index in (1, 4, 4, 2):
+        plain.step(np.array([index]), np.array([6.0]))
+    x, table = plain.x.copy(), plain.table.copy()
+    p = np.array([0.3, 0.05, 0.2, 0.15, 0.1, 0.2])
+    mean, rows, new = np.zeros(problem.width), rows_of(problem), slopes_at(problem, x.ravel())
+    for first, second in product(range(6), repeat=2):  # all batches of two with replacement
+        estimate = table.T @ rows
+        for index in (first, second):
+            estimate += (new[index] - table[index]) * rows[index] / (2.0 * p[index])
+        mean += p[first] * p[second] * estimate.ravel()
+    assert np.allclose(mean, problem._gradient(x.ravel()), rtol=1e-12)
+    assert np.abs(table).min() == 0.0 and np.abs(table).max() > 0.0  # some slopes are known, and stale
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.3])
+@pytest.mark.parametrize("l2", [0.0, 0.7])
+def test_many_lagged_steps_are_the_steps_one_by_one(l1: float, l2: float) -> None:
+    generator = np.random.default_rng(3)
+    crossed = rested = 0
+    for _ in range(300):
+        x, gradient = generator.normal(size=2)
+        size, steps = float(generator.lognormal(-3.0, 1.5)), int(generator.integers(1, 60))
+        expected, signs = x, set()
+        for _ in range(steps):
+            there = expected - size * gradient
+            expected = math.copysign(max(abs(there) - size * l1, 0.0), there) / (1.0 + size * l2)
+            signs.add(np.sign(expected))
+        found = glide(x, gradient, size, math.log1p(size * l2), l1, l2, steps)
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        crossed += {-1.0, 1.0} <= signs
+        rested += expected == 0.0
+    assert crossed > 5 and (rested > 5) == (l1 > 0.0)
+
+
+@pytest.mark.parametrize("csr", [False, True])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_converges_to_the_minimum(name: str, csr: bool) -> None:
+    weights = np.random.default_rng(4).lognormal(0.0, 1.5, N)
+    problem = make(name, csr=csr, bias="free", sample_weight=weights)
+    optimum = problem.minimize()
+    run = avare.saga(problem, epochs=3000, tol=1e-9, seed=5, evaluate="never")
+    assert run.status == "converged"
+    assert np.allclose(run.x, optimum, rtol=1e-5, atol=1e-6 * np.abs(optimum).max())
+    least = problem.objective(optimum)
+    assert problem.objective(run.x) - least <= 1e-10 * least
+
+
+@pytest.mark.parametrize("csr", [False, True])
+def test_the_elastic_net_has_the_same_zeros(csr: bool) -> None:
+    problem = make("LeastSquares", csr=csr, bias="free", l1=60.0)
+    optimum = problem.minimize()
+    assert (optimum == 0.0).sum() == 1 and np.linalg.norm(problem.gradient(optimum)) < 1e-9
+    run = avare.saga(problem, epochs=3000, tol=1e-9, seed=5, evaluate="never")
+    assert run.status == "converged" and np.array_equal(run.x == 0.0, optimum == 0.0)
+    assert np.allclose(run.x, optimum, rtol=1e-6)
+
+
+def test_columns_of_any_scale_give_the_same_steps() -> None:
+    problem = make("Logistic", bias="free", l2=0.0)
+    scale, shift = np.array([1e4, 1e-5, 1.0, 30.0]), np.array([0.0, 3e-5, -7.0, 100.0])
+    rows, signs = np.asarray(problem._model.matrix.dense), problem._model.targets
+    other = Logistic(rows * scale + shift, signs, l2=0.0, bias="free")
+    runs = [avare.saga(each, epochs=5, tol=0.0, seed=6) for each in (problem, other)]
+    # The same numbers up to rounding, amplified by the distance of the columns from 0.
+    assert np.allclose(runs[0].trace.objective, runs[1].trace.objective, rtol=1e-5)
+    assert runs[0].trace.objective[-1] < 0.9 * runs[0].trace.objective[0]
+
+
+def test_an_automatic_step_never_diverges() -> None:
+    generator = np.random.default_rng(7)
+    X = generator.standard_cauchy((400, 6)) * generator.lognormal(0, 4, 6)
+    problem = LeastSquares(X, generator.standard_cauchy(400), sample_weight=generator.lognormal(0, 3, 400), l2=1e-6)
+    run = avare.saga(problem, epochs=200, tol=0.0, seed=8)
+    assert run.status == "finished" and np.isfinite(run.x).all()
+    assert run.trace.objective[-1] <= run.trace.objective[0]
+
+
+def test_it_retreats_and_halves_a_step_that_is_too_large() -> None:
+    problem = make("LeastSquares", bias="free")
+    metric, sampler = metric_of(problem, bends_of(problem)), avare.Uniform(N, 5, seed=1)
+    iterates = avare.solvers.steps.Iterates(np.zeros(problem.dim), np.zeros(0), np.zeros((0, problem.dim)))
+    method = Differences(problem, sampler, iterates, metric, size=None, tol=0.0)
+    method.size *= 300.0
+    method._rates = method._rates_of(method.size)
+    for epoch in range(1, 120):
+        assert method.advance(None, (epoch - 1) * 30, np.ones(30), np.empty((0, 0))) == 30  # type: ignore[arg-type]
+        method.check(epoch * 30)
+    assert method._scale < 1.0 and np.isfinite(iterates.x).all()
+    assert problem.objective(iterates.x) < problem.objective(np.zeros(problem.dim))
+
+
+def test_a_given_step_that_is_too_large_is_reported() -> None:
+    problem = make("LeastSquares")
+    with pytest.warns(DivergenceWarning, match="diverged at step"):
+        run = avare.saga(problem, step_size=1e9, epochs=50, seed=1)
+    assert run.status == "diverged"
+
+
+@pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
+@pytest.mark.parametrize("name", own_names())
+def test_every_sampler_runs(name: str) -> None:
+    problem = make("Logistic", bias="free")
+    run = avare.saga(problem, name, epochs=20, batch_size=5, tol=0.0, seed=6)
+    assert run.status == "finished" and run.epochs == 20
+    assert run.trace.objective[-1] < 0.9 * run.trace.objective[0]
+
+
+@pytest.mark.parametrize("way", ["pickle", "savez"])
+@pytest.mark.parametrize("csr", [False, True])
+def test_resumes_to_the_same_iterates(csr: bool, way: str) -> None:
+    problem = make("Softmax", csr=csr, bias="free", l1=0.1 if csr else 0.0)
+    whole = avare.saga(problem, epochs=12, tol=0.0, batch_size=6, seed=9)
+
+    def stop(now: Any) -> bool:
+        return bool(now.step >= 130)  # in the middle of an epoch of 25 steps, after curvatures were measured
+
+    steps = sorted({*range(0, 301, 25), 130})
+    first = avare.saga(problem, epochs=12, tol=0.0, batch_size=6, seed=9, evaluate=steps, callback=stop)
+    assert first.status == "stopped" and first.steps == 130
+    state = saved_and_loaded(first.state_dict(), way)
+    rest = avare.saga(problem, epochs=12, tol=0.0, batch_size=6, resume=state)
+    assert np.array_equal(whole.x, rest.x) and np.any(whole.x != 0.0)
+    assert state["saga/table"].nbytes == 8 * problem.n * problem.outputs
+
+
+def test_a_state_that_does_not_fit_is_refused() -> None:
+    problem = make("Logistic")
+    state = avare.saga(problem, epochs=1, tol=0.0, seed=1).state_dict()
+    cases = [
+        ({**state, "saga/table": np.zeros((3, 1))}, "does not fit this run"),
+        ({key: value for key, value in state.items() if key != "saga/kept"}, "lacks 'saga/kept'"),
+        ({**state, "solver": "sgd"}, "must be 'saga'"),
+    ]
+    for damaged, message in cases:
+        with pytest.raises(ValueError, match=message):
+            avare.saga(problem, epochs=2, resume=damaged)
+    with pytest.raises(ValueError, match="step_size"):
+        avare.saga(problem, step_size=0.1, epochs=2, resume=state)
+
+
+def test_stops_when_the_gradient_is_small_and_not_before() -> None:
+    problem = make("Logistic", bias="free")
+    scale = math.sqrt(2.0 * problem._objective(np.zeros(problem.dim)))
+    metric = metric_of(problem, bends_of(problem))
+    for tol in (1e-2, 1e-5):
+        run = avare.saga(problem, epochs=500, tol=tol, seed=2, evaluate="never")
+        gradient = problem.gradient(run.x)
+        gradient[:-1] -= metric.shift[:-1] * gradient[-1]
+        # The curvatures may have been measured again: by at most a factor 100, and the metric with them.
+        assert run.status == "converged" and math.sqrt(gradient @ metric.matrix @ gradient) <= tol * scale
+        assert "converged after step" in run.message
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"step_size": "fast"}, ValueError, "step_size = 'fast': must be a number or \"auto\""),
+        ({"step_size": 0.0}, ValueError, "step_size = 0.0: must be above 0"),
+        ({"epochs": -1}, ValueError, "epochs = -1: must be at least 0"),
+        ({"tol": -1.0}, ValueError, "tol = -1.0: must be at least 0"),
+        ({"sampler": "Nobody"}, ValueError, "name = 'Nobody': must be one of"),
+        ({"sampler": avare.Uniform(N, 4), "seed": 1}, ValueError, "seed = 1: the sampler has its own"),
+        ({"sampler": avare.Uniform(N, 4), "batch_size": 2}, ValueError, "batch_size = 2: the sampler has its own"),
+        ({"sampler": avare.Uniform(N + 1, 4)}, ValueError, "must match the problem's"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        avare.saga(make("Logistic"), **options)
+
+
+def test_it_needs_a_linear_model_and_others_need_no_l1() -> None:
+    plain = Generic(3, 2, batch_gradient=lambda x, i, w: (x, np.ones(len(i))))
+    with pytest.raises(TypeError, match="problem is of type Generic: must be a linear model"):
+        avare.saga(plain)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"problem has l1 = 0\.5: use avare\.saga"):
+        avare.sgd(make("Logistic", l1=0.5), avare.Uniform(N, 4), 0.1)
+    with pytest.raises(ValueError, match="bias = 'no': must be True, False or \"free\""):
+        make("Logistic", bias="no")
