@@ -241,7 +241,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     problem = make("Logistic")
     state = avare.saga(problem, epochs=1, tol=0.0, seed=1).state_dict()
     cases = [
-        ({**state, "saga/table": np.zeros((3, 1))}, "does not fit this run"),
+        ({**state, "saga/table": np.zeros((3, 1))}, r"resume\['saga/table'\] has shape \(3, 1\)"),
         ({key: value for key, value in state.items() if key != "saga/kept"}, "lacks 'saga/kept'"),
         ({**state, "solver": "sgd"}, "must be 'saga'"),
     ]

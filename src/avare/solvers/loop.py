@@ -315,6 +315,8 @@ class Loop:
         steps = values["rows"][:, 0]
         are_steps = (steps >= 0) & (steps <= values["step"]) & (steps == np.floor(steps))
         refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {values['step']}")
+        if self._method is not None:
+            values["method"] = self._method.read(own, values["step"])
         if expected["format"] != _WITHOUT_CHECKSUM:
             if "checksum" not in own:
                 raise ValueError("resume lacks 'checksum': it is damaged")
@@ -325,8 +327,6 @@ class Loop:
             raise ValueError(
                 f"resume['step'] = {values['step']}: the sampler has drawn only {sampler['steps']} batches"
             )
-        if self._method is not None:
-            values["method"] = self._method.read(own, values["step"])
         return values, sampler
 
     def resume(self, values: State, sampler: State) -> None:
