@@ -49,7 +49,7 @@ types: $(VENV)/dev-installed ## mypy, strict
 # Coverage cannot see into compiled kernels, so the tests run twice: compiled, with all the
 # draws that the statistical tests want, and interpreted, with fewer, which also checks bounds.
 # What has no kernels of its own is tested compiled only. Each line is looked for once: tracing takes time.
-COMPILED_ONLY = cli datasets e2e experiments extension report torch
+COMPILED_ONLY = cli datasets e2e experiments extension report sklearn torch
 test: lint types ## linters, types and all tests but the slow ones
 	@$(MAKE) --no-print-directory tests MARK='not slow'
 
