@@ -164,7 +164,11 @@ def main() -> None:
                 problem = Logistic(X, y, l2=1.0, sample_weight=weight)
                 least = optimum(problem, X, y, weight)
                 fits: dict[str, Callable[[int], Any]] = {"avare.saga": partial(ours, problem), **rivals(X, y, weight)}
-                case = {"commit": result["where"]["commit"], "seconds": arguments.seconds, "solvers": {}}
+                case: dict[str, Any] = {
+                    "commit": result["where"]["commit"],
+                    "seconds": arguments.seconds,
+                    "solvers": {},
+                }
                 result["cases"][f"{name}, weighted" if weighted else name] = case
                 for solver, fit in fits.items():
                     case["solvers"][solver] = race(fit, partial(suboptimality, problem, least), arguments.seconds)
