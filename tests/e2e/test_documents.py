@@ -36,6 +36,14 @@ def test_the_readme_has_short_examples() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_a_page_lead_to_a_heading(page: Path) -> None:
+    for target, heading in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        found = re.findall(r"^#+ (.*)$", (page.parent / target if target else page).read_text(), flags=re.MULTILINE)
+        names = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in found}
+        assert heading in names, f"{page.name} points to {target}#{heading}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_pictures_are_there(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if not target.startswith(("http:", "https:")):
