@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from avare.sklearn import AvareClassifier, AvareRegressor
 
 EXPECTED_FAILURES = {
-    # scikit-learn lists the same two for SGDClassifier and SGDRegressor.
+    # Left out, not yet confirmed to fail, nor compared with scikit-learn's own list for SGDClassifier.
     "check_sample_weight_equivalence_on_dense_data": "other rows, other draws: equal up to tol, not to the last digit",
     "check_sample_weight_equivalence_on_sparse_data": "other rows, other draws: equal up to tol, not to the last digit",
 }
