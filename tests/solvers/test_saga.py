@@ -4,6 +4,7 @@ import math
 from itertools import product
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -182,6 +183,7 @@ def test_columns_of_any_scale_give_the_same_steps() -> None:
     assert runs[0].trace.objective[-1] < 0.9 * runs[0].trace.objective[0]
 
 
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="minutes without compiled code; the compiled run tests it")
 def test_an_automatic_step_never_diverges() -> None:
     generator = np.random.default_rng(7)
     X = generator.standard_cauchy((400, 6)) * generator.lognormal(0, 4, 6)

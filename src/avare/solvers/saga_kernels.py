@@ -128,7 +128,7 @@ def _differ(model, metric, memory, buffers, r, j, outputs):
         square += difference * difference
         buffers.factors[r, k] = once * difference
         buffers.factors[r, count + k] = buffers.weights[j] * difference
-    buffers.norms[j] = math.sqrt(square) * metric.lengths[index]
+    buffers.norms[j] = math.sqrt(square) * np.float64(metric.lengths[index])
 
 
 @inlined
