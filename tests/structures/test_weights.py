@@ -108,7 +108,7 @@ def test_no_weight_at_all_is_uniform() -> None:
         ({"weights_values": np.array([1.0, math.nan])}, r"state\['weights_values'\]\[1\] = nan: must be finite"),
         ({"weights_values": np.array([2.0, 2.0])}, r"state\['weights_values'\]\[0\] = 2.0: does not fit"),
         ({"weights_shift": 7}, r"state\['weights_values'\]\[0\] = 1.0: does not fit"),
-        ({"weights_shift": 10_000}, r"state\['weights_shift'\] = 10000: must be a number from"),
+        ({"weights_shift": 10_000}, r"state\['weights_shift'\] = 10000: must be an integer from"),
         ({"weights_members": np.array([0, 1])}, r"state\['weights_values'\]\[0\] = 1.0: does not fit"),
         ({"weights_members": np.array([0, 0])}, r"state\['weights_members'\]\[1\] = 0"),
     ],

@@ -232,13 +232,13 @@ def test_refuses_bad_states() -> None:
     for change, message in (
         ({"tau": None}, None),
         ({"tau": -1.0}, r"state\['tau'\] = -1.0"),
-        ({"position": 99}, r"state\['position'\] = 99: must be at most 3"),
+        ({"position": 99}, r"state\['position'\] = 99: must be an integer from 0 to 3"),
         ({"generator": "{}"}, r"state\['generator'\] is not the state of a generator"),
         ({"index": torch.tensor([7])}, r"state\['index'\]\[0\] = 7"),
         ({"pool_size": 4}, r"state\['pool_size'\] = 4: this loader has 5"),
         ({"format": 2}, r"state\['format'\] = 2"),
     ):
-        with pytest.raises((ValueError, TypeError), match=message or "tau"):
+        with pytest.raises(ValueError, match=message or "tau"):
             loader.load_state_dict({**state, **change})
         assert repr(loader.state_dict()) == before
     with pytest.raises(ValueError, match="state lacks 'told'"):
