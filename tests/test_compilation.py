@@ -106,7 +106,10 @@ _FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
-@pytest.mark.parametrize("damage", ["index", "data", "cut short", "empty", "full disk"])
+@pytest.mark.parametrize(
+    "damage",
+    ["cut short", "full disk", *(pytest.param(each, marks=pytest.mark.slow) for each in ("index", "data", "empty"))],
+)
 def test_compiles_without_a_cache_that_cannot_be_used(tmp_path: Path, damage: str) -> None:
     (tmp_path / "shapes.py").write_text(_MODULE)
     noting = "import warnings; warnings.simplefilter('always')\n"
