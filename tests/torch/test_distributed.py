@@ -326,7 +326,7 @@ def test_each_rank_scores_its_part_of_the_pool(monkeypatch: pytest.MonkeyPatch, 
                 chances = dict(zip(unit.indices[own] + ranks.offset, inclusion(weights * scores, 6, 0.1), strict=True))
                 known = dict(zip(unit.indices[own] + ranks.offset, weights, strict=True))
                 assert weight.tolist() == pytest.approx([known[i] / chances[i] for i in index.tolist()], rel=1e-5)
-                assert loader.waiting == 0
+                assert loader.waiting == 0 or pool == "auto"  # which also draws batches that are not scored
         return repr(loader.state_dict()), steps, loader.pool_ratio, loader.relative_error, index.tolist(), len(scored)
 
     ranks = Threads(monkeypatch, 2)

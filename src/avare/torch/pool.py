@@ -71,7 +71,7 @@ def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf,
 
     Examples
     --------
-    >>> best_ratio(3.0, 12.0), best_ratio(3.0, 12.0, most=4.0), best_ratio(0.4, 12.0), best_ratio(9.0, 1.0)
+    >>> best_ratio(3.0, 12.0), best_ratio(3.0, 12.0, most=4.0), best_ratio(0.3, 12.0), best_ratio(9.0, 1.0)
     (6.0, 4.0, 1.0, 1.0)
     """
     if not (relative_error >= 0.0 and cost_ratio > 0.0):  # also if one is not known yet

@@ -46,12 +46,12 @@ class UpperBoundLoader(ImportanceLoader):
     --------
     >>> import torch
     >>> from torch.utils.data import TensorDataset
-    >>> dataset = TensorDataset(torch.arange(60.0))
-    >>> loader = UpperBoundLoader(dataset, lambda batch: batch[0] ** 16, batch_size=6, seed=0)
+    >>> dataset = TensorDataset(torch.linspace(0.0, 1.0, 60))
+    >>> loader = UpperBoundLoader(dataset, lambda batch: batch[0] ** 99, batch_size=6, seed=0)
     >>> for epoch in range(3):
     ...     for (x,), index, weight in loader:
-    ...         loader.update(index, x**16)
-    >>> len(loader), loader.epoch, loader.active, 2.0 < loader.tau < 3.0
+    ...         loader.update(index, x**99)
+    >>> len(loader), loader.epoch, loader.active, loader.tau > 2.0
     (10, 3, True, True)
 
     References
