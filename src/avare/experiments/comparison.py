@@ -18,6 +18,7 @@ from avare.experiments.store import Record, Spec, Store, canonical
 from avare.experiments.sweep import Workers, execute
 from avare.experiments.verdict import any_sooner, sentences, verdicts_of
 
+_ALONE = f"There is nothing to compare: run {convergence.BASELINE} and another sampler."
 TOLERANCE = 1e-9
 """Of the optimum, relative to the gradient at 0."""
 
@@ -61,7 +62,7 @@ class Compare(Experiment):
                 f"Steps are {last['caution']:g} times shorter than the paper's, which would overshoot: the rows have "
                 "much in common, and batches are large."
             )
-        parts += sentences(found)
+        parts += sentences(found) or [_ALONE]
         if limits is not None:
             parts.append(words_of_limits(limits, any_sooner(found)))
         return Closing(tuple(parts), {"loss": last["loss"], "runs": rows, "facts": facts, "limits": limits})
@@ -160,7 +161,7 @@ def _panel(group: convergence.Group, results: Sequence[Result], limits: Sequence
     """Return the tab of a group, with the verdicts first."""
     members = _members(group, results)
     found = verdicts_of([each.stored for each in members])
-    lines = sentences(found)
+    lines = sentences(found) or [_ALONE]
     lines += [
         words_of_limits(each.stored["limits"], any_sooner(found))
         for each in limits

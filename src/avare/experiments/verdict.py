@@ -173,14 +173,12 @@ def verdicts_of(records: Sequence[Mapping[str, Any]]) -> Verdicts:
 
 
 def sentences(found: Verdicts) -> list[str]:
-    """Write the verdicts, one line each; there is always a line.
+    """Write the verdicts, one line each.
 
     >>> same, sooner = Verdict("no difference", 1.0, 0.9, 1.1, 3), Verdict("sooner", 2.4, 2.1, 2.8, 3)
     >>> sentences({("mine", "auto", "Avare"): {"epochs": sooner, "seconds": same}})
     ["Verdict: Avare reaches Uniform's suboptimality sooner by 2.1 to 2.8 times in epochs; in seconds: no difference."]
     """
-    if not found:
-        return [f"There is nothing to compare: run {BASELINE} and another sampler."]
     lines, several = [], [len({key[place] for key in found}) > 1 for place in range(2)]
     for key, judged in found.items():
         about = [word for word, shown in zip((key[0], f"{key[1]} steps"), several, strict=True) if shown]
