@@ -91,9 +91,9 @@ def main() -> None:
             "within": within,
             "took": [middle - began, ended - middle],
         }
-        told = "cannot tell" if expected.verdict == "cannot tell" else f"{expected.factor:.2f}"
+        advice = "cannot tell" if expected.verdict == "cannot tell" else f"{expected.factor:.2f}"
         noise = (share_of_noise({"noise": expected.noise, "distance": expected.distance}), share_of_noise(limits))
-        cells = [f"{len(data):,}", f"{expected.gain_at_optimum:.2f}", told, f"{found.factor:.2f}"]
+        cells = [f"{len(data):,}", f"{expected.gain_at_optimum:.2f}", advice, f"{found.factor:.2f}"]
         cells += [f"{found.low:.2f} to {found.high:.2f}", found.words, "yes" if within else "**no**"]
         cells += [f"{100 * noise[0]:.0f} %, {100 * noise[1]:.0f} %", f"{middle - began:.0f} s, {ended - middle:.0f} s"]
         rows.append([name, *cells])
@@ -111,7 +111,8 @@ def keep(result: dict[str, Any], rows: list[list[str]]) -> None:
 
 How much sooner {SAMPLER} is where {BASELINE} ends after 20 epochs, in epochs; {result["runs"]} runs of each. Columns
 are standardised, with an intercept, and step sizes are found for each sampler. *Noise*: its share of {BASELINE}'s
-suboptimality at the end; the rest is distance. {right} of {len(rows)} are within a factor 2, or not told.
+suboptimality at the end; the rest is distance. {right} of {len(rows)} are within a factor 2, or
+diagnose says that it cannot tell.
 
 {table(headings, rows)}"""
     save("advice", result, text)

@@ -1,5 +1,7 @@
 """Columns on one scale, and rows held out."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -62,15 +64,15 @@ def test_the_error_on_the_rows_held_out() -> None:
     numbers = Data(
         "mine", np.array([[1.0], [2.0], [0.0], [3.0]]), np.array([1.0, 3.0, 0.0, 7.0]), "", held_out=2, bias=True
     )
-    common = {"seed": 0, "steps": "auto", "epochs": 1, "batch_size": 1, "l2": 0.0}
-    spec = descent_spec("compare", numbers, "least_squares", "Uniform", **common)  # type: ignore[arg-type]
+    common: dict[str, Any] = {"seed": 0, "steps": "auto", "epochs": 1, "batch_size": 1, "l2": 0.0}
+    spec = descent_spec("compare", numbers, "least_squares", "Uniform", **common)
     problem = problem_of(spec, numbers.X, numbers.y)
     assert problem.n == 2 and problem.dim == 2
     assert held_out_error(problem, spec, numbers.X, numbers.y, np.array([2.0, -1.0])) == pytest.approx(np.sqrt(2.5))
     two = Data("mine", numbers.X, np.array([5, 7, 7, 7]), "", held_out=2, bias=True)
-    spec = descent_spec("compare", two, "logistic", "Uniform", **common)  # type: ignore[arg-type]
+    spec = descent_spec("compare", two, "logistic", "Uniform", **common)
     problem = problem_of(spec, two.X, two.y)
     assert held_out_error(problem, spec, two.X, two.y, np.array([2.0, -1.0])) == 0.5  # 0 gives class 5, 3 gives class 7
-    spec = descent_spec("compare", two, "softmax", "Uniform", **common)  # type: ignore[arg-type]
+    spec = descent_spec("compare", two, "softmax", "Uniform", **common)
     problem = problem_of(spec, two.X, two.y)
     assert held_out_error(problem, spec, two.X, two.y, np.array([0.0, 1.0, 1.0, 0.0])) == 0.5

@@ -64,3 +64,17 @@ class Writer:
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         """Keep a value."""
         self.seen.setdefault(tag, []).append((value, step))
+
+
+class Counted:
+    """Items that differ each time they are fetched."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.asked += 1
+        return index, self.asked

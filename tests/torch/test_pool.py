@@ -22,7 +22,7 @@ import two_stages
 from avare.samplers.registry import example
 from avare.torch.pool import best_ratio
 from laws import FALSE_ALARM, chi_square, ordered_samples
-from loaders import Writer, changing_norms, forever, make_dataset, snapshot, through_a_file
+from loaders import Counted, Writer, changing_norms, forever, make_dataset, snapshot, through_a_file
 
 # Python warns about every fork of a process with threads, and torch has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -259,20 +259,6 @@ def test_batches_of_any_structure(workers: int) -> None:
     )
     for (rows, lengths), index, _ in loader:  # collated again, from the items that were scored
         assert lengths == (index + 1).tolist() and len(rows) == sum(lengths)
-
-
-class Counted:
-    """Items that differ each time they are fetched."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        self.asked += 1
-        return index, self.asked
 
 
 def test_items_are_loaded_once() -> None:

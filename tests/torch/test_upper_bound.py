@@ -12,27 +12,13 @@ from torch.utils.data import TensorDataset
 import avare.torch as avt
 import two_stages
 from laws import FALSE_ALARM, chi_square
-from loaders import Writer, forever, through_a_file
+from loaders import Counted, Writer, forever, through_a_file
 
 # Python warns about every fork of a process with threads, and torch has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 SCORES = torch.tensor([1.0, 5.0, 0.5, 2.0, 9.0])
 DATA = TensorDataset(SCORES, 10.0 * torch.arange(5))
-
-
-class Items:
-    """A dataset whose items differ each time they are fetched."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        self.asked += 1
-        return index, self.asked
 
 
 def score(batch: Any) -> torch.Tensor:
@@ -140,7 +126,7 @@ def test_without_updates_a_pool_is_drawn_now_and_then() -> None:
 
 
 def test_the_batch_has_the_items_that_were_scored() -> None:
-    data, seen = Items(), []
+    data, seen = Counted(), []
 
     def watched(batch: Any) -> Any:
         seen.append(list(zip(batch[0].tolist(), batch[1].tolist(), strict=True)))

@@ -14,7 +14,7 @@ from avare.experiments.content import Table
 
 _WIDE = 200  # columns, if the output is not a terminal
 _FRAME = 3  # characters around a cell: a line and two blanks
-_FOLDED = 24  # characters that a column of folded text has at least, if it has so many
+_FOLDED = 24  # the least width of a column of folded text, unless its text is shorter
 
 
 def show(machine: bool, value: Any, parts: Sequence[str | Table], code: int = 0) -> int:

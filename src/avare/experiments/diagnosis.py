@@ -29,7 +29,7 @@ _MOST_NUMBERS = 20_000_000  # in X; of larger data some rows are drawn, so that 
 _TOLERANCE = 1e-5  # of the optimum, relative to the gradient at 0
 _MUCH = 2.0
 _SAMPLER = "Avare"  # compared with the baseline
-_SHORT = 4  # a pilot run has one of so many epochs
+_SHORT = 4  # a pilot run has a quarter of the epochs
 _FEWEST, _MOST, _NUMBERS = 4, 8, 64  # pilot runs: more if there are few coefficients, whose noise varies more
 _DOUBT = 2.0  # a factor that is not known better than this is not reported
 _STEEPEST = 8.0  # power of t by which distance falls
@@ -52,7 +52,7 @@ class DataDiagnosis:
     budget: int  # epochs of the runs that the next three are about
     noise: float  # that noise adds to Uniform's objective at its end
     distance: float  # that the distance to the optimum adds
-    factor: float  # how much sooner Avare is expected where Uniform ends; NaN if that cannot be told
+    factor: float  # how much sooner Avare is expected where Uniform ends; NaN if unknown
     doubt: str = ""  # if the optimum was not found
 
     @property
@@ -95,7 +95,7 @@ class DataDiagnosis:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields, the verdict and the words; None for a factor that cannot be told."""
+        """Return all fields, the verdict and the words; None for an unknown factor."""
         return {**asdict(self), "factor": number(self.factor), "verdict": self.verdict, "words": self.words}
 
 

@@ -98,6 +98,7 @@ class Optimal(Sampler):
         self._offered = norms
 
     def _fields(self) -> Fields:
+        # The name of the first version, whose states are still read.
         return {**super()._fields(), "told": Field(np.float64, (self.n,), at_least=0.0)}
 
     def _state(self) -> State:

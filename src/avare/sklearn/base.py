@@ -98,16 +98,16 @@ class LinearEstimator(BaseEstimator):
             )
         return run.epochs
 
-    def _seen(self, count: int) -> tuple[float, float]:
-        """Count the examples of a stream; return how to weigh them, and how to scale the step."""
+    def _seen(self, count: int, weight: Any) -> tuple[NDArray[np.float64], float]:
+        """Count the examples of a stream; return their weights, and how to scale the step."""
         self.n_seen_: int = getattr(self, "n_seen_", 0) + count
         share = count / self.n_seen_
-        return 1.0 / share, share**_CAUTION
+        return np.full(count, 1.0 / share) if weight is None else weight / share, share**_CAUTION
 
-    def _start(self, shape: tuple[int, int], intercepts: Any) -> NDArray[np.float64]:
-        """The first coefficients: those of the last fit, or 0 with the intercepts that fit best alone."""
+    def _start(self, shape: tuple[int, int], intercepts: Any, *, again: bool) -> NDArray[np.float64]:
+        """The first coefficients: those of the last fit if ``again``, or 0 with the given intercepts."""
         table = np.zeros((shape[0], shape[1] + int(self.fit_intercept)))
-        if self.warm_start and hasattr(self, "coef_") and np.atleast_2d(self.coef_).shape == shape:
+        if again and hasattr(self, "coef_") and np.atleast_2d(self.coef_).shape == shape:
             table[:, : shape[1]] = self.coef_
             intercepts = self.intercept_
         if self.fit_intercept:

@@ -132,11 +132,9 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
                 f"{self.classes_[0]!r}"
             )
-        if self.class_weight is not None:
-            each = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-            weight = each[places] * (1.0 if weight is None else weight)
+        weight = self._with_classes(weight, places, y)
         shares = np.bincount(places, weights=weight, minlength=len(self.classes_)).astype(np.float64)
-        start = self._start((self._rows(), X.shape[1]), self._null_intercepts(shares))
+        start = self._start((self._rows(), X.shape[1]), self._null_intercepts(shares), again=self.warm_start)
         self._fit_from(X, places, weight, start)
         self.n_seen_ = X.shape[0]
         return self
@@ -171,19 +169,11 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         if len(unknown):
             raise ValueError(f"y has labels that are not in classes: {unknown!r}")
         places = np.searchsorted(self.classes_, y)
-        if self.class_weight is not None:
-            if self.class_weight == "balanced":
-                raise ValueError("class_weight 'balanced' is not supported for partial_fit: pass a dict of weights")
-            each = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_)
-            weight = each[places] * (1.0 if weight is None else weight)
-        more, scale = self._seen(X.shape[0])
-        weight = np.full(X.shape[0], more) if weight is None else more * weight
-        table = np.zeros((self._rows(), X.shape[1] + int(self.fit_intercept)))
-        if not first:
-            table[:, : X.shape[1]] = self.coef_
-            if self.fit_intercept:
-                table[:, -1] = self.intercept_
-        self._fit_from(X, places, weight, table, scale=scale)
+        if isinstance(self.class_weight, str):
+            raise ValueError("class_weight 'balanced' is not supported for partial_fit: pass a dict of weights")
+        weight, scale = self._seen(X.shape[0], self._with_classes(weight, places, self.classes_))
+        start = self._start((self._rows(), X.shape[1]), 0.0, again=True)
+        self._fit_from(X, places, weight, start, scale=scale)
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
@@ -212,6 +202,13 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         """Return the logarithm of the probability of each class."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X)))
+
+    def _with_classes(self, weight: Any, places: NDArray[np.int64], labels: Any) -> Any:
+        """Return the weights of the examples times those of their classes."""
+        if self.class_weight is None:
+            return weight
+        each = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
+        return each[places] * (1.0 if weight is None else weight)
 
     def _rows(self) -> int:
         return 1 if len(self.classes_) == 2 else len(self.classes_)

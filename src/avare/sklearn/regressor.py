@@ -115,7 +115,7 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
         """
         X, y, weight = self._read(X, y, sample_weight, reset=True, y_numeric=True)
         centre = np.average(y, weights=weight) if self.loss == "squared_error" else np.median(y)
-        self._fit_from(X, y, weight, self._start((1, X.shape[1]), centre))
+        self._fit_from(X, y, weight, self._start((1, X.shape[1]), centre, again=self.warm_start))
         self.n_seen_ = X.shape[0]
         return self
 
@@ -134,14 +134,9 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
         """
         first = not hasattr(self, "coef_")
         X, y, weight = self._read(X, y, sample_weight, reset=first, y_numeric=True)
-        more, scale = self._seen(X.shape[0])
-        weight = np.full(X.shape[0], more) if weight is None else more * weight
-        table = np.zeros(X.shape[1] + int(self.fit_intercept))
-        if not first:
-            table[: X.shape[1]] = self.coef_
-        if self.fit_intercept:
-            table[-1] = np.median(y) if first else self.intercept_
-        self._fit_from(X, y, weight, table, scale=scale)
+        weight, scale = self._seen(X.shape[0], weight)
+        start = self._start((1, X.shape[1]), np.median(y), again=True)
+        self._fit_from(X, y, weight, start, scale=scale)
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:

@@ -72,7 +72,7 @@ def draw_systematically(
 def choose(weights, scores, floor, source, before, after, places, drawn):
     """Draw places of a pool in proportion to weight times score, and give their weights over their probabilities.
 
-    The draw takes one random number for each place. So many are skipped for ``before`` and ``after`` other places:
+    The draw takes one random number for each place. Those of ``before`` and ``after`` other places are skipped:
     processes that share a pool then use different numbers of the same source.
     """
     sizes, probabilities = np.empty(len(scores)), np.empty(len(scores))
