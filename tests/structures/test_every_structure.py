@@ -32,10 +32,10 @@ from avare.structures import (
     weights,
 )
 from compiled import assert_kernels_release_the_gil_and_are_cached
-from laws import FALSE_ALARM, chi_square, ordered_samples
+from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
 compiled = not numba.config.DISABLE_JIT
-DRAWS = 200_000 if compiled else 2_000
+DRAWS = draws_of(200_000)
 Vector = NDArray[np.float64]
 
 

@@ -38,7 +38,7 @@ def test_a_push_agrees_with_the_direct_one(n: int, share: float) -> None:
         exponents = generator.exponential([0.01, 0.3, 3.0][step % 3], 5) * (generator.random(5) < 0.8)
         returns += int((floored.probabilities()[indices[exponents > 0.0]] == share / n).sum())
         floored.push(indices, exponents)
-        if compiled or step % 10 == 9:  # the check is slow when interpreted
+        if step % 10 == 9:  # the check is slow
             floored.check()
         p = pushed(p, share / n, indices, exponents)
         # p is rounded at each step, the values only when they are pushed: 300 steps of 1e-15.
