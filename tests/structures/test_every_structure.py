@@ -257,6 +257,7 @@ def changed(kind: Kind, n: int, seed: int) -> Structure:
 
 
 @every_kind
+@pytest.mark.compiled
 def test_resumes_with_the_same_draws(kind: Kind) -> None:
     n = 50
     structure = changed(kind, n, seed=6)

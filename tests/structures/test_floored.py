@@ -79,6 +79,7 @@ def test_values_on_the_threshold_stay_above() -> None:
 
 @pytest.mark.parametrize("exponent", [99.0, 101.0, 709.0, 800.0, 1e6])
 @pytest.mark.parametrize("share", [1e-100, 0.4])
+@pytest.mark.compiled
 def test_no_exponent_overflows(exponent: float, share: float) -> None:
     floored, p = Floored(6, share), np.full(6, 1.0 / 6.0)
     for indices, more in (([2], 0.0), ([2, 4], 1.0), ([5, 5, 1], 0.5), ([0], -1.0), ([3, 3], 0.25)):

@@ -48,6 +48,7 @@ def test_draws_after_the_largest_weight_was_replaced() -> None:
     assert weights.draw(10, replacement=True, source=source)[0].tolist() == [1] * 10
 
 
+@pytest.mark.compiled
 def test_distinct_draws_of_any_range() -> None:
     # Without the largest weight, the proposals for the others are far out of scale.
     generator = np.random.default_rng(3)
