@@ -6,7 +6,7 @@ RUN     = $(VENV)/bin/python
 PIP     = $(RUN) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all quick lint types bench campaign clean
+.PHONY: help install demo test test-all quick lint types docs bench campaign clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,18 @@ tests: $(VENV)/dev-installed
 	@echo "Testing, interpreted ..."
 	@NUMBA_DISABLE_JIT=1 $(RUN) -m pytest --quiet --numprocesses=auto -m 'not slow' \
 		--cov=avare --cov-append --cov-report=term --cov-fail-under=95 $(addprefix tests/,$(KERNELS))
+
+$(VENV)/docs-installed: $(VENV)/dev-installed
+	@echo "Installing what the site needs ..."
+	@$(PIP) install --editable '.[docs]'
+	@touch $@
+
+# The source is the whole repository: see docs/conf.py. GALLERY=0 leaves the examples of the gallery unrun.
+GALLERY ?= 1
+docs: $(VENV)/docs-installed ## the documentation site, in build/docs; a warning is an error
+	@echo "Building the site ..."
+	@$(RUN) -m sphinx -q -W --keep-going -c docs -b html -D sphinx_gallery_conf.plot_gallery=$(GALLERY) . build/docs
+	@echo "Ready: build/docs/index.html"
 
 bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks/results/
 	@echo "Measuring; this takes some minutes ..."

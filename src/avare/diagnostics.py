@@ -11,6 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 
+__all__ = [
+    "cost",
+    "dynamic_regret",
+    "gain",
+    "optimal_cost",
+    "relative_error",
+    "smoothness_ratio",
+    "static_regret",
+]
+
 _SUM_TOLERANCE = 1e-6  # float32 probabilities are accepted
 Result = np.float64 | NDArray[np.float64]
 

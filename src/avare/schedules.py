@@ -17,6 +17,19 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._compilation import inlined
 
+__all__ = [
+    "Auto",
+    "Floor",
+    "InverseTime",
+    "Polynomial",
+    "Schedule",
+    "auto",
+    "constant",
+    "floor",
+    "inverse_time",
+    "polynomial",
+]
+
 _LARGEST_C = 1e6  # times the default
 
 

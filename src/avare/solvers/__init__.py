@@ -13,6 +13,7 @@ __all__ = [
     "DivergenceWarning",
     "Progress",
     "Run",
+    "saga",
     "sgd",
     "sgld",
 ]

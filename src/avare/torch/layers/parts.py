@@ -53,9 +53,9 @@ class Outer:
     """Sums over positions of outer products, one for each group of channels."""
 
     left: Tensor
-    """Gradients of the output, of shape (batch, groups * outputs, positions)."""
+    """Gradients of the output, of shape ``(batch, groups * outputs, positions)``."""
     right: Tensor
-    """What they are multiplied by, usually a view, of shape (batch, groups * inputs, *window, positions)."""
+    """What they are multiplied by, usually a view, of shape ``(batch, groups * inputs, *window, positions)``."""
     groups: int = 1
     single_left: Dense | None = None
     """The left factors, if there is one position and one group."""
