@@ -69,7 +69,7 @@ html_theme_options = {
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
     "show_prev_next": False,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 6,
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
@@ -93,8 +93,9 @@ def mathml(tex: str, block: bool) -> str:
 
 
 def visit_inline(translator: Any, node: nodes.math) -> None:
-    """Write a formula in a line."""
-    translator.body.append(mathml(node.astext(), block=False))
+    """Write a formula in a line; a long one scrolls if it is wider than the screen."""
+    kind = "long-formula" if len(node.astext()) > 40 else "short-formula"
+    translator.body.append(f'<span class="{kind}">{mathml(node.astext(), block=False)}</span>')
     raise nodes.SkipNode
 
 
@@ -113,7 +114,7 @@ def add_title(app: Any, name: str, source: list[str]) -> None:
 def skip(app: Any, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:
     """Leave out what a class inherits from other libraries: it is theirs to describe."""
     value = getattr(value, "fget", value)
-    return True if not getattr(value, "__module__", "avare").startswith("avare") else None
+    return None if (getattr(value, "__module__", None) or "avare").startswith("avare") else True
 
 
 def setup(app: Any) -> None:
