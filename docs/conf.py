@@ -51,7 +51,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_signature": False,
     "min_reported_time": 1e9,  # times depend on the machine
-    "plot_gallery": True,
+    "write_computation_times": False,
 }
 
 html_theme = "pydata_sphinx_theme"

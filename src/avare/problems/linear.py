@@ -58,6 +58,13 @@ class Linear(Problem):
 
     To add a loss, derive a class with `target`, `curvature` and `_loss`, and register its kernels by
     `register_kernels`.
+
+    >>> import avare
+    >>> problem: Linear = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 0.0], l2=2.0)
+    >>> problem.n, problem.width, problem.curvature
+    (2, 1, 1.0)
+    >>> problem.objective(np.array([1.0]))  # 0 + 4 / 2 + 2 / 2
+    3.0
     """
 
     target: ClassVar[Target]

@@ -30,6 +30,12 @@ class Chain:
 
     With decreasing steps a draw represents the time of its step, so averages over draws must be weighted by the
     step sizes. The methods of this class do so.
+
+    >>> import avare
+    >>> problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 2.0], l2=1.0)
+    >>> chain = sgld(problem, avare.Uniform(2, 1, seed=0), 0.01, steps=100, thin=10, chains=2, seed=0)
+    >>> chain.draws.shape, chain.mean().shape, chain.status
+    ((2, 10, 1), (1,), 'finished')
     """
 
     def __init__(self, loops: list[Loop], burn_in: int, thin: int) -> None:
