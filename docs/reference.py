@@ -52,7 +52,7 @@ def kind(value: object) -> str:
     """Return the heading under which a name is listed."""
     if inspect.isclass(value):
         return "Exceptions and warnings" if issubclass(value, Exception) else "Classes"
-    return "Functions" if callable(value) else "Values"
+    return "Functions" if inspect.isroutine(value) else "Types"
 
 
 def page(module: ModuleType) -> str:
@@ -60,7 +60,7 @@ def page(module: ModuleType) -> str:
     name = module.__name__
     lines = [name, "=" * len(name), "", f".. py:module:: {name}", "", *(inspect.getdoc(module) or "").splitlines(), ""]
     own = [entry for entry in entries() if entry.module == name]
-    for heading in ("Classes", "Functions", "Exceptions and warnings", "Values"):
+    for heading in ("Classes", "Functions", "Exceptions and warnings", "Types"):
         here = [entry for entry in own if kind(entry.value) == heading and entry.home == f"{name}.{entry.name}"]
         if here:
             lines += [heading, "-" * len(heading), "", f".. currentmodule:: {name}", ""]

@@ -119,6 +119,9 @@ class Experiment(ABC):
     ...
     ...     def run(self, spec, X, y, optimum):
     ...         return {"seconds": {"steps": 0.0}, "status": "finished", "mean": float(y.mean())}
+    ...
+    ...     def summarise(self, results, runs):
+    ...         return Summary(lead=f"{len(results)} runs")
     >>> Mean().run({"experiment": "mean"}, None, np.array([1.0, 3.0]), None)["mean"]
     2.0
     >>> Mean().describe({"experiment": "mean", "dataset": "digits", "seed": 3})

@@ -46,9 +46,10 @@ class Fields:
 class Result:
     """A stored record that has been checked.
 
-    >>> result = Result({"experiment": "own", "seed": 1}, {"epoch": np.arange(3.0)}, {}, {"steps": 0.1}, "finished", True, {})
-    >>> result.kind, result.trace["epoch"][-1]
-    ('own', np.float64(2.0))
+    >>> trace = {"epoch": np.arange(3.0)}
+    >>> result = Result({"experiment": "own", "seed": 1}, trace, {}, {"steps": 0.1}, "finished", True, {})
+    >>> result.kind, float(result.trace["epoch"][-1])
+    ('own', 2.0)
     """
 
     spec: Mapping[str, Any]  # all that determines the run
@@ -132,7 +133,8 @@ def _columns(trace: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, NDAr
 def together(results: Iterable[Result], key: Callable[[Result], Any]) -> list[tuple[Any, list[Result]]]:
     """Group results by a key of JSON values, in the order in which the keys first occur.
 
-    >>> results = [Result({"seed": seed, "sampler": name}, {}, {}, {}, "finished", True, {}) for seed in (0, 1) for name in "AB"]
+    >>> specs = [{"seed": seed, "sampler": name} for seed in (0, 1) for name in "AB"]
+    >>> results = [Result(spec, {}, {}, {}, "finished", True, {}) for spec in specs]
     >>> [(name, len(group)) for name, group in together(results, lambda result: result.spec["sampler"])]
     [('A', 2), ('B', 2)]
     """

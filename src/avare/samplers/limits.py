@@ -24,6 +24,7 @@ class LimitWarning(UserWarning):
     >>> import avare
     >>> sampler = avare.Vrb(10, 2, horizon=100, bound=1.0, seed=0)
     >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
     ...     sampler.update(sampler.sample().indices, [3.0, 0.5])
     >>> print(caught[0].message)
     a norm of 3 exceeds bound = 1: Vrb continues with 4

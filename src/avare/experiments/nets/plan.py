@@ -119,10 +119,10 @@ def run_nets(
     --------
     >>> import tempfile
     >>> from avare.experiments.store import Store
-    >>> nothing = read_plan(quick=True)
-    >>> nothing.wanted["models"].clear()
+    >>> plan = read_plan(quick=True)
+    >>> plan.wanted["models"] = plan.wanted["parts"]["models"] = {}  # without this line it trains nets
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     run_nets(Store(folder), plan=nothing)
+    ...     run_nets(Store(folder), plan=plan)
     []
     """
     plan = read_plan() if plan is None else plan
