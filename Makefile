@@ -2,8 +2,11 @@
 PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch==2.13.0
+# Today's versions, also in a year; CONSTRAINTS= installs the newest ones, constraints/oldest.txt the oldest.
+CONSTRAINTS ?= constraints/today.txt
 RUN     = $(VENV)/bin/python
 PIP     = $(RUN) -m pip --disable-pip-version-check --quiet
+WITHIN  = $(addprefix --constraint ,$(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all quick lint types docs bench campaign clean
@@ -20,13 +23,13 @@ $(VENV)/made:
 # Each stamp is renewed when pyproject.toml changes. PyTorch comes first, so that nothing else picks another.
 $(VENV)/demo-installed: $(VENV)/made pyproject.toml
 	@echo "Installing avare and what the demo needs ..."
-	@$(PIP) install --editable '.[experiments]'
+	@$(PIP) install $(WITHIN) --editable '.[experiments]'
 	@touch $@
 
 $(VENV)/dev-installed: $(VENV)/made pyproject.toml
 	@echo "Installing avare and what tests and benchmarks need ..."
-	@$(PIP) install '$(TORCH)'
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install $(WITHIN) $(TORCH)
+	@$(PIP) install $(WITHIN) --editable '.[dev]'
 	@touch $@ $(VENV)/demo-installed
 
 install: $(VENV)/dev-installed ## the development environment, in .venv
@@ -74,7 +77,7 @@ tests: $(VENV)/dev-installed
 
 $(VENV)/docs-installed: $(VENV)/dev-installed
 	@echo "Installing what the site needs ..."
-	@$(PIP) install --editable '.[docs]'
+	@$(PIP) install $(WITHIN) --editable '.[docs]'
 	@touch $@
 
 # The source is the whole repository: see docs/conf.py. GALLERY=0 leaves the examples of the gallery unrun.
