@@ -34,7 +34,7 @@ extensions = [
 root_doc = "docs/index"
 include_patterns = ["docs/**", "benchmarks/results/**", "CHANGELOG.md", "CONTRIBUTING.md"]
 exclude_patterns = [".*", "build", "dist", "src", "tests", "results", "docs/templates"]
-exclude_patterns += ["docs/gallery/**.ipynb", "docs/gallery/**.py"]
+exclude_patterns += ["docs/gallery/**.ipynb", "docs/gallery/**.py", "docs/gallery/sg_execution_times.rst"]
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
