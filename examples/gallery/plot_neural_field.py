@@ -2,8 +2,8 @@
 A neural field, pixels drawn by error
 =====================================
 
-A small net learns one photograph: from the place of a pixel to its colour. Most of a photograph is soon learned, and its
-edges are not. So pixels are drawn by the norm of their gradient, which for squared errors is the error itself. Uniform
+A small net learns one photograph: from the place of a pixel to its colour. Most of it is soon learned, and its edges
+are not. So pixels are drawn by the norm of their gradient, which for squared errors is the error itself. Uniform
 batches are the rival, with the same net, the same steps and the same step sizes.
 """
 

@@ -3,8 +3,8 @@ Which sampler when: diagnose your data
 ======================================
 
 Importance sampling can gain much or nothing. `avare.experiments.diagnose_data` runs short pilots on your data and says
-what to expect, before you change any code; on the command line it is ``avare diagnose mine.csv --target y``. Here are two
-tables of the same size: in one the rows have widely different lengths, in the other they are alike.
+what to expect, before you change any code; on the command line it is ``avare diagnose mine.csv --target y``. Here are
+two tables of the same size: in one the rows have widely different lengths, in the other they are alike.
 """
 
 import matplotlib.pyplot as plt
@@ -47,4 +47,5 @@ axes[0].legend()
 
 # %%
 # Where the rows are uneven, use `avare.Avare` for steps that fall, and `avare.Calibrated` for steps that stay large, as
-# in nets. Where they are alike, keep uniform batches: the draws by norm cost time, and gain nothing.
+# in nets. Where they are alike, keep uniform batches: draws by norm cost time, and the noise of their memory can even lose some
+# epochs.
