@@ -45,9 +45,8 @@ def texts(n: int = N, *, padded: bool = False, seed: int = 1) -> list[dict[str, 
 
 def arguments(folder: Path, **options: Any) -> Any:
     common = {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "save_strategy": "no", "logging_steps": 1}
-    return transformers.TrainingArguments(
-        output_dir=str(folder), per_device_train_batch_size=M, num_train_epochs=1, seed=3, **{**common, **options}
-    )
+    common |= {"per_device_train_batch_size": M, "num_train_epochs": 1, "seed": 3, "output_dir": str(folder)}
+    return transformers.TrainingArguments(**{**common, **options})
 
 
 def trainer_of(folder: Path, dataset: Any, importance: avt.Importance | None = None, **options: Any) -> Any:

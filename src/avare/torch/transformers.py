@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import seed_worker
 
 from avare.samplers import Sampler
@@ -73,6 +74,7 @@ class ImportanceMixin:
             raise TypeError(f"importance is of type {type(importance).__name__}: must be an avare.torch.Importance")
         self.importance = importance or Importance()
         self._is_compared = False  # whether the loss was compared with the model's
+        self._known: tuple[Any, Any, bool] | None = None  # see `_task`
         super().__init__(*args, **kwargs)
         if self._trainer.train_dataset is not None:
             self._check_importance()
@@ -243,7 +245,7 @@ class ImportanceMixin:
 
     def _loss_and_target(self, logits: Tensor, labels: Tensor) -> tuple[Any, Tensor]:
         """Return the name of the loss, and the labels in the shape of the targets."""
-        config = getattr(self._plain_model, "config", None)
+        config, shifts_labels = self._task
         if labels.is_floating_point() and labels.numel() == logits.numel():
             is_binary = getattr(config, "problem_type", None) == "multi_label_classification"
             return "binary" if is_binary else "squared", labels.reshape(len(labels), -1)
@@ -252,22 +254,21 @@ class ImportanceMixin:
                 f"logits has shape {tuple(logits.shape)}, labels has {tuple(labels.shape)}: no loss is known for these; "
                 "override example_losses and example_norms"
             )
-        if self._shifts_labels:
+        if shifts_labels:
             labels = F.pad(labels, (0, 1), value=-100)[..., 1:]
         return "cross_entropy", labels
 
     @property
-    def _plain_model(self) -> Any:
-        """The model without wrappers, those of PEFT included."""
-        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-        return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-    @property
-    def _shifts_labels(self) -> bool:
-        """Whether the label of a position is the next token."""
-        model = self._plain_model
-        causal = type(model).__name__ in transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        return causal and not getattr(model.config, "is_encoder_decoder", False)
+    def _task(self) -> tuple[Any, bool]:
+        """The configuration of the model, without wrappers, and whether the label of a position is the next token."""
+        trainer = self._trainer
+        if self._known is None or self._known[0] is not trainer.model:
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            model = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
+            config = getattr(model, "config", None)
+            is_causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+            self._known = trainer.model, config, is_causal and not getattr(config, "is_encoder_decoder", False)
+        return self._known[1:]
 
     def _score(self, batch: Any) -> Tensor:
         """Score a pool, with the model of this rank alone."""
@@ -281,7 +282,7 @@ class ImportanceMixin:
         """Call the model; without labels it computes no loss, which would be a waste."""
         if "labels" not in inputs:
             raise ValueError(f"the batch has {', '.join(inputs)}, and no labels: the weighted loss needs them")
-        needs_labels = with_loss or getattr(getattr(self._plain_model, "config", None), "is_encoder_decoder", False)
+        needs_labels = with_loss or getattr(self._task[0], "is_encoder_decoder", False)
         outputs = model(**{key: value for key, value in inputs.items() if needs_labels or key != "labels"})
         if not isinstance(outputs, Mapping) or "logits" not in outputs:
             found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
@@ -319,7 +320,7 @@ class ImportanceMixin:
         """Raise an error if the mean loss is not the model's."""
         smoother = self._trainer.label_smoother
         if smoother is not None:
-            wanted = smoother(outputs, labels, shift_labels=self._shifts_labels)
+            wanted = smoother(outputs, labels, shift_labels=self._task[1])
         else:
             wanted = outputs.get("loss")
         if wanted is not None and abs(wanted.item() - found.item()) > _CLOSE * max(1.0, abs(wanted.item())):
@@ -334,7 +335,7 @@ class ImportanceMixin:
         sums = torch.zeros(4, dtype=torch.float64)
         for inputs in samples:
             weight, labels = inputs[_WEIGHT].double().cpu(), inputs["labels"].cpu()
-            shown = labels[..., 1:] if self._shifts_labels else labels
+            shown = labels[..., 1:] if self._task[1] else labels
             counts = shown.ne(-100).reshape(len(labels), -1).sum(dim=1).double()
             sums += torch.stack([weight.sum(), (weight * counts).sum(), counts.sum(), torch.tensor(float(len(weight)))])
         args = self._trainer.args
