@@ -1,7 +1,7 @@
 """The same net under Hugging Face Accelerate: `accelerate launch examples/torch_accelerate.py`.
 
-`prepare` takes the loader as any other: batches arrive on the device, `save_state` and `load_state` include it. The loader
-shares its draws between processes itself.
+`prepare` takes the loader as any other: batches arrive on the device, `save_state` and `load_state` include it. The
+loader shares its draws between processes itself.
 """
 
 import argparse

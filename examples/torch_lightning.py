@@ -1,6 +1,7 @@
 """The same net under Lightning, on one device or, with `--devices 2`, on several.
 
-Importance sampling takes two changes: the callback, and a `training_step` that returns a loss for each example, and norms.
+Importance sampling takes two changes: the callback, and a `training_step` that returns a loss for each example, and
+norms.
 """
 
 import argparse
@@ -43,7 +44,12 @@ def main() -> None:
     arguments = parser.parse_args()
     lightning.seed_everything(0, verbose=False)
     callback = ImportanceCallback()
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     strategy = "ddp" if arguments.devices > 1 else "auto"
     trainer = lightning.Trainer(
         accelerator="cpu",

@@ -73,7 +73,9 @@ def test_language_models(kind: str) -> None:
 def test_positions_that_examples_share_are_refused_by_name_and_can_be_left_out() -> None:
     torch.manual_seed(0)
     model, inputs = gpt2(), {"input_ids": batch()["input_ids"]}  # GPT-2 makes positions of shape (1, time) itself
-    with pytest.raises(ValueError, match=r"transformer.wpe \(Embedding\).*expand\(n, T\), or leave them out by exclude="):
+    with pytest.raises(
+        ValueError, match=r"transformer.wpe \(Embedding\).*expand\(n, T\), or leave them out by exclude="
+    ):
         in_one_pass(model, inputs)
     table = model.transformer.wpe
     found = in_one_pass(model, inputs, exclude=[table])

@@ -71,7 +71,7 @@ def test_the_loss_is_the_weighted_mean_and_nothing_is_left_behind() -> None:
     loader = callback.loader
     assert loader is not None and loader.waiting == 0 and loader.importance_sampler.steps >= 9
     twin = Module()
-    for loss, (batch, index, weight) in zip(losses, _batches(twin), strict=True):
+    for loss, (batch, _, weight) in zip(losses, _batches(twin), strict=True):
         torch.testing.assert_close(loss, (weight * _losses(twin, batch)).mean())
     assert "training_step" not in vars(module) and module.trainer.fit_loop._data_source.instance is module
 
@@ -84,6 +84,7 @@ def _batches(module: Module) -> Any:
     """The same training by hand."""
     loader = avt.Importance(pool=None, seed=5).loader(dataset(), M)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    batches: Any = None
     for step in range(9):
         batches = batches if step % 6 else iter(loader)
         batch, index, weight = next(batches)
@@ -117,7 +118,7 @@ class Stream(IterableDataset[Any]):
 
 
 def test_refuses_what_it_cannot_do_and_says_what_to_do() -> None:
-    with pytest.raises(TypeError, match="an IterableDataset: .*; pass a map-style dataset"):
+    with pytest.raises(TypeError, match=r"an IterableDataset: .*; pass a map-style dataset"):
         fit(Module(DataLoader(Stream(), batch_size=2)), 2, ImportanceCallback())
     with pytest.raises(TypeError, match="the train loader is of type dict: must be one torch DataLoader"):
         fit(Module({"a": DataLoader(dataset())}), 2, ImportanceCallback())
@@ -125,7 +126,7 @@ def test_refuses_what_it_cannot_do_and_says_what_to_do() -> None:
         fit(Module(DataLoader(dataset(), batch_size=None)), 2, ImportanceCallback())
     with pytest.raises(ValueError, match=r"returns no norms.*or pass score= to the callback"):
         fit(Module(norms=False), 2, ImportanceCallback())
-    with pytest.raises(TypeError, match="importance is of type str: must be an avare.torch.Importance"):
+    with pytest.raises(TypeError, match=r"importance is of type str: must be an avare.torch.Importance"):
         ImportanceCallback("auto")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="score is of type int"):
         ImportanceCallback(score=3)  # type: ignore[arg-type]

@@ -238,7 +238,11 @@ def test_sequences_in_half_precision_and_positions_that_do_not_count() -> None:
     assert found.dtype == torch.float32 and found[1] == 0.0
     assert torch.equal(found, whole)
     output[0, 1, 3] = inf
-    assert torch.isfinite(avt.output_norms(output, target, class_dim=-1, not_finite="keep")).tolist() == [False, True, True]
+    assert torch.isfinite(avt.output_norms(output, target, class_dim=-1, not_finite="keep")).tolist() == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_reductions_of_other_losses_divide_by_the_entries() -> None:

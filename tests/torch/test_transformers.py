@@ -2,7 +2,11 @@
 
 import os
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # before the imports
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}  # before the imports
 
 import itertools
 from pathlib import Path
@@ -16,7 +20,7 @@ from torch.utils.data import IterableDataset, Sampler
 import avare.torch as avt
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-from avare.torch.transformers import ImportanceMixin, ImportanceTrainer  # noqa: E402
+from avare.torch.transformers import ImportanceTrainer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
 N, M, LENGTH, WORDS = 12, 2, 5, 11
@@ -50,7 +54,9 @@ def arguments(folder: Path, **options: Any) -> Any:
 
 
 def trainer_of(folder: Path, dataset: Any, importance: avt.Importance | None = None, **options: Any) -> Any:
-    return ImportanceTrainer(language_model(), arguments(folder, **options), train_dataset=dataset, importance=importance)
+    return ImportanceTrainer(
+        language_model(), arguments(folder, **options), train_dataset=dataset, importance=importance
+    )
 
 
 def losses_of(trainer: Any) -> list[float]:
@@ -190,8 +196,10 @@ def test_the_losses_of_examples_are_those_of_the_model(
         logits = outputs["logits"].detach().clone().requires_grad_()
         (gradient,) = torch.autograd.grad(trainer.example_losses(logits, labels)[0][j], logits)
         ratio = gradient.norm() / norms[j]
-        assert torch.isclose(ratio, torch.tensor(1.0 / labels[0].numel()), rtol=1e-4) if labels.is_floating_point() else (
-            torch.isclose(ratio, torch.tensor(1.0), rtol=1e-4)
+        assert (
+            torch.isclose(ratio, torch.tensor(1.0 / labels[0].numel()), rtol=1e-4)
+            if labels.is_floating_point()
+            else (torch.isclose(ratio, torch.tensor(1.0), rtol=1e-4))
         )
 
 
@@ -261,17 +269,17 @@ class NoLength:
 
 
 def test_refuses_what_it_cannot_do_and_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="an IterableDataset: .*; pass a map-style dataset"):
+    with pytest.raises(TypeError, match=r"an IterableDataset: .*; pass a map-style dataset"):
         trainer_of(tmp_path, Stream(), max_steps=2)
-    with pytest.raises(TypeError, match="NoLength: must have .*; read a stream into memory, or into files, first"):
+    with pytest.raises(TypeError, match=r"NoLength: must have .*; read a stream into memory, or into files, first"):
         trainer_of(tmp_path, NoLength(), max_steps=2)
-    with pytest.raises(ValueError, match="the sampling strategy is 'group_by_length', but .* leave it out"):
+    with pytest.raises(ValueError, match=r"the sampling strategy is 'group_by_length', but .* leave it out"):
         trainer_of(tmp_path, texts(), train_sampling_strategy="group_by_length")
     with pytest.raises(ValueError, match="train_dataset is None"):
         trainer_of(tmp_path, None).train()
-    with pytest.raises(TypeError, match="importance is of type str: must be an avare.torch.Importance"):
+    with pytest.raises(TypeError, match=r"importance is of type str: must be an avare.torch.Importance"):
         trainer_of(tmp_path, texts(), "auto")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="compute_loss_func is given.*override example_losses"):
+    with pytest.raises(ValueError, match=r"compute_loss_func is given.*override example_losses"):
         ImportanceTrainer(
             language_model(), arguments(tmp_path), train_dataset=texts(), compute_loss_func=lambda *_, **__: None
         )
@@ -297,7 +305,7 @@ def test_refuses_what_it_cannot_do_and_says_what_to_do(tmp_path: Path) -> None:
             losses, counts = super().example_losses(logits, labels)
             return losses + 1.0, counts
 
-    with pytest.raises(ValueError, match="the model's loss is .*: it has other terms; override example_losses"):
+    with pytest.raises(ValueError, match=r"the model's loss is .*: it has other terms; override example_losses"):
         Other(
             language_model(), arguments(tmp_path), train_dataset=texts(), importance=avt.Importance(pool=None)
         ).train()

@@ -10,8 +10,8 @@ from accelerate.utils import send_to_device
 class Prepared(Iterator[Any]):
     """The batches of one iteration, on the device of this process.
 
-    Accelerate asks ``end_of_dataloader`` of the loader in use, so that accumulated gradients are applied at the end of an
-    epoch.
+    Accelerate asks ``end_of_dataloader`` of the loader in use, so that accumulated gradients are applied at the end of
+    an epoch.
 
     Parameters
     ----------

@@ -18,15 +18,15 @@ from avare.torch.pool import ScoreMode
 class Importance:
     """How to draw batches: the options of `ImportanceLoader`, without the data.
 
-    `avare.torch.transformers.ImportanceTrainer` and `avare.torch.lightning.ImportanceCallback` take one; in a plain loop
-    call `loader`.
+    `avare.torch.transformers.ImportanceTrainer` and `avare.torch.lightning.ImportanceCallback` take one; in a plain
+    loop call `loader`.
 
     Parameters
     ----------
     sampler, sampler_options, replacement, seed, distributed, score_mode, cost_ratio
         See `ImportanceLoader`. With None as seed, the frameworks use theirs.
     pool
-        "auto", or a number of batches: see `ImportanceLoader`. None never draws a pool: the batch comes straight from the
+        "auto", or a number of batches: see `ImportanceLoader`. None never draws a pool: batches come straight from the
         sampler.
 
     Examples
@@ -96,7 +96,7 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
             raise TypeError(f"{name} is of type {type(values).__name__}: must be a tensor")
     if loss.ndim != 1 or loss.shape != weight.shape:
         raise ValueError(
-            f"loss has shape {tuple(loss.shape)}, weight has {tuple(weight.shape)}: both must be (batch,), a loss for each "
-            'example, as with reduction="none"'
+            f"loss has shape {tuple(loss.shape)}, weight has {tuple(weight.shape)}: both must be (batch,), a loss for "
+            'each example, as with reduction="none"'
         )
     return (weight.to(loss) * loss).mean()

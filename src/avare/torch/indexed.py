@@ -230,6 +230,6 @@ def check_dataset(dataset: Any) -> None:
         )
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise TypeError(
-            f"dataset is of type {type(dataset).__name__}: must have __getitem__ and __len__, so that any example can be "
-            "drawn; read a stream into memory, or into files, first"
+            f"dataset is of type {type(dataset).__name__}: must have __getitem__ and __len__, so that any example can "
+            "be drawn; read a stream into memory, or into files, first"
         )

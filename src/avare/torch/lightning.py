@@ -29,7 +29,8 @@ _OPTIONS = (
 class ImportanceCallback(lightning.Callback):
     """Draw the batches of ``Trainer.fit`` by importance, with weights in the loss.
 
-    Your module and your train loader stay as they are, except that ``training_step`` returns the loss of each example, of
+    Your module and your train loader stay as they are, except that ``training_step`` returns the loss of each example,
+    of
     shape (batch,), and their norms::
 
         def training_step(self, batch, batch_idx):
@@ -39,11 +40,11 @@ class ImportanceCallback(lightning.Callback):
 
         trainer = lightning.Trainer(callbacks=[ImportanceCallback()])
 
-    The callback returns the weighted mean of the losses to Lightning, and reports the norms. It takes dataset, batch size,
-    collate function and workers from your train loader; shuffling and samplers do not apply, and batches are shared between
-    ranks without Lightning's distributed sampler. Checkpoints contain the state of the loader, so that
-    ``fit(ckpt_path=...)`` continues with the same batches, also in the middle of an epoch. Every ``log_every_n_steps`` steps it
-    logs what `ImportanceLoader.log` writes, as ``importance/gain`` and so on. Validation is not changed.
+    The callback returns the weighted mean of the losses to Lightning, and reports the norms. It takes dataset, batch
+    size, collate function and workers from your train loader; shuffling and samplers do not apply, and batches are
+    shared between ranks without Lightning's distributed sampler. Checkpoints contain the state of the loader, so that
+    ``fit(ckpt_path=...)`` continues with the same batches, also in the middle of an epoch. Every ``log_every_n_steps``
+    steps it logs what `ImportanceLoader.log` writes, as ``importance/gain`` and so on. Validation is not changed.
 
     Parameters
     ----------
@@ -60,7 +61,10 @@ class ImportanceCallback(lightning.Callback):
     """
 
     def __init__(
-        self, importance: Importance | None = None, *, score: Callable[[lightning.LightningModule, Any], Any] | None = None
+        self,
+        importance: Importance | None = None,
+        *,
+        score: Callable[[lightning.LightningModule, Any], Any] | None = None,
     ) -> None:
         if not isinstance(importance, Importance | None):
             raise TypeError(f"importance is of type {type(importance).__name__}: must be an avare.torch.Importance")

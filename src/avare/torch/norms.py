@@ -127,8 +127,8 @@ def last_layer_norms(
 
     For :math:`z_i = W x_i + b` it is :math:`\|\partial \ell_i / \partial z_i\| \sqrt{\|x_i\|^2 + 1}`: exact.
 
-    At many positions t, :math:`z_{it} = W x_{it} + b`, it is the sum over t of the same product, an upper bound, which is
-    exact if one position counts. The exact norm needs all products of positions: `GradientNorms` computes it.
+    At many positions t, :math:`z_{it} = W x_{it} + b`, it is the sum over t of the same product, an upper bound, which
+    is exact if one position counts. The exact norm needs all products of positions: `GradientNorms` computes it.
 
     Parameters
     ----------
@@ -152,8 +152,8 @@ def last_layer_norms(
     found, counts = _position_norms(output, target, loss, dict(options))
     if output.ndim > 2 and found.ndim != output.ndim - 1:
         raise ValueError(
-            f"output has shape {tuple(output.shape)}: must be (batch,) or (batch, outputs), or have class indices at many "
-            "positions; for other layers applied to many positions, use GradientNorms"
+            f"output has shape {tuple(output.shape)}: must be (batch,) or (batch, outputs), or have class indices at "
+            "many positions; for other layers applied to many positions, use GradientNorms"
         )
     if features.ndim != found.ndim + 1:
         expected = "(batch, features)" if found.ndim == 1 else "(batch, ..., features), a row for each position"
@@ -230,12 +230,14 @@ def _position_norms(output: Tensor, target: Tensor, loss: str, options: dict[str
         output = output.movedim(class_dim, 1)
     if is_dense or output.ndim == 2 or target.shape != (output.shape[0], *output.shape[2:]):  # also what is refused
         norms = from_output_grad(_gradient(output, target, loss, given), not_finite=given["not_finite"])
-        return norms, ~_ignored(target, given) if output.ndim == 2 and not is_dense else torch.tensor(output[:1, :1].numel())
+        return norms, ~_ignored(target, given) if output.ndim == 2 and not is_dense else torch.tensor(
+            output[:1, :1].numel()
+        )
     return _norms_of_sequences(output.detach().movedim(1, -1), target.detach(), given)
 
 
 def _norms_of_sequences(output: Tensor, target: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return the norm at each position of class indices; the classes come last. Some examples or positions at a time."""
+    """Return the norm at each position of class indices; the classes come last. Some positions at a time."""
     classes, counted = output.shape[-1], ~_ignored(target, given)
     valid = (target >= 0) & (target < classes)
     _refuse("target", target, counted & ~valid, f"must be in [0, {classes})")
@@ -250,7 +252,9 @@ def _norms_of_sequences(output: Tensor, target: Tensor, given: dict[str, Any]) -
         for start in range(0, length, positions):
             part = slice(first, first + examples), slice(start, start + positions)
             chosen = counted[part]
-            rows = output[part].flatten(0, 1) if chosen.all() else output[part][chosen]  # a view, or a copy of this part
+            rows = (
+                output[part].flatten(0, 1) if chosen.all() else output[part][chosen]
+            )  # a view, or a copy of this part
             if len(rows):
                 norms[part][chosen] = from_output_grad(
                     _gradient(rows, target[part][chosen], "cross_entropy", options), not_finite="keep"
@@ -282,9 +286,7 @@ def _checked(output: Tensor, target: Tensor, loss: str, options: dict[str, Any])
         raise ValueError(f"loss = {loss!r}: must be one of {', '.join(map(repr, _GRADIENTS))}")
     if given["reduction"] not in ("sum", "mean", "all"):
         raise ValueError(f"reduction = {given['reduction']!r}: must be 'sum', 'mean' or 'all'")
-    given["label_smoothing"] = validation.number(
-        "label_smoothing", given["label_smoothing"], at_least=0.0, at_most=1.0
-    )
+    given["label_smoothing"] = validation.number("label_smoothing", given["label_smoothing"], at_least=0.0, at_most=1.0)
     for name in _DEFAULTS.keys() - {"reduction", "not_finite", *_GRADIENTS[loss][1]}:
         if given[name] != _DEFAULTS[name]:
             raise ValueError(f"{name} is given: it has no meaning for loss = {loss!r}")

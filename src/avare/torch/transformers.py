@@ -9,10 +9,10 @@ example's losses, the number n of its targets that count, and its weight w, here
 
     sum w S / D,    D = M (sum w n) / (sum w),
 
-over the M examples of the accumulated batch, of all ranks if the Trainer counts these. D estimates the number of targets in a
-uniform batch. If all examples have the same number of targets, as in classification and with packed sequences, D is that
-number, and the gradient is unbiased. Otherwise it is a quotient of unbiased estimates, as it is in the plain Trainer, with an
-error of order 1 / M. With weights of 1 it is the Trainer's loss.
+over the M examples of the accumulated batch, of all ranks if the Trainer counts these. D estimates the number of
+targets in a uniform batch. If all examples have the same number of targets, as in classification and with packed
+sequences, D is that number, and the gradient is unbiased. Otherwise it is a quotient of unbiased estimates, as it is in
+the plain Trainer, with an error of order 1 / M. With weights of 1 it is the Trainer's loss.
 
 *The norms* are those of `output_norms`: of the gradient of S in the logits.
 """
@@ -46,13 +46,13 @@ class ImportanceMixin:
     """Draw the batches of a Trainer by importance, weigh its loss, and report the norms.
 
     Evaluation and prediction are not changed. Checkpoints contain the state of the loader, so that
-    ``train(resume_from_checkpoint=...)`` continues with the same batches, also in the middle of an epoch. Logs have, beside the
-    loss, what `ImportanceLoader.log` writes, as ``importance/gain`` and so on.
+    ``train(resume_from_checkpoint=...)`` continues with the same batches, also in the middle of an epoch. Logs have,
+    beside the loss, what `ImportanceLoader.log` writes, as ``importance/gain`` and so on.
 
     The loss of an example is computed from ``logits`` and ``labels``: classification, regression, several labels, token
-    classification, masked and causal language models, with padding or packed to equal lengths, and labels of -100. The first
-    batch compares it with the model's own loss, and raises an error if they differ: then override `example_losses` and
-    `example_norms`.
+    classification, masked and causal language models, with padding or packed to equal lengths, and labels of -100. The
+    first batch compares it with the model's own loss, and raises an error if they differ: then override
+    `example_losses` and `example_norms`.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class ImportanceMixin:
             self._check_importance()
 
     def example_losses(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum of the losses of each example, and the number of its targets that count; both of shape (batch,).
+        """Return the sum of the losses of each example, and how many of its targets count; both of shape (batch,).
 
         Override it, and `example_norms`, for a loss of your own.
 
@@ -197,8 +197,8 @@ class ImportanceMixin:
         file = self._state_file(checkpoint)
         if not os.path.isfile(file):
             warnings.warn(
-                f"{checkpoint} has no {os.path.basename(file)}, so another trainer has saved it: the memory of the norms "
-                "starts empty",
+                f"{checkpoint} has no {os.path.basename(file)}, so another trainer has saved it: the memory of the "
+                "norms starts empty",
                 stacklevel=2,
             )
             return
@@ -210,7 +210,7 @@ class ImportanceMixin:
 
     @property
     def _trainer(self) -> Any:
-        """This object, as the trainer that it also is."""
+        """The trainer that this object also is."""
         return self
 
     @property
@@ -232,15 +232,15 @@ class ImportanceMixin:
         strategy = getattr(args, "train_sampling_strategy", strategy)
         if strategy != "random":
             raise ValueError(
-                f"args: the sampling strategy is {strategy!r}, but importance decides which examples form a batch; leave it "
-                "out, and let the collator pad, or pack the texts to equal lengths"
+                f"args: the sampling strategy is {strategy!r}, but importance decides which examples form a batch; leave "
+                "it out, and let the collator pad, or pack the texts to equal lengths"
             )
         if args.n_gpu > 1:
             raise ValueError(f"args.n_gpu = {args.n_gpu}: DataParallel does not pass weights on; start with torchrun")
         if trainer.compute_loss_func is not None:
             raise ValueError(
-                "compute_loss_func is given, and returns one loss for the batch: override example_losses and example_norms, "
-                "which return one for each example"
+                "compute_loss_func is given, and returns one loss for the batch: override example_losses and "
+                "example_norms, which return one for each example"
             )
 
     def _loss_and_target(self, logits: Tensor, labels: Tensor) -> tuple[Any, Tensor]:
@@ -251,8 +251,8 @@ class ImportanceMixin:
             return "binary" if is_binary else "squared", labels.reshape(len(labels), -1)
         if labels.shape != logits.shape[:-1]:
             raise ValueError(
-                f"logits has shape {tuple(logits.shape)}, labels has {tuple(labels.shape)}: no loss is known for these; "
-                "override example_losses and example_norms"
+                f"logits has shape {tuple(logits.shape)}, labels has {tuple(labels.shape)}: no loss is known for "
+                "these; override example_losses and example_norms"
             )
         if shifts_labels:
             labels = F.pad(labels, (0, 1), value=-100)[..., 1:]
@@ -296,8 +296,8 @@ class ImportanceMixin:
         logits = outputs["logits"]
         if len(logits) != len(weight):
             raise ValueError(
-                f"logits has {len(logits)} rows for {len(weight)} examples: the batch was flattened; set padding_free=False, "
-                "and pack with packing_strategy='wrapped'"
+                f"logits has {len(logits)} rows for {len(weight)} examples: the batch was flattened; set "
+                "padding_free=False, and pack with packing_strategy='wrapped'"
             )
         losses, counts = self.example_losses(logits, labels)
         if not self._is_compared:
@@ -319,14 +319,12 @@ class ImportanceMixin:
     def _compare(self, outputs: Any, labels: Tensor, found: Tensor) -> None:
         """Raise an error if the mean loss is not the model's."""
         smoother = self._trainer.label_smoother
-        if smoother is not None:
-            wanted = smoother(outputs, labels, shift_labels=self._task[1])
-        else:
-            wanted = outputs.get("loss")
+        smoothed = None if smoother is None else smoother(outputs, labels, shift_labels=self._task[1])
+        wanted = outputs.get("loss") if smoothed is None else smoothed
         if wanted is not None and abs(wanted.item() - found.item()) > _CLOSE * max(1.0, abs(wanted.item())):
             raise ValueError(
-                f"the model's loss is {wanted.item():.6g}, and that of its logits and labels {found.item():.6g}: it has other "
-                "terms; override example_losses and example_norms"
+                f"the model's loss is {wanted.item():.6g}, and that of its logits and labels {found.item():.6g}: it has "
+                "other terms; override example_losses and example_norms"
             )
         self._is_compared = True
 

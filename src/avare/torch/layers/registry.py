@@ -65,8 +65,9 @@ def register(
     Parameters
     ----------
     *kinds
-        Classes of modules. Their ``forward`` must take one tensor, and return one. Text is a pattern for the full name of
-        a class, for packages that need not be installed: ``"package.module.*Norm"``. It does not apply to subclasses.
+        Classes of modules. Their ``forward`` must take one tensor, and return one. Text is a pattern for the full name
+        of a class, for packages that need not be installed: ``"package.module.*Norm"``. It does not apply to
+        subclasses.
     parameters
         The names of all parameters that such a layer may have. The input is needed for all but "bias".
     attributes
