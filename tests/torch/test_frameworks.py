@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import avare.torch as avt
+from framework_page import run_snippet
 from torch_plain import make_dataset
 
 ROOT = Path(__file__).parents[2]
@@ -134,6 +135,12 @@ def test_accelerate_moves_batches_knows_the_last_one_and_saves_the_loader(tmp_pa
     accelerator.end_training()
 
 
+@pytest.mark.filterwarnings("ignore")  # the framework's own
+def test_the_page_runs() -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    run_snippet("Accelerate")
+
+
 def test_options_are_those_of_the_loader() -> None:
     importance = avt.Importance(sampler="Avare", sampler_options={"delta": 0.5}, seed=3, pool=2.0, replacement=True)
     loader = importance.loader(make_dataset(n=40), 4, score=lambda batch: batch[1] + 1.0, batches_per_epoch=5)
@@ -144,7 +151,7 @@ def test_options_are_those_of_the_loader() -> None:
     for (_, index, weight), (_, same, also) in zip(loader, other, strict=True):
         assert torch.equal(index, same) and torch.equal(weight, also)
     assert avt.Importance(pool=None).loader(range(9), 3, score=lambda batch: batch).pool_ratio == 1.0
-    with pytest.raises(ValueError, match="pool = 2.0: needs score"):
+    with pytest.raises(ValueError, match=r"pool = 2\.0: needs score"):
         avt.Importance(pool=2.0).loader(range(9), 3)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import avare.torch as avt
+from framework_page import run_snippet
 from torch_plain import make_dataset
 
 lightning = pytest.importorskip("lightning", reason="lightning is not installed")
@@ -142,3 +143,7 @@ def test_an_importance_loader_of_ones_own_is_kept() -> None:
     fit(Module(loader), 3, callback)
     assert callback.loader is loader and loader.importance_sampler.steps == 3
     assert np.isfinite(loader.gain)
+
+
+def test_the_page_runs() -> None:
+    run_snippet("Lightning")

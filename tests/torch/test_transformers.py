@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Sampler
 
 import avare.torch as avt
+from framework_page import run_snippet
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 from avare.torch.transformers import ImportanceTrainer  # noqa: E402
@@ -314,3 +315,43 @@ def test_refuses_what_it_cannot_do_and_says_what_to_do(tmp_path: Path) -> None:
         trainer.example_norms(torch.zeros(2, 4, 5), torch.zeros(2, 3).long())
     with pytest.raises(ValueError, match="the batch has input_ids, and no labels"):
         trainer._forward(trainer.model, {"input_ids": None}, with_loss=False)
+
+
+def test_the_page_runs() -> None:
+    run_snippet("Transformers")
+
+
+def test_the_trainer_of_trl(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl", reason="trl is not installed")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=_words(), eos_token="e", pad_token="p", unk_token="u"
+    )
+
+    class ImportanceSFTTrainer(ImportanceMixin, trl.SFTTrainer):  # type: ignore[name-defined,misc]
+        pass
+
+    texts = ["a b c d", "b b", "c a d a b", "d d d"] * 3
+    common: dict[str, Any] = {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "logging_steps": 1}
+    args = trl.SFTConfig(
+        str(tmp_path), per_device_train_batch_size=2, max_steps=3, save_strategy="no", bf16=False, **common
+    )
+    trainer = ImportanceSFTTrainer(
+        language_model(),
+        args,
+        train_dataset=datasets.Dataset.from_dict({"text": texts}),
+        processing_class=tokenizer,
+        importance=avt.Importance(pool=2.0),
+    )
+    trainer.train()
+    assert len(losses_of(trainer)) == 3 and trainer.importance_loader.waiting < 12
+    assert trainer.state.log_history[0]["importance/pool_ratio"] == 2.0
+    assert trainer.evaluate(trainer.train_dataset)["eval_loss"] > 0.0
+
+
+def _words() -> Any:
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {word: place for place, word in enumerate("abcdepu")}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="u"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return tokenizer

@@ -232,8 +232,8 @@ class ImportanceMixin:
         strategy = getattr(args, "train_sampling_strategy", strategy)
         if strategy != "random":
             raise ValueError(
-                f"args: the sampling strategy is {strategy!r}, but importance decides which examples form a batch; leave "
-                "it out, and let the collator pad, or pack the texts to equal lengths"
+                f"args: the sampling strategy is {strategy!r}, but importance decides which examples form a batch; "
+                "leave it out, and let the collator pad, or pack the texts to equal lengths"
             )
         if args.n_gpu > 1:
             raise ValueError(f"args.n_gpu = {args.n_gpu}: DataParallel does not pass weights on; start with torchrun")
@@ -323,8 +323,8 @@ class ImportanceMixin:
         wanted = outputs.get("loss") if smoothed is None else smoothed
         if wanted is not None and abs(wanted.item() - found.item()) > _CLOSE * max(1.0, abs(wanted.item())):
             raise ValueError(
-                f"the model's loss is {wanted.item():.6g}, and that of its logits and labels {found.item():.6g}: it has "
-                "other terms; override example_losses and example_norms"
+                f"the model's loss is {wanted.item():.6g}, and that of its logits and labels {found.item():.6g}: it "
+                "has other terms; override example_losses and example_norms"
             )
         self._is_compared = True
 
