@@ -21,7 +21,7 @@ import avare.torch as avt
 from framework_page import run_snippet
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-from avare.torch.transformers import ImportanceTrainer  # noqa: E402
+from avare.torch.transformers import ImportanceMixin, ImportanceTrainer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
 N, M, LENGTH, WORDS = 12, 2, 5, 11
