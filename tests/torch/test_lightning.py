@@ -33,7 +33,7 @@ class Module(lightning.LightningModule):  # type: ignore[name-defined,misc]
         super().__init__()
         torch.manual_seed(0)
         self.net = torch.nn.Linear(20, 10)
-        self.loader = loader or DataLoader(dataset(), batch_size=M, shuffle=True)
+        self.loader = DataLoader(dataset(), batch_size=M, shuffle=True) if loader is None else loader
         self.with_norms = norms
         self.seen: list[list[float]] = []
         self.measured: list[dict[str, float]] = []

@@ -137,7 +137,7 @@ class ImportanceCallback(lightning.Callback):
                         "training_step returns no norms, so nothing can be learned: return {'loss': losses, 'norms': "
                         "avare.torch.output_norms(logits, target)}, or pass score= to the callback"
                     )
-                output["loss"] = weighted_mean(output.get("loss"), weight)  # type: ignore[arg-type]  # it is checked
+                output["loss"] = weighted_mean(output.get("loss"), weight)
             except Exception:  # whatever it is, the other ranks must not wait
                 loader.fail()
                 raise
