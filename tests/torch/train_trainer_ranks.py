@@ -47,8 +47,7 @@ def main() -> None:
     loader = trainer.importance_loader
     assert loader is not None
     if trainer.is_world_process_zero():
-        state = loader.importance_sampler.state_dict()
-        print("drawn", state["steps"], flush=True)
+        print("drawn", loader.importance_sampler.steps, loader.state_dict()["fingerprint"], flush=True)
         for row in trainer.state.log_history:
             if "loss" in row:
                 print(f"loss {row['loss']:.6f}", flush=True)

@@ -5,6 +5,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
+from avare._optional import require
+
+require("lightning", "avare.torch.lightning", "lightning")  # which says what to install
+
+# isort: split
 import lightning
 import numpy as np
 from torch.utils.data import DataLoader, default_collate

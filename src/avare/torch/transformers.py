@@ -24,6 +24,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
+from avare._optional import require
+
+require("transformers", "avare.torch.transformers", "transformers")  # which says what to install
+
+# isort: split
 import torch
 import torch.nn.functional as F
 import transformers
@@ -331,9 +336,10 @@ class ImportanceMixin:
     def _share_of_targets(self, samples: list[Any]) -> Tensor:
         """Return D over the number of targets in the accumulated batch: see the module."""
         sums = torch.zeros(4, dtype=torch.float64)
+        shifts_labels = getattr(self._trainer, "_loss_shifts_labels", False)  # as the Trainer counts
         for inputs in samples:
             weight, labels = inputs[_WEIGHT].double().cpu(), inputs["labels"].cpu()
-            shown = labels[..., 1:] if self._task[1] else labels
+            shown = labels[..., 1:] if shifts_labels else labels
             counts = shown.ne(-100).reshape(len(labels), -1).sum(dim=1).double()
             sums += torch.stack([weight.sum(), (weight * counts).sum(), counts.sum(), torch.tensor(float(len(weight)))])
         args = self._trainer.args
