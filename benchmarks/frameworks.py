@@ -185,77 +185,71 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The tables of a result."""
-    step, layer, peak = result["overhead"], result["head"], result["peaks"]
-    rows = [
-        [
-            "step of the Trainer, and of ImportanceTrainer without a pool",
-            duration(step["plain"]),
-            duration(step["importance"]),
-            f"{100 * (step['importance'] / step['plain'] - 1):+.1f} %",
-        ],
-        [
-            f"forward and backward of the last layer, and output_norms of its ({BATCH}, {TIME}, {VOCABULARY}) logits",
-            duration(layer["layer"]),
-            duration(layer["norms"]),
-            f"{100 * layer['norms'] / layer['layer']:+.1f} %",
-        ],
-        [
-            "peak memory of that layer, and with norms",
-            f"{peak['layer'] / 2**20:.0f} MB",
-            f"{peak['with norms'] / 2**20:.0f} MB",
-            f"{100 * (peak['with norms'] / peak['layer'] - 1):+.1f} %",
-        ],
-    ]
-    found = []
-    for name, runs in result["language_model"]["curves"].items():
+    """The tables of a result, of the parts that it has."""
+    rows = []
+    if "overhead" in result:
+        plain, ours = result["overhead"]["plain"], result["overhead"]["importance"]
+        what = "step of the Trainer, and of ImportanceTrainer without a pool"
+        rows.append([what, duration(plain), duration(ours), f"{100 * (ours / plain - 1):+.1f} %"])
+    if "head" in result:
+        plain, ours = result["head"]["layer"], result["head"]["norms"]
+        what = f"forward and backward of the last layer, and output_norms of its ({BATCH}, {TIME}, {VOCABULARY}) logits"
+        rows.append([what, duration(plain), duration(ours), f"{100 * ours / plain:+.1f} %"])
+    if "peaks" in result:
+        plain, ours = result["peaks"]["layer"], result["peaks"]["with norms"]
+        what = "peak memory of that layer, and with norms"
+        rows.append([what, f"{plain / 2**20:.0f} MB", f"{ours / 2**20:.0f} MB", f"{100 * (ours / plain - 1):+.1f} %"])
+    loads = ", ".join(f"{name} {load:.1f}" for name, load in result["loads"].items())
+    text = (
+        "# Frameworks\n\nMedian processor seconds, measured in turns on one thread. Load average of the machine before each "
+        f"part: {loads}.\n\n{table(['', 'plain', 'with avare', 'more'], rows)}"
+    )
+    return text + (_report_of_language_model(result["language_model"]) if "language_model" in result else "")
+
+
+def _report_of_language_model(result: dict[str, Any]) -> str:
+    rows = []
+    for name, runs in result["curves"].items():
         last = np.mean([run["rows"][-1] for run in runs], axis=0)
-        gains = [run["gain"] for run in runs if "gain" in run]
-        pools = [run["pool"] for run in runs if "pool" in run]
-        found.append(
-            [
-                name,
-                f"{last[2]:.4f}",
-                f"{last[1]:.1f} s",
-                f"{np.mean(gains):.2f}" if gains else "",
-                f"{np.mean(pools):.2f}" if pools else "",
-            ]
-        )
-    model = result["language_model"]
+        measured = [f"{np.mean([run[key] for run in runs]):.2f}" if key in runs[0] else "" for key in ("gain", "pool")]
+        rows.append([name, f"{last[2]:.4f}", f"{last[1]:.1f} s", *measured])
+    seeds = len(result["curves"]["uniform"])
     return (
-        "# Frameworks\n\nMedian processor seconds, measured in turns on one thread; load average before: "
-        f"{result['load']:.1f}.\n\n{table(['', 'plain', 'with avare', 'more'], rows)}\n\n"
-        f"A causal language model after {model['steps']} steps of {model['batch']} documents, means over "
-        f"{len(model['curves']['uniform'])} seeds. Nine of ten documents are one of two sentences, the others sums.\n\n"
-        f"{table(['batches', 'test loss', 'processor time', 'gain', 'pool at the end'], found)}\n\n"
+        f"\n\nA causal language model after {result['steps']} steps of {result['batch']} documents, means over seeds: "
+        f"{seeds}. Nine of ten documents are one of two sentences, the others sums.\n\n"
+        f"{table(['batches', 'test loss', 'processor time', 'gain', 'pool at the end'], rows)}\n\n"
         "![loss against seconds and tokens](frameworks.png)"
     )
 
 
 def main() -> None:
-    """Measure all parts, and save JSON, table and figure."""
+    """Measure, and save JSON, table and figure."""
+    parts: dict[str, Callable[[Any], Any]] = {
+        "head": lambda given: head(max(given.rounds - 2, 1)),
+        "peaks": lambda given: peaks(),
+        "overhead": lambda given: overhead(given.rounds, 40),
+        "language_model": lambda given: language_model(given.steps, given.seeds),
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--output", default="frameworks", help="name of the files in benchmarks/results")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="the others are kept as stored")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    load = os.getloadavg()[0]
-    parts: dict[str, Callable[[], Any]] = {
-        "head": lambda: head(max(arguments.rounds - 2, 1)),
-        "peaks": peaks,
-        "overhead": lambda: overhead(arguments.rounds, 40),
-        "language_model": lambda: language_model(arguments.steps, arguments.seeds),
-    }
-    result: dict[str, Any] = {"load": load, "transformers": transformers.__version__}
-    for name, part in parts.items():
-        result[name] = part()
+    stored = RESULTS / "frameworks.json"
+    result: dict[str, Any] = {"loads": {}}
+    if stored.exists() and set(arguments.parts) < set(parts):
+        result = json.loads(stored.read_text())
+    for name in arguments.parts:
+        result["loads"][name] = os.getloadavg()[0]
+        result[name] = parts[name](arguments)
         print(name, json.dumps(result[name])[:300], flush=True)
-    result["where"] = where()
-    plot(result["language_model"], RESULTS / f"{arguments.output}.png")
-    save(arguments.output, result, report(result))
-    print((RESULTS / f"{arguments.output}.md").read_text())
+        result |= {"transformers": transformers.__version__, "where": where()}
+        if name == "language_model":
+            plot(result[name], RESULTS / "frameworks.png")
+        save("frameworks", result, report(result))
+    print((RESULTS / "frameworks.md").read_text())
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def dataset() -> TensorDataset:
     return TensorDataset(rows, labels)
 
 
-class Module(lightning.LightningModule):  # type: ignore[name-defined,misc]
+class Module(lightning.LightningModule):  # type: ignore[name-defined]
     """A linear model that notes its batches and losses."""
 
     def __init__(self, loader: Any = None, *, norms: bool = True) -> None:
@@ -132,7 +132,7 @@ def test_refuses_what_it_cannot_do_and_says_what_to_do() -> None:
     with pytest.raises(TypeError, match="score is of type int"):
         ImportanceCallback(score=3)  # type: ignore[arg-type]
     module = Module()
-    module.training_step = lambda batch, batch_idx: torch.tensor(1.0)
+    module.training_step = lambda *_: torch.tensor(1.0)  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=r'loss has shape \(\).*a loss for each example, as with reduction="none"'):
         fit(module, 2, ImportanceCallback(avt.Importance(sampler="Uniform")))
 

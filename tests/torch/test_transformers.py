@@ -274,8 +274,12 @@ def test_refuses_what_it_cannot_do_and_says_what_to_do(tmp_path: Path) -> None:
         trainer_of(tmp_path, Stream(), max_steps=2)
     with pytest.raises(TypeError, match=r"NoLength: must have .*; read a stream into memory, or into files, first"):
         trainer_of(tmp_path, NoLength(), max_steps=2)
+    has_strategy = "train_sampling_strategy" in transformers.TrainingArguments.__dataclass_fields__
+    grouped: dict[str, Any] = (
+        {"train_sampling_strategy": "group_by_length"} if has_strategy else {"group_by_length": True}
+    )
     with pytest.raises(ValueError, match=r"the sampling strategy is 'group_by_length', but .* leave it out"):
-        trainer_of(tmp_path, texts(), train_sampling_strategy="group_by_length")
+        trainer_of(tmp_path, texts(), **grouped)
     with pytest.raises(ValueError, match="train_dataset is None"):
         trainer_of(tmp_path, None).train()
     with pytest.raises(TypeError, match=r"importance is of type str: must be an avare.torch.Importance"):
@@ -328,7 +332,7 @@ def test_the_trainer_of_trl(tmp_path: Path) -> None:
         tokenizer_object=_words(), eos_token="e", pad_token="p", unk_token="u"
     )
 
-    class ImportanceSFTTrainer(ImportanceMixin, trl.SFTTrainer):  # type: ignore[name-defined,misc]
+    class ImportanceSFTTrainer(ImportanceMixin, trl.SFTTrainer):  # type: ignore[name-defined]
         pass
 
     texts = ["a b c d", "b b", "c a d a b", "d d d"] * 3
@@ -344,7 +348,8 @@ def test_the_trainer_of_trl(tmp_path: Path) -> None:
         importance=avt.Importance(pool=2.0),
     )
     trainer.train()
-    assert len(losses_of(trainer)) == 3 and trainer.importance_loader.waiting < 12
+    assert len(losses_of(trainer)) == 3 and trainer.importance_loader is not None
+    assert trainer.importance_loader.waiting < 12
     assert trainer.state.log_history[0]["importance/pool_ratio"] == 2.0
     assert trainer.evaluate(trainer.train_dataset)["eval_loss"] > 0.0
 
