@@ -201,8 +201,8 @@ def report(result: dict[str, Any]) -> str:
         rows.append([what, f"{plain / 2**20:.0f} MB", f"{ours / 2**20:.0f} MB", f"{100 * (ours / plain - 1):+.1f} %"])
     loads = ", ".join(f"{name} {load:.1f}" for name, load in result["loads"].items())
     text = (
-        "# Frameworks\n\nMedian processor seconds, measured in turns on one thread. Load average of the machine before each "
-        f"part: {loads}.\n\n{table(['', 'plain', 'with avare', 'more'], rows)}"
+        "# Frameworks\n\nMedian processor seconds, measured in turns on one thread. Load average of the machine before "
+        f"each part: {loads}.\n\n{table(['', 'plain', 'with avare', 'more'], rows)}"
     )
     return text + (_report_of_language_model(result["language_model"]) if "language_model" in result else "")
 
