@@ -1,6 +1,6 @@
 """Measure what the frameworks' classes cost, in processor seconds: `python benchmarks/frameworks.py`.
 
-Three parts: a step of `ImportanceTrainer` without a pool against one of the plain Trainer; `output_norms` for the
+Four parts: a step of `ImportanceTrainer` without a pool against one of the plain Trainer; `output_norms` for the
 logits of a language model against the forward and backward pass of the layer that makes them, with the peak of memory;
 and loss against seconds and tokens for the model of `examples/torch_language_model.py`. Rivals are measured in turns
 within one process.
@@ -141,6 +141,35 @@ def _layer() -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
     return layer, torch.randn(BATCH, TIME, WIDTH, requires_grad=True), torch.randint(VOCABULARY, (BATCH, TIME))
 
 
+def adapters(rounds: int) -> dict[str, dict[str, float]]:
+    """The median seconds of a step without and with `GradientNorms`: of all parameters, and of LoRA's alone."""
+    import peft
+
+    sizes = {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=4)
+    ids = torch.randint(512, (8, 64), generator=torch.Generator().manual_seed(0))
+    lora = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    found = {}
+    for name in ("all parameters", "LoRA"):
+        seconds: dict[str, list[float]] = {"plain": [], "norms": []}
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config) if name != "LoRA" else peft.get_peft_model(LlamaForCausalLM(config), lora)
+        norms = avt.GradientNorms(model)
+        for _ in range(5 * rounds):
+            for kind in seconds:
+                began = time.process_time()
+                if kind == "norms":
+                    norms.attach()
+                model(input_ids=ids, labels=ids).loss.backward()
+                if kind == "norms":
+                    norms()
+                    norms.detach()
+                model.zero_grad()
+                seconds[kind].append(time.process_time() - began)
+        found[name] = {kind: float(np.median(each)) for kind, each in seconds.items()}
+    return found
+
+
 def language_model(steps: int, seeds: int) -> dict[str, Any]:
     """Test losses against processor seconds and tokens, for each rival and seed."""
     test = {key: torch.stack([each[key] for each in encode(make_texts(400, 1))]) for key in ("input_ids", "labels")}
@@ -199,6 +228,9 @@ def report(result: dict[str, Any]) -> str:
         plain, ours = result["peaks"]["layer"], result["peaks"]["with norms"]
         what = "peak memory of that layer, and with norms"
         rows.append([what, f"{plain / 2**20:.0f} MB", f"{ours / 2**20:.0f} MB", f"{100 * (ours / plain - 1):+.1f} %"])
+    for name, step in result.get("adapters", {}).items():
+        more = f"{100 * (step['norms'] / step['plain'] - 1):+.1f} %"
+        rows.append([f"forward and backward, and with GradientNorms: {name}", *map(duration, step.values()), more])
     loads = ", ".join(f"{name} {load:.1f}" for name, load in result["loads"].items())
     text = (
         "# Frameworks\n\nMedian processor seconds, measured in turns on one thread. Load average of the machine before "
@@ -228,6 +260,7 @@ def main() -> None:
         "head": lambda given: head(max(given.rounds - 2, 1)),
         "peaks": lambda given: peaks(),
         "overhead": lambda given: overhead(given.rounds, 40),
+        "adapters": lambda given: adapters(given.rounds),
         "language_model": lambda given: language_model(given.steps, given.seeds),
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
