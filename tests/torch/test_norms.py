@@ -307,7 +307,7 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         (lambda: avt.last_layer_norms(two, torch.zeros(2, 3, 1), labels[:, None]), "a row for each position"),
         (lambda: avt.last_layer_norms(torch.zeros(2, 4, 3), three, labels[:, None]), r"must begin with \(2, 1\)"),
         (lambda: avt.output_norms(three, torch.tensor([[0], [3]])), r"target\[1, 0\] = 3: must be in \[0, 3\)"),
-        (lambda: avt.output_norms(wrong((1, 2, 0), nan, (2, 3, 1)), labels[:, None]), r"output\[1, 0, 2\] = nan"),
+        (lambda: avt.output_norms(wrong((1, 2, 0), nan, (2, 3, 1)), labels[:, None]), r"output\[1, 2, 0\] = nan"),
         (lambda: avt.output_norms(two, labels, reduction=any_of("max")), "reduction = 'max': must be 'sum', 'mean' or"),
         (lambda: avt.output_norms(two, labels, class_dim=0), "class_dim = 0: that is the batch"),
         (lambda: avt.output_norms(two, two, "squared", class_dim=-1), "class_dim is given: .* 'squared'"),

@@ -59,7 +59,7 @@ def output_norms(
     r"""Return the norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
 
     With class indices at many positions, as in language models, the output is read in parts that fit into the
-    cache: no second tensor of its size is made, and positions that do not count are not read.
+    cache: no second tensor of its size is made, and positions that do not count have no effect.
 
     Parameters
     ----------
@@ -225,6 +225,7 @@ def _position_norms(output: Tensor, target: Tensor, loss: str, options: dict[str
     if loss != "cross_entropy":
         norms = from_output_grad(_gradient(output, target, loss, given), not_finite=given["not_finite"])
         return norms, norms.new_full((), output[:1].numel()).expand_as(norms)
+    original = output
     if class_dim != 1:
         target = target.movedim(class_dim, 1) if is_dense and target.ndim == output.ndim else target
         output = output.movedim(class_dim, 1)
@@ -233,7 +234,8 @@ def _position_norms(output: Tensor, target: Tensor, loss: str, options: dict[str
         return norms, ~_ignored(target, given) if output.ndim == 2 and not is_dense else torch.tensor(
             output[:1, :1].numel()
         )
-    return _norms_of_sequences(output.detach().movedim(1, -1), target.detach(), given)
+    norms, counts = _norms_of_sequences(output.detach().movedim(1, -1), target.detach(), given)
+    return _finite(norms, {"output": original}, given["not_finite"]), counts
 
 
 def _norms_of_sequences(output: Tensor, target: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -241,7 +243,7 @@ def _norms_of_sequences(output: Tensor, target: Tensor, given: dict[str, Any]) -
     classes, counted = output.shape[-1], ~_ignored(target, given)
     valid = (target >= 0) & (target < classes)
     _refuse("target", target, counted & ~valid, f"must be in [0, {classes})")
-    shape, whole = target.shape, output
+    shape = target.shape
     output, target, counted = output.flatten(1, -2), target.long().flatten(1), counted.flatten(1)
     norms = torch.zeros(target.shape, dtype=torch.promote_types(output.dtype, torch.float32), device=output.device)
     options = {**given, "ignore_index": None, "not_finite": "keep"}
@@ -251,15 +253,16 @@ def _norms_of_sequences(output: Tensor, target: Tensor, given: dict[str, Any]) -
     for first in range(0, count, examples):
         for start in range(0, length, positions):
             part = slice(first, first + examples), slice(start, start + positions)
-            chosen = counted[part]
-            rows = (
-                output[part].flatten(0, 1) if chosen.all() else output[part][chosen]
-            )  # a view, or a copy of this part
-            if len(rows):
-                norms[part][chosen] = from_output_grad(
-                    _gradient(rows, target[part][chosen], "cross_entropy", options), not_finite="keep"
-                )
-    return _finite(norms.reshape(shape), {"output": whole}, given["not_finite"]), counted.sum(dim=1)
+            chosen, rows, classes_of = counted[part], output[part], target[part]
+            if 2 * int(chosen.sum()) >= chosen.numel():  # read all: a view is faster than a copy of some
+                rows, classes_of = rows.flatten(0, 1), classes_of.masked_fill(~chosen, 0).flatten()
+                found = _gradient(rows, classes_of, "cross_entropy", options)
+                found = from_output_grad(found, not_finite="keep").view(chosen.shape)
+                norms[part] = torch.where(chosen, found, 0.0)
+            elif chosen.any():
+                found = _gradient(rows[chosen], classes_of[chosen], "cross_entropy", options)
+                norms[part][chosen] = from_output_grad(found, not_finite="keep")
+    return norms.reshape(shape), counted.sum(dim=1)
 
 
 def _reduced(norms: Tensor, counts: Tensor, reduction: str) -> Tensor:
