@@ -29,6 +29,7 @@ from avare._optional import require
 require("transformers", "avare.torch.transformers", "transformers")  # which says what to install
 
 # isort: split
+import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
@@ -333,22 +334,25 @@ class ImportanceMixin:
             )
         self._is_compared = True
 
-    def _share_of_targets(self, samples: list[Any]) -> Tensor:
+    def _share_of_targets(self, samples: list[Any]) -> float:
         """Return D over the number of targets in the accumulated batch: see the module."""
-        sums = torch.zeros(4, dtype=torch.float64)
+        sums = np.zeros(4)
         shifts_labels = getattr(self._trainer, "_loss_shifts_labels", False)  # as the Trainer counts
         for inputs in samples:
-            weight, labels = inputs[_WEIGHT].double().cpu(), inputs["labels"].cpu()
+            weight, labels = inputs[_WEIGHT].numpy().astype(np.float64), inputs["labels"].numpy()
             shown = labels[..., 1:] if shifts_labels else labels
-            counts = shown.ne(-100).reshape(len(labels), -1).sum(dim=1).double()
-            sums += torch.stack([weight.sum(), (weight * counts).sum(), counts.sum(), torch.tensor(float(len(weight)))])
+            counts = np.count_nonzero(shown.reshape(len(labels), -1) != -100, axis=1)
+            if len(counts) != len(weight):  # a flattened batch, which `compute_loss` refuses
+                return 1.0
+            sums += weight.sum(), weight @ counts, counts.sum(), len(weight)
         args = self._trainer.args
         if args.average_tokens_across_devices and args.world_size > 1:
-            sums = self._trainer.accelerator.reduce(sums.to(args.device), "sum").cpu()
+            found = torch.from_numpy(sums).to(args.device)
+            sums = self._trainer.accelerator.reduce(found, "sum").cpu().numpy()
         weights, weighted, plain, examples = sums
         if not (weights > 0.0 and weighted > 0.0):
-            return torch.ones((), device=args.device)
-        return (examples * weighted / (weights * plain)).float().to(args.device)
+            return 1.0
+        return float(examples * weighted / (weights * plain))
 
 
 class ImportanceTrainer(ImportanceMixin, transformers.Trainer):
