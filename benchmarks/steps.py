@@ -1,9 +1,10 @@
 """Step sizes that are found, against the best fixed one: the suboptimality at the end, and what finding them costs."""
 
 import argparse
+import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import avare
 from avare.experiments.data import obtain
 from avare.experiments.preparation import prepared
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
-from harness import save, table, where
+from harness import RESULTS, save, table, where
 
 SAMPLERS = ("Uniform", "Avare", "Calibrated")
 FIRST = -3  # fixed step sizes: 2^k over the curvature of f at 0, from here up and down ...
@@ -119,7 +120,7 @@ TUNED: dict[str, Callable[[np.random.Generator], Case]] = {
     "digits": _digits,
     "a million": _million,
 }
-"""On these the factor of the step sizes was chosen, except on the last."""
+"""These were looked at while the rule was chosen, except the last."""
 FRESH: dict[str, Callable[[np.random.Generator], Case]] = {
     "wine": _bundled("wine", Softmax, 8),
     "diabetes": _bundled("diabetes", LeastSquares, 8),
@@ -206,43 +207,47 @@ def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", help="names of problems")
+    parser.add_argument("--only", nargs="*", help="names of problems; what is stored of the others is kept")
     arguments = parser.parse_args()
-    rows: list[list[str]] = []
     result: dict[str, Any] = {"where": where(), "seeds": arguments.seeds, "cases": {}}
-    for name, case in cases(arguments.only).items():
+    if arguments.only and (RESULTS / "steps.json").exists():
+        result["cases"] = json.loads((RESULTS / "steps.json").read_text())["cases"]
+    for name in arguments.only or [*TUNED, *FRESH]:
+        (case,) = cases([name]).values()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", avare.problems.ToleranceWarning)
             case.problem.minimize(
                 tolerance=1e-8 * float(np.linalg.norm(case.problem.gradient(np.zeros(case.problem.dim))))
             )
-        result["cases"][name] = {
-            "n": case.problem.n,
-            "batch_size": case.batch_size,
-            "epochs": case.epochs,
-            "fresh": name in FRESH,
-            "samplers": {},
-        }
+        entry = {"n": case.problem.n, "batch_size": case.batch_size, "epochs": case.epochs, "samplers": {}}
+        result["cases"][name] = {**entry, "commit": result["where"]["commit"]}
         for sampler in SAMPLERS:
-            found = measure(case, sampler, arguments.seeds)
-            result["cases"][name]["samplers"][sampler] = found
+            result["cases"][name]["samplers"][sampler] = measure(case, sampler, arguments.seeds)
+            print(rows_of(result, [name])[-1], flush=True)
+        keep(result)
+
+
+def rows_of(result: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
+    """The rows of some problems, if they were measured."""
+    rows = []
+    for name in names:
+        entry = result["cases"].get(name, {"samplers": {}})
+        for sampler, found in entry["samplers"].items():
             cells = [f"{found['last']['suboptimality']:.3g}", f"2^{found['last']['power_of_two']}"]
             cells += [f"{found['auto']['suboptimality']:.3g}", f"{found['auto']['ratio']:.2f}"]
             cells += [f"{found['auto']['ratio_averaged']:.2f}"]
             cells += [f"{found[kind]['ratio']:.2f}" for kind in ("auto, constant", "auto, 1/t")]
-            cells += [f"{100.0 * found['auto']['share']:.0f} %"]
-            rows.append([name, f"{case.problem.n:,}", sampler, *cells])
-            print(rows[-1], flush=True)
-        if arguments.only is None:
-            keep(result, rows)
+            rows.append([name, f"{entry['n']:,}", sampler, *cells, f"{100.0 * found['auto']['share']:.0f} %"])
+    return rows
 
 
-def keep(result: dict[str, Any], rows: list[list[str]]) -> None:
+def keep(result: dict[str, Any]) -> None:
     """Keep what was measured so far."""
     headings = ["problem", "N", "sampler", "best fixed step", "its size", "auto", "ratio", "ratio to averaged"]
     headings += ["constant", "1/t", "cost"]
-    parts = {fresh: [row for row in rows if (row[0] in FRESH) is fresh] for fresh in (False, True)}
-    good = {fresh: sum(float(row[6]) <= WITHIN for row in part) for fresh, part in parts.items()}
+    parts = [rows_of(result, names) for names in (TUNED, FRESH)]
+    good = [sum(float(row[6]) <= WITHIN for row in part) for part in parts]
+    costs = [each["auto"]["share"] for entry in result["cases"].values() for each in entry["samplers"].values()]
     text = f"""# Step sizes that are found
 
 Suboptimality at the end of a run, mean over {result["seeds"]} seeds. *Best fixed step*: the best constant step size in
@@ -252,17 +257,19 @@ compares auto with the best fixed step with the same averaging. *Constant* and *
 averaged, and of `schedules.auto(1)`, last iterate. *Cost*: what finding the sizes adds to a run, as a share of its
 processor seconds: the least of some runs, against the least of runs with a given size, in turn.
 
-## Problems on which the factor of the sizes was chosen (all but the last)
+The median of the costs is {100.0 * float(np.median(costs)):.0f} %.
 
-{good[False]} of {len(parts[False])} within {WITHIN:g} times of the best fixed step.
+## Problems that were looked at while the rule was chosen
 
-{table(headings, parts[False])}
+{good[0]} of {len(parts[0])} are within {WITHIN:g} times of the best fixed step.
+
+{table(headings, parts[0])}
 
 ## Problems that were run only afterwards
 
-{good[True]} of {len(parts[True])} within {WITHIN:g} times.
+{good[1]} of {len(parts[1])} are within {WITHIN:g} times of the best fixed step.
 
-{table(headings, parts[True])}"""
+{table(headings, parts[1])}"""
     save("steps", result, text)
 
 

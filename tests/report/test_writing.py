@@ -20,12 +20,20 @@ import avare.report
 import stored_runs
 from avare.cli import main
 from avare.experiments import registry
-from avare.experiments.content import Table
+from avare.experiments.content import Panel, Table
 from avare.experiments.store import Skipped, key_of
 from avare.plotting import assign
 from avare.report import ReportError, charts
+from avare.report.page import render
 from avare.report.writing import Contents, gather, page_of
 from stored_runs import put, run
+
+
+def test_only_the_verdict_looks_like_one() -> None:
+    panel = Panel("Mine", (), lead=("Why so.", {"step sizes": "found"}), verdict=("Verdict: no difference.",))
+    page = render([panel], {}, lead="", notices=())
+    assert re.findall(r'<p class="verdict">(.*?)</p>', page) == ["Verdict: no difference."]
+    assert "<p>Why so.</p>" in page and "<dt>step sizes</dt><dd>found</dd>" in page
 
 
 def test_writes_all_and_says_where(tmp_path: Path) -> None:
