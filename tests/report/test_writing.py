@@ -116,9 +116,14 @@ def test_missing_results_get_no_table(tmp_path: Path) -> None:
 def test_facts_about_own_data_are_not_checked(tmp_path: Path) -> None:
     facts = stored_runs.facts("mnist", spec={"dataset": "digits"})
     index = avare.report.write(put(tmp_path / "store", [facts]), tmp_path / "out")
-    assert {path.name for path in (index.parent / "tables").iterdir()} == {"table1.csv", "table1.md"}
+    assert {path.name for path in (index.parent / "tables").iterdir()} == {"facts.csv", "facts.md"}
     text = html_of(index.read_text())
-    assert "<td>Digits</td>" in text and "Every number" not in text and "Nothing here can be judged" not in text
+    assert (
+        "<td>Digits</td>" in text
+        and "Against the paper" not in text
+        and "Every number" not in text
+        and "Nothing here can be judged" not in text
+    )
 
 
 def test_runs_that_all_diverged_are_in_the_check(tmp_path: Path) -> None:
