@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 
@@ -40,6 +39,7 @@ def test_the_sizes_are_the_distance_over_the_root_of_the_sum_of_squares() -> Non
     assert size_of(run) == pytest.approx(furthest / np.sqrt(total), rel=1e-6)
 
 
+@pytest.mark.compiled
 def test_without_noise_the_size_is_about_one_over_the_curvature() -> None:
     # Batches of all examples: gradient descent, which converges with sizes up to 2 over the curvature.
     problem = squares()
@@ -49,7 +49,7 @@ def test_without_noise_the_size_is_about_one_over_the_curvature() -> None:
     assert run.x == pytest.approx(problem.minimize(), abs=1e-3)
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="minutes without compiled code; the compiled run tests it")
+@pytest.mark.compiled
 @pytest.mark.parametrize("scale", [2.0**-17, 2.0**17])
 def test_the_size_follows_the_scale_of_the_data(scale: float) -> None:
     sizes = [size_of(avare.sgd(squares(scales=each), avare.Avare(400, 8, seed=0), epochs=20)) for each in (1.0, scale)]
@@ -58,7 +58,7 @@ def test_the_size_follows_the_scale_of_the_data(scale: float) -> None:
     assert sizes[1] * scale**2 == pytest.approx(sizes[0], rel=1e-3)
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="minutes without compiled code; the compiled run tests it")
+@pytest.mark.compiled
 @pytest.mark.parametrize("sampler", ["Uniform", "Avare", "Calibrated"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_nothing_diverges_on_unscaled_data(sampler: str, seed: int) -> None:
@@ -70,6 +70,7 @@ def test_nothing_diverges_on_unscaled_data(sampler: str, seed: int) -> None:
     assert run.status == "finished" and run.trace.objective[-1] < run.trace.objective[0]
 
 
+@pytest.mark.compiled
 def test_a_rare_huge_example_does_not_lead_astray() -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(4000, 2))
@@ -89,6 +90,7 @@ def test_a_problem_that_is_never_finite_ends() -> None:
         assert avare.sgd(problem, avare.Uniform(10, 2, seed=0), steps=5).status == "diverged"
 
 
+@pytest.mark.compiled
 def test_a_problem_of_python_functions() -> None:
     places = np.random.default_rng(0).normal(size=(200, 2)) ** 3
     problem = Generic(
@@ -114,6 +116,7 @@ def test_nothing_to_learn() -> None:
     assert run.status == "finished" and not run.x.any()
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize(("power", "steps"), [(0.0, 600), (1.0, 600), (0.5, 1), (0.5, 0)])
 def test_kinds_and_short_runs(power: float, steps: int) -> None:
     problem = squares()
@@ -126,6 +129,7 @@ def test_kinds_and_short_runs(power: float, steps: int) -> None:
         assert size_of(run) == pytest.approx(size_of(pilot) * 10.0**-power, rel=1e-12)
 
 
+@pytest.mark.compiled
 def test_a_start_at_the_minimum_stays_near_it() -> None:
     problem = squares()
     best = problem.minimize()
@@ -133,6 +137,7 @@ def test_a_start_at_the_minimum_stays_near_it() -> None:
     assert run.trace.suboptimality[-1] < 0.01 * problem.objective(best)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("power", [None, 0.5])
 def test_resuming_gives_the_same_iterates(power: float | None) -> None:
     problem, wanted = squares(), auto(power)
@@ -149,6 +154,7 @@ def test_resuming_gives_the_same_iterates(power: float | None) -> None:
             avare.sgd(problem, avare.Avare(400, 8), wanted, epochs=8, resume=half.state_dict())
 
 
+@pytest.mark.compiled
 def test_samplers_without_kernels_get_the_same_sizes() -> None:
     problem = squares()
     runs = [avare.sgd(problem, kind(400, 8, seed=5), epochs=4) for kind in (avare.Avare, _Plain)]
@@ -164,6 +170,7 @@ class _Plain(avare.Avare):
         pass
 
 
+@pytest.mark.compiled
 def test_recent_iterates_have_the_most_weight() -> None:
     problem = squares()
     seen: list[Any] = []

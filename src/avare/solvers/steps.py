@@ -203,7 +203,7 @@ def _distance(x, origin):
     return math.sqrt(total)
 
 
-def pace(path):
+def pace(path: Vector) -> float:
     """Return the distance over the root of the sum of squares: the size of the next step; NaN if it overflows."""
     if path[1] == np.inf:
         return np.nan
