@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import avare
-from avare.problems import Generic, LeastSquares
+from avare.problems import Generic, LeastSquares, SmoothedHinge
 from avare.schedules import auto
 
 
@@ -27,16 +27,25 @@ def test_the_sizes_are_the_distance_over_the_root_of_the_sum_of_squares() -> Non
     run = avare.sgd(problem, avare.Uniform(1, 1, seed=0), steps=40, averaging="none")
     x, total = np.zeros(2), 0.0
     here = problem.gradient(x)
-    # The first move is a sixteenth of gradient over curvature, which is |a|^2 + l2 along a.
-    furthest = np.linalg.norm(here) / (5.0 + 0.5) / 16.0
+    furthest = float(np.linalg.norm(here)) / (5.0 + 0.5)  # the first move: gradient over smoothness, |a|^2 + l2
     for _ in range(40):
         here = problem.gradient(x)
-        total += here @ here
+        total += float(here @ here)
         size = furthest / np.sqrt(total)
         x = x - size * here
-        furthest = max(furthest, np.linalg.norm(x))
-    assert run.x == pytest.approx(x, rel=1e-6)  # the curvature is a difference of gradients, 1e-4 apart
-    assert size_of(run) == pytest.approx(furthest / np.sqrt(total), rel=1e-6)
+        furthest = max(furthest, float(np.linalg.norm(x)))
+    assert run.x == pytest.approx(x, rel=1e-12)
+    assert size_of(run) == pytest.approx(furthest / np.sqrt(total), rel=1e-12)
+
+
+@pytest.mark.compiled
+def test_a_loss_that_is_flat_or_straight_at_the_start() -> None:
+    # Smoothed hinge has no curvature where the margin is below 0: the first move must not come from there.
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(300, 5))
+    problem = SmoothedHinge(X, X @ np.arange(5.0) + generator.normal(size=300) > 0.0, l2=1.0)
+    run = avare.sgd(problem, avare.Uniform(300, 8, seed=0), epochs=20)
+    assert run.trace.objective[-1] < 1.1 * problem.objective(problem.minimize())
 
 
 @pytest.mark.compiled

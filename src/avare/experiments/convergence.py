@@ -177,7 +177,7 @@ def panel_of(
         for first, *others in [_charts(group, rule)]
     ]
     sections.append(Section("At the last epoch", (_HINT, table.without("dataset"))))
-    lead = (*words, {**_top(group), **(settings or {})})
+    lead: tuple[str | Mapping[str, Any], ...] = (*words, {**_top(group), **(settings or {})})
     return Panel(group.title, (*sections, *more), lead=lead, verdict=tuple(verdict))
 
 

@@ -24,8 +24,8 @@ from avare.schedules import Auto, Schedule, auto, constant
 from avare.solvers.steps import NEVER
 
 _PILOT = 10  # if sizes fall by a given power, they adapt during a tenth of the steps
-_FIRST = 1.0 / 16.0  # of gradient over curvature is the first move
-_ROWS = 64  # that show both; more with larger batches
+_ROWS = 64  # that show the gradient at the start; more with larger batches
+_CAUTION = 16.0  # times the curvature along the gradient, if the smoothness is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,11 @@ def adapting(wanted: Auto, problem: Problem, x: Vector, batch_size: int, steps: 
 
 
 def _first_move(problem: Problem, x: Vector, batch_size: int) -> float:
-    """Return a short way to go at first: a sixteenth of gradient over curvature, both from some of the rows."""
+    """Return a short way to go at first: the norm of the gradient, from some of the rows, over the smoothness of f.
+
+    The minimum cannot be nearer than gradient over smoothness, and r_0 must not be above its distance. If the
+    smoothness is not known, a multiple of the curvature along the gradient takes its place.
+    """
     size = min(problem.n, max(_ROWS, batch_size))
     rows = np.arange(size) * problem.n // size  # evenly spread
     weights = np.full(size, problem.n / size)
@@ -72,8 +76,9 @@ def _first_move(problem: Problem, x: Vector, batch_size: int) -> float:
     length = float(np.linalg.norm(here))
     if not 0.0 < length < math.inf:
         return 1.0
-    move = 1e-4 * (1.0 + float(np.linalg.norm(x)))
-    curvature = float(np.linalg.norm(gradient(x + here * (move / length)) - here)) / move
-    if not 0.0 < curvature < math.inf:
-        curvature = (float(problem.smoothness.sum()) if isinstance(problem, Linear) else 0.0) or 1.0
-    return _FIRST * length / curvature
+    if isinstance(problem, Linear):
+        smoothness = float(problem.smoothness.sum())
+    else:
+        move = 1e-4 * (1.0 + float(np.linalg.norm(x)))
+        smoothness = _CAUTION * float(np.linalg.norm(gradient(x + here * (move / length)) - here)) / move
+    return length / smoothness if 0.0 < smoothness < math.inf else 1e-3
