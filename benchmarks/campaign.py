@@ -183,9 +183,9 @@ def drift(generator: np.random.Generator) -> int:
 
 def states(generator: np.random.Generator) -> int:
     """No crafted state ends the process, hangs, changes anything when refused, or gives a weight that is not finite."""
-    name = str(generator.choice([*sorted(crafted.makers()), "sgd", "ImportanceLoader", "UpperBoundLoader"]))
+    name = str(generator.choice(crafted.every()))
     seed = str(int(generator.integers(2**31)))
-    command = [sys.executable, str(SUPPORT / "crafted.py"), "--sampler", name, "--mutations", "90", "--seed", seed]
+    command = [sys.executable, str(SUPPORT / "crafted.py"), "--subject", name, "--mutations", "90", "--seed", seed]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines() or ["nothing"]
     assert done.returncode == 0, f"code {done.returncode} at {lines[-1]}: {done.stderr[-300:]}"
