@@ -258,7 +258,8 @@ def a_structure(make: Callable[[Any], Structure], **arguments: float) -> Subject
 
     def use_structure(holder: list[Structure]) -> str:
         (structure,) = holder
-        source = uniform_source(np.random.default_rng(5))
+        generator = np.random.default_rng(5)  # it must outlive its source
+        source = uniform_source(generator)
         structure.check()
         for round_ in range(5):
             p = structure.probabilities()
