@@ -302,7 +302,7 @@ def _run(
         return Ended(code, out.read(), err.read(), seconds)
 
 
-_LOOK = 0.003  # seconds between two looks at a process
+_LOOK = 0.02  # seconds between two looks at a process
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,10 @@ INTERRUPTED = 130
 _SHOW_CURSOR = b"\x1b[?25h"  # a display of progress may have hidden it
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C. A plain ``KeyboardInterrupt`` that has passed an ``exec`` makes Python end by the signal itself."""
+
+
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
     """Handle Ctrl-C while there is nothing to lose: nothing has been run, or what was run is stored."""
     with suppress(OSError):

@@ -555,8 +555,8 @@ def test_interrupts_and_damage_are_mentioned(avare_command: Any, monkeypatch: py
         patch.setattr("avare.experiments.sweep.perform", interrupt)
         code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     (aside,) = (path.name for path in Path("results/runs").glob("*.damaged-*"))
-    assert code == 130 and "avare: interrupted; 2 results are stored" in err
-    assert err.endswith(f"avare: {aside}: was damaged, is renamed, and will be run again\n")
+    assert code == 130 and f"avare: {aside}: was damaged, is renamed, and will be run again\n" in err
+    assert err.endswith("avare: interrupted; 2 results are stored, and the same command resumes\n")
     avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     monkeypatch.setattr("avare.cli.application.compare_samplers", interrupt)
     code, _, err = avare_command("compare", "digits")

@@ -46,6 +46,17 @@ def test_after_the_end(tmp_path: Path) -> None:
     assert started(tmp_path, "--version", sitecustomize=late) == (0, "")
 
 
+def test_in_code_that_is_made_from_text(tmp_path: Path) -> None:
+    # Numba and dataclasses make such code. Python then wants to end by the signal instead of the exit code.
+    source = """
+import os, signal
+from avare.cli import application
+application.application = lambda *arguments, **options: exec("os.kill(os.getpid(), signal.SIGINT)")
+"""
+    (tmp_path / "avare").write_text("import sys\nfrom avare.cli import main\nimport text\nsys.exit(main())\n")
+    assert started(tmp_path, command=[str(tmp_path / "avare")], text=source) == (130, "avare: interrupted\n")
+
+
 def test_twice(tmp_path: Path) -> None:
     # Something does not end: a second Ctrl-C ends it.
     slow = """

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from avare._interrupts import INTERRUPTED as INTERRUPTED
-from avare._interrupts import end_at_once
+from avare._interrupts import Interrupted, end_at_once
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def _interruptible() -> Iterator[list[int]]:
         came.append(number)
         if len(came) > 1:
             end_at_once(number, frame)
-        raise KeyboardInterrupt
+        raise Interrupted
 
     signal.signal(signal.SIGINT, handle)
     try:

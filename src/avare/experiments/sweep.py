@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any, TypedDict, Unpack
 
 from avare import _validation as validation
@@ -235,6 +236,7 @@ def _interrupts_later() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    resource_tracker.ensure_running()  # which workers share; if they started it, it would let Ctrl-C through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
