@@ -116,8 +116,13 @@ def test_other_programs_keep_their_handlers(
 
 def test_the_cursor_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
     monkeypatch.setattr(os, "isatty", lambda stream: True)
     monkeypatch.setattr(os, "write", lambda stream, text: written.append((stream, text)))
-    monkeypatch.setattr(os, "_exit", written.append)
-    _interrupts.end_at_once(signal.SIGINT, None)
-    assert written == [(2, b"\x1b[?25havare: interrupted\n"), 130]
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SystemExit, match="130"):
+        _interrupts.end_at_once(signal.SIGINT, None)
+    assert written == [(2, b"\x1b[?25havare: interrupted\n")]
