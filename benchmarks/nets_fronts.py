@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 import math
+import time
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -57,34 +58,56 @@ class Net:
     seeds: tuple[int, ...] = SEEDS
     samplers: tuple[str, ...] = (UNIFORM, OURS, *RIVALS)
     fixed: tuple[str, ...] = FIXED  # annealed over SEARCHED only, with the step size of OURS
+    rules: tuple[str, ...] = ("constant", "one-cycle")
+    step: float | None = None  # if it is not searched
     flipped: float = 0.0  # the part of the labels that is random
 
 
 NETS = {
-    "ijcnn1": Net("MLP on IJCNN1", "ijcnn1-mlp", 16000, 20000, 10),
+    "ijcnn1": Net("MLP on IJCNN1", "ijcnn1-mlp", 8000, 20000, 10),
     "mlp": Net("MLP on MNIST", "mnist-mlp", 6400, 10000, 10),
     "cnn": Net("CNN on MNIST", "mnist-cnn", 3200, 10000, 8),
-    "wide": Net("wide CNN on MNIST", "mnist-wide", 1600, 2000, 8, (1, 2, 3), (UNIFORM, OURS, *RIVALS[1:3]), ()),
     "noisy": Net(
-        "CNN on MNIST, half of the labels random", "mnist-cnn", 3200, 10000, 4, (1, 2, 3), (UNIFORM, OURS), (), 0.5
+        "CNN on MNIST, half of the labels random",
+        "mnist-cnn",
+        3200,
+        2000,
+        3,
+        (1, 2, 3),
+        (UNIFORM, OURS),
+        (),
+        ("constant",),
+        step=0.003,
+        flipped=0.5,
+    ),
+    "wide": Net(
+        "wide CNN on MNIST",
+        "mnist-wide",
+        1600,
+        2000,
+        8,
+        (1, 2, 3),
+        (UNIFORM, OURS, "UpperBound", "InfoBatch"),
+        (),
+        ("one-cycle",),
     ),
 }
 MEANING = (
-    f"AdamW, batches of {BATCH_SIZE}, one thread; samplers take turns of some tens of steps. Seconds are processor time "
-    "without evaluations. Step sizes are chosen for each sampler by its training loss with another seed, for constant "
-    f"steps and for a one-cycle over {SEARCHED:g} of the epochs, among {', '.join(f'{step:g}' for step in STEPS)}. "
-    "Thinned: shuffled passes thinned by remembered norms."
+    f"AdamW, batches of {BATCH_SIZE}, one thread; samplers take turns of some tens of steps. Seconds are processor "
+    "time without evaluations. Step sizes are chosen for each sampler by its training loss with another seed, after "
+    f"{SEARCHED:g} of the epochs, among {', '.join(f'{step:g}' for step in STEPS)}. Thinned: shuffled passes thinned by "
+    "remembered norms."
 )
 CONSTANT_STEPS = (
-    "Constant steps. The last columns are the part of uniform's epochs and seconds after which uniform's final training "
-    "loss is reached."
+    "Constant steps. The last columns are the part of uniform's epochs and seconds after which uniform's final "
+    "training loss is reached."
 )
 ANNEALED_STEPS = (
     "One-cycle: training loss, test error and seconds at the end of runs of these lengths; ± is the standard error."
 )
 FRONT = (
-    "Annealed runs against the longest one of uniform batches: the part of its seconds after which its training loss, and "
-    "its test error, are reached, on a line through the ends of the runs."
+    "Annealed runs against the longest one of uniform batches: the part of its seconds after which its training loss, "
+    "and its test error, are reached, on a line through the ends of the runs."
 )
 
 
@@ -95,8 +118,10 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("nets_fronts"), help="folder for searches and races")
     parser.add_argument("--nets", nargs="+", default=list(NETS), choices=list(NETS), help="which nets")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="at most this many seeds")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no race after this time")
     parser.add_argument("--report", action="store_true", help="only write the report of the stored races")
     arguments = parser.parse_args()
+    began = time.monotonic()
     arguments.runs.mkdir(parents=True, exist_ok=True)
     if not arguments.report:
         torch.set_num_threads(1)
@@ -104,7 +129,8 @@ def main() -> None:
         steps = {name: world.search() for name, world in worlds.items()}
         for place in range(arguments.seeds):
             for name, world in worlds.items():
-                world.race(steps[name], place)
+                if time.monotonic() - began < 60.0 * arguments.minutes:
+                    world.race(steps[name], place)
     report(arguments.runs)
 
 
@@ -140,8 +166,7 @@ class World:
             losses = found.setdefault(f"{sampler}|{rule}", {})
             key = f"{STEPS[place]:g}"
             if key not in losses:
-                length = 1.0 if rule == "constant" else SEARCHED
-                spec = self.spec(sampler, rule, STEPS[place], length, SEARCH_SEED)
+                spec = self.spec(sampler, rule, STEPS[place], SEARCHED, SEARCH_SEED)
                 run = Training(spec, *self.arrays)
                 finite = run.advance(round(spec["epochs"] * run.steps_per_epoch))
                 value = run.measure(tested=False).get("loss") if finite else None
@@ -150,9 +175,11 @@ class World:
                 print(f"{self.net.title}, {sampler}, {rule}, {key}: {losses[key]:.4g}", flush=True)
             return losses[key]
 
+        if self.net.step is not None:
+            return {f"{sampler}|{rule}": self.net.step for sampler in self.net.samplers for rule in self.net.rules}
         best = {}
         for sampler in self.net.samplers:
-            for rule in ("constant", "one-cycle"):
+            for rule in self.net.rules:
                 place = climb(lambda place, s=sampler, r=rule: loss(s, r, place))
                 best[f"{sampler}|{rule}"] = STEPS[place]
         return best
@@ -171,7 +198,7 @@ class World:
             searched = sampler if sampler in self.net.samplers else OURS
             lengths = LENGTHS if sampler in self.net.samplers else (SEARCHED,)
             for rule, length in (("constant", 1.0), *(("one-cycle", length) for length in lengths)):
-                if rule == "constant" and sampler in self.net.fixed:
+                if rule not in self.net.rules or (rule == "constant" and sampler in self.net.fixed):
                     continue
                 step = steps[f"{searched}|{rule}"]
                 specs[f"{sampler}|{rule}|{length:g}"] = self.spec(sampler, rule, step, length, seed)
@@ -201,7 +228,7 @@ def report(folder: Path) -> None:
     """Write tables and figure of the stored races."""
     found: dict[str, Any] = {}
     place = where()
-    for name, net in NETS.items():
+    for name in NETS:
         stored = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}.race*.json"))]
         if stored:
             place = {**place, "commit": stored[-1]["where"]["commit"], "date": stored[-1]["where"]["date"]}
@@ -234,11 +261,10 @@ def tables(found: dict[str, Any]) -> list[str]:
     constant, annealed, fronts = [], [], []
     for name, runs in found.items():
         net, seeds = NETS[name], len(runs["seeds"])
-        uniform, annealed_uniform = runs[f"{UNIFORM}|constant|1"], runs[f"{UNIFORM}|one-cycle|1"]
         for sampler in (*net.samplers, *net.fixed):
             title = f"{net.title}, {sampler}"
-            if sampler in net.samplers:
-                run = runs[f"{sampler}|constant|1"]
+            run, uniform = runs.get(f"{sampler}|constant|1"), runs.get(f"{UNIFORM}|constant|1")
+            if run is not None:
                 parts = [
                     reached(np.array(run["loss"]), uniform["loss"][-1], np.array(run[along])) / uniform[along][-1]
                     for along in ("epoch", "seconds")
@@ -256,10 +282,12 @@ def tables(found: dict[str, Any]) -> list[str]:
                     ]
                 )
             ends = [runs.get(f"{sampler}|one-cycle|{length:g}") for length in LENGTHS]
-            annealed.append([title, f"{next(end for end in ends if end)['step']:g}", *map(_end, ends)])
+            if any(ends):
+                largest = next(end["step"] for end in ends if end)
+                annealed.append([title, f"{largest:g}", *map(_end, ends)])
             if all(ends) and sampler != UNIFORM:
                 seconds = np.array([end["seconds"][-1] for end in ends])
-                goal = annealed_uniform
+                goal = runs[f"{UNIFORM}|one-cycle|1"]
                 parts = [
                     reached(np.array([end[key][-1] for end in ends]), goal[key][-1], seconds) / goal["seconds"][-1]
                     for key in ("loss", "test_error")
@@ -297,7 +325,7 @@ def _end(run: dict[str, Any] | None) -> str:
 
 def draw(found: dict[str, Any]) -> None:
     """Draw the fronts of annealed runs: loss and test error against seconds."""
-    shown = {name: runs for name, runs in found.items() if not NETS[name].flipped}
+    shown = {name: runs for name, runs in found.items() if "one-cycle" in NETS[name].rules}
     if not shown:
         return
     samplers = (UNIFORM, OURS, *RIVALS)
