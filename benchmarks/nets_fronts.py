@@ -37,7 +37,7 @@ UNIFORM, OURS = "DataLoader", "TwoStages"
 RIVALS = ("Calibrated", "UpperBound", "InfoBatch", "Thinned")
 FIXED = ("TwoStages, 2", "TwoStages, 3", "TwoStages, 5")
 OPTIMISER, BATCH_SIZE = "adamw", 64
-STEPS = (0.001, 0.003, 0.01, 0.03, 0.1)
+STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 START = 2  # of these: where the search begins
 LENGTHS = (0.3, 0.5, 1.0)  # of the epochs
 SEARCHED = 0.5  # the length for which the largest step of the cycle is chosen
@@ -95,8 +95,8 @@ NETS = {
 MEANING = (
     f"AdamW, batches of {BATCH_SIZE}, one thread; samplers take turns of some tens of steps. Seconds are processor "
     "time without evaluations. Step sizes are chosen for each sampler by its training loss with another seed, after "
-    f"{SEARCHED:g} of the epochs, among {', '.join(f'{step:g}' for step in STEPS)}. Thinned: shuffled passes thinned by "
-    "remembered norms."
+    f"{SEARCHED:g} of the epochs, among {', '.join(f'{step:g}' for step in STEPS)}. Thinned: shuffled passes "
+    "thinned by remembered norms."
 )
 CONSTANT_STEPS = (
     "Constant steps. The last columns are the part of uniform's epochs and seconds after which uniform's final "

@@ -49,8 +49,8 @@ _DECAY = 0.8  # of the moments, per observation
 _FIRST = 10  # pools before the first decision
 _PROBE = 2.0  # batches: the size of these pools, and of those that are drawn now and then
 _FOR_PROBES = 0.02  # the part of the time that these may take, while the pool is off
-_RECENT = 16  # measured times, of which the lower quartile counts: other processes make some of them longer
-_RARELY = 8  # pools: the quartile is found again
+_RECENT = 16  # measured times, of which the least counts: other processes make the others longer, by any factor
+_RARELY = 8  # pools: the least is found again
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
 
@@ -262,12 +262,14 @@ class Pool:
     def scores(self, batch: Any, size: int) -> NDArray[np.float64]:
         """Call ``score``, and check what it returns."""
         waited = self._asked
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             began = time.perf_counter()
             torch.cuda.synchronize()  # what is still running belongs to the last step
             waited += time.perf_counter() - began
         with torch.no_grad(), _evaluating() if self._mode == "eval" else _AS_IT_IS:
             found = self.score(batch)
+        if type(found) is torch.Tensor and found.dtype is torch.float32 and found.is_cpu:  # the common case
+            found = found.detach().numpy()
         scores = validation.nonnegative("score(batch)", found)
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
@@ -282,7 +284,7 @@ class Pool:
         those that the consumer takes for a batch.
         """
         if self.scored < _FIRST or self.scored % _RARELY == 0:
-            found = [sorted(times)[len(times) // 4] if times else math.nan for times in self._recent]
+            found = [min(times, default=math.nan) for times in self._recent]
             self._own = np.array([0.0 if math.isnan(found[0]) else found[0], *found[1:]])
         return self._own
 
@@ -307,15 +309,20 @@ class Pool:
         ``before`` and ``after`` are the numbers of examples that belong to other ranks: all ranks use the same
         generator, and each its own numbers.
         """
-        self._before = self._generator.bit_generator.state
         places, drawn = np.empty(self.size, dtype=np.int64), np.empty(self.size, dtype=np.float32)
         choose(weights, scores, self.rule.floor, self._source, before, after, places, drawn)
         self.weights = drawn
         return places, drawn.copy()
 
-    def undo(self) -> None:
-        """Take the last draw back: the next one is the same."""
-        self._generator.bit_generator.state = self._before
+    @contextlib.contextmanager
+    def undone_by_errors(self) -> Iterator[None]:
+        """Take a draw back if an error follows in this context: the next draw is the same."""
+        before = self._generator.bit_generator.state
+        try:
+            yield
+        except BaseException:
+            self._generator.bit_generator.state = before
+            raise
 
     def state(self) -> State:
         """Return all that must be saved, by the names of `STATE_FIELDS`."""
