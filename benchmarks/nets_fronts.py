@@ -82,7 +82,7 @@ NETS = {
     ),
     "wide": Net(
         "wide CNN on MNIST",
-        "mnist-wide",
+        "mnist-cnn-wide",
         1600,
         2000,
         8,

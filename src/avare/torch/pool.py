@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from avare import _validation as validation
-from avare._compilation import kernel
+from avare._compilation import lean
 from avare._randomness import uniform_source
 from avare._state import Field, State, generator_to_text
 from avare.batch import Batch
@@ -268,9 +268,9 @@ class Pool:
             waited += time.perf_counter() - began
         with torch.no_grad(), _evaluating() if self._mode == "eval" else _AS_IT_IS:
             found = self.score(batch)
-        if type(found) is torch.Tensor and found.dtype is torch.float32 and found.is_cpu:  # the common case
-            found = found.detach().numpy()
-        scores = validation.nonnegative("score(batch)", found)
+        scores = _common(found)
+        if scores is None:
+            scores = validation.nonnegative("score(batch)", found)
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
         batch_seconds = 0.0 if math.isnan(self._own[0]) else float(self._own[0])
@@ -297,8 +297,7 @@ class Pool:
         """Learn from a pool or a batch of all ranks whose norms are known."""
         if self.scored >= _FIRST:  # before that, pools are drawn to measure what they cost
             self._since = 0
-        self._moments *= _DECAY
-        error = _add(self._moments, self.n, batch.weights, batch.probabilities, norms)
+        error = _add(self._moments, _DECAY, self.n, batch.weights, batch.probabilities, norms)
         self.rule.observe(self, float(error))
 
     def draw(
@@ -375,6 +374,16 @@ class Timed(Iterator[Any]):
         return next(self._loaded)
 
 
+def _common(found: Any) -> NDArray[np.float64] | None:
+    """Return scores in the common case: valid ones in a vector of float32 on the CPU. Otherwise None."""
+    if not (type(found) is torch.Tensor and found.dtype is torch.float32 and found.is_cpu):
+        return None
+    if found.ndim != 1 or not found.is_contiguous():
+        return None
+    scores = np.empty(len(found))
+    return scores if _are_copied(found.detach().numpy(), scores) else None
+
+
 @contextlib.contextmanager
 def _evaluating() -> Iterator[None]:
     """Put every module in evaluation mode when it is called, and back at the end."""
@@ -399,8 +408,18 @@ def _evaluating() -> Iterator[None]:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@kernel
-def _add(moments, n, weights, probabilities, norms):
+@lean
+def _are_copied(values, copies):
+    """Copy numbers, and return whether all are finite and not negative."""
+    for j in range(len(values)):
+        if not 0.0 <= values[j] < np.inf:
+            return False
+        copies[j] = values[j]
+    return True
+
+
+@lean
+def _add(moments, decay, n, weights, probabilities, norms):
     """Add the second moments of uniform sampling and of the draws, and the sum of norms; return the relative error."""
     uniform, own, total = 0.0, 0.0, 0.0
     for j in range(len(norms)):
@@ -408,8 +427,8 @@ def _add(moments, n, weights, probabilities, norms):
         total += weights[j] * norm
         uniform += n * weights[j] * norm * norm
         own += weights[j] * norm * norm / probabilities[j]
-    moments[0] += 1.0
-    moments[1] += uniform
-    moments[2] += own
-    moments[3] += total
+    moments[0] = decay * moments[0] + 1.0
+    moments[1] = decay * moments[1] + uniform
+    moments[2] = decay * moments[2] + own
+    moments[3] = decay * moments[3] + total
     return own / (total * total) - 1.0 if total > 0.0 else 0.0
