@@ -105,6 +105,9 @@ CONSTANT_STEPS = (
 ANNEALED_STEPS = (
     "One-cycle: training loss, test error and seconds at the end of runs of these lengths; ± is the standard error."
 )
+SEARCHES = (
+    f"Searches: the least training loss after {SEARCHED:g} of the epochs, one seed, and the step size that gives it."
+)
 FRONT = (
     "Annealed runs against the longest one of uniform batches: the part of its seconds after which its training loss, "
     "and its test error, are reached, on a line through the ends of the runs."
@@ -227,20 +230,36 @@ def climb(loss: Callable[[int], float]) -> int:
 def report(folder: Path) -> None:
     """Write tables and figure of the stored races."""
     found: dict[str, Any] = {}
+    searches: dict[str, Any] = {}
     place = where()
     for name in NETS:
+        path = folder / f"{name}.search.json"
+        if path.exists():
+            searches[name] = json.loads(path.read_text())
         stored = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}.race*.json"))]
         if stored:
             place = {**place, "commit": stored[-1]["where"]["commit"], "date": stored[-1]["where"]["date"]}
             labels = [label for label in stored[0]["runs"] if all(label in each["runs"] for each in stored)]
             found[name] = {label: together([each["runs"][label] for each in stored]) for label in labels}
             found[name]["seeds"] = [each["seed"] for each in stored]
-            path = folder / f"{name}.search.json"
-            found[name]["search"] = json.loads(path.read_text()) if path.exists() else {}
-    text = "\n\n".join(["# Nets: fronts of loss and test error", MEANING, *tables(found)])
-    save("nets_fronts", {"where": place, "races": found}, text)
+    text = "\n\n".join(["# Nets: fronts of loss and test error", MEANING, *tables(found), SEARCHES, searched(searches)])
+    save("nets_fronts", {"where": place, "races": found, "searches": searches}, text)
     draw(found)
     print(text)
+
+
+def searched(searches: dict[str, dict[str, dict[str, float]]]) -> str:
+    """Return the table of the searches."""
+    rows = []
+    for name, found in searches.items():
+        for sampler in NETS[name].samplers:
+            cells = []
+            for rule in ("constant", "one-cycle"):
+                losses = found.get(f"{sampler}|{rule}", {})
+                best = min(losses, key=lambda step: losses[step], default="")
+                cells += [f"{losses[best]:.3g}", best] if best else ["", ""]
+            rows.append([f"{NETS[name].title}, {sampler}", *cells])
+    return table(["", "constant: loss", "step", "one-cycle: loss", "largest step"], rows)
 
 
 def together(traces: list[dict[str, Any]]) -> dict[str, Any]:
