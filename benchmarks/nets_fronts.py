@@ -10,6 +10,7 @@ pools.toml``, with one optimiser and one batch size. Needs MNIST and IJCNN1, fro
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 import time
@@ -39,7 +40,7 @@ FIXED = ("TwoStages, 2", "TwoStages, 3", "TwoStages, 5")
 OPTIMISER, BATCH_SIZE = "adamw", 64
 STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 START = 2  # of these: where the search begins
-LENGTHS = (0.3, 0.5, 1.0)  # of the epochs
+LENGTHS = (0.2, 0.3, 0.5, 1.0)  # of the epochs
 SEARCHED = 0.5  # the length for which the largest step of the cycle is chosen
 CHECKPOINTS = 8
 SEARCH_SEED, SEEDS = 0, (1, 2, 3, 4, 5)
@@ -70,9 +71,9 @@ NETS = {
     "noisy": Net(
         "CNN on MNIST, half of the labels random",
         "mnist-cnn",
-        3200,
+        6400,
         2000,
-        3,
+        6,
         (1, 2, 3),
         (UNIFORM, OURS),
         (),
@@ -183,7 +184,7 @@ class World:
         best = {}
         for sampler in self.net.samplers:
             for rule in self.net.rules:
-                place = climb(lambda place, s=sampler, r=rule: loss(s, r, place))
+                place = climb(functools.partial(loss, sampler, rule))
                 best[f"{sampler}|{rule}"] = STEPS[place]
         return best
 
@@ -193,8 +194,7 @@ class World:
             return
         seed = self.net.seeds[place]
         path = self.stem.with_suffix(f".race{seed}.json")
-        if path.exists():
-            return
+        stored = json.loads(path.read_text())["runs"] if path.exists() else {}
         print(f"Training {self.net.title}, seed {seed} ...", flush=True)
         specs = {}
         for sampler in (*self.net.samplers, *self.net.fixed):
@@ -205,10 +205,13 @@ class World:
                     continue
                 step = steps[f"{searched}|{rule}"]
                 specs[f"{sampler}|{rule}|{length:g}"] = self.spec(sampler, rule, step, length, seed)
+        specs = {label: spec for label, spec in specs.items() if label not in stored}
+        if not specs:
+            return
         traces = race(specs, *self.arrays, tested=True)
         for label, trace in traces.items():
             trace["step"] = specs[label]["step"]
-        result = {"where": self.where, "seed": seed, "runs": traces}
+        result = {"where": self.where, "seed": seed, "runs": {**stored, **traces}}
         path.write_text(json.dumps(result, indent=1))
 
 
@@ -304,7 +307,8 @@ def tables(found: dict[str, Any]) -> list[str]:
             if any(ends):
                 largest = next(end["step"] for end in ends if end)
                 annealed.append([title, f"{largest:g}", *map(_end, ends)])
-            if all(ends) and sampler != UNIFORM:
+            ends = [end for end in ends if end]
+            if len(ends) > 1 and sampler != UNIFORM:
                 seconds = np.array([end["seconds"][-1] for end in ends])
                 goal = runs[f"{UNIFORM}|one-cycle|1"]
                 parts = [
@@ -357,7 +361,8 @@ def draw(found: dict[str, Any]) -> None:
                 row, ("loss", "test_error"), ("Training loss", "Test error, %"), strict=True
             ):
                 for place, sampler in enumerate(each for each in samplers if each in NETS[name].samplers):
-                    ends = [runs[f"{sampler}|one-cycle|{length:g}"] for length in LENGTHS]
+                    labels = [f"{sampler}|one-cycle|{length:g}" for length in LENGTHS]
+                    ends = [runs[label] for label in labels if label in runs]
                     seconds = np.array([run["seconds"][-1] for run in ends])
                     values = np.array([run[measure][-1] for run in ends]) * (100.0 if measure == "test_error" else 1.0)
                     style = styles["Uniform" if sampler == UNIFORM else sampler]
