@@ -43,6 +43,7 @@ START = 2  # of these: where the search begins
 LENGTHS = (0.2, 0.3, 0.5, 1.0)  # of the epochs
 SEARCHED = 0.5  # the length for which the largest step of the cycle is chosen
 CHECKPOINTS = 8
+THROWN_BACK = 10.0  # times its least loss: a run that ends there has lost its progress
 SEARCH_SEED, SEEDS = 0, (1, 2, 3, 4, 5)
 Arrays = tuple[NDArray[np.float32], NDArray[np.int64]]
 
@@ -101,7 +102,7 @@ MEANING = (
 )
 CONSTANT_STEPS = (
     "Constant steps. The last columns are the part of uniform's epochs and seconds after which uniform's final "
-    "training loss is reached."
+    f"training loss is reached. A run is thrown back if it ends above {THROWN_BACK:g} times its least loss."
 )
 ANNEALED_STEPS = (
     "One-cycle: training loss, test error and seconds at the end of runs of these lengths; ± is the standard error."
@@ -261,7 +262,8 @@ def searched(searches: dict[str, dict[str, dict[str, float]]]) -> str:
                 losses = found.get(f"{sampler}|{rule}", {})
                 best = min(losses, key=lambda step: losses[step], default="")
                 cells += [f"{losses[best]:.3g}", best] if best else ["", ""]
-            rows.append([f"{NETS[name].title}, {sampler}", *cells])
+            if any(cells):
+                rows.append([f"{NETS[name].title}, {sampler}", *cells])
     return table(["", "constant: loss", "step", "one-cycle: loss", "largest step"], rows)
 
 
@@ -274,7 +276,7 @@ def together(traces: list[dict[str, Any]]) -> dict[str, Any]:
         spread = values[:, -1].std(ddof=1) / math.sqrt(len(traces)) if len(traces) > 1 else math.nan
         found[f"{key}_error"] = float(spread)
     losses = np.array([trace["loss"] for trace in traces])
-    found["thrown_back"] = int(np.sum(losses[:, -1] > 3.0 * np.nanmin(losses, axis=1)))
+    found["thrown_back"] = int(np.sum(losses[:, -1] > THROWN_BACK * np.nanmin(losses, axis=1)))
     return found
 
 
@@ -296,8 +298,8 @@ def tables(found: dict[str, Any]) -> list[str]:
                         title,
                         str(seeds),
                         f"{run['step']:g}",
-                        f"{run['loss'][-1]:.3g} ± {run['loss_error']:.1g}",
-                        f"{100 * run['test_error'][-1]:.2f} ± {100 * run['test_error_error']:.2f} %",
+                        f"{run['loss'][-1]:.3g}{_spread(run['loss_error'], '.1g')}",
+                        f"{100 * run['test_error'][-1]:.2f}{_spread(100 * run['test_error_error'], '.2f')} %",
                         f"{run['seconds'][-1]:.2f}",
                         *(f"{part:.2f}" for part in parts),
                         str(run["thrown_back"]),
@@ -342,8 +344,12 @@ def tables(found: dict[str, Any]) -> list[str]:
 def _end(run: dict[str, Any] | None) -> str:
     if run is None:
         return ""
-    error = f"{100 * run['test_error'][-1]:.2f} ± {100 * run['test_error_error']:.2f} %"
+    error = f"{100 * run['test_error'][-1]:.2f}{_spread(100 * run['test_error_error'], '.2f')} %"
     return f"{run['loss'][-1]:.3g}, {error}, {run['seconds'][-1]:.2f} s"
+
+
+def _spread(error: float, form: str) -> str:
+    return "" if math.isnan(error) else f" ± {error:{form}}"
 
 
 def draw(found: dict[str, Any]) -> None:
