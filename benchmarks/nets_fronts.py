@@ -30,7 +30,7 @@ from avare.experiments.nets import plan as nets
 from avare.experiments.nets.results import reached
 from avare.experiments.nets.training import Training
 from avare.experiments.store import Spec
-from avare.plotting import RC_PARAMS, assign, line
+from avare.plotting import RC_PARAMS, SKY, Style, assign, line
 from harness import RESULTS, save, table, where
 from nets_race import race
 
@@ -358,7 +358,7 @@ def draw(found: dict[str, Any]) -> None:
     if not shown:
         return
     samplers = (UNIFORM, OURS, *RIVALS)
-    styles = assign(["Uniform", *samplers[1:]])
+    styles = {**assign(["Uniform", *samplers[1:]]), OURS: Style(SKY, "solid", "o")}
     with matplotlib.rc_context(RC_PARAMS):
         figure = Figure(figsize=(8.0, 2.7 * len(shown)), layout="constrained")
         axes = figure.subplots(len(shown), 2, squeeze=False)
@@ -374,7 +374,7 @@ def draw(found: dict[str, Any]) -> None:
                     style = styles["Uniform" if sampler == UNIFORM else sampler]
                     line(axis, seconds, values, style, place, len(samplers)).set_label(sampler)
                 axis.set(title=NETS[name].title, xlabel="Seconds of training", ylabel=label, xlim=(0.0, None))
-                axis.set_yscale("log")
+            row[0].set_yscale("log")
         axes[0, 0].legend()
         figure.savefig(RESULTS / "nets_fronts.png", dpi=160)
 
