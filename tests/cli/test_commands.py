@@ -89,7 +89,7 @@ def report(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, int]]:
 def test_compare(avare_command: Any, report: Any) -> None:
     code, out, err = avare_command("compare", "digits", *LITTLE, "--samplers", "uniform,Avare")
     assert code == 0
-    assert "\nLoss: softmax.\nColumns are standardised, with an intercept. Step sizes are found for each" in out
+    assert "\nLoss: softmax. Columns: standardised, with an intercept. Step sizes: found for each" in out
     assert "│ digits  │ auto  │ Uniform │" in out and "│ digits  │ auto  │ Avare   │" in out
     assert (
         "\nVerdict: Avare and Uniform: cannot tell with 1 run in epochs; in seconds: cannot tell with 1 run.\n" in out
@@ -111,7 +111,7 @@ def test_compare_with_a_test_and_the_paper_steps(avare_command: Any, report: Any
     words = ["--samplers", "Uniform", "--raw", "--test", "0.2", "--steps", "paper"]
     code, out, _ = avare_command("compare", "digits", *LITTLE, *words)
     assert code == 0 and "test error" in out and "│ digits  │ constant   │ Uniform │" in out
-    assert "Columns are as given; 359 rows are held out for the test." in out and "│ 1\u202f438 " in out
+    assert "Columns: as given. Held out for the test: 359 rows." in out and "│ 1\u202f438 " in out
     assert "times shorter than the paper's, which would overshoot" in out and " limits Uniform" not in out
 
 
