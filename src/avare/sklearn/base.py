@@ -75,7 +75,7 @@ class LinearEstimator(BaseEstimator):
         step_size: float | str = "auto"
         if scale is not None:
             bends = bends_of(problem)
-            step_size = scale * step_size_of(problem, metric_of(problem, bends), bends, batch)
+            step_size = scale * step_size_of(problem, metric_of(problem, bends), bends, batch)[0]
         run = saga(
             problem,
             self.sampler,

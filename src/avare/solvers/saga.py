@@ -6,21 +6,25 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from avare import _validation as validation
 from avare._progress import Line
 from avare._randomness import Seed
 from avare.problems import Linear
+from avare.problems.base import Vector
 from avare.samplers import Sampler, build, get
 from avare.solvers.differences import Differences
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, checked_pair
-from avare.solvers.metric import Metric, bends_of, metric_of
+from avare.solvers.metric import bends_of, metric_of
 from avare.solvers.sgd import Run, describe, resume_of
 from avare.solvers.trace import evaluation_steps
 
 _BATCH = 32
+_SAMPLE, _FEWEST, _ROWS_PER_COLUMN = 16, 1000, 20  # a first fit has 1/16 of the rows, but not less than these
+_SAMPLE_EPOCHS = 8
 
 
 def saga(
@@ -113,9 +117,13 @@ def saga(
         raise TypeError(f"problem is of type {type(problem).__name__}: must be a linear model of avare.problems")
     epochs = validation.integer("epochs", epochs, at_least=0)
     tol = validation.number("tol", tol, at_least=0.0)
-    metric = metric_of(problem, bends_of(problem))
+    first = start_from_sample(problem) if start is None and step_size == "auto" and resume is None and epochs else None
+    bends = bends_of(problem, first)
+    metric = metric_of(problem, bends)
     if isinstance(sampler, str):
-        drawn = _build(sampler, problem, metric, batch_size, seed)
+        constants = bends * metric.lengths.astype(np.float64) ** 2
+        norms = metric.norms(problem) if first is None else constants  # of slopes, or of how much they may change
+        drawn = _build(sampler, problem, norms, constants, batch_size, seed)
     elif batch_size is not None or seed is not None:
         name, value = ("seed", seed) if batch_size is None else ("batch_size", batch_size)
         raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")
@@ -137,9 +145,11 @@ def saga(
         steps=epochs * epoch,
         evaluations=evaluation_steps(evaluate, epochs * epoch, epoch),
         optimum=optimum,
-        start=start,
+        start=start if first is None else first,
         callback=callback,
-        method=lambda iterates: Differences(problem, drawn, iterates, metric, size=size, tol=tol),
+        method=lambda iterates: Differences(
+            problem, drawn, iterates, metric, size=size, tol=tol, bends=None if first is None else bends
+        ),
     )
     if resume is not None:
         loop.resume(*loop.read(resume_of("saga", resume)))
@@ -157,15 +167,46 @@ def batch_size_of(n: int) -> int:
     return min(_BATCH, math.ceil(n / 100))
 
 
-def _build(name: str, problem: Linear, metric: Metric, batch_size: int | None, seed: Seed) -> Sampler:
-    """Build a sampler for the norms of differences in the metric."""
+def start_from_sample(problem: Linear, start: Vector | None = None) -> Vector | None:
+    """Fit a sixteenth of the rows, for a start near the minimum; None if there are too few, or if it does not help.
+
+    Rows are drawn in proportion to their sample weights. The error that is left is that of the sample: fitting it any
+    closer would be in vain.
+    """
+    size, weights = problem.n // _SAMPLE, problem._model.sample_weight
+    if size < max(_FEWEST, _ROWS_PER_COLUMN * problem.width):
+        return None
+    generator = np.random.default_rng(0)
+    if not len(weights):
+        rows, factors = generator.choice(problem.n, size, replace=False, shuffle=False), np.full(size, problem.n / size)
+    elif weights.any():
+        rows = generator.choice(problem.n, size, p=weights / weights.sum())
+        factors = weights.sum() / (size * weights[rows])
+    else:
+        return None
+    tol = 0.3 * math.sqrt(problem.width / size)
+    run = saga(
+        problem.subset(np.sort(rows), factors[np.argsort(rows)]),
+        epochs=_SAMPLE_EPOCHS,
+        tol=tol,
+        start=start,
+        evaluate="never",
+        seed=0,
+    )
+    before = problem._objective_at_zero() if start is None else problem._objective(start)
+    return run.x if run.x.any() and problem._objective(run.x) < before else None
+
+
+def _build(
+    name: str, problem: Linear, norms: Vector, smoothness: Vector, batch_size: int | None, seed: Seed
+) -> Sampler:
+    """Build a sampler for differences, from a guess of their norms and the smoothness constants in the metric."""
     if batch_size is None:
         batch_size = batch_size_of(problem.n)
     options: dict[str, Any] = {}
     kind = get(name)
-    norms = metric.norms(problem)
     if "initial_norms" in inspect.signature(kind).parameters:
         options["initial_norms"] = norms
     if "smoothness" in kind.needs:
-        options["smoothness"] = problem.curvature * norms * metric.lengths
+        options["smoothness"] = smoothness
     return build(name, problem, batch_size, lasting_floor=True, seed=seed, **options)
