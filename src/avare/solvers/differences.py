@@ -44,9 +44,7 @@ class Differences:
         *,
         size: float | None,
         tol: float,
-        bends: Vector | None = None,
     ) -> None:
-        """`bends` are the curvatures at the first iterate, if the metric is made of these."""
         self._problem, self._sampler, self._iterates, self._metric = problem, sampler, iterates, metric
         self._auto, self._tol = size is None, tol
         self._scale = 1.0  # of the step: it grows if the gradient falls slowly, and is halved if the gradient grows
@@ -72,12 +70,9 @@ class Differences:
             np.empty(problem.width),
         )
         self._scratch = problem.scratch()
-        if bends is None:
-            bends = bends_of(problem)
-        else:
-            self._measured[:] = iterates.x
+        bends = bends_of(problem)
         self._bend = float(bends.sum())
-        self._largest = math.inf
+        self._largest = math.inf  # step that the present one may grow to
         if size is None:
             size, self._largest = step_size_of(problem, metric, bends, sampler.batch_size)
         self.size = size

@@ -18,7 +18,7 @@ from avare.samplers import Sampler, build, get
 from avare.solvers.differences import Differences
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, checked_pair
-from avare.solvers.metric import bends_of, metric_of
+from avare.solvers.metric import Metric, bends_of, metric_of
 from avare.solvers.sgd import Run, describe, resume_of
 from avare.solvers.trace import evaluation_steps
 
@@ -68,10 +68,10 @@ def saga(
     step_size
         A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is
         1 / (5 S / m + 10 L), with S the sum of all smoothness constants and L that of the sum, in the metric of the
-        steps, and m the batch size. After 4, 8, 16, ... epochs, and at a start other than 0, the curvatures are
-        measured at the iterate: if they are less, the steps grow. They also grow by a quarter, up to 1 / 2L, after an
-        epoch in which the gradient fell to more than a half, and are halved if it grew. If the differences or the
-        gradient grow much, the run returns to the iterate of the last epoch.
+        steps, and m the batch size. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
+        less, the steps grow. They also grow by a quarter, up to 1 / 2L, after an epoch in which the gradient fell to
+        more than a half, and are halved if it grew. If the differences or the gradient grow much, the run returns to
+        the iterate of the last epoch.
     epochs
         Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
     tol
@@ -125,14 +125,9 @@ def saga(
     size = None if auto else validation.number("step_size", step_size, above=0.0)
     if start is None and auto and resume is None and epochs > 0:
         start = start_from_sample(problem)
-    first = problem.vector("start", start) if start is not None and auto and resume is None else np.zeros(0)
-    near = first if first.any() else None  # where to measure curvatures
-    bends = bends_of(problem, near)
-    metric = metric_of(problem, bends)
+    metric = metric_of(problem, bends_of(problem))
     if isinstance(sampler, str):
-        constants = bends * metric.lengths.astype(np.float64) ** 2
-        norms = metric.norms(problem) if near is None else constants  # of slopes, or of how much they may change
-        drawn = _build(sampler, problem, norms, constants, batch_size, seed)
+        drawn = _build(sampler, problem, metric, batch_size, seed)
     elif batch_size is not None or seed is not None:
         name, value = ("seed", seed) if batch_size is None else ("batch_size", batch_size)
         raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")
@@ -150,9 +145,7 @@ def saga(
         optimum=optimum,
         start=start,
         callback=callback,
-        method=lambda iterates: Differences(
-            problem, drawn, iterates, metric, size=size, tol=tol, bends=None if near is None else bends
-        ),
+        method=lambda iterates: Differences(problem, drawn, iterates, metric, size=size, tol=tol),
     )
     if resume is not None:
         loop.resume(*loop.read(resume_of("saga", resume)))
@@ -202,16 +195,15 @@ def start_from_sample(problem: Linear, start: Vector | None = None) -> Vector | 
     return run.x if run.x.any() and problem._objective(run.x) < before else None
 
 
-def _build(
-    name: str, problem: Linear, norms: Vector, smoothness: Vector, batch_size: int | None, seed: Seed
-) -> Sampler:
-    """Build a sampler for differences, from a guess of their norms and the smoothness constants in the metric."""
+def _build(name: str, problem: Linear, metric: Metric, batch_size: int | None, seed: Seed) -> Sampler:
+    """Build a sampler for the norms of differences in the metric."""
     if batch_size is None:
         batch_size = batch_size_of(problem.n)
     options: dict[str, Any] = {}
     kind = get(name)
+    norms = metric.norms(problem)
     if "initial_norms" in inspect.signature(kind).parameters:
         options["initial_norms"] = norms
     if "smoothness" in kind.needs:
-        options["smoothness"] = smoothness
+        options["smoothness"] = problem.curvature * norms * metric.lengths
     return build(name, problem, batch_size, lasting_floor=True, seed=seed, **options)
