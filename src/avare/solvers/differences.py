@@ -48,6 +48,7 @@ class Differences:
         self._problem, self._sampler, self._iterates, self._metric = problem, sampler, iterates, metric
         self._auto, self._tol = size is None, tol
         self._scale = 1.0  # of the step: it grows if the gradient falls slowly, and is halved if the gradient grows
+        self._widest = 1.0  # the largest it was
         self._last = 0.0  # the length of the gradient at the last check
         self._margin = _MARGIN
         self._measured = np.full(problem.dim, np.nan)  # where the curvatures were measured, if they were
@@ -141,11 +142,12 @@ class Differences:
         may be many times as large.
         """
         scale = self._scale
-        if self._last > 0.0 and estimate > self._last:
-            scale *= 0.5
+        if self._last > 0.0 and estimate > self._last:  # perhaps by chance: not below the step that is safe
+            scale = max(0.5 * scale, min(scale, 1.0))
         elif estimate > _SLOW * self._last > 0.0:
             scale = max(scale, min(_FASTER * scale, self._largest / self.size))
         self._last = estimate
+        self._widest = max(self._widest, scale)
         self._set_scale(scale)
 
     def _set_scale(self, scale: float) -> None:
@@ -156,7 +158,8 @@ class Differences:
     def _converged(self, step: int, estimate: float) -> str | None:
         if self._tol == 0.0:
             return None
-        bound = self._tol * math.sqrt(2.0 * self._scale_of_objective)
+        # Where steps could grow, curvatures are less than the metric says, and a larger decrease is still possible.
+        bound = self._tol * math.sqrt(2.0 * self._scale_of_objective / self._widest)
         if estimate > self._margin * bound:
             return None
         true = self._length(self._problem._gradient(self._iterates.x))
@@ -183,7 +186,7 @@ class Differences:
         }
 
     def _numbers(self) -> tuple[float, ...]:
-        return self._scale, self._most, self._margin, self._limit, self._last
+        return self._scale, self._most, self._margin, self._limit, self._last, self._widest
 
     def read(self, state: Mapping[str, Any], step: int) -> State:
         """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
@@ -206,7 +209,7 @@ class Differences:
             "saga/noise": Field(np.float64, self._memory.noise.shape, **any_number),
             "saga/kept": Field(np.float64, self._kept.shape),
             "saga/measured": Field(np.float64, self._measured.shape, also=math.nan),
-            "saga/numbers": Field(np.float64, (6,), **any_number),
+            "saga/numbers": Field(np.float64, (7,), **any_number),
             "saga/size": Field(np.float64, (1,), at_least=5e-324),
         }
 
@@ -218,7 +221,8 @@ class Differences:
         if not np.isnan(values["saga/measured"]).any():
             self._iterates.x[:] = values["saga/measured"]
             self._measure(math.inf)
-        _, self._scale, self._most, self._margin, self._limit, self._last = map(float, values["saga/numbers"])
+        numbers = map(float, values["saga/numbers"][1:])
+        self._scale, self._most, self._margin, self._limit, self._last, self._widest = numbers
         self._rates = self._rates_of(self.size * self._scale)
 
     # --- their parts --------------------------------------------------------------------------

@@ -68,17 +68,18 @@ def saga(
     step_size
         A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is
         1 / (5 S / m + 10 L), with S the sum of all smoothness constants and L that of the sum, in the metric of the
-        steps, and m the batch size. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
-        less, the steps grow. They also grow by a quarter, up to 1 / 2L, after an epoch in which the gradient fell to
-        more than a half, and are halved if it grew. If the differences or the gradient grow much, the run returns to
-        the iterate of the last epoch.
+        steps, and m the batch size. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are less, the
+        steps grow. They also grow by a quarter, up to 1 / 2L, after an epoch that left more than a half of the
+        gradient, and shrink again, but not below this, if it grew. If the differences or the gradient grow much, the
+        run returns to the iterate of the last epoch and halves the step.
     epochs
         Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
     tol
         Stop when :math:`\frac12 |\nabla f(x)|^2 \le tol^2 f_0`, with :math:`f_0` the sum of the losses at x = 0. The
         norm is that of the metric, :math:`\sum_j D_j g_j^2` with one over the curvature as :math:`D_j`. The left side
-        is about the decrease that is still possible. It is estimated after each epoch at no cost, and verified by a
-        pass over the data when the estimate is small enough. 0 runs all epochs.
+        is about the decrease that is still possible; if steps could grow, the right side is divided by how much. The
+        left side is estimated after each epoch at no cost, and verified by a pass over the data when the estimate is
+        small enough. 0 runs all epochs.
     batch_size
         Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
     start
