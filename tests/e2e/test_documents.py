@@ -94,6 +94,17 @@ def test_make_help_lists_the_commands() -> None:
         assert f"make {command} " in found.stdout
 
 
+def test_the_readme_of_a_wheel_has_absolute_links() -> None:
+    words = ["make", "--silent", "readme", "URL=https://example.org/avare"]
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    links = re.findall(r"\]\(([^)]*)\)", found)
+    assert "https://example.org/avare/benchmarks/results/structures.png" in links
+    assert len(links) > 20 and all(link.startswith("https://") for link in links)
+    assert found.count("\n") == (ROOT / "README.md").read_text().count("\n")
+    lacking = subprocess.run(["make", "--silent", "readme"], cwd=ROOT, capture_output=True, text=True)
+    assert lacking.returncode == 2 and "URL is missing" in lacking.stderr
+
+
 def test_without_torch_the_error_says_what_to_install() -> None:
     program = "import sys; sys.modules['torch'] = None\nimport avare.torch"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -4,6 +4,7 @@ import math
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -250,12 +251,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         indices, values, costs = self.ranks.gather(
             unit.indices[own], scores, self._fingerprint, most, costs=pool.costs()
         )
-        places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
-        try:
+        with nullcontext() if kept.items is None else pool.undone_by_errors():  # of the collate function
+            places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
             chosen = kept.chosen(batch, places, collate_fn, pin) if size > len(places) else batch
-        except BaseException:  # of the collate function
-            pool.undo()
-            raise
         pool.take_costs(costs)
         self._take_in(indices, values)
         return chosen, Pairs(pairs.indices[places], weights)
