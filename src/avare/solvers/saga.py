@@ -69,7 +69,7 @@ def saga(
         A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is
         1 / (5 S / m + 10 L), with S the sum of all smoothness constants and L that of the sum, in the metric of the
         steps, and m the batch size. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
-        less, the steps grow. They also grow by a quarter, up to 1 / 2L, after an epoch that left more than a half of the
+        less, the steps grow. They also grow by a quarter, up to 1 / 2L, after an epoch that left more than half of the
         gradient, and shrink again, but not below this, if it grew. If the differences or the gradient grow much, the
         run returns to the iterate of the last epoch and halves the step.
     epochs
