@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +15,7 @@ from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of
 from avare.problems.losses import curve, mean_curvature, slope, value
-from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix
+from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix, some_rows
 from avare.problems.minimum import minimum, minimum_by_parts
 from avare.problems.targets import Target, parse_targets
 
@@ -122,6 +123,13 @@ class Linear(Problem):
     def link(self, outputs: ArrayLike) -> NDArray[np.float64]:
         """Turn outputs a.x into predictions: probabilities if the loss has them, otherwise the outputs themselves."""
         return np.asarray(outputs, dtype=np.float64)
+
+    def _sample(self, indices: NDArray[np.int64], weights: Vector) -> Self:
+        """Return the same problem with some of the examples only, with other sample weights. O(their size)."""
+        part, model = copy.copy(self), self._model
+        part._model = LinearModel(some_rows(model.matrix, indices), model.targets[indices], weights, model.loss)
+        part.n, part._optimum = len(indices), None
+        return part
 
     # --- sums over the examples -----------------------------------------------------------
 

@@ -173,23 +173,17 @@ def start_from_sample(problem: Linear, start: Vector | None = None) -> Vector | 
     size, weights = problem.n // _SAMPLE, problem._model.sample_weight
     if size < max(_FEWEST, _ROWS_PER_COLUMN * problem.width):
         return None
-    generator = np.random.default_rng(0)
+    generator, total = np.random.default_rng(0), float(problem.n)
     if not len(weights):
-        rows, factors = generator.choice(problem.n, size, replace=False, shuffle=False), np.full(size, problem.n / size)
+        rows = generator.choice(problem.n, size, replace=False, shuffle=False)
     elif weights.any():
-        rows = generator.choice(problem.n, size, p=weights / weights.sum())
-        factors = weights.sum() / (size * weights[rows])
+        total = float(weights.sum())
+        rows = generator.choice(problem.n, size, p=weights / total)
     else:
         return None
+    sample = problem._sample(np.sort(rows), np.full(size, total / size))
     tol = 0.3 * math.sqrt(problem.width / size)
-    run = saga(
-        problem.subset(np.sort(rows), factors[np.argsort(rows)]),
-        epochs=_SAMPLE_EPOCHS,
-        tol=tol,
-        start=start,
-        evaluate="never",
-        seed=0,
-    )
+    run = saga(sample, epochs=_SAMPLE_EPOCHS, tol=tol, start=start, evaluate="never", seed=0)
     if run.status == "interrupted":
         raise KeyboardInterrupt(run.message)
     before = problem._objective_at_zero() if start is None else problem._objective(start)
