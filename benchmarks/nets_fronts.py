@@ -4,8 +4,9 @@ A run that is annealed to its own end is better than a longer one that is stoppe
 lengths, each with its own one-cycle of step sizes, and what counts is the front: the least loss, and the least test
 error, for a given time. First each sampler gets its own step sizes, from a search that goes on until the best one is
 inside. Then samplers take turns, so that other work on the machine disturbs all alike. Every search and every race is
-stored in ``--runs``: stop and resume at any time. This is a small version of ``avare reproduce nets --plan
-pools.toml``, with one optimiser and one batch size. Needs MNIST and IJCNN1, from ``--data``, AVARE_DATA or the network.
+stored in ``--runs``: stop and resume at any time, or begin with an empty folder. This is a small version of ``avare
+reproduce nets --plan pools.toml``, with one optimiser and one batch size. Needs MNIST and IJCNN1, from ``--data``,
+AVARE_DATA or the network.
 """
 
 import argparse
@@ -120,7 +121,7 @@ def main() -> None:
     """Search, race, print and keep the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="folder with the raw files")
-    parser.add_argument("--runs", type=Path, default=Path("nets_fronts"), help="folder for searches and races")
+    parser.add_argument("--runs", type=Path, default=RESULTS / "nets_fronts", help="folder for searches and races")
     parser.add_argument("--nets", nargs="+", default=list(NETS), choices=list(NETS), help="which nets")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="at most this many seeds")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no race after this time")

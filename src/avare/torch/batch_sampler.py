@@ -222,6 +222,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if self.cursor.keep is not None:
             self.cursor.receive_until(lambda draw: np.array_equal(draw.indices, indices))
 
+    def fail(self) -> None:
+        """Take part in the next `update` of the other replicated ranks with an error, so that they do not wait.
+
+        For a rank that has received a batch and, because of an error, does not call `update` for it, and does not end
+        either. The others then raise an error from their `update`, and nothing changes on any rank.
+        """
+        self.ranks.refuse(self.ranks.batch_size)
+
     def complete(self, loaded: tuple[Any, Pairs, Kept], collate_fn: Collate | None, pin: bool) -> tuple[Any, Pairs]:
         """Make the batch of the oldest unit ahead, which was loaded: the second stage.
 

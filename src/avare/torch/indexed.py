@@ -237,4 +237,7 @@ def check_dataset(dataset: Any) -> None:
             "drawn; pass a map-style dataset, with __getitem__ and __len__"
         )
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-        raise TypeError(f"dataset is of type {type(dataset).__name__}: must have __getitem__ and __len__")
+        raise TypeError(
+            f"dataset is of type {type(dataset).__name__}: must have __getitem__ and __len__, so that any example can "
+            "be drawn; read a stream into memory, or into files, first"
+        )

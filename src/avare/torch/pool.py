@@ -49,7 +49,7 @@ _DECAY = 0.8  # of the moments, per observation
 _FIRST = 10  # pools before the first decision
 _PROBE = 2.0  # batches: the size of these pools, and of those that are drawn now and then
 _FOR_PROBES = 0.02  # the part of the time that these may take, while the pool is off
-_RECENT = 16  # measured times, of which the least counts: other processes make the others longer, by any factor
+_RECENT = 64  # measured times, of which the least counts: other processes make the others longer, by any factor
 _RARELY = 8  # pools: the least is found again
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
@@ -186,7 +186,9 @@ class Pool:
         self._moments = np.zeros(4)  # decaying sums: 1, and those of `_add`
         self._costs = np.full(3, np.nan)  # see `costs`; the same on all ranks
         self._own = self._costs  # those that this rank has measured
-        self._recent: list[deque[float]] = [deque(maxlen=_RECENT) for _ in range(3)]  # as measured by this rank
+        self._loads: deque[float] = deque(maxlen=_RECENT)  # seconds, as measured by this rank
+        self._pools: deque[tuple[float, int]] = deque(maxlen=_RECENT)  # seconds to load and score, and sizes
+        self._steps: deque[float] = deque(maxlen=_RECENT)
         self._asked = self._returned = math.nan
 
     def __repr__(self) -> str:
@@ -249,11 +251,11 @@ class Pool:
         """Note that the consumer asks for its next batch."""
         self._asked = time.perf_counter()
         if not math.isnan(self._returned):
-            self._recent[2].append(self._asked - self._returned)
+            self._steps.append(self._asked - self._returned)
 
     def is_plain(self) -> None:
         """Note that a batch was loaded that comes straight from the sampler."""
-        self._recent[0].append(time.perf_counter() - self._asked)
+        self._loads.append(time.perf_counter() - self._asked)
 
     def returns(self) -> None:
         """Note that the consumer gets its batch now."""
@@ -273,8 +275,7 @@ class Pool:
             scores = validation.nonnegative("score(batch)", found)
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
-        batch_seconds = 0.0 if math.isnan(self._own[0]) else float(self._own[0])
-        self._recent[1].append(max(time.perf_counter() - waited - batch_seconds, 0.0) / size)
+        self._pools.append((time.perf_counter() - waited, size))
         return scores
 
     def costs(self) -> NDArray[np.float64]:
@@ -284,8 +285,9 @@ class Pool:
         those that the consumer takes for a batch.
         """
         if self.scored < _FIRST or self.scored % _RARELY == 0:
-            found = [min(times, default=math.nan) for times in self._recent]
-            self._own = np.array([0.0 if math.isnan(found[0]) else found[0], *found[1:]])
+            load, train = min(self._loads, default=0.0), min(self._steps, default=math.nan)
+            more = min((max(seconds - load, 0.0) / size for seconds, size in self._pools), default=math.nan)
+            self._own = np.array([load, more, train])
         return self._own
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
@@ -350,10 +352,14 @@ class Pool:
         self.scored, self._since = state["pool_counts"].tolist()
         self.rule.load(state["pool_rule"].tolist())
         self._seed_with(state["pool_generator"])
-        for times, known in zip(self._recent, self._costs.tolist(), strict=True):
+        load, more, train = self._costs.tolist()
+        for times in (self._loads, self._pools, self._steps):
             times.clear()
-            if not math.isnan(known):
-                times.append(known)
+        if not math.isnan(load + more):
+            self._loads.append(load)
+            self._pools.append((load + more, 1))
+        if not math.isnan(train):
+            self._steps.append(train)
         self.weights = None
 
     def _seed_with(self, generator: np.random.Generator) -> None:
