@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +15,7 @@ from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of
 from avare.problems.losses import curve, mean_curvature, slope, value
-from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix
+from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix, some_rows
 from avare.problems.minimum import minimum, minimum_by_parts
 from avare.problems.targets import Target, parse_targets
 
@@ -123,6 +124,13 @@ class Linear(Problem):
         """Turn outputs a.x into predictions: probabilities if the loss has them, otherwise the outputs themselves."""
         return np.asarray(outputs, dtype=np.float64)
 
+    def _sample(self, indices: NDArray[np.int64], weights: Vector) -> Self:
+        """Return the same problem with some of the examples only, with other sample weights. O(their size)."""
+        part, model = copy.copy(self), self._model
+        part._model = LinearModel(some_rows(model.matrix, indices), model.targets[indices], weights, model.loss)
+        part.n, part._optimum = len(indices), None
+        return part
+
     # --- sums over the examples -----------------------------------------------------------
 
     def scratch(self) -> Scratch:
@@ -160,6 +168,15 @@ class Linear(Problem):
 
     def _objective(self, x: Vector) -> float:
         return self._evaluate(x, None)[0]
+
+    def _objective_at_zero(self) -> float:
+        """The sum of the losses at x = 0, for which X is not read. O(n)."""
+        losses, sums = np.empty(min(_CHUNK, self.n)), []
+        for part in self._chunks():
+            size = part.stop - part.start
+            _evaluate(*self._terms(part), np.zeros((size, self.outputs)), losses, np.zeros(size))
+            sums.append(losses[:size].sum())
+        return _total(sums)
 
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
         sums = []
