@@ -4,8 +4,8 @@ Rare events: precision and calibrated probabilities
 
 One example in two hundred is positive. The usual remedy draws the classes equally often
 (``torch.utils.data.WeightedRandomSampler``). That ranks well, but the probabilities are those of a balanced world.
-Weights correct it. `ImportanceLoader` needs no rule for the classes: it draws by gradient norm, and its weights keep the
-loss that of the data.
+Weights correct it. `ImportanceLoader` needs no rule for the classes: it draws by gradient norm, and its weights keep
+the loss that of the data.
 """
 
 import time
@@ -97,8 +97,8 @@ axes[0].invert_yaxis()
 # %%
 # Balancing without a correction ranks well, and its probabilities are useless: see its log loss. The correction repairs
 # them. Drawing by gradient norm ranks about as well as balancing, with a log loss as low as that of shuffled batches,
-# and needs no class weights. (It takes fewer seconds because it fetches the rows of a ``TensorDataset`` at once, which is
-no merit of the draws.) Three seeds are few: look at the spread before you trust a difference.
+# and needs no class weights. It takes fewer seconds because it fetches the rows of a ``TensorDataset`` at once, which
+# is no merit of the draws. Three seeds are few: look at the spread before you trust a difference.
 
 for way in ways:
     precision, loss, seconds = found[way].mean(axis=0)

@@ -47,5 +47,5 @@ axes[0].legend()
 
 # %%
 # Where the rows are uneven, use `avare.Avare` for steps that fall, and `avare.Calibrated` for steps that stay large, as
-# in nets. Where they are alike, keep uniform batches: draws by norm cost time, and the noise of their memory can even lose some
-# epochs.
+# in nets. Where they are alike, keep uniform batches: draws by norm cost time, and the noise of what they remember can
+# even lose some epochs.

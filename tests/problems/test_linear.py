@@ -328,9 +328,9 @@ def test_the_given_matrix_is_not_changed(kind: str) -> None:
         *(pytest.param(kind, np.float32, marks=pytest.mark.slow) for kind in ("C", "F", "CSR array")),
     ],
 )
-def test_memory_does_not_grow_with_x(kind: str, dtype: type) -> None:
+def test_memory_does_not_grow_with_x(kind: str, dtype: Any) -> None:
     n, width = 40_000, 50
-    X = np.random.default_rng(11).normal(size=(n, width)).astype(dtype)
+    X: NDArray[Any] = np.random.default_rng(11).normal(size=(n, width)).astype(dtype)
     problem = problems.LeastSquares(IN_PLACE[kind](X), np.ones(n), bias=True)
     x = np.ones(width + 1)
     for measure, result in (("objective", 0), ("gradient", 0), ("norms", 8 * n)):

@@ -1,5 +1,6 @@
 """AvareClassifier and AvareRegressor: scikit-learn's own checks, and scikit-learn's own optimum."""
 
+import importlib
 import pickle
 import warnings
 from typing import Any
@@ -7,23 +8,27 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn import datasets
+from sklearn import config_context, datasets
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
+from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+import avare
 from avare.sklearn import AvareClassifier, AvareRegressor
 
-EXPECTED_FAILURES = {
-    # Left out, not yet confirmed to fail, nor compared with scikit-learn's own list for SGDClassifier.
-    "check_sample_weight_equivalence_on_dense_data": "other rows, other draws: equal up to tol, not to the last digit",
-    "check_sample_weight_equivalence_on_sparse_data": "other rows, other draws: equal up to tol, not to the last digit",
-}
+# Other rows are other draws: results are equal up to `tol`, not to the last digit. scikit-learn lists the same two for
+# its stochastic estimators, and tests LogisticRegression without sag and saga. With a small `tol` the first passes (see
+# below). The second has positive columns and an intercept, and sparse columns are not centred: it would take too long.
+EXPECTED_FAILURES = (
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_sample_weight_equivalence_on_sparse_data",
+)
 
 
 def checks() -> list[Any]:
@@ -40,6 +45,18 @@ def checks() -> list[Any]:
 @pytest.mark.parametrize(("estimator", "check"), checks())
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+def test_scikit_learn_expects_the_same_failures_of_its_own() -> None:
+    lists = pytest.importorskip("sklearn.utils._test_common.instance_generator")
+    for kind in (SGDClassifier, SGDRegressor):
+        assert set(EXPECTED_FAILURES) <= set(lists.PER_ESTIMATOR_XFAIL_CHECKS[kind])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [AvareClassifier, AvareRegressor])
+def test_weights_are_repetitions_at_the_optimum(kind: Any) -> None:
+    estimator_checks.check_sample_weight_equivalence_on_dense_data(kind.__name__, kind(tol=1e-12, max_iter=3000))
 
 
 def uneven(n: int) -> Any:
@@ -71,6 +88,11 @@ def test_the_optimum_of_logistic_regression_without_scaling(name: str, weighted:
     assert objective(exact, X, y, weight) <= (1.0 + 1e-9) * least
     assert np.linalg.norm(exact.coef_ - reference.coef_) <= 1e-5 * np.linalg.norm(reference.coef_)
     assert np.allclose(exact.predict_proba(X), reference.predict_proba(X), atol=1e-5)
+
+
+def test_digits_reach_the_optimum_without_tuning() -> None:
+    X, y = datasets.load_digits(return_X_y=True)  # ten classes, nearly separable: curvatures are far below their bound
+    assert objective(AvareClassifier(random_state=0).fit(X, y), X, y, None) <= 1.0001 * 17.032352181599453
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -179,13 +201,104 @@ def test_bad_parameters_are_refused_as_scikit_learn_does(options: dict[str, Any]
         AvareClassifier(**options).fit(np.eye(2), [0, 1])
 
 
-def test_bad_data_is_refused_as_scikit_learn_does() -> None:
+BAD_FITS: list[tuple[Any, Any, dict[str, Any]]] = [
+    ([[np.nan], [1.0]], [0, 1], {}),
+    ([[np.inf], [1.0]], [0, 1], {}),
+    ([1.0, 2.0], [0, 1], {}),
+    (np.ones((2, 1, 1)), [0, 1], {}),
+    (np.ones((0, 1)), [], {}),
+    (np.ones((2, 0)), [0, 1], {}),
+    (np.ones((2, 1)) * 1j, [0, 1], {}),
+    ([["a"], ["b"]], [0, 1], {}),
+    ([[2.0], [1.0]], [1, 0, 1], {}),
+    ([[2.0], [1.0]], [0, np.nan], {}),
+    ([[2.0], [1.0]], None, {}),
+    ([[2.0], [1.0]], [[0, 1], [1, 0]], {}),
+    ([[2.0], [1.0]], [0, 1], {"sample_weight": [1.0]}),
+    ([[2.0], [1.0]], [0, 1], {"sample_weight": [[1.0, 1.0]]}),
+    ([[2.0], [1.0]], [0, 1], {"sample_weight": [1.0, np.nan]}),
+]
+
+
+def refusal(model: Any, *arguments: Any, **options: Any) -> tuple[type, str]:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # compared below
+        model.fit(*arguments, **options)
+    return caught.type, str(caught.value).replace(type(model).__name__, "Estimator")
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(AvareClassifier, LogisticRegression), (AvareRegressor, Ridge)])
+@pytest.mark.parametrize(("X", "y", "options"), BAD_FITS)
+def test_bad_data_is_refused_as_scikit_learn_does(ours: Any, theirs: Any, X: Any, y: Any, options: Any) -> None:
+    if theirs is Ridge and np.ndim(y) == 2:
+        pytest.skip("Ridge takes several targets; we refuse them as other regressors do")
+    assert refusal(ours(), X, y, **options) == refusal(theirs(), X, y, **options)
+
+
+def test_labels_and_negative_weights_are_refused_as_scikit_learn_does() -> None:
     for kind in (AvareClassifier(), LogisticRegression()):
-        with pytest.raises(ValueError, match="Input X contains NaN"):
-            kind.fit([[np.nan], [1.0]], [0, 1])
         with pytest.raises(ValueError, match="samples of at least 2 classes"):
             kind.fit([[2.0], [1.0]], [1, 1])
-        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
-            kind.fit([[2.0], [1.0]], [1, 0, 1])
+        with pytest.raises(ValueError, match="Unknown label type: continuous"):
+            kind.fit([[2.0], [1.0], [0.0]], [0.5, 1.5, 0.7])
     with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
         AvareClassifier().fit(np.eye(2), [0, 1], sample_weight=[1.0, -1.0])
+
+
+def test_polars() -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    X, y = datasets.load_breast_cancer(return_X_y=True, as_frame=True)
+    model = AvareClassifier(random_state=0).fit(polars.from_dict(X.to_dict("list")), y)
+    assert list(model.feature_names_in_) == list(X.columns)
+    assert np.array_equal(model.coef_, AvareClassifier(random_state=0).fit(X, y).coef_)
+
+
+def test_metadata_is_routed() -> None:
+    X, y = datasets.load_breast_cancer(return_X_y=True)
+    weight = uneven(len(y))
+    with config_context(enable_metadata_routing=True):
+        model = AvareClassifier(random_state=0).set_fit_request(sample_weight=True)
+        model.set_score_request(sample_weight=True)
+        search = GridSearchCV(model, {"C": [0.1]}, cv=2).fit(X, y, sample_weight=weight)
+    weighted = AvareClassifier(C=0.1, random_state=0).fit(X, y, sample_weight=weight)
+    assert np.array_equal(search.best_estimator_.coef_, weighted.coef_)
+
+
+# --- larger data ---------------------------------------------------------------------------
+
+
+def ijcnn1() -> Any:
+    return loaded("ijcnn1")
+
+
+def mnist() -> Any:
+    X, y = loaded("mnist")
+    return X.astype(np.float64), y % 2
+
+
+def text() -> Any:
+    return importlib.import_module("linear").text(np.random.default_rng(1))
+
+
+def loaded(name: str) -> Any:
+    try:
+        data = avare.datasets.load(name)
+    except Exception as error:
+        pytest.skip(f"{name} is neither in AVARE_DATA nor can be downloaded: {error}")
+    return data.X, data.y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("make", [datasets.load_digits, ijcnn1, mnist, text])
+def test_the_optimum_of_larger_data(make: Any, weighted: bool) -> None:
+    X, y = make(return_X_y=True) if make is datasets.load_digits else make()
+    weight = uneven(len(y)) if weighted else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        reference = LogisticRegression(solver="lbfgs", tol=1e-9, max_iter=20_000).fit(X, y, sample_weight=weight)
+    least = objective(reference, X, y, weight)
+    model = AvareClassifier(random_state=0).fit(X, y, sample_weight=weight)
+    assert objective(model, X, y, weight) <= 1.0001 * least
+    exact = AvareClassifier(tol=1e-8, max_iter=10_000, random_state=0).fit(X, y, sample_weight=weight)
+    assert objective(exact, X, y, weight) <= (1.0 + 1e-9) * least
+    assert np.linalg.norm(exact.coef_ - reference.coef_) <= 1e-5 * np.linalg.norm(reference.coef_)

@@ -15,6 +15,7 @@ from avare.problems import Generic, LeastSquares, Linear, Logistic
 from avare.solvers import DivergenceWarning
 from avare.solvers.differences import Differences
 from avare.solvers.metric import bends_of, metric_of
+from avare.solvers.saga import start_from_sample
 from avare.solvers.saga_kernels import glide
 from linear_models import PROBLEMS, N, make, saved_and_loaded
 from sampler_checks import own_names
@@ -162,6 +163,40 @@ def test_converges_to_the_minimum(name: str, csr: bool) -> None:
     assert np.allclose(run.x, optimum, rtol=1e-5, atol=1e-6 * np.abs(optimum).max())
     least = problem.objective(optimum)
     assert problem.objective(run.x) - least <= 1e-10 * least
+
+
+@compiled_only
+@pytest.mark.parametrize("csr", [False, True])
+def test_convergence_is_linear_to_the_last_digits_on_an_ill_conditioned_problem(csr: bool) -> None:
+    generator = np.random.default_rng(14)
+    turn = np.linalg.qr(generator.normal(size=(6, 6)))[0]
+    X = generator.normal(size=(600, 6)) * np.logspace(0.0, -1.0 if csr else -4.0, 6) @ turn
+    y = X @ turn.T @ np.logspace(0.0, 1.0 if csr else 4.0, 6) + generator.logistic(size=600) > 0.0
+    problem = Logistic(sparse.csr_matrix(X) if csr else X, y, l2=1e-8)  # curvatures from 1 to 1e-8, or to 1e-2
+    least = problem.objective(problem.minimize())
+    epochs = [10, 20, 40] if not csr else [100, 200, 400]
+    runs = [avare.saga(problem, epochs=each, tol=0.0, seed=3, evaluate="never") for each in epochs]
+    left = [max(problem.objective(run.x) / least - 1.0, 0.0) for run in runs]
+    assert left[2] <= 1e-10
+    # Linear: each half brings as many digits, up to noise and the last digits of the objective.
+    assert left[1] <= max(left[0] ** 1.4, 1e-13) and left[2] <= max(left[1] ** 1.4, 1e-13)
+
+
+@compiled_only
+@pytest.mark.parametrize("weighted", [False, True])
+def test_many_rows_start_from_the_fit_of_some(weighted: bool) -> None:
+    generator = np.random.default_rng(12)
+    X = generator.normal(size=(20_000, 4)) * generator.lognormal(0.0, 1.0, (20_000, 1))
+    y = X @ [1.0, -1.0, 0.5, 0.0] + generator.logistic(size=20_000) > 4.0
+    weights = generator.lognormal(0.0, 1.5, 20_000) if weighted else None
+    problem = Logistic(X, y, l2=1.0, sample_weight=weights)
+    found = start_from_sample(problem)
+    assert found is not None
+    # 1250 rows: an excess of about 4 / 2500 per row of unit weight, some times that if weights are uneven.
+    least = problem.objective(problem.minimize())
+    assert least < problem.objective(found) < least + 20.0 * 20_000 * 4.0 / 2500.0
+    assert start_from_sample(Logistic(X[:15_000], y[:15_000])) is None
+    assert start_from_sample(Logistic(X, y, sample_weight=np.zeros(20_000))) is None
 
 
 @compiled_only

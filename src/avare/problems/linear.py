@@ -131,28 +131,11 @@ class Linear(Problem):
         """Turn outputs a.x into predictions: probabilities if the loss has them, otherwise the outputs themselves."""
         return np.asarray(outputs, dtype=np.float64)
 
-    def subset(self, indices: ArrayLike, weights: ArrayLike | None = None) -> Self:
-        """Return the same problem with some of the examples only, each with a weight. O(their size).
-
-        With the weights of a batch, its objective is an estimate of this one's.
-
-        >>> import numpy as np
-        >>> from avare.problems import LeastSquares
-        >>> whole = LeastSquares(np.array([[1.0], [2.0], [3.0]]), [1.0, 1.0, 1.0], l2=0.0)
-        >>> whole.subset([2, 0], weights=[2.0, 1.0]).objective([1.0])
-        4.0
-        """
-        chosen = validation.indices("indices", indices, self.n)
-        if not len(chosen):
-            raise ValueError("indices is empty: must name at least one example")
-        factors = self._model.sample_weight[chosen] if len(self._model.sample_weight) else np.empty(0)
-        if weights is not None:
-            given = validation.nonnegative("weights", weights)
-            validation.same_length("weights", len(given), "indices", len(chosen))
-            factors = given * factors if len(factors) else given
-        part = copy.copy(self)
-        matrix, targets = some_rows(self._model.matrix, chosen), self._model.targets[chosen]
-        part.n, part._optimum, part._model = len(chosen), None, LinearModel(matrix, targets, factors, self._model.loss)
+    def _sample(self, indices: NDArray[np.int64], weights: Vector) -> Self:
+        """Return the same problem with some of the examples only, with other sample weights. O(their size)."""
+        part, model = copy.copy(self), self._model
+        part._model = LinearModel(some_rows(model.matrix, indices), model.targets[indices], weights, model.loss)
+        part.n, part._optimum = len(indices), None
         return part
 
     # --- sums over the examples -----------------------------------------------------------
@@ -192,6 +175,15 @@ class Linear(Problem):
 
     def _objective(self, x: Vector) -> float:
         return self._evaluate(x, None)[0]
+
+    def _objective_at_zero(self) -> float:
+        """The sum of the losses at x = 0, for which X is not read. O(n)."""
+        losses, sums = np.empty(min(_CHUNK, self.n)), []
+        for part in self._chunks():
+            size = part.stop - part.start
+            _evaluate(*self._terms(part), np.zeros((size, self.outputs)), losses, np.zeros(size))
+            sums.append(losses[:size].sum())
+        return _total(sums)
 
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
         sums = []

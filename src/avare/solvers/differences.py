@@ -18,15 +18,16 @@ from avare.solvers.saga_kernels import (
     Memory,
     Rates,
     advance,
+    columns_of,
     current,
     slopes_into,
     step_by,
-    sum_table,
 )
 from avare.solvers.steps import Iterates, Settings
 
 _GROWTH = 4.0  # of squared differences or the gradient over those at the start, at which the step is halved
 _FIRST_MEASURE, _LESS = 4, 0.7  # when to measure curvatures first, and by how much they must be less to count
+_SLOW, _FASTER = 0.5, 1.25  # if an epoch leaves more than the first of the gradient, steps grow by the second
 _LEAST_SCALE = 1e-9  # of the step, after which it has diverged
 _MARGIN = 0.5  # the estimate of the gradient must be this far below the tolerance, at first, to be verified
 
@@ -46,21 +47,17 @@ class Differences:
     ) -> None:
         self._problem, self._sampler, self._iterates, self._metric = problem, sampler, iterates, metric
         self._auto, self._tol = size is None, tol
-        self._scale = 1.0  # of the step: halved when the differences grow
+        self._scale = 1.0  # of the step: it grows if the gradient falls slowly, and is halved if the gradient grows
+        self._widest = 1.0  # the largest it was
+        self._last = 0.0  # the length of the gradient at the last check
         self._margin = _MARGIN
         self._measured = np.full(problem.dim, np.nan)  # where the curvatures were measured, if they were
-        self._bend = math.inf  # their sum
         self.period = max(1, problem.n // sampler.batch_size)
-        shape = (problem.outputs, problem.width)
         sparse = problem._model.matrix.sparse is not None
-        self._memory = Memory(
-            iterates.x.reshape(shape).copy(),
-            np.zeros((2 * problem.outputs, problem.width)),
-            np.zeros((problem.n, problem.outputs)),
-            np.zeros(problem.width if sparse else 0, dtype=np.int64),
-            np.zeros(1),
-        )
-        self._kept = self._memory.x.copy()  # the iterate at the last check
+        self._columns = columns_of(problem.width, problem.outputs) if sparse else None
+        self._memory = self._memory_of(problem)
+        self._memory.x[:] = iterates.x.reshape(self._memory.x.shape)
+        self._kept = iterates.x.reshape(self._memory.x.shape).copy()  # the iterate at the last check
         batch = sampler.batch_size
         self._buffers = Buffers(
             np.empty(batch, dtype=np.int64),
@@ -74,24 +71,39 @@ class Differences:
             np.empty(problem.width),
         )
         self._scratch = problem.scratch()
+        bends = bends_of(problem)
+        self._bend = float(bends.sum())
+        self._largest = math.inf  # step that the present one may grow to
         if size is None:
-            bends = bends_of(problem)
-            self._bend = float(bends.sum())
-            size = step_size_of(problem, metric, bends, sampler.batch_size)
+            size, self._largest = step_size_of(problem, metric, bends, sampler.batch_size)
         self.size = size
         self._rates = self._rates_of(size)
         # Half of the squared gradient, in the metric, is about the decrease that is still possible.
-        self._scale_of_objective = problem._objective(np.zeros(problem.dim))
-        highest = problem._objective(iterates.x) if iterates.x.any() else 0.0
+        self._scale_of_objective = highest = problem._objective_at_zero()
+        if iterates.x.any():
+            highest = max(highest, problem._objective(iterates.x))
+            self._fill_table()  # with an empty one, the noise of the first epoch would lead away again
         # The largest that the estimated gradient may become.
-        self._limit = _GROWTH * math.sqrt(2.0 * max(self._scale_of_objective, highest))
+        self._limit = _GROWTH * math.sqrt(2.0 * highest)
         self._most = _GROWTH * self._first_moments() if self._auto else math.inf  # the same for the second moments
+
+    def _memory_of(self, problem: Linear) -> Memory:
+        shape, table = (problem.outputs, problem.width), np.zeros((problem.n, problem.outputs))
+        if self._columns is None:
+            empty = np.zeros(0, dtype=np.int64)
+            return Memory(np.zeros(shape), np.zeros((2 * problem.outputs, problem.width)), table, empty, np.zeros(1))
+        x, sums = self._columns[:, : problem.outputs], self._columns[:, problem.outputs : 3 * problem.outputs]
+        since = self._columns.view(np.int64)[:, 3 * problem.outputs]
+        return Memory(x.T, sums.T, table, since, np.zeros(1))
 
     # --- the method of a loop -----------------------------------------------------------------
 
     def advance(self, settings: Settings, step: int, sizes: Vector, noise: Vector) -> int:
         """Make one step per size, after `step` steps; return how many were finite."""
         done, count = 0, len(sizes)
+        epoch = step // self.period
+        if count and self._auto and step % self.period == 0 and epoch >= _FIRST_MEASURE and epoch & (epoch - 1) == 0:
+            self._measure(_LESS)  # here and not after the last step, for which it would be too late
         while True:
             done += self._steps(step + done, count - done)
             if done >= count:
@@ -110,24 +122,44 @@ class Differences:
         memory = self._memory
         noise = float(memory.noise[0])
         memory.noise[0] = 0.0
-        current(memory, self._rates, step, memory.x)
+        there = self._iterates.x.reshape(memory.x.shape)
+        current(memory, self._rates, step, there)
+        memory.x[:] = there
         memory.since[:] = step
-        self._iterates.x[:] = memory.x.ravel()
         estimate = self._estimate()
         if self._auto and (noise > self._most or estimate > self._limit):
             self._retreat(step)
             return None
         self._kept[:] = memory.x
-        converged = self._converged(step, estimate)
-        epoch = step // self.period
-        if converged is None and self._auto and epoch >= _FIRST_MEASURE and epoch & (epoch - 1) == 0:
-            self._measure(_LESS)
-        return converged
+        if self._auto:
+            self._pace(estimate)
+        return self._converged(step, estimate)
+
+    def _pace(self, estimate: float) -> None:
+        """Let steps grow while the gradient falls slowly, and halve them if it has grown.
+
+        The curvatures are bounds. Where these are far from tight, as for many classes that are nearly separable, steps
+        may be many times as large.
+        """
+        scale = self._scale
+        if self._last > 0.0 and estimate > self._last:  # perhaps by chance: not below the step that is safe
+            scale = max(0.5 * scale, min(scale, 1.0))
+        elif estimate > _SLOW * self._last > 0.0:
+            scale = max(scale, min(_FASTER * scale, self._largest / self.size))
+        self._last = estimate
+        self._widest = max(self._widest, scale)
+        self._set_scale(scale)
+
+    def _set_scale(self, scale: float) -> None:
+        if scale != self._scale:
+            self._scale = scale
+            self._rates = self._rates_of(self.size * scale)
 
     def _converged(self, step: int, estimate: float) -> str | None:
         if self._tol == 0.0:
             return None
-        bound = self._tol * math.sqrt(2.0 * self._scale_of_objective)
+        # Where steps could grow, curvatures are less than the metric says, and a larger decrease is still possible.
+        bound = self._tol * math.sqrt(2.0 * self._scale_of_objective / self._widest)
         if estimate > self._margin * bound:
             return None
         true = self._length(self._problem._gradient(self._iterates.x))
@@ -149,9 +181,12 @@ class Differences:
             **memory,
             "saga/kept": self._kept.copy(),
             "saga/measured": self._measured.copy(),
-            "saga/numbers": np.array([float(self._auto), self._scale, self._most, self._margin, self._limit]),
+            "saga/numbers": np.array([float(self._auto), *self._numbers()]),
             "saga/size": np.array([self.size]),
         }
+
+    def _numbers(self) -> tuple[float, ...]:
+        return self._scale, self._most, self._margin, self._limit, self._last, self._widest
 
     def read(self, state: Mapping[str, Any], step: int) -> State:
         """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
@@ -174,7 +209,7 @@ class Differences:
             "saga/noise": Field(np.float64, self._memory.noise.shape, **any_number),
             "saga/kept": Field(np.float64, self._kept.shape),
             "saga/measured": Field(np.float64, self._measured.shape, also=math.nan),
-            "saga/numbers": Field(np.float64, (5,), **any_number),
+            "saga/numbers": Field(np.float64, (7,), **any_number),
             "saga/size": Field(np.float64, (1,), at_least=5e-324),
         }
 
@@ -186,7 +221,8 @@ class Differences:
         if not np.isnan(values["saga/measured"]).any():
             self._iterates.x[:] = values["saga/measured"]
             self._measure(math.inf)
-        _, self._scale, self._most, self._margin, self._limit = map(float, values["saga/numbers"])
+        numbers = map(float, values["saga/numbers"][1:])
+        self._scale, self._most, self._margin, self._limit, self._last, self._widest = numbers
         self._rates = self._rates_of(self.size * self._scale)
 
     # --- their parts --------------------------------------------------------------------------
@@ -228,21 +264,24 @@ class Differences:
         """Return to the iterate of the last check, with its slopes, and halve the step."""
         memory = self._memory
         memory.x[:] = self._kept
-        self._set_slopes(self._kept, memory.table)
         memory.since[:] = step
         memory.noise[0] = 0.0
-        sum_table(self._problem._model, memory, np.arange(self._problem.n), self._buffers.factors, self._scratch)
-        memory.sums[self._problem.outputs :] = memory.sums[: self._problem.outputs]
-        self._scale *= 0.5
-        self._rates = self._rates_of(self.size * self._scale)
-        self._iterates.x[:] = memory.x.ravel()
+        self._iterates.x[:] = self._kept.ravel()
+        self._fill_table()
+        self._last = 0.0
+        self._set_scale(0.5 * self._scale)
+
+    def _fill_table(self) -> None:
+        """Set the table to the slopes at the iterate, and G to the gradient."""
+        self._set_slopes(self._iterates.x, self._memory.table)
+        gradient = self._problem._gradient(self._iterates.x).reshape(self._memory.x.shape)
+        self._memory.sums[:] = np.vstack([gradient, gradient])
 
     def _first_moments(self) -> float:
         """The sum over an epoch of the second moments of uniform sampling at the first iterate, with an empty table."""
-        slopes = np.empty_like(self._memory.table)
-        if self._iterates.x.any():
-            self._set_slopes(self._iterates.x, slopes)
-        else:  # all outputs are 0: no need to read X
+        slopes = self._memory.table
+        if not self._iterates.x.any():  # all outputs are 0: no need to read X
+            slopes = np.empty_like(slopes)
             slopes_into(*self._problem._terms(slice(None)), np.zeros_like(slopes), slopes)
         norms = np.linalg.norm(slopes, axis=1) * self._metric.lengths
         return float(self.period * self._problem.n * (norms @ norms))
@@ -256,15 +295,18 @@ class Differences:
         """Take the curvatures at the iterate for the metric and the step, if their sum is less than before."""
         problem = self._problem
         bends = bends_of(problem, self._iterates.x)
-        if float(bends.sum()) < less * self._bend:
-            self._bend = float(bends.sum())
+        bend = float(bends.sum())
+        if bend < less * self._bend:
+            self._scale = min(self._scale, max(1.0, self._scale * bend / self._bend))  # it made up for the same
+            self._bend = bend
             self._measured[:] = self._iterates.x
             before = self._metric.lengths
             self._metric = metric_of(problem, bends)
             self._most *= float(self._metric.lengths @ self._metric.lengths) / max(float(before @ before), 1e-300)
-            self.size = step_size_of(problem, self._metric, bends, self._sampler.batch_size)
+            self.size, self._largest = step_size_of(problem, self._metric, bends, self._sampler.batch_size)
             self._rates = self._rates_of(self.size * self._scale)
-            self._limit = _GROWTH * self._estimate()
+            self._last = self._estimate()
+            self._limit = _GROWTH * self._last
 
     def _estimate(self) -> float:
         """The length of the gradient as the table has it."""
@@ -274,7 +316,11 @@ class Differences:
         width = self._problem.width
         l1, l2 = self._problem._l1[:width], self._problem._l2[:width]
         sizes = size * self._metric.inverse
-        return Rates(sizes, sizes * l1, 1.0 / (1.0 + sizes * l2), np.log1p(sizes * l2), l1, l2, np.array([size]))
+        shrink, decay = 1.0 / (1.0 + sizes * l2), np.log1p(sizes * l2)
+        if self._columns is not None:
+            self._columns[:, -4:] = np.column_stack([sizes, shrink, decay, l2])
+            sizes, shrink, decay, l2 = self._columns[:, -4:].T
+        return Rates(sizes, size * self._metric.inverse * l1, shrink, decay, l1, l2, np.array([size]))
 
     def _length(self, gradient: Vector) -> float:
         """The length of a gradient of the losses in the metric, with the penalty's added."""

@@ -18,6 +18,7 @@ _FLAT = 1e-12  # of the largest curvature: columns below it do not move faster
 _LEAST_BEND = 0.01  # of the largest curvature: the iterate still moves
 _SHARE = 0.2  # of the batch over the total smoothness, and ...
 _LARGEST = 0.1  # ... of one over the smoothness of the sum: good on several problems, with and without weights
+_MOST = 0.5  # of one over the smoothness of the sum: steps may grow up to it
 
 
 class Metric(NamedTuple):
@@ -106,17 +107,23 @@ def _centred_rows(problem: Linear, part: Any, shift: Vector) -> Vector:
     return found
 
 
-def step_size_of(problem: Linear, metric: Metric, bends: Vector, batch_size: int) -> float:
-    """Choose a step size: 1 / (5 S / m + 10 L), with S the sum of the smoothness constants and L that of the sum.
+def step_size_of(problem: Linear, metric: Metric, bends: Vector, batch_size: int) -> tuple[float, float]:
+    """Choose a step size, 1 / (5 S / m + 10 L), and the largest that it may grow to, 1 / 2L.
 
-    Both in the metric. The second is estimated by the power method on some rows.
+    S is the sum of the smoothness constants and L the constant of the sum, both in the metric. The second is estimated
+    by the power method on some rows.
     """
     constants = bends * metric.lengths.astype(np.float64) ** 2
     total = float(constants.sum())
     if total == 0.0:
-        return 1.0
-    if len(metric.matrix):
-        return 1.0 / (total / (_SHARE * batch_size) + 1.0 / _LARGEST)  # the smoothness of the sum is about 1
+        return 1.0, 1.0
+    largest = 1.0 if len(metric.matrix) else _largest_of(problem, metric, bends, constants)
+    return 1.0 / (total / (_SHARE * batch_size) + largest / _LARGEST), _MOST / max(largest, 1e-300)
+
+
+def _largest_of(problem: Linear, metric: Metric, bends: Vector, constants: Vector) -> float:
+    """Estimate the smoothness constant of the sum in a metric that is no whole matrix: with that it is about 1."""
+    total = float(constants.sum())
     generator = np.random.default_rng(0)
     rows = generator.choice(problem.n, min(_ROWS, 4 * problem.n), p=constants / total)
     weights = bends[rows] * total / (len(rows) * constants[rows])
@@ -134,7 +141,7 @@ def step_size_of(problem: Linear, metric: Metric, bends: Vector, batch_size: int
             result[:-1] -= metric.shift[:-1] * result[-1]
         direction = root * result
         largest = float(np.linalg.norm(direction))
-    return 1.0 / (total / (_SHARE * batch_size) + largest / _LARGEST)
+    return largest
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from avare import _validation as validation
-from avare._compilation import kernel
+from avare._compilation import lean
 from avare._randomness import uniform_source
 from avare._state import Field, State, generator_to_text
 from avare.batch import Batch
@@ -49,8 +49,8 @@ _DECAY = 0.8  # of the moments, per observation
 _FIRST = 10  # pools before the first decision
 _PROBE = 2.0  # batches: the size of these pools, and of those that are drawn now and then
 _FOR_PROBES = 0.02  # the part of the time that these may take, while the pool is off
-_RECENT = 16  # measured times, of which the lower quartile counts: other processes make some of them longer
-_RARELY = 8  # pools: the quartile is found again
+_RECENT = 64  # measured times, of which the least counts: other processes make the others longer, by any factor
+_RARELY = 8  # pools: the least is found again
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
 
@@ -186,7 +186,9 @@ class Pool:
         self._moments = np.zeros(4)  # decaying sums: 1, and those of `_add`
         self._costs = np.full(3, np.nan)  # see `costs`; the same on all ranks
         self._own = self._costs  # those that this rank has measured
-        self._recent: list[deque[float]] = [deque(maxlen=_RECENT) for _ in range(3)]  # as measured by this rank
+        self._loads: deque[float] = deque(maxlen=_RECENT)  # seconds, as measured by this rank
+        self._pools: deque[tuple[float, int]] = deque(maxlen=_RECENT)  # seconds to load and score, and sizes
+        self._steps: deque[float] = deque(maxlen=_RECENT)
         self._asked = self._returned = math.nan
 
     def __repr__(self) -> str:
@@ -249,11 +251,11 @@ class Pool:
         """Note that the consumer asks for its next batch."""
         self._asked = time.perf_counter()
         if not math.isnan(self._returned):
-            self._recent[2].append(self._asked - self._returned)
+            self._steps.append(self._asked - self._returned)
 
     def is_plain(self) -> None:
         """Note that a batch was loaded that comes straight from the sampler."""
-        self._recent[0].append(time.perf_counter() - self._asked)
+        self._loads.append(time.perf_counter() - self._asked)
 
     def returns(self) -> None:
         """Note that the consumer gets its batch now."""
@@ -262,17 +264,18 @@ class Pool:
     def scores(self, batch: Any, size: int) -> NDArray[np.float64]:
         """Call ``score``, and check what it returns."""
         waited = self._asked
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             began = time.perf_counter()
             torch.cuda.synchronize()  # what is still running belongs to the last step
             waited += time.perf_counter() - began
         with torch.no_grad(), _evaluating() if self._mode == "eval" else _AS_IT_IS:
             found = self.score(batch)
-        scores = validation.nonnegative("score(batch)", found)
+        scores = _common(found)
+        if scores is None:
+            scores = validation.nonnegative("score(batch)", found)
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
-        batch_seconds = 0.0 if math.isnan(self._own[0]) else float(self._own[0])
-        self._recent[1].append(max(time.perf_counter() - waited - batch_seconds, 0.0) / size)
+        self._pools.append((time.perf_counter() - waited, size))
         return scores
 
     def costs(self) -> NDArray[np.float64]:
@@ -282,8 +285,9 @@ class Pool:
         those that the consumer takes for a batch.
         """
         if self.scored < _FIRST or self.scored % _RARELY == 0:
-            found = [sorted(times)[len(times) // 4] if times else math.nan for times in self._recent]
-            self._own = np.array([0.0 if math.isnan(found[0]) else found[0], *found[1:]])
+            load, train = min(self._loads, default=0.0), min(self._steps, default=math.nan)
+            more = min((max(seconds - load, 0.0) / size for seconds, size in self._pools), default=math.nan)
+            self._own = np.array([load, more, train])
         return self._own
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
@@ -295,8 +299,7 @@ class Pool:
         """Learn from a pool or a batch of all ranks whose norms are known."""
         if self.scored >= _FIRST:  # before that, pools are drawn to measure what they cost
             self._since = 0
-        self._moments *= _DECAY
-        error = _add(self._moments, self.n, batch.weights, batch.probabilities, norms)
+        error = _add(self._moments, _DECAY, self.n, batch.weights, batch.probabilities, norms)
         self.rule.observe(self, float(error))
 
     def draw(
@@ -307,15 +310,20 @@ class Pool:
         ``before`` and ``after`` are the numbers of examples that belong to other ranks: all ranks use the same
         generator, and each its own numbers.
         """
-        self._before = self._generator.bit_generator.state
         places, drawn = np.empty(self.size, dtype=np.int64), np.empty(self.size, dtype=np.float32)
         choose(weights, scores, self.rule.floor, self._source, before, after, places, drawn)
         self.weights = drawn
         return places, drawn.copy()
 
-    def undo(self) -> None:
-        """Take the last draw back: the next one is the same."""
-        self._generator.bit_generator.state = self._before
+    @contextlib.contextmanager
+    def undone_by_errors(self) -> Iterator[None]:
+        """Take a draw back if an error follows in this context: the next draw is the same."""
+        before = self._generator.bit_generator.state
+        try:
+            yield
+        except BaseException:
+            self._generator.bit_generator.state = before
+            raise
 
     def state(self) -> State:
         """Return all that must be saved, by the names of `STATE_FIELDS`."""
@@ -344,10 +352,14 @@ class Pool:
         self.scored, self._since = state["pool_counts"].tolist()
         self.rule.load(state["pool_rule"].tolist())
         self._seed_with(state["pool_generator"])
-        for times, known in zip(self._recent, self._costs.tolist(), strict=True):
+        load, more, train = self._costs.tolist()
+        for times in (self._loads, self._pools, self._steps):
             times.clear()
-            if not math.isnan(known):
-                times.append(known)
+        if not math.isnan(load + more):
+            self._loads.append(load)
+            self._pools.append((load + more, 1))
+        if not math.isnan(train):
+            self._steps.append(train)
         self.weights = None
 
     def _seed_with(self, generator: np.random.Generator) -> None:
@@ -366,6 +378,16 @@ class Timed(Iterator[Any]):
     def __next__(self) -> Any:
         self._pool.is_asked()
         return next(self._loaded)
+
+
+def _common(found: Any) -> NDArray[np.float64] | None:
+    """Return scores in the common case: valid ones in a vector of float32 on the CPU. Otherwise None."""
+    if not (type(found) is torch.Tensor and found.dtype is torch.float32 and found.is_cpu):
+        return None
+    if found.ndim != 1 or not found.is_contiguous():
+        return None
+    scores = np.empty(len(found))
+    return scores if _are_copied(found.detach().numpy(), scores) else None
 
 
 @contextlib.contextmanager
@@ -392,8 +414,18 @@ def _evaluating() -> Iterator[None]:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@kernel
-def _add(moments, n, weights, probabilities, norms):
+@lean
+def _are_copied(values, copies):
+    """Copy numbers, and return whether all are finite and not negative."""
+    for j in range(len(values)):
+        if not 0.0 <= values[j] < np.inf:
+            return False
+        copies[j] = values[j]
+    return True
+
+
+@lean
+def _add(moments, decay, n, weights, probabilities, norms):
     """Add the second moments of uniform sampling and of the draws, and the sum of norms; return the relative error."""
     uniform, own, total = 0.0, 0.0, 0.0
     for j in range(len(norms)):
@@ -401,8 +433,8 @@ def _add(moments, n, weights, probabilities, norms):
         total += weights[j] * norm
         uniform += n * weights[j] * norm * norm
         own += weights[j] * norm * norm / probabilities[j]
-    moments[0] += 1.0
-    moments[1] += uniform
-    moments[2] += own
-    moments[3] += total
+    moments[0] = decay * moments[0] + 1.0
+    moments[1] = decay * moments[1] + uniform
+    moments[2] = decay * moments[2] + own
+    moments[3] = decay * moments[3] + total
     return own / (total * total) - 1.0 if total > 0.0 else 0.0
