@@ -1,5 +1,6 @@
 """The pages of the API reference, one for each public module: every name in its ``__all__``."""
 
+import contextlib
 import importlib
 import inspect
 import pkgutil
@@ -27,9 +28,10 @@ def modules() -> list[ModuleType]:
     found = [avare]
     for each in pkgutil.walk_packages(avare.__path__, "avare."):
         if not any(part.startswith("_") for part in each.name.split(".")):
-            module = importlib.import_module(each.name)
-            if hasattr(module, "__all__"):
-                found.append(module)
+            with contextlib.suppress(ImportError):  # of a framework that is not installed
+                module = importlib.import_module(each.name)
+                if hasattr(module, "__all__"):
+                    found.append(module)
     place = {name: number for number, name in enumerate(ORDER)}
     return sorted(found, key=lambda module: (place.get(module.__name__, len(ORDER)), module.__name__))
 
