@@ -171,6 +171,11 @@ class Sampler(ABC):
         self._most_pending = validation.integer("batches", batches, at_least=1)
 
     @property
+    def independent(self) -> bool:
+        """Whether a batch does not depend on those before it, apart from what was learned."""
+        return True
+
+    @property
     def n(self) -> int:
         """Number of examples."""
         return self._n

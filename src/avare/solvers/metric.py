@@ -56,14 +56,11 @@ def metric_of(problem: Linear, bends: Vector) -> Metric:
     model, width = problem._model, problem.width
     weight = float(bends.sum())
     free = model.matrix.bias and problem._l2[width - 1] == problem._l1[width - 1] == 0.0
-    shift, squares = np.zeros(width), np.zeros(width)
+    shift = np.zeros(width)
     if model.matrix.sparse is None and free and weight > 0.0:
-        _add_columns(model.matrix.dense, None, bends, shift, squares, False)
+        _add_columns(model.matrix.dense, None, bends, shift, np.empty(0), False)
         shift /= weight
-    _add_columns(model.matrix.dense, model.matrix.sparse, bends, shift, squares, True)
-    if model.matrix.bias:
-        squares[-1] = weight
-    curvature = squares + problem._l2[:width]
+    curvature = squared_columns(problem, bends, shift) + problem._l2[:width]
     inverse = 1.0 / np.maximum(curvature, max(_FLAT * float(curvature.max()), np.finfo(float).tiny))
     lengths = np.empty(problem.n, dtype=np.float32)
     centred = shift if model.matrix.sparse is None and free else np.empty(0)
@@ -76,6 +73,17 @@ def metric_of(problem: Linear, bends: Vector) -> Metric:
     bias = float(inverse[-1]) if model.matrix.bias else 0.0
     _set_lengths(model.matrix.dense, model.matrix.sparse, shift, inverse, bias, lengths)
     return Metric(inverse, np.empty((0, 0)), centred, lengths)
+
+
+def squared_columns(problem: Linear, weights: Vector, shift: Vector | None = None) -> Vector:
+    """Add up the squared entries of each column, or their distances from a shift, weighted. O(size of X)."""
+    matrix, squares = problem._model.matrix, np.zeros(problem.width)
+    _add_columns(
+        matrix.dense, matrix.sparse, weights, np.zeros(problem.width) if shift is None else shift, squares, True
+    )
+    if matrix.bias:
+        squares[-1] = weights.sum()
+    return squares
 
 
 def _factor_of(problem: Linear, bends: Vector, shift: Vector, root: Vector) -> Vector:

@@ -1,0 +1,263 @@
+"""The steps of a chain: Langevin, or Hamiltonian with friction; compiled if the problem and the sampler have kernels.
+
+With g an estimate of the gradient of f, D a diagonal and xi standard normal, a step of Langevin dynamics of size a is
+
+    x <- x - a D g + sqrt(2 a D) xi.
+
+A step of Hamiltonian dynamics of size h, with a velocity v and friction r, is a kick, half a move, friction with
+noise, and half a move (BAOAB, with the two half kicks of neighbouring steps made at once, by the same batch):
+
+    v <- v - h sqrt(D) g,   x <- x + h/2 sqrt(D) v,   v <- c v + s xi,   x <- x + h/2 sqrt(D) v,
+
+with c = exp(-r h) and s^2 = 1 - c^2 - c^2 h^2 D V. V is the variance of the gradient estimate, per coordinate, where it
+was measured, and 0 before: the noise of the batches takes the place of a part of the noise of the friction. For a
+normal law and an exact gradient, x has exactly the right law, whatever the step size.
+
+The compiled loop and the loop in Python do the same arithmetic in the same order and use the same random numbers.
+"""
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from avare._compilation import lean
+from avare._state import Field, State, read
+from avare.problems import Linear
+from avare.problems.base import Vector
+from avare.samplers import Sampler
+from avare.samplers.base import smooth
+from avare.samplers.kernels import can_learn, draw_into, learn_from
+from avare.solvers.control import Estimator, batch_gradients, estimate
+from avare.solvers.steps import NEVER, Iterates, Settings, magnitude
+
+PRECONDITIONS = ("none", "hessian", "moments")
+_BATCHES = 16  # to measure the noise of the gradient with, every so often
+_KEEP = 0.9  # of an earlier measurement
+_SHORTEST = 1000  # steps between two measurements, at least
+_ADAPTATIONS = 20  # of the scale
+_LEAST = 1e-12  # of the largest second moment: coordinates below it do not move faster
+_NAME = "dynamics/kind"
+MODE = "dynamics/mode"
+"""Where a state has the mode."""
+
+
+class Motion(NamedTuple):
+    """What moves an iterate, as kernels take it."""
+
+    friction: float
+    """0 for Langevin dynamics."""
+    velocity: Vector
+    scale: Vector
+    """D."""
+    root: Vector
+    """Its square root."""
+    excess: Vector
+    """D times the variance of the gradient estimate, as far as it is known."""
+
+
+class Dynamics:
+    """The steps of one chain: a `Method` of the loop.
+
+    Parameters
+    ----------
+    scale
+        D, one number per coordinate.
+    friction
+        0 for Langevin dynamics.
+    adapt_until
+        The scale is taken from second moments of the gradient until this step.
+    chain
+        The number of the chain, for the seeds of measurements.
+    """
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        sampler: Sampler,
+        iterates: Iterates,
+        *,
+        scale: Vector,
+        friction: float = 0.0,
+        adapt_until: int = 0,
+        velocity: Vector | None = None,
+        chain: int = 0,
+    ) -> None:
+        self.estimator, self._sampler, self._iterates = estimator, sampler, iterates
+        self._adapt_until, self._chain = adapt_until, chain
+        dim = len(iterates.x)
+        moved = np.zeros(0) if velocity is None else velocity.copy()
+        self.motion = Motion(friction, moved, scale.copy(), np.sqrt(scale), np.zeros(dim))
+        self._moments = np.zeros(dim)  # second moments of the gradient, for the scale
+        self._measured = np.zeros(1, dtype=np.int64)  # how often
+        self.period, self._stride = NEVER, 1  # every how many periods the noise is measured
+        if friction > 0.0 and sampler.independent:
+            self.period = max(_SHORTEST, sampler.n // sampler.batch_size)
+        if adapt_until > 0:
+            often = max(1, adapt_until // _ADAPTATIONS)
+            self._stride = max(1, self.period // often)
+            self.period = often
+        problem = estimator.problem
+        self._compiles = isinstance(problem, Linear) and can_learn(sampler._compiled()) and not sampler.follows_path
+
+    # --- the method of a loop -----------------------------------------------------------------
+
+    def advance(self, settings: Settings, step: int, sizes: Vector, noise: Vector) -> int:
+        """Make one step per size, after `step` steps; return how many were finite."""
+        return (self._advance_compiled if self._compiles else self._advance_plainly)(settings, step, sizes, noise)
+
+    def check(self, step: int) -> str | None:
+        """Measure the noise of the gradient with a copy of the sampler; a chain never converges."""
+        if step > self._adapt_until and step // self.period % self._stride:
+            return None
+        sampler = copy.deepcopy(self._sampler)
+        sampler.reseed(np.random.SeedSequence([step, self._chain]))
+        x, motion = self._iterates.x, self.motion
+        found = batch_gradients(self.estimator, sampler, x, _BATCHES)
+        if step <= self._adapt_until:
+            self._take_in(self._moments, np.mean((found + self.estimator.problem._l2 * x) ** 2, axis=0))
+            motion.scale[:] = 1.0 / np.maximum(self._moments, _LEAST * max(float(self._moments.max()), 1e-300))
+            motion.root[:] = np.sqrt(motion.scale)
+        if motion.friction > 0.0 and sampler.independent:
+            self._take_in(motion.excess, motion.scale * found.var(axis=0, ddof=1))
+        self._measured[0] += 1
+        return None
+
+    def _take_in(self, average: Vector, found: Vector) -> None:
+        keep = min(_KEEP, 1.0 - 1.0 / (self._measured[0] + 1.0))
+        average[:] = keep * average + (1.0 - keep) * found
+
+    def norms(self) -> Vector:
+        """Return the true norms that the sampler would learn."""
+        return self.estimator.norms(self._iterates.x)
+
+    def state(self) -> dict[str, Any]:
+        """Return what else to save; nothing for plain Langevin steps."""
+        if self._kind() == _PLAIN:
+            return {}
+        return {_NAME: self._kind(), **{name: array.copy() for name, array in self._arrays().items()}}
+
+    def read(self, state: Mapping[str, Any], step: int) -> State:
+        """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
+        found = state.get(_NAME, _PLAIN)
+        if found != self._kind():
+            raise ValueError(f"resume was made with {found}: this call has {self._kind()}")
+        fields = {name: Field(array.dtype, array.shape) for name, array in self._arrays().items()}
+        return {} if found == _PLAIN else read(state, fields, "resume")
+
+    def resume(self, values: State) -> None:
+        """Continue from what `read` returned."""
+        for name, array in values.items():
+            self._arrays()[name][...] = array
+
+    def _arrays(self) -> dict[str, Any]:
+        """All that the steps remember, by name."""
+        table, motion = self.estimator.table, self.motion
+        arrays = {
+            "mode": np.empty(0) if self.estimator.mode is None else self.estimator.mode,
+            "slopes": table.slopes,
+            "sums": table.sums,
+            "velocity": motion.velocity,
+            "scale": motion.scale,
+            "root": motion.root,
+            "excess": motion.excess,
+            "moments": self._moments,
+            "measured": self._measured,
+        }
+        return {f"dynamics/{name}": array for name, array in arrays.items()}
+
+    def _kind(self) -> str:
+        motion = self.motion
+        scaled = self._adapt_until > 0 or bool((motion.scale != 1.0).any())
+        return f"control={self.estimator.control}, friction={motion.friction:g}, scaled={scaled}"
+
+    # --- their parts --------------------------------------------------------------------------
+
+    def _advance_compiled(self, settings: Settings, step: int, sizes: Vector, noise: Vector) -> int:
+        sampler, estimator = self._sampler, self.estimator
+        assert isinstance(estimator.problem, Linear)
+        with sampler._lock:
+            done: int = _advance(
+                sampler._compiled(),
+                estimator.problem._model,
+                settings,
+                (sampler.n, sampler._steps, step),
+                sampler._source,
+                sampler._moments,
+                sizes,
+                noise,
+                self._iterates,
+                self.motion,
+                estimator.table,
+                estimator.buffers,
+                estimator.scratch,
+            )
+            sampler._steps += min(done + 1, len(sizes))
+            return done
+
+    def _advance_plainly(self, settings: Settings, step: int, sizes: Vector, noise: Vector) -> int:
+        sampler, estimator, x = self._sampler, self.estimator, self._iterates.x
+        for done, size in enumerate(sizes):
+            batch = sampler.sample()
+            estimator.take(batch.indices, batch.weights)
+            before = x.copy() if sampler.follows_path else x
+            if not move(settings, self.motion, x, estimator.buffers, size, noise[done]):
+                return done
+            sampler.update(batch.indices, estimator.buffers.norms)
+            if sampler.follows_path:
+                sampler.move(float(np.linalg.norm(x - before)))  # type: ignore[attr-defined]  # such samplers have it
+            keep(settings, self._iterates, step + done + 1)
+        return len(sizes)
+
+
+_PLAIN = "control=none, friction=0, scaled=False"  # the only kind that earlier states have
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _advance(state, model, settings, numbers, source, moments, sizes, noise, iterates, motion, table, buffers, scratch):
+    n, drawn, step = numbers
+    for done in range(len(sizes)):
+        draw_into(state, drawn + done, source, buffers.indices, buffers.probabilities, buffers.weights)
+        estimate(model, table, buffers, scratch)
+        if not move(settings, motion, iterates.x, buffers, sizes[done], noise[done]):
+            return done
+        learn_from(state, buffers.indices, buffers.norms)
+        smooth(moments, n, buffers.weights, buffers.probabilities, buffers.norms)
+        keep(settings, iterates, step + done + 1)
+    return len(sizes)
+
+
+@lean
+def move(settings, motion, x, buffers, size, noise):
+    """Move the iterate by the gradient in the buffers, to which the l2 term is added; return whether it was finite."""
+    gradient, velocity, root = buffers.gradient, motion.velocity, motion.root
+    for j in range(len(x)):
+        gradient[j] += settings.l2[j] * x[j]
+    if not np.isfinite(size * (magnitude(gradient) + magnitude(buffers.norms))):
+        return False
+    if motion.friction == 0.0:
+        spread = math.sqrt(2.0 * size)
+        for j in range(len(x)):
+            x[j] -= size * motion.scale[j] * gradient[j] - spread * root[j] * noise[j]
+        return True
+    kept = math.exp(-motion.friction * size)
+    for j in range(len(x)):
+        kicked = velocity[j] - size * root[j] * gradient[j]
+        spread = 1.0 - kept * kept * (1.0 + size * size * motion.excess[j])
+        velocity[j] = kept * kicked + math.sqrt(max(spread, 0.0)) * noise[j]
+        x[j] += 0.5 * size * root[j] * (kicked + velocity[j])
+    return True
+
+
+@lean
+def keep(settings, iterates, step):
+    """Keep the iterate as a draw, if it is due after this step."""
+    after = step - settings.burn_in
+    if after > 0 and after % settings.thin == 0:
+        for j in range(len(iterates.x)):
+            iterates.draws[after // settings.thin - 1, j] = iterates.x[j]
