@@ -18,16 +18,16 @@ pytestmark = pytest.mark.skipif(
     bool(numba.config.DISABLE_JIT), reason="hours without compiled code; the compiled run tests it"
 )
 Vector = NDArray[np.float64]
-N = 400
+N, FEW = 400, 40
 
 
-def regression() -> tuple[LeastSquares, Vector, Vector]:
+def regression(n: int = N) -> tuple[LeastSquares, Vector, Vector]:
     """A conjugate linear regression with correlated columns, the mean of its posterior, and its precision."""
     generator = np.random.default_rng(0)
-    X = generator.normal(size=(N, 3)) @ np.array([[1.0, 0.6, 0.0], [0.0, 0.8, 0.3], [0.0, 0.0, 0.5]])
-    X *= generator.lognormal(0, 0.7, (N, 1))
-    y = X @ np.array([1.0, -2.0, 0.5]) + 0.5 * generator.standard_t(3, size=N)
-    problem = LeastSquares(X, y, l2=2.0, sample_weight=np.full(N, 4.0))
+    X = generator.normal(size=(n, 3)) @ np.array([[1.0, 0.6, 0.0], [0.0, 0.8, 0.3], [0.0, 0.0, 0.5]])
+    X *= generator.lognormal(0, 0.7, (n, 1))
+    y = X @ np.array([1.0, -2.0, 0.5]) + 0.5 * generator.standard_t(3, size=n)
+    problem = LeastSquares(X, y, l2=2.0, sample_weight=np.full(n, 4.0))
     precision: Vector = 4.0 * X.T @ X + 2.0 * np.eye(3)
     return problem, np.linalg.solve(precision, 4.0 * X.T @ y), precision
 
@@ -43,17 +43,17 @@ def independent(chain: avare.solvers.Chain, precision: Vector, scale: Vector) ->
 def test_langevin_steps_with_exact_gradients_have_the_predicted_error(share: float, precondition: Any) -> None:
     # All examples in each batch. Then x <- (1 - a D A) x + noise, of covariance D^(1/2) (H (1 - a H / 2))^-1 D^(1/2)
     # with H = D^(1/2) A D^(1/2): an error of first order in the step size, exactly that one.
-    problem, mean, precision = regression()
+    problem, mean, precision = regression(FEW)
     scale = np.ones(3) if precondition == "none" else 1.0 / np.diag(precision)
     root = np.sqrt(scale)
     H = root[:, None] * precision * root
     size = share / np.linalg.eigvalsh(H).max()
     chain = avare.sgld(
         problem,
-        avare.Uniform(N, N, seed=0),
+        avare.Uniform(FEW, FEW, seed=0),
         size,
         precondition=precondition,
-        steps=30_000,
+        steps=120_000,
         burn_in=200,
         start=mean,
         seed=1,
@@ -70,9 +70,9 @@ def test_langevin_steps_with_exact_gradients_have_the_predicted_error(share: flo
 @pytest.mark.parametrize("size", [0.4, 1.1])
 def test_hamiltonian_steps_with_exact_gradients_have_no_error(size: float) -> None:
     # The splitting is exact for a normal law; steps of 1.1 are half of the largest stable ones along some directions.
-    problem, mean, precision = regression()
+    problem, mean, precision = regression(FEW)
     chain = avare.sghmc(
-        problem, avare.Uniform(N, N, seed=0), size, friction=0.7, steps=20_000, burn_in=200, start=mean, seed=1
+        problem, avare.Uniform(FEW, FEW, seed=0), size, friction=0.7, steps=20_000, burn_in=200, start=mean, seed=1
     )
     deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
     # Correlations of the columns slow the chain down to about one independent draw in 10 units of time.
@@ -101,12 +101,12 @@ def test_a_chain_knows_how_much_wider_it_is(method: str, name: str, control: Any
     if method == "sgld":
         chain = avare.sgld(problem, SAMPLERS[name](), 0.03, precondition="hessian", steps=150_000, **options)
     else:
-        chain = avare.sghmc(problem, SAMPLERS[name](), 0.12, friction=1.3, steps=100_000, **options)
+        chain = avare.sghmc(problem, SAMPLERS[name](), 0.06, friction=1.3, steps=150_000, **options)
     found = chain.std() / deviations - 1.0
-    # Statistical error 5 %, and a tenth of the widening, for the noise is measured at 48 draws and depends on them.
+    # Statistical error 5 %, and a tenth of the widening, for the noise is measured at 64 draws and depends on them.
     assert np.abs(found - chain.noise.total).max() < 0.05 + 0.1 * np.abs(found).max()
     if control == "none" and method == "sgld":
-        assert found.max() > 0.3  # there is something to know
+        assert found.max() > 0.2  # there is something to know
     if control != "none":
         assert np.abs(found).max() < 0.12
 
@@ -139,12 +139,12 @@ def test_stein_discrepancies_are_zero_for_the_posterior_only() -> None:
     draws = generator.multivariate_normal(mean, np.linalg.inv(precision), size=600)
     gradients = (draws - mean) @ precision
     wide = mean + 1.3 * (draws - mean)
-    # The kernel's value has mean 0 here; over 50 other seeds its deviation was 0.0009. Wide draws give 0.03.
-    assert abs(avare.diagnostics.kernel_stein(draws, gradients)) < 0.006
-    assert avare.diagnostics.kernel_stein(wide, 1.3 * gradients) > 0.015
-    # Of 12 averages over 600 draws, each of deviation about 0.05: the length is 0.17, and five deviations more 0.4.
-    assert avare.diagnostics.polynomial_stein(draws, gradients) < 0.4
-    assert avare.diagnostics.polynomial_stein(wide, 1.3 * gradients) > 0.8
+    # Over 12 seeds: 0.003 with a deviation of 0.005, and 0.097 with 0.018 for the wide draws.
+    assert abs(avare.diagnostics.kernel_stein(draws, gradients)) < 0.03
+    assert avare.diagnostics.kernel_stein(wide, 1.3 * gradients) > 0.03
+    # The same: 0.17 with a deviation of 0.03, and 1.21 with 0.07.
+    assert avare.diagnostics.polynomial_stein(draws, gradients) < 0.35
+    assert avare.diagnostics.polynomial_stein(wide, 1.3 * gradients) > 0.85
     assert avare.diagnostics.polynomial_stein(draws + 0.5 * draws.std(axis=0), gradients + 0.3, order=1) > 0.2
     # With the gradients of batches both are unbiased.
     sampler = avare.Uniform(N, 40, seed=0)
@@ -152,7 +152,10 @@ def test_stein_discrepancies_are_zero_for_the_posterior_only() -> None:
     noisy = np.stack(
         [problem.batch_gradient(x, b.indices, b.weights)[0] + 2.0 * x for x, b in zip(draws, batches, strict=True)]
     )
-    assert abs(avare.diagnostics.kernel_stein(draws, noisy)) < 0.05
+    noise = (noisy - gradients).std(axis=0) / gradients.std(axis=0)
+    assert noise.min() > 1.0  # more noise than signal
+    # A mean over 180,000 pairs of products of deviation 1 + 2.3^2 per coordinate: 0.03 at most, and three of those.
+    assert abs(avare.diagnostics.kernel_stein(draws, noisy)) < 0.09
 
 
 @pytest.mark.parametrize(

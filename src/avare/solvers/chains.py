@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from avare import _validation as validation
 from avare._optional import require
 from avare._progress import Line
-from avare._state import Field, require_same
+from avare._state import Field, refuse_unless, require_same
 from avare.plotting import chain_figure
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
@@ -30,7 +30,7 @@ from avare.solvers.trace import Trace, evaluation_steps
 from avare.solvers.widening import Widening, automatic_size, diagonal_curvature, widening
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
-Precondition = Literal["none", "hessian", "moments"] | None
+Precondition = Literal["none", "hessian", "moments"] | ArrayLike | None
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _FLAT = 1e-12  # of the largest curvature: coordinates below it do not move faster
 
@@ -277,9 +277,12 @@ def draw_chains(
         raise TypeError(f'step_size = {step_size!r}: must be "auto", a number, a schedule or a function of the step')
     automatic, linear = isinstance(step_size, str), isinstance(problem, Linear)
     kind, mode = _control(problem, control, "mode" if automatic and linear else "none")
-    scaling = _one_of("precondition", precondition, PRECONDITIONS, "none")
-    if precondition is None and linear and (automatic or friction > 0.0):
-        scaling = "hessian"
+    scale, scaling = None, "hessian" if linear and (automatic or friction > 0.0) else "none"
+    if precondition is not None and not isinstance(precondition, str):
+        scale, scaling = problem.vector("precondition", precondition), "none"
+        refuse_unless(scale > 0.0, scale, "precondition", "must be above 0")
+    else:
+        scaling = _one_of("precondition", precondition, PRECONDITIONS, scaling)
     if scaling == "moments" and burn_in == 0:
         raise ValueError('burn_in = 0: precondition="moments" adapts during the burn-in')
     starts = _starts(problem, start, chains)
@@ -291,7 +294,7 @@ def draw_chains(
             mode = Field(np.float64, (problem.dim,)).read(state, f"0/{MODE}", "resume")
     if mode is None and (kind == "mode" or scaling == "hessian" or automatic):
         mode = problem.minimize()
-    scale = _scale(problem, scaling, mode)
+    scale = _scale(problem, scaling, mode) if scale is None else scale
 
     def method_of(k: int, drawing: Sampler, noise: np.random.Generator, iterates: Iterates) -> Dynamics:
         estimator = Estimator(problem, kind, iterates.x, drawing.batch_size, mode if kind == "mode" else None)
@@ -312,7 +315,7 @@ def draw_chains(
             step_size = Field(float, at_least=5e-324).read(state, "step_size", "resume")
         else:
             probe = Estimator(problem, kind, mode.copy(), sampler.batch_size, mode if kind != "none" else None)
-            motion = Motion(friction, np.zeros(0), scale, np.sqrt(scale), np.zeros(problem.dim))
+            motion = Motion(friction, empty := np.zeros(0), scale, np.sqrt(scale), np.zeros(problem.dim), empty, empty)
             step_size = automatic_size(probe, sampler, motion, mode)
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     seeds = root.spawn(2 * chains)

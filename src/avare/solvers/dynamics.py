@@ -9,9 +9,10 @@ noise, and half a move (BAOAB, with the two half kicks of neighbouring steps mad
 
     v <- v - h sqrt(D) g,   x <- x + h/2 sqrt(D) v,   v <- c v + s xi,   x <- x + h/2 sqrt(D) v,
 
-with c = exp(-r h) and s^2 = 1 - c^2 - c^2 h^2 D V. V is the variance of the gradient estimate, per coordinate, where it
-was measured, and 0 before: the noise of the batches takes the place of a part of the noise of the friction. For a
-normal law and an exact gradient, x has exactly the right law, whatever the step size.
+with c = exp(-r h) and s^2 = 1 - c^2 - c^2 h^2 V. V is the covariance of sqrt(D) g, where it was measured, and 0 before:
+the noise of the batches takes the place of a part of the noise of the friction. s is a matrix like V, of which only the
+diagonal is used if there are many coordinates. For a normal law and an exact gradient, x has exactly the right law,
+whatever the step size.
 
 The compiled loop and the loop in Python do the same arithmetic in the same order and use the same random numbers.
 """
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from avare._compilation import lean
+from avare._compilation import lean, product
 from avare._state import Field, State, read
 from avare.problems import Linear
 from avare.problems.base import Vector
@@ -34,8 +35,9 @@ from avare.solvers.control import Estimator, batch_gradients, estimate
 from avare.solvers.steps import NEVER, Iterates, Settings, magnitude
 
 PRECONDITIONS = ("none", "hessian", "moments")
-_BATCHES = 16  # to measure the noise of the gradient with, every so often
-_KEEP = 0.9  # of an earlier measurement
+_BATCHES = 32  # to measure the noise of the gradient with, every so often
+_KEEP = 0.98  # of earlier measurements
+_WIDEST = 256  # coordinates, up to which the noise of the friction has correlations
 _SHORTEST = 1000  # steps between two measurements, at least
 _ADAPTATIONS = 20  # of the scale
 _LEAST = 1e-12  # of the largest second moment: coordinates below it do not move faster
@@ -55,7 +57,11 @@ class Motion(NamedTuple):
     root: Vector
     """Its square root."""
     excess: Vector
-    """D times the variance of the gradient estimate, as far as it is known."""
+    """The variances of the gradient estimate times sqrt(D), as far as they are known, along ..."""
+    turn: Vector
+    """... these directions, one per column; empty: along the coordinates."""
+    turned: Vector
+    """What a step overwrites."""
 
 
 class Dynamics:
@@ -89,8 +95,11 @@ class Dynamics:
         self._adapt_until, self._chain = adapt_until, chain
         dim = len(iterates.x)
         moved = np.zeros(0) if velocity is None else velocity.copy()
-        self.motion = Motion(friction, moved, scale.copy(), np.sqrt(scale), np.zeros(dim))
+        whole = dim if friction > 0.0 and sampler.independent and dim <= _WIDEST else 0
+        turn = np.eye(dim)[:whole, :whole]
+        self.motion = Motion(friction, moved, scale.copy(), np.sqrt(scale), np.zeros(dim), turn.copy(), np.empty(dim))
         self._moments = np.zeros(dim)  # second moments of the gradient, for the scale
+        self._noise = np.zeros((whole, whole))  # the covariance of the gradient estimate
         self._measured = np.zeros(1, dtype=np.int64)  # how often
         self.period, self._stride = NEVER, 1  # every how many periods the noise is measured
         if friction > 0.0 and sampler.independent:
@@ -121,7 +130,12 @@ class Dynamics:
             motion.scale[:] = 1.0 / np.maximum(self._moments, _LEAST * max(float(self._moments.max()), 1e-300))
             motion.root[:] = np.sqrt(motion.scale)
         if motion.friction > 0.0 and sampler.independent:
-            self._take_in(motion.excess, motion.scale * found.var(axis=0, ddof=1))
+            found -= found.mean(axis=0)
+            if len(motion.turn):
+                self._take_in(self._noise, found.T @ found / (_BATCHES - 1))
+                motion.excess[:], motion.turn[:] = principal(motion, self._noise)
+            else:
+                self._take_in(motion.excess, motion.scale * (found**2).sum(axis=0) / (_BATCHES - 1))
         self._measured[0] += 1
         return None
 
@@ -163,6 +177,8 @@ class Dynamics:
             "scale": motion.scale,
             "root": motion.root,
             "excess": motion.excess,
+            "turn": motion.turn,
+            "noise": self._noise,
             "moments": self._moments,
             "measured": self._measured,
         }
@@ -212,6 +228,15 @@ class Dynamics:
         return len(sizes)
 
 
+def principal(motion: Motion, noise: Vector) -> tuple[Vector, Vector]:
+    """Return `Motion.excess` and `Motion.turn` for a covariance of the gradient estimate, or for variances alone."""
+    if noise.ndim == 1 or len(noise) > _WIDEST:
+        variances = noise if noise.ndim == 1 else np.diag(noise)
+        return motion.scale * variances, np.empty((0, 0))
+    values, vectors = np.linalg.eigh(motion.root[:, None] * noise * motion.root)
+    return np.maximum(values, 0.0), np.ascontiguousarray(vectors)
+
+
 _PLAIN = "control=none, friction=0, scaled=False"  # the only kind that earlier states have
 
 
@@ -245,13 +270,40 @@ def move(settings, motion, x, buffers, size, noise):
         for j in range(len(x)):
             x[j] -= size * motion.scale[j] * gradient[j] - spread * root[j] * noise[j]
         return True
-    kept = math.exp(-motion.friction * size)
+    kept, turned = math.exp(-motion.friction * size), motion.turned
     for j in range(len(x)):
-        kicked = velocity[j] - size * root[j] * gradient[j]
-        spread = 1.0 - kept * kept * (1.0 + size * size * motion.excess[j])
-        velocity[j] = kept * kicked + math.sqrt(max(spread, 0.0)) * noise[j]
-        x[j] += 0.5 * size * root[j] * (kicked + velocity[j])
+        velocity[j] -= size * root[j] * gradient[j]
+        x[j] += 0.5 * size * root[j] * velocity[j]
+    whole = len(motion.turn) > 0
+    if whole:
+        _turn_into(motion.turn, noise, turned)
+    for j in range(len(x)):
+        spread = math.sqrt(max(1.0 - kept * kept * (1.0 + size * size * motion.excess[j]), 0.0))
+        turned[j] = spread * (turned[j] if whole else noise[j])
+    if whole:
+        _turn_back(motion.turn, turned, gradient)
+    for j in range(len(x)):
+        velocity[j] = kept * velocity[j] + (gradient[j] if whole else turned[j])
+        x[j] += 0.5 * size * root[j] * velocity[j]
     return True
+
+
+@product
+def _turn_into(turn, vector, result):
+    for j in range(len(result)):
+        result[j] = 0.0
+    for i in range(len(vector)):
+        for j in range(len(result)):
+            result[j] += turn[i, j] * vector[i]
+
+
+@product
+def _turn_back(turn, vector, result):
+    for i in range(len(result)):
+        total = 0.0
+        for j in range(len(vector)):
+            total += turn[i, j] * vector[j]
+        result[i] = total
 
 
 @lean

@@ -65,7 +65,7 @@ def sghmc(
     precondition
         A diagonal D, one over the masses of the coordinates. "none": 1. "hessian": one over the
         curvature of f along each coordinate, at the mode. "moments": one over the mean square of the gradient estimate,
-        adapted until `burn_in`. By default "hessian" for a linear model, otherwise "none".
+        adapted until `burn_in`. Or your own vector. By default "hessian" for a linear model, otherwise "none".
     steps
         Number of steps of each chain.
     burn_in

@@ -60,7 +60,7 @@ def sgld(
     precondition
         A diagonal D that multiplies the steps, and the variance of their noise. "none": 1. "hessian": one over the
         curvature of f along each coordinate, at the mode. "moments": one over the mean square of the gradient estimate,
-        adapted until `burn_in`. By default "hessian" if the step size is "auto", otherwise "none".
+        adapted until `burn_in`. Or your own vector. By default "hessian" if the step size is "auto", otherwise "none".
     steps
         Number of steps of each chain.
     burn_in

@@ -23,7 +23,7 @@ from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.control import Estimator, batch_gradients
-from avare.solvers.dynamics import Motion
+from avare.solvers.dynamics import Motion, principal
 from avare.solvers.metric import squared_columns
 
 TOO_WIDE = 0.1
@@ -31,7 +31,8 @@ TOO_WIDE = 0.1
 _AIM = 0.05  # of the largest error, for automatic step sizes: half of it, because both are estimates
 _WIDEST = 1000  # coordinates, up to which correlations count
 _MOST_PRODUCTS = 300  # coordinates of a model with several outputs, up to which its second derivative is computed
-_POINTS, _BATCHES = 48, 16  # to measure the noise with
+_POINTS, _BATCHES = 64, 16  # to measure the noise with
+_LESSONS = 2000  # batches from which a copy of the sampler learns before
 _DECADES, _PRECISE = 25.0, 0.05  # the range of the search for a step size, in natural logarithms, and its precision
 _ROUNDS = 60  # of the search for a curvature that explains the draws
 _SEED = 20
@@ -104,15 +105,19 @@ def automatic_size(estimator: Estimator, sampler: Sampler, motion: Motion, mode:
     values, vectors, root = spectrum = _spectrum(curvature, motion)
     normal = generator.standard_normal((_POINTS, problem.dim)) / np.sqrt(values)
     points = mode + root * (normal if vectors is None else normal @ vectors.T)
+    if estimator.control == "saga":  # the table holds gradients at earlier draws
+        estimator.anchor(points[-1])
     trial = _copy(sampler)
-    if sampler.learns:  # as if it had seen every example at a draw
+    if sampler.learns:  # as it would from a chain: every example at one draw, then batches at others
         trial.update(np.arange(problem.n), estimator.norms(points[0]))
+        for k in range(_LESSONS):
+            batch = trial.sample()
+            trial.update(batch.indices, estimator.gradient(points[k % _POINTS], batch.indices, batch.weights)[1])
     noise = _noise(estimator, trial, points, whole=vectors is not None)
     most = 1.0 / float(values.max())
     high = float(np.log(most if motion.friction == 0.0 else np.sqrt(most)))
-    motion = motion._replace(excess=motion.root**2 * (np.diag(noise) if noise.ndim == 2 else noise))
-    if motion.friction == 0.0 or not sampler.independent:
-        motion.excess[:] = 0.0
+    if motion.friction > 0.0 and sampler.independent:  # as if it had been measured
+        motion = motion._replace(**dict(zip(("excess", "turn"), principal(motion, noise), strict=True)))
 
     def error(logarithm: float) -> float:
         exact, _, both = _variances(spectrum, noise, motion, float(np.exp(logarithm)))
@@ -177,7 +182,6 @@ def _variances(
     scaled = noise * (root**2 if noise.ndim == 1 else np.outer(root, root))
     if vectors is not None:
         scaled = vectors.T @ scaled @ vectors
-    share = motion.excess  # of the friction's noise that the gradient's takes the place of
 
     def along(covariances: Vector) -> Vector:
         if vectors is None:
@@ -191,8 +195,12 @@ def _variances(
         pairs = kept**2 if vectors is None else np.outer(kept, kept)
         return along(1.0 / values), stepped, stepped + along(size**2 * scaled / (1.0 - pairs))
     kept = np.exp(-motion.friction * size)
-    less = -np.minimum(kept**2 * size**2 * share, 1.0 - kept**2)
-    spread = less if vectors is None else (vectors.T * less) @ vectors
+    spread = -np.minimum(kept**2 * size**2 * motion.excess, 1.0 - kept**2)  # what the friction's noise lacks
+    if vectors is not None:
+        turn = vectors.T @ motion.turn if len(motion.turn) else vectors.T
+        spread = (turn * spread) @ turn.T
+    elif len(motion.turn):
+        spread = motion.turn**2 @ spread
     exact = along(1.0 / values)  # whatever the step: see `dynamics`
     return exact, exact, exact + along(_hamiltonian(values, scaled, spread, float(kept), size))
 
