@@ -32,7 +32,7 @@ def draw(method: str, problem: Any, sampler: Any = None, size: Any = SIZE, **opt
 def test_compiled_and_plain_loops_give_the_same_draws(
     method: str, control: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("avare.solvers.dynamics._SHORTEST", 7)
+    monkeypatch.setattr("avare.solvers.dynamics._PERIOD", 7)
     for problem in (make("Logistic"), make("Softmax", bias=True)):
         fast = draw(method, problem, control=control, precondition="moments")
         with monkeypatch.context() as patch:
@@ -135,7 +135,7 @@ def test_samplers_in_python_and_those_that_follow_the_path() -> None:
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_resumes_to_the_same_draws(options: dict[str, Any], way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("avare.solvers.dynamics._SHORTEST", 7)
+    monkeypatch.setattr("avare.solvers.dynamics._PERIOD", 7)
     options = dict(options)
     shuffled = options.pop("sampler", None) is not None
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import cached_property, partial
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,14 +24,16 @@ from avare.solvers.control import CONTROLS, Estimator
 from avare.solvers.dynamics import MODE, PRECONDITIONS, Dynamics, Motion
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, StepSize, checked_pair
+from avare.solvers.saga import build_by_norms
 from avare.solvers.sgd import describe, resume_of
 from avare.solvers.steps import Iterates
 from avare.solvers.trace import Trace, evaluation_steps
-from avare.solvers.widening import Widening, automatic_size, diagonal_curvature, widening
+from avare.solvers.widening import Widening, automatic_size, diagonal_curvature, expected_norms, widening
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
 Precondition = Literal["none", "hessian", "moments"] | ArrayLike | None
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_EVENLY = 0.1  # of the draws with fixed probabilities are uniform
 _FLAT = 1e-12  # of the largest curvature: coordinates below it do not move faster
 
 
@@ -225,31 +227,16 @@ class Chain:
         )
 
 
-class Options(TypedDict, total=False):
-    """The arguments that all chains have in common."""
-
-    steps: int
-    burn_in: int
-    thin: int
-    chains: int
-    start: ArrayLike | None
-    seed: int | np.random.SeedSequence | None
-    evaluate: Any
-    optimum: float | None
-    progress: bool
-    callback: Callback | None
-    resume: Mapping[str, Any] | None
-
-
 def draw_chains(
     solver: str,
     problem: Problem,
-    sampler: Sampler,
+    sampler: Sampler | str,
     step_size: StepSize | str,
     *,
     friction: float,
     control: Control,
     precondition: Precondition,
+    batch_size: int | None = None,
     steps: int = 10_000,
     burn_in: int = 0,
     thin: int = 1,
@@ -263,7 +250,12 @@ def draw_chains(
     resume: Mapping[str, Any] | None = None,
 ) -> Chain:
     """Run chains of any dynamics; `sgld` and `sghmc` describe the arguments."""
-    checked_pair(problem, sampler)
+    if not isinstance(sampler, str):
+        checked_pair(problem, sampler)
+        if batch_size is not None:
+            raise ValueError(
+                f"batch_size = {batch_size}: the sampler has its own; pass it only with the name of a sampler"
+            )
     if problem.l1 > 0.0:
         raise ValueError(f"problem has l1 = {problem.l1}: its density is not smooth; use an l2 term")
     steps = validation.integer("steps", steps, at_least=0)
@@ -292,11 +284,16 @@ def draw_chains(
         require_same(state, {"chains": chains}, "resume", "this call")
         if kind == "mode" and mode is None and f"0/{MODE}" in state:
             mode = Field(np.float64, (problem.dim,)).read(state, f"0/{MODE}", "resume")
-    if mode is None and (kind == "mode" or scaling == "hessian" or automatic):
+    named = isinstance(sampler, str)
+    if mode is None and (kind == "mode" or scaling == "hessian" or automatic or named):
         mode = problem.minimize()
+    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    seeds = root.spawn(2 * chains)
+    if isinstance(sampler, str):
+        sampler = _built(sampler, problem, kind, mode, batch_size, seeds[chains])
     scale = _scale(problem, scaling, mode) if scale is None else scale
 
-    def method_of(k: int, drawing: Sampler, noise: np.random.Generator, iterates: Iterates) -> Dynamics:
+    def method_of(drawing: Sampler, noise: np.random.Generator, iterates: Iterates) -> Dynamics:
         estimator = Estimator(problem, kind, iterates.x, drawing.batch_size, mode if kind == "mode" else None)
         return Dynamics(
             estimator,
@@ -306,7 +303,6 @@ def draw_chains(
             friction=friction,
             adapt_until=burn_in if scaling == "moments" else 0,
             velocity=noise.standard_normal(problem.dim) if friction > 0.0 else None,
-            chain=k,
         )
 
     if automatic:
@@ -317,8 +313,6 @@ def draw_chains(
             probe = Estimator(problem, kind, mode.copy(), sampler.batch_size, mode if kind != "none" else None)
             motion = Motion(friction, empty := np.zeros(0), scale, np.sqrt(scale), np.zeros(problem.dim), empty, empty)
             step_size = automatic_size(probe, sampler, motion, mode)
-    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    seeds = root.spawn(2 * chains)
     samplers = [sampler, *(copy.deepcopy(sampler) for _ in range(chains - 1))]
     for k in range(1, chains):
         samplers[k].reseed(seeds[chains + k])
@@ -337,7 +331,7 @@ def draw_chains(
             noise=noises[k],
             callback=callback,
             chain=k,
-            method=partial(method_of, k, samplers[k], noises[k]),
+            method=partial(method_of, samplers[k], noises[k]),
         )
         for k in range(chains)
     ]
@@ -357,6 +351,20 @@ def draw_chains(
             place = f"chain {loop._chain} " if chains > 1 else ""
             warnings.warn(place + loop.message, DivergenceWarning, stacklevel=3)
     return Chain(solver, loops, step_size, burn_in, thin)
+
+
+def _built(
+    name: str, problem: Problem, control: str, mode: Vector | None, batch_size: int | None, seed: Any
+) -> Sampler:
+    """Build a sampler from the norms that are expected near the mode."""
+    if not isinstance(problem, Linear):
+        raise TypeError(
+            f"sampler = {name!r}: a name needs a linear model of avare.problems, not {type(problem).__name__}; "
+            "pass a sampler"
+        )
+    assert mode is not None
+    norms = expected_norms(problem, control, mode)
+    return build_by_norms(name, problem, batch_size, norms, norms, seed, uniform=_EVENLY)
 
 
 def _one_of(name: str, value: Any, allowed: Sequence[str], default: str) -> str:

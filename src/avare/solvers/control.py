@@ -167,6 +167,7 @@ def batch_gradients(estimator: Estimator, sampler: Sampler, x: Vector, batches: 
     found = np.empty((batches, len(x)))
     for each in found:
         batch = sampler.sample()
+        sampler.forget(batch)
         each[:] = estimator.gradient(x, batch.indices, batch.weights)[0]
     return found
 

@@ -17,7 +17,6 @@ whatever the step size.
 The compiled loop and the loop in Python do the same arithmetic in the same order and use the same random numbers.
 """
 
-import copy
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -38,7 +37,7 @@ PRECONDITIONS = ("none", "hessian", "moments")
 _BATCHES = 32  # to measure the noise of the gradient with, every so often
 _KEEP = 0.98  # of earlier measurements
 _WIDEST = 256  # coordinates, up to which the noise of the friction has correlations
-_SHORTEST = 1000  # steps between two measurements, at least
+_PERIOD, _OFTEN = 1000, 4  # steps between two measurements; at first it is measured this many times as often
 _ADAPTATIONS = 20  # of the scale
 _LEAST = 1e-12  # of the largest second moment: coordinates below it do not move faster
 _NAME = "dynamics/kind"
@@ -75,8 +74,6 @@ class Dynamics:
         0 for Langevin dynamics.
     adapt_until
         The scale is taken from second moments of the gradient until this step.
-    chain
-        The number of the chain, for the seeds of measurements.
     """
 
     def __init__(
@@ -89,10 +86,9 @@ class Dynamics:
         friction: float = 0.0,
         adapt_until: int = 0,
         velocity: Vector | None = None,
-        chain: int = 0,
     ) -> None:
         self.estimator, self._sampler, self._iterates = estimator, sampler, iterates
-        self._adapt_until, self._chain = adapt_until, chain
+        self._adapt_until = adapt_until
         dim = len(iterates.x)
         moved = np.zeros(0) if velocity is None else velocity.copy()
         whole = dim if friction > 0.0 and sampler.independent and dim <= _WIDEST else 0
@@ -101,13 +97,11 @@ class Dynamics:
         self._moments = np.zeros(dim)  # second moments of the gradient, for the scale
         self._noise = np.zeros((whole, whole))  # the covariance of the gradient estimate
         self._measured = np.zeros(1, dtype=np.int64)  # how often
-        self.period, self._stride = NEVER, 1  # every how many periods the noise is measured
+        self.period = NEVER
         if friction > 0.0 and sampler.independent:
-            self.period = max(_SHORTEST, sampler.n // sampler.batch_size)
+            self.period = max(1, _PERIOD // _OFTEN)
         if adapt_until > 0:
-            often = max(1, adapt_until // _ADAPTATIONS)
-            self._stride = max(1, self.period // often)
-            self.period = often
+            self.period = max(1, adapt_until // _ADAPTATIONS)
         problem = estimator.problem
         self._compiles = isinstance(problem, Linear) and can_learn(sampler._compiled()) and not sampler.follows_path
 
@@ -118,14 +112,13 @@ class Dynamics:
         return (self._advance_compiled if self._compiles else self._advance_plainly)(settings, step, sizes, noise)
 
     def check(self, step: int) -> str | None:
-        """Measure the noise of the gradient with a copy of the sampler; a chain never converges."""
-        if step > self._adapt_until and step // self.period % self._stride:
+        """Measure the noise of the gradient, with batches that the sampler does not learn from; a chain never ends."""
+        late = step > max(self._adapt_until, _OFTEN * _PERIOD)
+        if late and (self.motion.friction == 0.0 or step % _PERIOD >= self.period):
             return None
-        sampler = copy.deepcopy(self._sampler)
-        sampler.reseed(np.random.SeedSequence([step, self._chain]))
-        x, motion = self._iterates.x, self.motion
+        sampler, x, motion = self._sampler, self._iterates.x, self.motion
         found = batch_gradients(self.estimator, sampler, x, _BATCHES)
-        if step <= self._adapt_until:
+        if 0 < self._adapt_until >= step:
             self._take_in(self._moments, np.mean((found + self.estimator.problem._l2 * x) ** 2, axis=0))
             motion.scale[:] = 1.0 / np.maximum(self._moments, _LEAST * max(float(self._moments.max()), 1e-300))
             motion.root[:] = np.sqrt(motion.scale)

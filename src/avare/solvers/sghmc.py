@@ -17,12 +17,13 @@ from avare.solvers.loop import Callback, StepSize
 
 def sghmc(
     problem: Problem,
-    sampler: Sampler,
+    sampler: Sampler | str = "Static",
     step_size: StepSize | Literal["auto"] = "auto",
     *,
     friction: float = 1.0,
     control: Control = None,
     precondition: Precondition = None,
+    batch_size: int | None = None,
     steps: int = 10_000,
     burn_in: int = 0,
     thin: int = 1,
@@ -47,8 +48,9 @@ def sghmc(
     problem
         One of `avare.problems`.
     sampler
-        Any sampler for the same number of examples. It continues from its present state. For steps that fall
-        as t^-b, use `Avare` with ``delta=b / 2``.
+        A sampler for the same number of examples, which continues from its present state. Or, for a linear model,
+        the name of one: it is built with the norms that are expected near the mode, those of gradients or, with a
+        control variate, of differences. For steps that fall as t^-b, use `Avare` with ``delta=b / 2``.
     step_size
         "auto" chooses, for a linear model, the largest constant step size with which all standard deviations should
         be right to 5 %, and which is safely stable. It costs the mode, and the gradients of some hundred batches.
@@ -60,12 +62,14 @@ def sghmc(
         How to estimate the gradient from a batch. "none": by the gradients of the batch. "mode": by how much they
         differ from those at a mode, which ``problem.minimize`` finds; or pass your own point instead of the word.
         "saga": by how much they differ from the last ones of the same examples, in a table. The sampler then learns
-        the norms of the differences: `Calibrated` suits them best. By default "mode" if the step size is "auto",
+        the norms of the differences. By default "mode" if the step size is "auto",
         otherwise "none".
     precondition
         A diagonal D, one over the masses of the coordinates. "none": 1. "hessian": one over the
         curvature of f along each coordinate, at the mode. "moments": one over the mean square of the gradient estimate,
         adapted until `burn_in`. Or your own vector. By default "hessian" for a linear model, otherwise "none".
+    batch_size
+        Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
     steps
         Number of steps of each chain.
     burn_in
@@ -104,7 +108,7 @@ def sghmc(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(500, 2)) * [1.0, 100.0]
     >>> problem = avare.problems.LeastSquares(X, X @ [1.0, -0.01] + rng.normal(size=500), l2=1.0)
-    >>> chain = sghmc(problem, avare.Calibrated(problem.n, 10, seed=0), steps=5000, burn_in=500, seed=0)
+    >>> chain = sghmc(problem, batch_size=10, steps=5000, burn_in=500, seed=0)
     >>> (chain.mean() * [1.0, 100.0]).round(1), (chain.std() * [1.0, 100.0]).round(2)
     (array([ 1., -1.]), array([0.04, 0.04]))
     """
@@ -116,6 +120,7 @@ def sghmc(
         friction=validation.number("friction", friction, above=0.0),
         control=control,
         precondition=precondition,
+        batch_size=batch_size,
         steps=steps,
         burn_in=burn_in,
         thin=thin,

@@ -16,11 +16,12 @@ from avare.solvers.loop import Callback, StepSize
 
 def sgld(
     problem: Problem,
-    sampler: Sampler,
+    sampler: Sampler | str = "Static",
     step_size: StepSize | Literal["auto"] = "auto",
     *,
     control: Control = None,
     precondition: Precondition = None,
+    batch_size: int | None = None,
     steps: int = 10_000,
     burn_in: int = 0,
     thin: int = 1,
@@ -45,8 +46,9 @@ def sgld(
     problem
         One of `avare.problems`.
     sampler
-        Any sampler for the same number of examples. It continues from its present state. For steps that fall
-        as t^-b, use `Avare` with ``delta=b / 2``.
+        A sampler for the same number of examples, which continues from its present state. Or, for a linear model,
+        the name of one: it is built with the norms that are expected near the mode, those of gradients or, with a
+        control variate, of differences. For steps that fall as t^-b, use `Avare` with ``delta=b / 2``.
     step_size
         "auto" chooses, for a linear model, the largest constant step size with which all standard deviations should
         be right to 5 %. It costs the mode, and the gradients of some hundred batches. Or a number, one of
@@ -55,12 +57,14 @@ def sgld(
         How to estimate the gradient from a batch. "none": by the gradients of the batch. "mode": by how much they
         differ from those at a mode, which ``problem.minimize`` finds; or pass your own point instead of the word.
         "saga": by how much they differ from the last ones of the same examples, in a table. The sampler then learns
-        the norms of the differences: `Calibrated` suits them best. By default "mode" if the step size is "auto",
+        the norms of the differences. By default "mode" if the step size is "auto",
         otherwise "none".
     precondition
         A diagonal D that multiplies the steps, and the variance of their noise. "none": 1. "hessian": one over the
         curvature of f along each coordinate, at the mode. "moments": one over the mean square of the gradient estimate,
         adapted until `burn_in`. Or your own vector. By default "hessian" if the step size is "auto", otherwise "none".
+    batch_size
+        Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
     steps
         Number of steps of each chain.
     burn_in
@@ -106,7 +110,7 @@ def sgld(
 
     With everything chosen for you: step size, control variate and scales.
 
-    >>> chain = sgld(problem, avare.Calibrated(problem.n, 10, seed=0), steps=5000, burn_in=500, seed=0)
+    >>> chain = sgld(problem, batch_size=10, steps=5000, burn_in=500, seed=0)
     >>> bool(abs(chain.noise.total).max() < 0.1)
     True
     """
@@ -118,6 +122,7 @@ def sgld(
         friction=0.0,
         control=control,
         precondition=precondition,
+        batch_size=batch_size,
         steps=steps,
         burn_in=burn_in,
         thin=thin,

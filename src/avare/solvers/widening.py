@@ -24,7 +24,7 @@ from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.control import Estimator, batch_gradients
 from avare.solvers.dynamics import Motion, principal
-from avare.solvers.metric import squared_columns
+from avare.solvers.metric import bends_of, lengths_of, squared_columns
 
 TOO_WIDE = 0.1
 """Standard deviations that are wrong by more than this are said to be."""
@@ -33,6 +33,7 @@ _WIDEST = 1000  # coordinates, up to which correlations count
 _MOST_PRODUCTS = 300  # coordinates of a model with several outputs, up to which its second derivative is computed
 _POINTS, _BATCHES = 64, 16  # to measure the noise with
 _LESSONS = 2000  # batches from which a copy of the sampler learns before
+_WITHOUT = 0.25  # of the error that there were if no noise was subtracted: measuring it is not exact
 _DECADES, _PRECISE = 25.0, 0.05  # the range of the search for a step size, in natural logarithms, and its precision
 _ROUNDS = 60  # of the search for a curvature that explains the draws
 _SEED = 20
@@ -116,12 +117,16 @@ def automatic_size(estimator: Estimator, sampler: Sampler, motion: Motion, mode:
     noise = _noise(estimator, trial, points, whole=vectors is not None)
     most = 1.0 / float(values.max())
     high = float(np.log(most if motion.friction == 0.0 else np.sqrt(most)))
+    unmeasured = motion
     if motion.friction > 0.0 and sampler.independent:  # as if it had been measured
         motion = motion._replace(**dict(zip(("excess", "turn"), principal(motion, noise), strict=True)))
 
     def error(logarithm: float) -> float:
-        exact, _, both = _variances(spectrum, noise, motion, float(np.exp(logarithm)))
-        return float(np.abs(np.sqrt(both / exact) - 1.0).max())
+        size, least = float(np.exp(logarithm)), 0.0
+        for each, share in ((motion, 1.0), (unmeasured, _WITHOUT)):
+            exact, _, both = _variances(spectrum, noise, each, size)
+            least = max(least, share * float(np.abs(np.sqrt(both / exact) - 1.0).max()))
+        return least
 
     if error(high) <= _AIM:
         return float(np.exp(high))
@@ -146,6 +151,20 @@ def curvature_of(problem: Problem, x: Vector) -> Vector | None:
 def diagonal_curvature(problem: Linear, x: Vector) -> Vector:
     """Return the diagonal of the second derivative of f at x, with several outputs about. O(size of X)."""
     return np.tile(squared_columns(problem, problem._curvatures(x)), problem.outputs) + problem._l2
+
+
+def expected_norms(problem: Linear, control: str, mode: Vector) -> Vector:
+    """Return about the norms of what is drawn near the mode: gradients, or with a control variate differences.
+
+    A difference is a curvature times the distance of two outputs. The scale of that distance comes from the posterior,
+    as if its coordinates were not correlated. O(size of X).
+    """
+    if control == "none":
+        return problem._norms(mode)
+    bends = bends_of(problem, mode)
+    curvature = diagonal_curvature(problem, mode)[: problem.width]
+    spread = lengths_of(problem, 1.0 / np.maximum(curvature, 1e-12 * max(float(curvature.max()), 1e-300)))
+    return np.asarray(bends * problem.lengths * spread)
 
 
 def _copy(sampler: Sampler) -> Sampler:

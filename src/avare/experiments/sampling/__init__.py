@@ -33,7 +33,7 @@ __all__ = ["SamplingExperiment"]
 
 _BATCH, _STEPS = 32, 20_000
 _QUICK = {"models": ("heavy",), "steps": 1000, "chains": 2, "draws": 200}
-_DEFAULT = ("Calibrated", "mode")  # the sampler and the control that run with the default step too
+_DEFAULT = ("Static", "mode")  # the sampler and the control that run with the default step too
 
 
 class SamplingExperiment(Experiment):

@@ -81,9 +81,9 @@ def _rare(folder: str | None) -> tuple[Any, NDArray[Any]]:
 
 MODELS = {
     "ijcnn1": Model("IJCNN1, logistic", _ijcnn1, "logistic", 1.0, 3000),
-    "parity": Model("MNIST odd or even, logistic", _parity, "logistic", 1.0, 2000),
-    "heavy": Model("Heavy rows, Huber", _heavy, "huber", 1.0, 4000),
     "rare": Model("Rare events, logistic", _rare, "logistic", 0.1, 800, bias=True, held_out=0.05),
+    "heavy": Model("Heavy rows, Huber", _heavy, "huber", 1.0, 4000),
+    "parity": Model("MNIST odd or even, logistic", _parity, "logistic", 1.0, 2000),
 }
 """By name, in the order in which they are shown."""
 
@@ -117,7 +117,7 @@ def reference(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
             "accepted": float(np.mean(accepted)),
             "r_hat": float(_r_hat(draws).max()),
             "sd_of_halves": float(np.abs(halves[0].std(axis=0) / halves[1].std(axis=0) - 1.0).mean()),
-            "test_loss": test_loss(spec, X, y, whole[:: max(1, len(whole) // 200)]),
+            "test_loss": loss_on_test(spec, X, y, whole[:: max(1, len(whole) // 200)]),
         },
     }
 
@@ -153,7 +153,7 @@ def _r_hat(draws: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.sqrt((half - 1) / half + between / (half * within)))
 
 
-def test_loss(spec: Spec, X: Any, y: NDArray[Any], draws: NDArray[np.float64]) -> float:
+def loss_on_test(spec: Spec, X: Any, y: NDArray[Any], draws: NDArray[np.float64]) -> float:
     """Return the mean loss of the mean prediction of draws on the rows held out: -log E exp(-loss)."""
     tested = problem_of({**spec, "held_out": 0}, X[-spec["held_out"] :], y[-spec["held_out"] :])
     total = np.zeros(tested.n)

@@ -12,7 +12,7 @@ from avare.experiments.content import Figure, Panel, Section, Table
 from avare.experiments.records import RecordError, Result, mapping_in, number
 from avare.experiments.sampling.models import GRID, MODELS
 from avare.experiments.sampling.running import LEVELS, SHARES
-from avare.plotting import BLACK, BLUE, GREEN, ORANGE, VERMILION, Chart, Curve, Style, rank
+from avare.plotting import BLACK, BLUE, GREEN, ORANGE, SKY, VERMILION, Chart, Curve, Style, rank
 
 REFERENCE = "sampling reference"
 """The kind of the records of reference chains."""
@@ -20,6 +20,7 @@ _STYLES = {
     "Uniform": Style(BLACK, "solid", "^"),
     "Reshuffled": Style(GREEN, "dash", "v"),
     "Preferential": Style(ORANGE, "dashdot", "D"),
+    "Static": Style(SKY, "solid", "X"),
     "Avare": Style(BLUE, "solid", "o"),
     "Calibrated": Style(VERMILION, "solid", "s"),
 }
@@ -189,9 +190,10 @@ def aims(found: Found) -> Table:
                 words = f"{method.upper()}, control {control}: Calibrated's, at most {share:g} of the better of "
                 words += "Uniform's and Reshuffled's"
                 compare(words, model, error.get((control, "Calibrated"), math.nan), share * rivals)
-                words = f"{method.upper()}, control {control}: Calibrated's, at most Preferential's"
                 preferential = error.get((control, "Preferential"), math.nan)
-                compare(words, model, error.get((control, "Calibrated"), math.nan), preferential)
+                for name in ("Static", "Calibrated"):
+                    words = f"{method.upper()}, control {control}: {name}'s, without Hessians, at most Preferential's"
+                    compare(words, model, error.get((control, name), math.nan), preferential)
         for each in found.of(dataset=model):
             if each.is_automatic:
                 words = f"{each.spec['method'].upper()}, default step: distance of the coverage from 90 %"

@@ -11,36 +11,35 @@ import avare
 from avare.diagnostics import kernel_stein, polynomial_stein
 from avare.experiments.descent import problem_of
 from avare.experiments.records import numbers
-from avare.experiments.sampling.models import test_loss
+from avare.experiments.sampling.models import loss_on_test
 from avare.experiments.store import Record, Spec
 from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.solvers.control import Estimator
-from avare.solvers.widening import curvature_of
+from avare.solvers.widening import curvature_of, expected_norms
 
 METHODS: dict[str, Callable[..., Any]] = {"sgld": avare.sgld, "sghmc": avare.sghmc}
-SHARES = {"sgld": {"none": 0.02, "mode": 0.2, "saga": 0.2}, "sghmc": {"none": 0.1, "mode": 0.5, "saga": 0.5}}
+SHARES = {"sgld": {"none": 0.01, "mode": 0.1, "saga": 0.1}, "sghmc": {"none": 0.05, "mode": 0.25, "saga": 0.25}}
 """Step sizes that all samplers share, in units of the largest curvature (its root for "sghmc"), by control."""
 CHECKPOINTS = (0.1, 0.2, 0.5, 1.0)
 """When the draws so far are summarised, as shares of the steps; the first fifth of them is left out."""
 LEVELS = (0.05, 0.25, 0.75, 0.95)
+_BY_HESSIAN = ("Preferential",)
+_MEASURED = {"sgld": 0.0, "sghmc": 0.032}  # gradients to measure the noise with, as a share of those of the steps
 _FIRST = 0.2
 _KEPT = 1000  # draws per chain
 _STEIN, _STEIN_BATCH, _PREDICTIONS = 500, 256, 200
 
 
-def _by_scores(n: int, batch_size: int, scores: NDArray[np.float64], seed: int) -> Sampler:
-    return avare.Static(n, batch_size, smoothness=scores, uniform=0.0, replacement=True, seed=seed)
-
-
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
-    "Uniform": lambda n, m, first, scores, seed: avare.Uniform(n, m, seed=seed),
-    "Reshuffled": lambda n, m, first, scores, seed: avare.Uniform(n, m, reshuffle=True, seed=seed),
-    "Avare": lambda n, m, first, scores, seed: avare.Avare(n, m, p_min=1 / (5 * n), initial_norms=first, seed=seed),
-    "Calibrated": lambda n, m, first, scores, seed: avare.Calibrated(n, m, initial_norms=first, seed=seed),
-    "Preferential": lambda n, m, first, scores, seed: _by_scores(n, m, scores, seed),
+    "Uniform": lambda n, m, norms, scores, seed: avare.Uniform(n, m, seed=seed),
+    "Reshuffled": lambda n, m, norms, scores, seed: avare.Uniform(n, m, reshuffle=True, seed=seed),
+    "Preferential": lambda n, m, norms, scores, seed: avare.Static(n, m, smoothness=scores, uniform=0.01, seed=seed),
+    "Static": lambda n, m, norms, scores, seed: avare.Static(n, m, smoothness=norms, uniform=0.1, seed=seed),
+    "Avare": lambda n, m, norms, scores, seed: avare.Avare(n, m, p_min=1 / (5 * n), initial_norms=norms, seed=seed),
+    "Calibrated": lambda n, m, norms, scores, seed: avare.Calibrated(n, m, initial_norms=norms, seed=seed),
 }
-"""How each is built from the norms at a first point, and from the fixed scores of preferential subsampling."""
+"""How each is built from the norms that are expected near the mode, and from the scores of preferential subsampling."""
 
 
 def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
@@ -56,9 +55,10 @@ def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
         root = np.sqrt(scale)
         largest = float(np.linalg.eigvalsh(root[:, None] * curvature * root)[-1])
         size *= largest ** {"sgld": -1.0, "sghmc": -0.5}[spec["method"]]
-    first = mode + np.sqrt(scale) * np.random.default_rng(0).standard_normal(problem.dim)
-    estimator = Estimator(problem, spec["control"], mode.copy(), spec["batch_size"], mode)
-    norms, scores = estimator.norms(first), _scores(problem, spec["control"], mode, curvature)
+    norms = expected_norms(problem, spec["control"], mode)
+    scores = norms
+    if spec["sampler"] in _BY_HESSIAN and spec["control"] != "none":
+        scores = _scores(problem, mode, curvature)
     prepared = time.process_time() - began
     thin = max(1, spec["steps"] // _KEPT)
     draws, status, chain, taken = [], "finished", None, 0.0
@@ -86,7 +86,8 @@ def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
         return {"seconds": {"steps": taken, "evaluation": 0.0}, "status": status}
     whole = np.stack(draws)
     passes = {"none": 0, "mode": 1, "saga": 1}[spec["control"]] * problem.n  # for the table
-    evaluations = [passes + share * spec["steps"] * spec["batch_size"] for share in CHECKPOINTS]
+    each = spec["batch_size"] * (1.0 + _MEASURED[spec["method"]])
+    evaluations = [passes + share * spec["steps"] * each for share in CHECKPOINTS]
     return {
         "seconds": {"steps": taken, "evaluation": time.process_time() - began - taken, "preparation": prepared},
         "status": status,
@@ -98,10 +99,8 @@ def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
     }
 
 
-def _scores(problem: Linear, control: str, mode: Any, curvature: Any) -> NDArray[np.float64]:
-    """The fixed scores of preferential subsampling: norms at the mode, or those of differences expected around it."""
-    if control == "none":
-        return problem.norms(mode)
+def _scores(problem: Linear, mode: Any, curvature: Any) -> NDArray[np.float64]:
+    """The fixed scores of preferential subsampling: the norms of differences, by the whole second derivative."""
     factor = np.linalg.inv(np.linalg.cholesky(curvature)).T
     spread = np.zeros(problem.n)
     for column in factor.T:  # sqrt(a_i . S a_i), one column of a root of S at a time
@@ -135,7 +134,7 @@ def _quality(
     return {
         "kernel_stein": float(kernel_stein(some, gradients)),
         "polynomial_stein": float(polynomial_stein(some, gradients)),
-        "test_loss": test_loss(spec, X, y, late[np.linspace(0, len(late) - 1, _PREDICTIONS).astype(int)]),
+        "test_loss": loss_on_test(spec, X, y, late[np.linspace(0, len(late) - 1, _PREDICTIONS).astype(int)]),
     }
 
 
