@@ -14,6 +14,7 @@ from avare.problems import Generic
 from avare.solvers import Chain, DivergenceWarning, WideningWarning
 from avare.solvers.control import Estimator
 from avare.solvers.dynamics import Dynamics
+from avare.solvers.widening import expected_norms
 from linear_models import N, make, plainly, saved_and_loaded
 
 SIZE = 2e-3
@@ -260,3 +261,25 @@ def test_bad_input_of_one_method() -> None:
         avare.sgld(problem, avare.Uniform(3, 1), SIZE, steps=2, precondition="hessian")
     with pytest.raises(TypeError, match=r'"auto": needs a linear model of avare.problems, not Generic'):
         avare.sgld(problem, avare.Uniform(3, 1), steps=2)
+
+
+def test_a_sampler_by_name_is_built_from_the_norms_near_the_mode() -> None:
+    problem = make("Huber", bias=True, sample_weight=np.linspace(0.5, 2.0, N))
+    mode = problem.minimize()
+    assert np.allclose(expected_norms(problem, "none", mode), problem.norms(mode))
+    # The mean norm of differences over draws of a normal law around the mode, with independent coordinates.
+    scale = 1.0 / np.sqrt(np.diag(np.stack([problem.hessian_product(mode, row) for row in np.eye(5)])))
+    estimator = Estimator(problem, "mode", mode.copy(), 5, mode)
+    draws = mode + 0.1 * scale * np.random.default_rng(0).normal(size=(400, 5))
+    found = np.sqrt(np.mean([estimator.norms(x) ** 2 for x in draws], axis=0))
+    ratio = found / expected_norms(problem, "mode", mode)
+    rows = np.column_stack([np.asarray(problem._model.matrix.dense), np.ones(N)])
+    inside = np.abs(problem._model.targets - rows @ mode) < 0.8  # where the loss is quadratic for all draws
+    assert np.ptp(np.log(ratio[inside])) < 0.5 and ratio[~inside].max() < 2.0 * ratio[inside].mean()
+    chain = avare.sgld(problem, "Static", SIZE, batch_size=5, control="mode", steps=20, seed=4)
+    again = avare.sgld(problem, "Static", SIZE, batch_size=5, control="mode", steps=20, seed=4)
+    assert np.array_equal(chain.draws, again.draws) and "Static" in repr(chain._loops[0].sampler)
+    with pytest.raises(TypeError, match=r"sampler = 'Static': a name needs a linear model"):
+        avare.sgld(plainly(make("LeastSquares")), "Static", SIZE, steps=2)
+    with pytest.raises(ValueError, match="batch_size = 5: the sampler has its own"):
+        avare.sgld(problem, avare.Uniform(N, 5), SIZE, batch_size=5)
