@@ -91,7 +91,8 @@ def widening(
     advice = "use smaller steps or larger batches"
     if estimator.control == "none":
         advice = 'pass control="mode", or ' + advice
-    return Widening(*(np.sqrt(each / exact) - 1.0 for each in (both - stepped + exact, stepped, both)), advice)
+    by_noise, by_step, by_both = (np.sqrt(each / exact) - 1.0 for each in (both - stepped + exact, stepped, both))
+    return Widening(by_noise, by_step, by_both, advice)
 
 
 def automatic_size(estimator: Estimator, sampler: Sampler, motion: Motion, mode: Vector) -> float:
@@ -119,7 +120,8 @@ def automatic_size(estimator: Estimator, sampler: Sampler, motion: Motion, mode:
     high = float(np.log(most if motion.friction == 0.0 else np.sqrt(most)))
     unmeasured = motion
     if motion.friction > 0.0 and sampler.independent:  # as if it had been measured
-        motion = motion._replace(**dict(zip(("excess", "turn"), principal(motion, noise), strict=True)))
+        excess, turn = principal(motion, noise)
+        motion = motion._replace(excess=excess, turn=turn)
 
     def error(logarithm: float) -> float:
         size, least = float(np.exp(logarithm)), 0.0
@@ -144,7 +146,7 @@ def curvature_of(problem: Problem, x: Vector) -> Vector | None:
     if problem.outputs > 1 and problem.dim <= _MOST_PRODUCTS:
         return np.stack([problem.hessian_product(x, row) for row in np.eye(problem.dim)])
     if problem.outputs == 1 and problem.dim <= _WIDEST:
-        return problem.gram(x) + np.diag(problem._l2)
+        return np.asarray(problem.gram(x) + np.diag(problem._l2))
     return diagonal_curvature(problem, x)
 
 

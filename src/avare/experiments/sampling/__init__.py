@@ -31,9 +31,9 @@ from avare.experiments.store import Record, Spec
 
 __all__ = ["SamplingExperiment"]
 
-_BATCH, _STEPS = 32, 20_000
-_QUICK = {"models": ("heavy",), "steps": 1000, "chains": 2, "draws": 200}
-_DEFAULT = ("Static", "mode")  # the sampler and the control that run with the default step too
+_BATCH, _STEPS = 32, 10_000
+_QUICK: dict[str, Any] = {"models": ("heavy",), "steps": 1000, "chains": 2, "draws": 200}
+_DEFAULT = {"sampler": "Static", "control": "mode"}  # what runs with the default step too
 
 
 class SamplingExperiment(Experiment):
@@ -53,35 +53,32 @@ class SamplingExperiment(Experiment):
     paced_by = ("experiment", "method", "sampler")
 
     def stages(self, request: Request) -> Stages:
-        """Yield the references of all models, then all settings."""
+        """Yield the reference and all settings of each model."""
         names = _QUICK["models"] if request.quick else tuple(MODELS)
         chosen = request.samplers or tuple(SAMPLERS)
         for name in chosen:
             if name not in SAMPLERS:
                 raise ValueError(f"samplers: {name!r} must be one of {', '.join(SAMPLERS)}")
         chains = request.runs or (_QUICK["chains"] if request.quick else RUNS)
+        tasks = []
         for name in names:
             model = MODELS[name]
             data = model.load(name, request.folder)
             shared = common_spec(self.name, data, model.loss, model.l2)
             draws = _QUICK["draws"] if request.quick else model.draws
-            yield Stage(
-                f"{name}: reference", [Task({**shared, "experiment": REFERENCE, "draws": draws, "seed": 0}, data)]
-            )
             steps = _QUICK["steps"] if request.quick else _STEPS
             common = {**shared, "batch_size": _BATCH, "steps": steps, "chains": chains}
-            specs = [
-                {**common, "method": method, "control": control, "sampler": sampler, "step": share}
+            settings = [
+                {"method": method, "control": control, "sampler": sampler, "step": share}
                 for method, shares in SHARES.items()
                 for control, share in shares.items()
                 for sampler in chosen
             ]
-            sampler, control = _DEFAULT
-            specs += [
-                {**common, "method": method, "control": control, "sampler": sampler, "step": "auto"}
-                for method in SHARES
-            ]
-            yield Stage(f"{name}: chains", [Task(spec, data) for spec in specs])
+            settings += [{"method": method, **_DEFAULT, "step": "auto"} for method in SHARES]
+            specs = [{**shared, "experiment": REFERENCE, "draws": draws, "seed": 0}]
+            specs += [{**common, **setting} for setting in settings]
+            tasks += [Task(spec, data) for spec in specs]
+        yield Stage("sampling", tasks)
 
     def run(self, spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
         """Run the chains of a setting, or the reference."""

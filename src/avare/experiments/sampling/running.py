@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 
 import avare
 from avare.diagnostics import kernel_stein, polynomial_stein
-from avare.experiments.descent import problem_of
 from avare.experiments.records import numbers
-from avare.experiments.sampling.models import loss_on_test
+from avare.experiments.sampling.models import loss_on_test, prepared
 from avare.experiments.store import Record, Spec
 from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.solvers.control import Estimator
-from avare.solvers.widening import curvature_of, expected_norms
+from avare.solvers.widening import expected_norms
 
 METHODS: dict[str, Callable[..., Any]] = {"sgld": avare.sgld, "sghmc": avare.sghmc}
 SHARES = {"sgld": {"none": 0.01, "mode": 0.1, "saga": 0.1}, "sghmc": {"none": 0.05, "mode": 0.25, "saga": 0.25}}
@@ -45,10 +44,8 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
 def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
     """Run the chains of a setting, one after another, and summarise them together."""
     began = time.process_time()
-    problem = problem_of(spec, X, y)
-    mode = problem.minimize(tolerance=1e-6 * problem.n**0.5)
-    curvature = curvature_of(problem, mode)
-    assert curvature is not None and curvature.ndim == 2
+    found = prepared(spec, X, y)
+    problem, mode, curvature = found.problem, found.mode, found.curvature
     scale = 1.0 / np.diag(curvature)
     size = spec["step"]
     if isinstance(size, float):  # in units of the largest curvature
@@ -59,7 +56,6 @@ def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
     scores = norms
     if spec["sampler"] in _BY_HESSIAN and spec["control"] != "none":
         scores = _scores(problem, mode, curvature)
-    prepared = time.process_time() - began
     thin = max(1, spec["steps"] // _KEPT)
     draws, status, chain, taken = [], "finished", None, 0.0
     for seed in range(spec["chains"]):
@@ -89,7 +85,7 @@ def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
     each = spec["batch_size"] * (1.0 + _MEASURED[spec["method"]])
     evaluations = [passes + share * spec["steps"] * each for share in CHECKPOINTS]
     return {
-        "seconds": {"steps": taken, "evaluation": time.process_time() - began - taken, "preparation": prepared},
+        "seconds": {"steps": taken, "evaluation": time.process_time() - began - taken},
         "status": status,
         "size": float(size),
         "trace": {"evaluations": evaluations, "seconds": [share * taken / len(whole) for share in CHECKPOINTS]},
