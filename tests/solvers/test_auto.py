@@ -151,5 +151,5 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="needs an objective"):
         avare.sgd(blind, sampler)
     with pytest.raises(TypeError, match="step_size"):
-        avare.sgld(problem, sampler, "auto")  # type: ignore[arg-type]  # for sgd only
+        avare.sgld(problem, sampler, "fast")  # type: ignore[arg-type]  # it is refused
     assert sampler.steps == 0

@@ -80,7 +80,7 @@ def test_the_table_of_saga_holds_the_last_slopes_and_their_sum() -> None:
     assert changed.tolist() == [0, 1, 2, 5, 9]
     fresh = Estimator(problem, "saga", x, 8).table.slopes
     assert np.allclose(estimator.table.slopes[changed], fresh[changed])
-    rows = np.column_stack([problem._model.matrix.dense, np.ones(N)])
+    rows = np.column_stack([np.asarray(problem._model.matrix.dense), np.ones(N)])
     assert np.allclose(estimator.table.sums, estimator.table.slopes.T @ rows)
 
 

@@ -4,6 +4,7 @@ Standard deviations from K nearly independent draws have a relative error of 1 /
 those, so that a correct chain fails once in 1.7 million, plus what is stated.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -35,7 +36,7 @@ def regression(n: int = N) -> tuple[LeastSquares, Vector, Vector]:
 def independent(chain: avare.solvers.Chain, precision: Vector, scale: Vector) -> float:
     """About how many independent draws a Langevin chain has: its slowest direction forgets in 1 / (a l) steps."""
     slowest = np.linalg.eigvalsh(np.sqrt(scale)[:, None] * precision * np.sqrt(scale)).min()
-    return chain.steps * chain.step_sizes[0] * slowest / 2.0
+    return float(chain.steps * chain.step_sizes[0] * slowest / 2.0)
 
 
 @pytest.mark.parametrize("precondition", ["none", "hessian"])
@@ -84,7 +85,7 @@ def test_hamiltonian_steps_with_exact_gradients_have_no_error(size: float) -> No
     assert np.abs(correlations - true).max() < 1.5 * tolerance
 
 
-SAMPLERS = {
+SAMPLERS: dict[str, Callable[[], avare.Sampler]] = {
     "Avare": lambda: avare.Avare(N, 8, p_min=1 / (5 * N), seed=1),
     "Calibrated": lambda: avare.Calibrated(N, 8, seed=1),
     "Uniform": lambda: avare.Uniform(N, 8, seed=1),

@@ -69,7 +69,8 @@ def grad_estimator(
         logs = jax.vmap(loglikelihood_fn, in_axes=(None, 0))(position, data)
         return logprior_fn(position) + data_size * jnp.mean(weights * logs)
 
-    return jax.grad(logdensity)
+    gradient: Callable[[Position, tuple[Data, jax.Array]], Position] = jax.grad(logdensity)
+    return gradient
 
 
 def example_norms(

@@ -118,7 +118,7 @@ class Chain:
         assert isinstance(dynamics, Dynamics)
         sizes = self.step_sizes
         size = float((sizes @ sizes) / sizes.sum())  # what counts for averages that are weighted by the steps
-        return widening(dynamics.estimator, loop.sampler, dynamics.motion, size, draws, weights)
+        return widening(dynamics.estimator, loop.sampler, dynamics.motion, size, draws, weights, self.draws[0])
 
     def summary(self, names: Sequence[str] | None = None) -> Any:
         """Return a table of the draws, one row per coordinate, as a pandas ``DataFrame``; it needs ArviZ.

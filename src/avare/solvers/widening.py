@@ -77,13 +77,18 @@ def _said(values: Vector) -> str:
 
 
 def widening(
-    estimator: Estimator, sampler: Sampler, motion: Motion, size: float, draws: Vector, weights: Vector
+    estimator: Estimator, sampler: Sampler, motion: Motion, size: float, draws: Vector, weights: Vector, last: Vector
 ) -> Widening:
-    """Estimate the widening of draws with weights that sum to 1, made by steps of one size."""
+    """Estimate the widening of draws with weights that sum to 1, made by steps of one size.
+
+    The last draws of the chain that has this estimator and this sampler count for a table that moves with the chain.
+    """
     problem = estimator.problem
     mean = weights @ draws
     curvature = curvature_of(problem, mean)
     points = draws[np.linspace(0, len(draws) - 1, min(_POINTS, len(draws))).astype(int)]
+    if estimator.control == "saga":
+        points = last[-_POINTS:]
     noise = _noise(estimator, _copy(sampler), points, whole=curvature is not None and curvature.ndim == 2)
     if curvature is None:
         curvature = _explained(noise, motion, size, weights @ (draws - mean) ** 2)
@@ -152,7 +157,7 @@ def curvature_of(problem: Problem, x: Vector) -> Vector | None:
 
 def diagonal_curvature(problem: Linear, x: Vector) -> Vector:
     """Return the diagonal of the second derivative of f at x, with several outputs about. O(size of X)."""
-    return np.tile(squared_columns(problem, problem._curvatures(x)), problem.outputs) + problem._l2
+    return np.asarray(np.tile(squared_columns(problem, problem._curvatures(x)), problem.outputs) + problem._l2)
 
 
 def expected_norms(problem: Linear, control: str, mode: Vector) -> Vector:

@@ -105,7 +105,8 @@ def measured(result: Result, reference: Result) -> Setting:
     rows = result.stored.get("moments")
     if not isinstance(rows, list):
         raise RecordError("lacks 'moments'")
-    sd_error, mean_error, cover = [], [], {50: [], 90: []}
+    sd_error, mean_error = [], []
+    cover: dict[int, list[float]] = {50: [], 90: []}
     for row in rows:
         sd_error.append(np.abs(np.array(row["sd"], dtype=float) / sd - 1.0).mean())
         mean_error.append((np.abs(np.array(row["mean"], dtype=float) - mean) / sd).mean())
