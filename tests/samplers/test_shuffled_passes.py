@@ -11,7 +11,8 @@ from laws import FALSE_ALARM, chi_square
 
 def test_all_orders_of_a_pass_are_equally_likely() -> None:
     sampler = avare.Uniform(5, 2, reshuffle=True, seed=0)
-    law = dict.fromkeys(itertools.permutations(range(5), 4), 1 / 120)
+    orders: list[tuple[int, ...]] = list(itertools.permutations(range(5), 4))
+    law = dict.fromkeys(orders, 1 / 120)
     draws = [tuple(int(i) for _ in range(2) for i in sampler.sample().indices) for _ in range(5000)]
     assert chi_square(draws, law) > FALSE_ALARM
 
