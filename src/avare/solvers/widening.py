@@ -96,7 +96,8 @@ def widening(
     advice = "use smaller steps or larger batches"
     if estimator.control == "none":
         advice = 'pass control="mode", or ' + advice
-    by_noise, by_step, by_both = (np.sqrt(each / exact) - 1.0 for each in (both - stepped + exact, stepped, both))
+    ratios = [np.maximum(each / exact, 0.0) for each in (both - stepped + exact, stepped, both)]
+    by_noise, by_step, by_both = (np.sqrt(ratio) - 1.0 for ratio in ratios)
     return Widening(by_noise, by_step, by_both, advice)
 
 
@@ -257,8 +258,9 @@ def _solved(left: Vector, right: Vector, added: Vector) -> Vector:
 
 def _explained(noise: Vector, motion: Motion, size: float, variances: Vector) -> Vector:
     """Return the curvature along each coordinate with which the draws would have their variances."""
-    curvature = 1.0 / np.maximum(variances, 1e-300)
+    stable = 1.0 / (motion.scale * (size if motion.friction == 0.0 else size**2))
+    curvature = np.minimum(1.0 / np.maximum(variances, 1e-300), stable)
     for _ in range(_ROUNDS):
         _, _, both = _variances(_spectrum(curvature, motion), noise, motion, size)
-        curvature = curvature * np.clip(both / variances, 0.5, 2.0)
+        curvature = np.minimum(curvature * np.clip(both / variances, 0.5, 2.0), stable)
     return np.asarray(curvature)
