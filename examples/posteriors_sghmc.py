@@ -5,7 +5,8 @@ Prints log-loss, error and calibration error on test data, with importance batch
 
 import argparse
 
-import posteriors
+import warnings
+
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -13,6 +14,10 @@ from torch.utils.data import TensorDataset
 
 import avare.torch as avt
 from torch_plain import make_dataset
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of its own dependencies
+    import posteriors
 
 PRECISION = 1.0  # of the normal prior
 

@@ -176,7 +176,7 @@ def test_a_state_of_other_steps_is_refused() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_divergence_is_reported(method: str) -> None:
     with pytest.warns(DivergenceWarning, match="diverged at step"):
-        chain = draw(method, make("LeastSquares"), size=1e6, steps=1000, control="mode")
+        chain = draw(method, make("LeastSquares"), avare.Avare(N, 5, seed=1), size=1e6, steps=1000, control="mode")
     assert chain.status == "diverged" and chain.steps < 1000 and np.isfinite(chain.draws).all()
 
 
@@ -223,13 +223,15 @@ def test_automatic_steps_keep_the_widening_small() -> None:
 
 def test_widening_without_second_derivatives_and_of_wide_models(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make("LeastSquares")
-    options: Any = {"size": 0.004, "control": "none", "steps": 8000, "burn_in": 500, "thin": 1}
-    known = draw("sgld", problem, **options).noise
-    unknown = draw("sgld", plainly(problem), **options).noise  # the curvature is that which explains the draws
+    options: Any = {"size": 0.004, "control": "none", "steps": 4000, "burn_in": 500, "thin": 1}
+    known = draw("sgld", problem, avare.Avare(N, 5, seed=1), **options).noise
+    # The curvature is that which explains the draws.
+    unknown = draw("sgld", plainly(problem), avare.Avare(N, 5, seed=1), **options).noise
     assert np.allclose(unknown.total, known.total, rtol=0.5) and (unknown.total > 0.02).all()
     monkeypatch.setattr("avare.solvers.widening._WIDEST", 3)
     for method in METHODS:
-        diagonal = draw(method, problem, **{**options, "size": "auto", "control": "mode"})
+        sampler = avare.Avare(N, 5, seed=1)
+        diagonal = draw(method, problem, sampler, **{**options, "size": "auto", "control": "mode"})
         assert np.abs(diagonal.noise.total).max() < 0.2 and diagonal.step_size > 0.01
     classes = draw("sgld", make("Softmax", bias=True), **options).noise
     assert classes.total.shape == (15,) and (classes.total > 0.0).all()
@@ -265,21 +267,21 @@ def test_bad_input_of_one_method() -> None:
 
 
 def test_a_sampler_by_name_is_built_from_the_norms_near_the_mode() -> None:
-    problem = make("Huber", bias=True, sample_weight=np.linspace(0.5, 2.0, N))
+    problem = make("Logistic", sample_weight=np.linspace(0.5, 2.0, N))
     mode = problem.minimize()
     assert np.allclose(expected_norms(problem, "none", mode), problem.norms(mode))
     # The mean norm of differences over draws of a normal law around the mode, with independent coordinates.
-    scale = 1.0 / np.sqrt(np.diag(np.stack([problem.hessian_product(mode, row) for row in np.eye(5)])))
+    scale = 1.0 / np.sqrt(np.diag(np.stack([problem.hessian_product(mode, row) for row in np.eye(4)])))
     estimator = Estimator(problem, "mode", mode.copy(), 5, mode)
-    draws = mode + 0.1 * scale * np.random.default_rng(0).normal(size=(400, 5))
+    draws = mode + 0.1 * scale * np.random.default_rng(0).normal(size=(400, 4))
     found = np.sqrt(np.mean([estimator.norms(x) ** 2 for x in draws], axis=0))
     ratio = found / expected_norms(problem, "mode", mode)
-    rows = np.column_stack([np.asarray(problem._model.matrix.dense), np.ones(N)])
-    inside = np.abs(problem._model.targets - rows @ mode) < 0.8  # where the loss is quadratic for all draws
-    assert np.ptp(np.log(ratio[inside])) < 0.5 and ratio[~inside].max() < 2.0 * ratio[inside].mean()
-    chain = avare.sgld(problem, "Static", SIZE, batch_size=5, control="mode", steps=20, seed=4)
-    again = avare.sgld(problem, "Static", SIZE, batch_size=5, control="mode", steps=20, seed=4)
-    assert np.array_equal(chain.draws, again.draws) and "Static" in repr(chain._loops[0].sampler)
+    some = problem.lengths > 0.1 * problem.lengths.max()  # others have no difference but rounding
+    assert np.ptp(np.log(ratio[some])) < 1.0 and np.ptp(np.log(found[some])) > 2.0
+    chain = avare.sgld(problem, "Calibrated", SIZE, batch_size=6, control="mode", steps=20, seed=4)
+    again = avare.sgld(problem, "Calibrated", SIZE, batch_size=6, control="mode", steps=20, seed=4)
+    sampler = chain._loops[0].sampler
+    assert np.array_equal(chain.draws, again.draws) and (type(sampler), sampler.batch_size) == (avare.Calibrated, 6)
     with pytest.raises(TypeError, match=r"sampler = 'Static': a name needs a linear model"):
         avare.sgld(plainly(make("LeastSquares")), "Static", SIZE, steps=2)
     with pytest.raises(ValueError, match="batch_size = 5: the sampler has its own"):

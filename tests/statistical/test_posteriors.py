@@ -93,7 +93,9 @@ SAMPLERS: dict[str, Callable[[], avare.Sampler]] = {
 
 
 @pytest.mark.parametrize("control", ["none", "mode", "saga"])
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "Uniform" else pytest.mark.slow) for name in SAMPLERS]
+)
 @pytest.mark.parametrize("method", ["sgld", "sghmc"])
 def test_a_chain_knows_how_much_wider_it_is(method: str, name: str, control: Any) -> None:
     if (name, control) == ("Avare", "saga"):
@@ -116,6 +118,7 @@ def test_a_chain_knows_how_much_wider_it_is(method: str, name: str, control: Any
         assert np.abs(found).max() < 0.12
 
 
+@pytest.mark.slow
 def test_shuffled_passes_have_less_bias_than_independent_batches() -> None:
     problem, _, precision = regression()
     deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
@@ -128,6 +131,7 @@ def test_shuffled_passes_have_less_bias_than_independent_batches() -> None:
     assert excess[1] < 0.7 * excess[0] and bound > excess[1] - 0.05
 
 
+@pytest.mark.slow
 def test_automatic_steps_give_standard_deviations_that_are_right() -> None:
     problem, mean, precision = regression()
     deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
