@@ -4,7 +4,6 @@ Prints log-loss, error and calibration error on test data, with importance batch
 """
 
 import argparse
-
 import warnings
 
 import torch
