@@ -46,15 +46,14 @@ types: $(VENV)/dev-installed ## mypy, strict
 	@echo "Checking types ..."
 	@$(RUN) -m mypy
 
-# Coverage cannot see into compiled kernels, so the tests run twice: compiled, with all the
-# draws that the statistical tests want, and interpreted, with fewer, which also checks bounds.
-# What has no kernels of its own is tested compiled only. Each line is looked for once: tracing takes time.
-COMPILED_ONLY = cli datasets e2e experiments extension report sklearn torch
-test: lint types ## linters, types and all tests but the slow ones
+# Coverage cannot see into compiled kernels, so what has kernels is tested twice: compiled, with the draws that the
+# statistical tests want, and interpreted, with fewer, which also checks that no index is out of bounds.
+KERNELS = problems samplers simplex solvers structures
+test: checks ## linters, types and all tests but the slow ones
 	@$(MAKE) --no-print-directory tests MARK='not slow'
 
-test-all: lint types ## the slow tests too
-	@$(MAKE) --no-print-directory tests MARK='slow or not slow'
+test-all: checks ## the slow tests too
+	@AVARE_DRAWS=all $(MAKE) --no-print-directory tests MARK='slow or not slow'
 
 # Compiled, without coverage: what has changed since the commit SINCE, and what mirrors it in tests/.
 SINCE ?= HEAD
@@ -62,17 +61,16 @@ quick: lint ## only what your change touches: about a minute; SINCE=main for a w
 	@targets=$$($(RUN) tests/support/touched.py $(SINCE)) && echo $$targets && \
 		$(RUN) -m pytest --quiet --numprocesses=2 -m 'not slow' $$targets
 
-.PHONY: tests
+.PHONY: checks tests
+checks: $(VENV)/dev-installed
+	@$(MAKE) --no-print-directory --jobs=2 lint types
+
 tests: $(VENV)/dev-installed
+	@echo "Testing, compiled ..."
+	@$(RUN) -m pytest --quiet --numprocesses=auto -m '$(MARK)' --cov=avare --cov-report=
 	@echo "Testing, interpreted ..."
-	@NUMBA_DISABLE_JIT=1 $(RUN) -m pytest --quiet --numprocesses=auto -m 'not slow' --cov=avare --cov-report= \
-		$(addprefix --ignore=tests/,$(COMPILED_ONLY)) $(addprefix --ignore=src/avare/,$(COMPILED_ONLY))
-	@echo "Testing, compiled: what has kernels of its own ..."
-	@$(RUN) -m pytest --quiet --numprocesses=auto -m '$(MARK)' \
-		$(addprefix --ignore=tests/,$(COMPILED_ONLY)) $(addprefix --ignore=src/avare/,$(COMPILED_ONLY))
-	@echo "Testing, compiled: all else ..."
-	@$(RUN) -m pytest --quiet --numprocesses=auto -m '$(MARK)' --cov=avare --cov-append --cov-report=term --cov-fail-under=95 \
-		$(wildcard $(addprefix tests/,$(COMPILED_ONLY)) $(addprefix src/avare/,$(COMPILED_ONLY)))
+	@NUMBA_DISABLE_JIT=1 $(RUN) -m pytest --quiet --numprocesses=auto -m 'not slow' \
+		--cov=avare --cov-append --cov-report=term --cov-fail-under=95 $(addprefix tests/,$(KERNELS))
 
 bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks/results/
 	@echo "Measuring; this takes some minutes ..."

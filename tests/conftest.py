@@ -23,12 +23,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose what is tried without compiled code."""
-    if numba.config.DISABLE_JIT and config.option.markexpr == "not slow":
-        _thin_out(config, items)
+    if numba.config.DISABLE_JIT:
+        _keep(config, items, [item for item in items if not item.get_closest_marker("compiled")])
+        if config.option.markexpr == "not slow":
+            _thin_out(config, items)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    """Let pytest count the others as deselected."""
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
 
 
 def _thin_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without compiled code, try one in six of a test's parameter sets, if there are more than six.
+    """Without compiled code, try one in twelve of a test's parameter sets, if there are more than four.
 
     All of them run compiled. Interpreted, the tests only show which lines of the kernels are reached, and that
     no index is out of bounds; ``-m "slow or not slow"`` tries all of them here, too.
@@ -36,9 +44,8 @@ def _thin_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    chosen = {item for group in groups.values() for item in (group if len(group) <= 6 else group[::6])}
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = [item for item in items if item in chosen]
+    chosen = {item for group in groups.values() for item in (group if len(group) <= 4 else group[::12])}
+    _keep(config, items, [item for item in items if item in chosen])
 
 
 @pytest.fixture

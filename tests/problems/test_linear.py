@@ -3,6 +3,7 @@
 import math
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numba
@@ -251,8 +252,17 @@ CONVERTED: dict[str, Callable[[NDArray[Any]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [*IN_PLACE, *CONVERTED])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+# Each takes seconds to compile.
+LONG = {("F", np.float32), ("strided", np.float64), ("backwards", np.float64)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        pytest.param(kind, dtype, marks=[pytest.mark.slow] if (kind, dtype) in LONG else [])
+        for kind, dtype in product([*IN_PLACE, *CONVERTED], [np.float32, np.float64])
+    ],
+)
 def test_any_kind_of_x_gives_the_same(kind: str, dtype: type) -> None:
     X, y, generator = example(Softmax, n=9, seed=9)
     X = X.astype(dtype)
@@ -263,6 +273,7 @@ def test_any_kind_of_x_gives_the_same(kind: str, dtype: type) -> None:
     check_sums(problems.Softmax(given, y, l2=0.4, bias=True), plain, generator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), [("Logistic", "F"), ("Huber", "CSR of int64")])
 def test_float32_with_the_other_targets(name: str, kind: str) -> None:
     X, y, generator = example(CASES[name], n=9, seed=10)
@@ -290,8 +301,8 @@ def test_x_is_not_copied(kind: str, dtype: type) -> None:
     if kind.startswith("CSR"):
         assert rows.sparse is not None and rows.dense is None
         assert np.shares_memory(rows.sparse.values, given.data) and rows.sparse.values.dtype == dtype
-        assert np.shares_memory(rows.sparse.columns, given.indices)
-        assert np.shares_memory(rows.sparse.starts, given.indptr)
+        for own, places in ((rows.sparse.columns, given.indices), (rows.sparse.starts, given.indptr)):
+            assert own.dtype == np.int32 and np.shares_memory(own, places) == (places.dtype == np.int32)
     else:
         assert rows.dense is not None and rows.sparse is None
         assert np.shares_memory(rows.dense, given)
@@ -309,10 +320,17 @@ def test_the_given_matrix_is_not_changed(kind: str) -> None:
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the same arrays, but for an X that is large")
-@pytest.mark.parametrize("kind", ["C", "F", "CSR array"])
-def test_memory_does_not_grow_with_x(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("C", np.float64),
+        ("CSR array", np.float64),
+        *(pytest.param(kind, np.float32, marks=pytest.mark.slow) for kind in ("C", "F", "CSR array")),
+    ],
+)
+def test_memory_does_not_grow_with_x(kind: str, dtype: type) -> None:
     n, width = 40_000, 50
-    X = np.random.default_rng(11).normal(size=(n, width)).astype(np.float32)
+    X = np.random.default_rng(11).normal(size=(n, width)).astype(dtype)
     problem = problems.LeastSquares(IN_PLACE[kind](X), np.ones(n), bias=True)
     x = np.ones(width + 1)
     for measure, result in (("objective", 0), ("gradient", 0), ("norms", 8 * n)):

@@ -31,6 +31,7 @@ def test_the_gradient_with_an_l1_term_is_the_shortest_subgradient() -> None:
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.compiled
 def test_the_minimum_with_an_l1_term(name: str) -> None:
     problem = make(name, l1=60.0 if name in ("LeastSquares", "Huber") else 4.0, bias="free")
     optimum = problem.minimize(tolerance=1e-8)

@@ -7,6 +7,7 @@ import pytest
 from synthetic import adaptation
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="an hour without compiled code; the compiled run tests it")
 @pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
 def test_avare_comes_closest_and_the_bandits_beat_uniform() -> None:

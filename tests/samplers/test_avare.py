@@ -40,6 +40,7 @@ def test_both_structures_use_the_same_distribution() -> None:
         assert np.allclose(fast.probabilities(), slow.probabilities(), rtol=2.0**-9)
 
 
+@pytest.mark.compiled
 def test_tracks_the_best_distribution() -> None:
     norms = np.random.default_rng(4).lognormal(0, 1.5, 300)
     errors = {}

@@ -181,6 +181,7 @@ def test_gradients_are_never_longer_than_one() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.compiled
 def test_norms_of_any_size(n: int) -> None:
     for values in (np.zeros(4), np.array([1e30, 1.0, 0.0, 1.0]), np.full(4, 1e300), np.full(4, 1e-310)):
         sampler = Mixture(n, 4, components=[np.arange(1.0, n + 1.0)], seed=5)

@@ -118,6 +118,7 @@ def test_long_runs_do_not_drift() -> None:
     assert np.allclose(p, avare.minimize_variance(values, 0.8 / n), rtol=1e-13, atol=0.0)
 
 
+@pytest.mark.compiled
 def test_adapts() -> None:
     n, m, steps = 20, 5, (10_000 if compiled else 1_500)
     norms = np.where(np.arange(n) < 4, 10.0, 1.0)
@@ -136,6 +137,7 @@ def test_adapts() -> None:
 @pytest.mark.parametrize("horizon", [1, 10**6, 2**62], ids=["1", "10^6", "2^62"])
 @pytest.mark.parametrize("bound", [1e-140, 1.0, 1e140])
 @pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
+@pytest.mark.compiled
 def test_no_size_of_the_limits_overflows(horizon: int, bound: float) -> None:
     sampler = Osmd(30, 4, horizon=horizon, bound=bound, alpha=0.9, seed=3)
     for step in range(100 if not numba.config.DISABLE_JIT else 30):
@@ -186,6 +188,7 @@ def test_warns_once_of_each_limit() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"horizon": 600, "bound": 8.0}, {}])
+@pytest.mark.compiled
 def test_resumes_with_exactly_the_same_draws(arguments: dict[str, Any]) -> None:
     def run(sampler: Osmd, steps: int) -> list[list[int]]:
         drawn = []

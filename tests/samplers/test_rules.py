@@ -210,6 +210,7 @@ def test_limits_are_raised_with_one_warning_each(kind: type[avare.Mabs] | type[a
 
 
 @pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb])
+@pytest.mark.compiled
 def test_limits_that_are_kept_stay(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
     sampler = kind(10, 2, horizon=8, bound=2.0, keep_limits=True, seed=9)
     for _ in range(20):  # warnings are errors

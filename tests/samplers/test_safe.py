@@ -11,7 +11,7 @@ from scipy import optimize
 
 import avare
 from avare.samplers.safe import Safe
-from laws import FALSE_ALARM, chi_square, ordered_samples
+from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
 compiled = not numba.config.DISABLE_JIT
 both_ways = pytest.mark.parametrize("replacement", [True, False])
@@ -203,7 +203,7 @@ def test_draws_are_unbiased_and_follow_the_probabilities(replacement: bool) -> N
         mean += chance * (avare.batch_weights(p[indices], replacement) @ g[indices])
     assert np.allclose(mean, g.sum(axis=0), rtol=1e-10)
     draws = []
-    for _ in range(40_000 if compiled else 2_000):
+    for _ in range(draws_of(40_000)):
         batch = sampler.sample()
         draws.append(tuple(batch.indices.tolist()))
         assert np.allclose(batch.weights, avare.batch_weights(p[batch.indices], replacement), rtol=1e-12)

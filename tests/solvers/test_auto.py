@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 
@@ -10,6 +9,8 @@ import avare
 from avare.problems import Generic, LeastSquares, Logistic
 from avare.schedules import Polynomial, auto
 from avare.solvers import auto as search
+
+pytestmark = pytest.mark.compiled
 
 
 def squares(n: int = 400, scales: Any = 1.0, seed: int = 3) -> LeastSquares:
@@ -33,7 +34,6 @@ def test_without_noise_the_size_is_one_over_the_curvature() -> None:
     assert run.search_seconds > 0.0
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="minutes without compiled code; the compiled run tests it")
 @pytest.mark.parametrize("scale", [1e-5, 1.0, 1e5])
 def test_the_size_follows_the_scale_of_the_data(scale: float) -> None:
     sizes = [sizes_of(avare.sgd(squares(scales=each), avare.Avare(400, 8, seed=0), epochs=20)) for each in (1.0, scale)]
@@ -41,7 +41,6 @@ def test_the_size_follows_the_scale_of_the_data(scale: float) -> None:
     assert sizes[1].scale * scale**2 == pytest.approx(sizes[0].scale, rel=1e-3)
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="minutes without compiled code; the compiled run tests it")
 @pytest.mark.parametrize("sampler", ["Uniform", "Avare", "Calibrated"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_nothing_diverges_on_unscaled_data(sampler: str, seed: int) -> None:

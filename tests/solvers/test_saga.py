@@ -20,6 +20,7 @@ from linear_models import PROBLEMS, N, make, saved_and_loaded
 from sampler_checks import own_names
 
 Vector = NDArray[np.float64]
+compiled_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="minutes without compiled code")
 
 
 def rows_of(problem: Linear) -> Vector:
@@ -28,11 +29,11 @@ def rows_of(problem: Linear) -> Vector:
     return np.hstack([rows, np.ones((problem.n, 1))]) if bias else rows
 
 
-def slopes_at(problem: Linear, x: Vector) -> Vector:
-    """The derivative of each example's loss by its outputs, by central differences of its gradient's definition."""
+def slopes_at(problem: Linear, x: Vector, indices: Any) -> Vector:
+    """The derivatives of some examples' losses by their outputs, from their gradients' definition; 0 for the others."""
     rows = rows_of(problem)
-    found = np.empty((problem.n, problem.outputs))
-    for i in range(problem.n):
+    found = np.zeros((problem.n, problem.outputs))
+    for i in indices:
         gradient = problem.batch_gradient(x, [i], [1.0])[0].reshape(problem.outputs, problem.width)
         place = int(np.abs(rows[i]).argmax())
         found[i] = gradient[:, place] / rows[i, place] if rows[i, place] else 0.0
@@ -49,7 +50,7 @@ class Plain:
 
     def step(self, indices: Any, weights: Any) -> Vector:
         problem, metric, rows = self.problem, self.metric, rows_of(self.problem)
-        new = slopes_at(problem, self.x.ravel())
+        new = slopes_at(problem, self.x.ravel(), indices)
         total = self.table.T @ rows
         estimate = total.copy()
         for index, weight in zip(indices, weights, strict=True):
@@ -117,7 +118,7 @@ def test_the_estimate_is_unbiased_for_any_table() -> None:
         plain.step(np.array([index]), np.array([6.0]))
     x, table = plain.x.copy(), plain.table.copy()
     p = np.array([0.3, 0.05, 0.2, 0.15, 0.1, 0.2])
-    mean, rows, new = np.zeros(problem.width), rows_of(problem), slopes_at(problem, x.ravel())
+    mean, rows, new = np.zeros(problem.width), rows_of(problem), slopes_at(problem, x.ravel(), range(6))
     for first, second in product(range(6), repeat=2):  # all batches of two with replacement
         estimate = table.T @ rows
         for index in (first, second):
@@ -147,6 +148,7 @@ def test_many_lagged_steps_are_the_steps_one_by_one(l1: float, l2: float) -> Non
     assert crossed > 5 and (rested > 5) == (l1 > 0.0)
 
 
+@compiled_only
 @pytest.mark.parametrize("csr", [False, True])
 @pytest.mark.parametrize(
     "name", ["Logistic", *(pytest.param(name, marks=pytest.mark.slow) for name in PROBLEMS if name != "Logistic")]
@@ -162,6 +164,7 @@ def test_converges_to_the_minimum(name: str, csr: bool) -> None:
     assert problem.objective(run.x) - least <= 1e-10 * least
 
 
+@compiled_only
 @pytest.mark.parametrize("csr", [False, True])
 def test_the_elastic_net_has_the_same_zeros(csr: bool) -> None:
     problem = make("LeastSquares", csr=csr, bias="free", l1=60.0)
@@ -183,7 +186,7 @@ def test_columns_of_any_scale_give_the_same_steps() -> None:
     assert runs[0].trace.objective[-1] < 0.9 * runs[0].trace.objective[0]
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="minutes without compiled code; the compiled run tests it")
+@compiled_only
 def test_an_automatic_step_never_diverges() -> None:
     generator = np.random.default_rng(7)
     X = generator.standard_cauchy((400, 6)) * generator.lognormal(0, 4, 6)
@@ -195,12 +198,12 @@ def test_an_automatic_step_never_diverges() -> None:
 
 def test_it_retreats_and_halves_a_step_that_is_too_large() -> None:
     problem = make("LeastSquares", bias="free")
-    metric, sampler = metric_of(problem, bends_of(problem)), avare.Uniform(N, 5, seed=1)
+    metric, sampler = metric_of(problem, bends_of(problem)), avare.Calibrated(N, 5, seed=1)
     iterates = avare.solvers.steps.Iterates(np.zeros(problem.dim), np.zeros(0), np.zeros((0, problem.dim)))
     method = Differences(problem, sampler, iterates, metric, size=None, tol=0.0)
     method.size *= 300.0
     method._rates = method._rates_of(method.size)
-    for epoch in range(1, 120):
+    for epoch in range(1, 40):
         assert method.advance(None, (epoch - 1) * 30, np.ones(30), np.empty((0, 0))) == 30  # type: ignore[arg-type]
         method.check(epoch * 30)
     assert method._scale < 1.0 and np.isfinite(iterates.x).all()
@@ -214,8 +217,13 @@ def test_a_given_step_that_is_too_large_is_reported() -> None:
     assert run.status == "diverged"
 
 
+QUICK = ("Calibrated", "Uniform", "Safe")
+
+
 @pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
-@pytest.mark.parametrize("name", own_names())
+@pytest.mark.parametrize(  # each that brings kernels takes seconds to compile
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in own_names()]
+)
 def test_every_sampler_runs(name: str) -> None:
     problem = make("Logistic", bias="free")
     run = avare.saga(problem, name, epochs=20, batch_size=5, tol=0.0, seed=6)
@@ -223,8 +231,7 @@ def test_every_sampler_runs(name: str) -> None:
     assert run.trace.objective[-1] < 0.9 * run.trace.objective[0]
 
 
-@pytest.mark.parametrize("way", ["pickle", "savez"])
-@pytest.mark.parametrize("csr", [False, True])
+@pytest.mark.parametrize(("csr", "way"), [(False, "pickle"), (True, "savez")])
 def test_resumes_to_the_same_iterates(csr: bool, way: str) -> None:
     problem = make("Softmax", csr=csr, bias="free", l1=0.1 if csr else 0.0)
     whole = avare.saga(problem, epochs=12, tol=0.0, batch_size=6, seed=9)
@@ -260,7 +267,7 @@ def test_stops_when_the_gradient_is_small_and_not_before() -> None:
     problem = make("Logistic", bias="free")
     scale = math.sqrt(2.0 * problem._objective(np.zeros(problem.dim)))
     metric = metric_of(problem, bends_of(problem))
-    for tol in (1e-2, 1e-5):
+    for tol in (1e-2,) if numba.config.DISABLE_JIT else (1e-2, 1e-5):
         run = avare.saga(problem, epochs=500, tol=tol, seed=2, evaluate="never")
         gradient = problem.gradient(run.x)
         gradient[:-1] -= metric.shift[:-1] * gradient[-1]

@@ -53,6 +53,7 @@ def test_compiled_and_plain_loops_give_the_same_iterates(
 
 @pytest.mark.parametrize("csr", [False, True])
 @pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.compiled
 def test_a_run_can_be_resumed_in_the_other_loop(name: str, csr: bool) -> None:
     problem = make("Logistic", csr=csr)
     both = (problem, plainly(problem))
@@ -272,6 +273,7 @@ def test_an_infinite_objective_is_divergence_too() -> None:
     assert run.status == "diverged" and run.steps == 3 and run.x[0] == -3.0
 
 
+@pytest.mark.compiled
 def test_ctrl_c_between_evaluations_and_resuming() -> None:
     problem = make("Logistic")
     pressed: list[int] = []
@@ -338,6 +340,7 @@ def test_runs_in_another_thread() -> None:
 @pytest.mark.parametrize("averaging", ["none", "polyak", "suffix"])
 @pytest.mark.parametrize("name", [*COMPILED, "Vrb"])
 @pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
+@pytest.mark.compiled
 def test_resumes_to_the_same_iterates(name: str, averaging: Any, way: str) -> None:
     problem = make("Softmax")
     options = {"steps": 90, "evaluate": 9, "averaging": averaging}

@@ -92,6 +92,7 @@ def test_chains_are_independent() -> None:
     assert np.allclose(apart.draws[:, 0], starts, atol=1e-4)
 
 
+@pytest.mark.compiled
 def test_arviz_accepts_the_draws() -> None:
     chain = avare.sgld(
         make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=400, chains=4, burn_in=100, thin=2, seed=4
@@ -137,6 +138,7 @@ def test_the_interface_of_arviz_1_is_used(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("way", ["pickle", "savez"])
 @pytest.mark.parametrize("chains", [1, 2])
+@pytest.mark.compiled
 def test_resumes_to_the_same_draws(chains: int, way: str) -> None:
     problem = make("Logistic")
 
@@ -271,6 +273,7 @@ def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: s
         avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=0), SIZES, **arguments)
 
 
+@pytest.mark.compiled
 def test_priors_are_the_l2_term() -> None:
     # Almost no data: the law is the prior, a normal of precision l2.
     problem = LeastSquares(np.full((2, 1), 1e-9), [0.0, 0.0], l2=4.0)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from avare._randomness import uniform_source
 from avare.structures import Buckets
 from avare.structures import buckets as module
-from laws import FALSE_ALARM, chi_square, ordered_samples
+from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
 compiled = not numba.config.DISABLE_JIT
-DRAWS = 200_000 if compiled else 2_000
+DRAWS = draws_of(200_000)
 
 
 @given(st.floats(2.0**-149, float(np.finfo(np.float32).max)))

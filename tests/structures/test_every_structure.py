@@ -32,10 +32,10 @@ from avare.structures import (
     weights,
 )
 from compiled import assert_kernels_release_the_gil_and_are_cached
-from laws import FALSE_ALARM, chi_square, ordered_samples
+from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
 compiled = not numba.config.DISABLE_JIT
-DRAWS = 200_000 if compiled else 2_000
+DRAWS = draws_of(200_000)
 Vector = NDArray[np.float64]
 
 
@@ -257,6 +257,7 @@ def changed(kind: Kind, n: int, seed: int) -> Structure:
 
 
 @every_kind
+@pytest.mark.compiled
 def test_resumes_with_the_same_draws(kind: Kind) -> None:
     n = 50
     structure = changed(kind, n, seed=6)

@@ -1,6 +1,5 @@
 import math
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,9 +8,9 @@ from hypothesis import strategies as st
 from avare._randomness import uniform_source
 from avare.structures import Weights
 from avare.structures.race import draw
-from laws import FALSE_ALARM, chi_square, ordered_samples
+from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
-DRAWS = 2_000 if numba.config.DISABLE_JIT else 100_000
+DRAWS = draws_of(100_000)
 values = st.one_of(
     st.just(0.0),
     st.floats(1e-3, 1e3),
@@ -49,6 +48,7 @@ def test_draws_after_the_largest_weight_was_replaced() -> None:
     assert weights.draw(10, replacement=True, source=source)[0].tolist() == [1] * 10
 
 
+@pytest.mark.compiled
 def test_distinct_draws_of_any_range() -> None:
     # Without the largest weight, the proposals for the others are far out of scale.
     generator = np.random.default_rng(3)

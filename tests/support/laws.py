@@ -2,9 +2,11 @@
 
 import itertools
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
@@ -12,6 +14,16 @@ from scipy import stats
 # Below this p-value a chi-square test fails. With fixed seeds a test that passed passes for ever;
 # a change that alters the draws but not their law then raises a false alarm once in a million.
 FALSE_ALARM = 1e-6
+
+
+def draws_of(count: int) -> int:
+    """The number of draws of a statistical test: a quarter of `count`; all of it with ``AVARE_DRAWS=all``.
+
+    `make test-all` sets that. Without compiled code it is 2,000.
+    """
+    if numba.config.DISABLE_JIT:
+        return 2_000
+    return count if os.environ.get("AVARE_DRAWS") == "all" else count // 4
 
 
 def ordered_samples(p: NDArray[np.float64], size: int, replacement: bool) -> Iterator[tuple[tuple[int, ...], float]]:

@@ -25,10 +25,10 @@ import linear_models
 from avare.samplers import LimitWarning, Sampler, get, names
 from avare.samplers.kernels import can_learn
 from avare.samplers.registry import example
-from laws import FALSE_ALARM, chi_square, ordered_samples
+from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
 Make = Callable[..., Sampler]
-DRAWS = 2_000 if numba.config.DISABLE_JIT else 40_000
+DRAWS = draws_of(40_000)
 
 
 def by_name(name: str) -> Make:

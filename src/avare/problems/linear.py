@@ -54,7 +54,7 @@ class Linear(Problem):
     """A linear model, f(x) = sum_i s_i loss(y_i, a_i.x) + l2/2 |x|^2 + l1 |x|_1, with the rows a_i of X.
 
     X is read in place and not copied: a float32 or float64 array in any order, or a SciPy sparse matrix in CSR format
-    (others are converted once). All sums are made in float64.
+    with indices of 32 bits (others are converted once). All sums are made in float64.
 
     To add a loss, derive a class with `target`, `curvature` and `_loss`, and register its kernels by
     `register_kernels`.

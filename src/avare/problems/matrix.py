@@ -2,7 +2,7 @@
 
 A dense matrix, float32 or float64 and in any order, is read in place. Four rows at a time are copied to a small
 scratch array in float64, so that each coefficient is loaded once for all four, and processed in tiles of columns. A
-sparse matrix is read row by row. Neither is ever copied as a whole.
+sparse matrix is read row by row. Neither is ever copied as a whole; only indices of 64 bits are, if 32 are enough.
 """
 
 import copy
@@ -56,8 +56,10 @@ def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int]:
         if fault >= 0:
             row = int(np.searchsorted(matrix.indptr, fault, side="right")) - 1
             raise ValueError(f"X[{row}, {matrix.indices[fault]}] = {values[fault]}: must be finite")
-        found = Matrix(None, Sparse(values, matrix.indices, matrix.indptr), bias)
         n, width = matrix.shape
+        kind = np.int32 if max(len(values), width) < 1 << 31 else np.int64
+        columns, starts = (places.astype(kind, copy=False) for places in (matrix.indices, matrix.indptr))
+        found = Matrix(None, Sparse(_writable(values), _writable(columns), _writable(starts)), bias)
     else:
         array = _floating(validation.as_array("X", X))
         if array.ndim != 2:
@@ -66,7 +68,7 @@ def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int]:
         if fault >= 0:
             place = divmod(fault, array.shape[1])
             raise ValueError(f"X[{place[0]}, {place[1]}] = {array[place]}: must be finite")
-        found = Matrix(array, None, bias)
+        found = Matrix(_writable(array), None, bias)
         n, width = array.shape
     if n == 0 or width == 0:
         raise ValueError(f"X has shape ({n}, {width}): must not be empty")
@@ -97,6 +99,20 @@ def some_rows(matrix: Matrix, indices: NDArray[np.int64]) -> Matrix:
         entries = np.arange(starts[-1]) + np.repeat(sparse.starts[indices] - starts[:-1], counts)
         sparse = Sparse(sparse.values[entries], sparse.columns[entries], starts)
     return Matrix(dense, sparse, matrix.bias)
+
+
+def _writable(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array on the same memory that may be written to.
+
+    Kernels never write to X. But Numba would compile all of them again for an array that is read-only.
+    """
+    return array if array.flags.writeable else np.asarray(_Writable(array))
+
+
+class _Writable:
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array  # keeps the memory
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
 
 
 def _floating(array: NDArray[Any]) -> NDArray[Any]:

@@ -51,7 +51,8 @@ class LinearEstimator(BaseEstimator):
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **options: Any) -> tuple[Any, Any, Any]:
         """Check the data as scikit-learn's own linear models do."""
-        X, y = validate_data(self, X, y, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], **options)
+        kinds = [np.float64, np.float32]
+        X, y = validate_data(self, X, y, reset=reset, accept_sparse="csr", dtype=kinds, order="C", **options)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         return X, y, sample_weight

@@ -303,6 +303,7 @@ def test_a_page_of_nets_beside_others(tmp_path: Path) -> None:
     assert QUESTIONS["nets-parts"] not in text
 
 
+@pytest.mark.slow
 def test_the_same_store_gives_the_same_files(tmp_path: Path) -> None:
     store = put(tmp_path / "store", [net_run(), net_run(sampler="DataLoader")])
     for name in ("one", "two"):

@@ -104,6 +104,8 @@
       const chart = data.charts[place.id];
       const log = !choice || choice.value === "default" ? chart.log : choice.value === "log";
       const traces = tracesOf(chart, hidden, log);
+      const before = place.querySelector(".main-svg");
+      if (before && before.clientWidth !== place.clientWidth) Plotly.relayout(place, { autosize: true });
       Plotly.react(place, traces, layoutOf(chart, log, traces), {
         responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
         toImageButtonOptions: { filename: place.id, scale: 2 },
