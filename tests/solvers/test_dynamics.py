@@ -123,6 +123,7 @@ def test_samplers_in_python_and_those_that_follow_the_path() -> None:
         assert np.isfinite(chain.draws).all() and chain.steps == 60
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("way", ["pickle", "savez"])
 @pytest.mark.parametrize(
     "options",
@@ -191,6 +192,7 @@ def test_columns_of_any_scale_do_not_matter_with_preconditioning() -> None:
     assert np.allclose(first.draws, second.draws * scales, rtol=1e-5)
 
 
+@pytest.mark.compiled
 def test_a_chain_says_how_much_wider_it_is() -> None:
     problem = make("Logistic")
     plain = avare.sgld(problem, avare.Uniform(N, 2, seed=0), 0.02, steps=4000, burn_in=200, seed=0)
@@ -207,6 +209,7 @@ def test_a_chain_says_how_much_wider_it_is() -> None:
     assert np.array_equal(table["wider_by_noise"], plain.noise.gradient)
 
 
+@pytest.mark.compiled
 def test_automatic_steps_keep_the_widening_small() -> None:
     problem = make("Logistic")
     sizes = []
@@ -221,6 +224,7 @@ def test_automatic_steps_keep_the_widening_small() -> None:
     assert (table["r_hat"] < 1.2).all() and table.index[0] == "x[0]"
 
 
+@pytest.mark.compiled
 def test_widening_without_second_derivatives_and_of_wide_models(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make("LeastSquares")
     options: Any = {"size": 0.004, "control": "none", "steps": 4000, "burn_in": 500, "thin": 1}
@@ -266,6 +270,7 @@ def test_bad_input_of_one_method() -> None:
         avare.sgld(problem, avare.Uniform(3, 1), steps=2)
 
 
+@pytest.mark.compiled
 def test_a_sampler_by_name_is_built_from_the_norms_near_the_mode() -> None:
     problem = make("Logistic", sample_weight=np.linspace(0.5, 2.0, N))
     mode = problem.minimize()
