@@ -205,7 +205,7 @@ def aims(found: Found) -> Table:
                 words = f"{each.spec['method'].upper()}, default step: distance of the coverage from 90 %"
                 compare(words, model, abs(float(each.cover[90][-1]) - 0.9), 0.02)
     columns = "aim; model; measured||percent; bound|at most|percent; met"
-    return Table.of("Aims", columns, rows)
+    return Table.of("Errors of the standard deviations, and coverage: aimed at and measured", columns, rows)
 
 
 def charts(found: Found, model: str, method: str, over: str = "evaluations") -> list[Chart]:
