@@ -70,7 +70,7 @@ def test_the_table_of_saga_holds_the_last_slopes_and_their_sum() -> None:
     x = np.random.default_rng(0).normal(size=problem.dim)
     estimator = Estimator(problem, "saga", x, 8)
     before = estimator.table.slopes.copy()
-    x += 0.3
+    x += np.linspace(-0.3, 0.5, problem.dim)
     indices = np.array([5, 9, 5, 5, 2, 9, 0, 1])  # the same example several times changes the sum once
     weights = np.linspace(1.0, 3.0, 8)
     expected, norms = estimator.gradient(x, indices, weights)
