@@ -43,7 +43,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_register_and_find() -> None:
     small = Small()
     registry.register(small)
-    assert registry.names() == ["paper", "compare", "nets", "small"]
+    assert registry.names() == ["paper", "compare", "nets", "sampling", "small"]
     assert registry.get("small") is registry.of_kind("small") is small
     with pytest.raises(ValueError, match="name = 'other': must be one of paper, compare, nets, small"):
         registry.get("other")

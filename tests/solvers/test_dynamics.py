@@ -215,7 +215,8 @@ def test_automatic_steps_keep_the_widening_small() -> None:
     sizes = []
     for method in METHODS:
         for control in ("none", "mode", "saga"):
-            chain = draw(method, problem, size="auto", control=control, steps=3000, burn_in=500, chains=2)
+            sampler = avare.Uniform(N, 6, seed=3)
+            chain = draw(method, problem, sampler, size="auto", control=control, steps=3000, burn_in=500, chains=2)
             sizes.append(chain.step_size)
             # 5 % is aimed at. With 150 examples and 3000 steps, the noise is not measured better than this.
             assert np.abs(chain.noise.total).max() < 0.15
@@ -232,11 +233,12 @@ def test_widening_without_second_derivatives_and_of_wide_models(monkeypatch: pyt
     # The curvature is that which explains the draws.
     unknown = draw("sgld", plainly(problem), avare.Avare(N, 5, seed=1), **options).noise
     assert np.allclose(unknown.total, known.total, rtol=0.5) and (unknown.total > 0.02).all()
-    monkeypatch.setattr("avare.solvers.widening._WIDEST", 3)
+    for module in ("widening", "dynamics"):  # only diagonals count then
+        monkeypatch.setattr(f"avare.solvers.{module}._WIDEST", 3)
     for method in METHODS:
-        sampler = avare.Avare(N, 5, seed=1)
+        sampler = avare.Uniform(N, 5, seed=1)
         diagonal = draw(method, problem, sampler, **{**options, "size": "auto", "control": "mode"})
-        assert np.abs(diagonal.noise.total).max() < 0.2 and diagonal.step_size > 0.01
+        assert np.abs(diagonal.noise.total).max() < 0.5 and diagonal.step_size > 0.01
     classes = draw("sgld", make("Softmax", bias=True), **options).noise
     assert classes.total.shape == (15,) and (classes.total > 0.0).all()
 
@@ -281,8 +283,9 @@ def test_a_sampler_by_name_is_built_from_the_norms_near_the_mode() -> None:
     draws = mode + 0.1 * scale * np.random.default_rng(0).normal(size=(400, 4))
     found = np.sqrt(np.mean([estimator.norms(x) ** 2 for x in draws], axis=0))
     ratio = found / expected_norms(problem, "mode", mode)
-    some = problem.lengths > 0.1 * problem.lengths.max()  # others have no difference but rounding
-    assert np.ptp(np.log(ratio[some])) < 1.0 and np.ptp(np.log(found[some])) > 2.0
+    some = problem._curvatures(mode) > 0.02  # far from it a curvature is not constant, and a floor counts
+    # Curvatures are doubled and cut, which makes up a factor of 2; norms differ by more than that.
+    assert np.ptp(np.log(ratio[some])) < 1.2 and np.ptp(np.log(found[some])) > 3.0
     chain = avare.sgld(problem, "Calibrated", SIZE, batch_size=6, control="mode", steps=20, seed=4)
     again = avare.sgld(problem, "Calibrated", SIZE, batch_size=6, control="mode", steps=20, seed=4)
     sampler = chain._loops[0].sampler
