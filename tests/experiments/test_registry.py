@@ -45,7 +45,7 @@ def test_register_and_find() -> None:
     registry.register(small)
     assert registry.names() == ["paper", "compare", "nets", "sampling", "small"]
     assert registry.get("small") is registry.of_kind("small") is small
-    with pytest.raises(ValueError, match="name = 'other': must be one of paper, compare, nets, small"):
+    with pytest.raises(ValueError, match="name = 'other': must be one of paper, compare, nets, sampling, small"):
         registry.get("other")
     for kind in ("other", None, ["small"]):
         with pytest.raises(ValueError, match=r"must be one of reproduce, theory, table, compare, limits, nets, small"):
