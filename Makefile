@@ -6,7 +6,7 @@ RUN     = $(VENV)/bin/python
 PIP     = $(RUN) -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all quick lint types bench campaign clean
+.PHONY: help install demo test test-all quick lint types bench campaign wheel readme clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,7 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/linear.py
 	@$(RUN) benchmarks/gradient_norms.py
 	@$(RUN) benchmarks/torch_loader.py
+	@$(RUN) benchmarks/frameworks.py
 	@$(RUN) benchmarks/calibrated.py
 	@$(RUN) benchmarks/nets_race.py
 	@$(RUN) benchmarks/nets_fronts.py
@@ -90,6 +91,16 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 MINUTES ?= 10
 campaign: $(VENV)/dev-installed ## try to break it for MINUTES=10, from a new seed: a table in benchmarks/results/
 	@$(RUN) benchmarks/campaign.py --minutes $(MINUTES)
+
+# PyPI shows the README alone: its pictures and pages need the address at which this repository can be read.
+readme:
+	@test -n "$(URL)" || { echo "URL is missing: make wheel URL=https://..., where files of this repository can be read" >&2; exit 2; }
+	@sed -E 's|\]\(([^):]+)\)|](${URL}/\1)|g' README.md
+
+wheel: $(VENV)/made ## a wheel for PyPI, in dist/; URL=... makes the links of its README absolute
+	@rm -rf build && mkdir -p build && git archive HEAD | tar -x -C build
+	@$(MAKE) --no-print-directory --silent readme > build/README.absolute && mv build/README.absolute build/README.md
+	@$(PIP) wheel --no-deps --wheel-dir dist ./build
 
 clean: ## remove .venv, caches and results/
 	rm -rf $(VENV) results build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,6 +1,7 @@
 """What `avare diagnose` expects, against what `avare compare` finds, on ten datasets."""
 
 import argparse
+import json
 import tempfile
 import time
 import warnings
@@ -17,7 +18,7 @@ from avare.experiments.limits import share_of_noise
 from avare.experiments.preparation import prepared
 from avare.experiments.verdict import verdicts_of
 from avare.problems import ToleranceWarning
-from harness import save, table, where
+from harness import RESULTS, save, table, where
 
 SAMPLER = "Avare"
 
@@ -57,64 +58,71 @@ def datasets(folder: str | None) -> Iterator[tuple[str, Data, str, dict[str, Any
             yield name, prepared(data, loss), loss, {}
 
 
+def measure(data: Data, loss: str, runs: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """What diagnose expects, and what compare finds."""
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ToleranceWarning)
+        expected = diagnose(data, loss, **settings)
+    middle = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        records = compare(data, loss, Store(folder), samplers=(BASELINE, SAMPLER), runs=runs, jobs=2, **settings)
+    ended = time.perf_counter()
+    (judged,) = verdicts_of([record for record in records if "sampler" in record["spec"]]).values()
+    found = judged["epochs"]
+    return {
+        "expected": expected.as_dict(),
+        "found": found.as_dict(),
+        "seconds": judged["seconds"].as_dict(),
+        "limits": next(record["limits"] for record in records if "limits" in record),
+        "within": expected.verdict == "cannot tell" or 0.5 <= expected.factor / found.factor <= 2.0,
+        "took": [middle - began, ended - middle],
+    }
+
+
+def row_of(name: str, entry: dict[str, Any]) -> list[str]:
+    """The row of a dataset."""
+    expected, found = entry["expected"], entry["found"]
+    advice = "cannot tell" if expected["verdict"] == "cannot tell" else f"{expected['factor']:.2f}"
+    noise = [f"{100.0 * share_of_noise(limits):.0f} %" for limits in (expected, entry["limits"])]
+    cells = [f"{expected['n']:,}", f"{expected['gain_at_optimum']:.2f}", advice, f"{found['factor']:.2f}"]
+    cells += [f"{found['low']:.2f} to {found['high']:.2f}", found["words"], "yes" if entry["within"] else "**no**"]
+    return [name, *cells, ", ".join(noise)]
+
+
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="folder with ijcnn1 and mnist; without it, these two are left out")
-    parser.add_argument("--only", nargs="*", help="names of datasets")
+    parser.add_argument("--only", nargs="*", help="names of datasets; what is stored of the others is kept")
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
-    rows: list[list[str]] = []
     result: dict[str, Any] = {"where": where(), "runs": arguments.runs, "datasets": {}}
+    if arguments.only and (RESULTS / "advice.json").exists():
+        result["datasets"] = json.loads((RESULTS / "advice.json").read_text())["datasets"]
     for name, data, loss, settings in datasets(arguments.data):
         if arguments.only and name not in arguments.only:
             continue
-        began = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ToleranceWarning)
-            expected = diagnose(data, loss, **settings)
-        middle = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            records = compare(
-                data, loss, Store(folder), samplers=(BASELINE, SAMPLER), runs=arguments.runs, jobs=2, **settings
-            )
-        ended = time.perf_counter()
-        (judged,) = verdicts_of([record for record in records if "sampler" in record["spec"]]).values()
-        found = judged["epochs"]
-        limits = next(record["limits"] for record in records if "limits" in record)
-        within = expected.verdict == "cannot tell" or 0.5 <= expected.factor / found.factor <= 2.0
-        result["datasets"][name] = {
-            "expected": expected.as_dict(),
-            "found": found.as_dict(),
-            "seconds": judged["seconds"].as_dict(),
-            "limits": limits,
-            "within": within,
-            "took": [middle - began, ended - middle],
-        }
-        advice = "cannot tell" if expected.verdict == "cannot tell" else f"{expected.factor:.2f}"
-        noise = (share_of_noise({"noise": expected.noise, "distance": expected.distance}), share_of_noise(limits))
-        cells = [f"{len(data):,}", f"{expected.gain_at_optimum:.2f}", advice, f"{found.factor:.2f}"]
-        cells += [f"{found.low:.2f} to {found.high:.2f}", found.words, "yes" if within else "**no**"]
-        cells += [f"{100 * noise[0]:.0f} %, {100 * noise[1]:.0f} %", f"{middle - began:.0f} s, {ended - middle:.0f} s"]
-        rows.append([name, *cells])
-        print(rows[-1], flush=True)
-        if arguments.only is None:
-            keep(result, rows)
+        entry = {**measure(data, loss, arguments.runs, settings), "commit": result["where"]["commit"]}
+        result["datasets"][name] = entry
+        print(row_of(name, entry), f"{entry['took'][0]:.0f} s, {entry['took'][1]:.0f} s", flush=True)
+        keep(result)
 
 
-def keep(result: dict[str, Any], rows: list[list[str]]) -> None:
+def keep(result: dict[str, Any]) -> None:
     """Keep what was measured so far."""
-    right = sum(each["within"] for each in result["datasets"].values())
+    found = result["datasets"]
+    right = sum(each["within"] for each in found.values())
     headings = ["dataset", "N", "gain at the optimum", "expected", "found", "interval", "verdict", "within a factor 2"]
-    headings += ["noise: expected, found", "took"]
+    headings += ["noise: expected, found"]
     text = f"""# What `avare diagnose` expects, and what `avare compare` finds
 
 How much sooner {SAMPLER} is where {BASELINE} ends after 20 epochs, in epochs; {result["runs"]} runs of each. Columns
 are standardised, with an intercept, and step sizes are found for each sampler. *Noise*: its share of {BASELINE}'s
-suboptimality at the end; the rest is distance. {right} of {len(rows)} are within a factor 2, or
+suboptimality at the end; the rest is distance. {right} of {len(found)} are within a factor 2, or
 diagnose says that it cannot tell.
 
-{table(headings, rows)}"""
+{table(headings, [row_of(name, entry) for name, entry in found.items()])}"""
     save("advice", result, text)
 
 

@@ -5,10 +5,13 @@ says what was tried and what failed; a failure names the seed that repeats it, w
 """
 
 import argparse
+import contextlib
 import io
 import itertools
 import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 import avare
 from avare._randomness import uniform_source
@@ -183,9 +187,9 @@ def drift(generator: np.random.Generator) -> int:
 
 def states(generator: np.random.Generator) -> int:
     """No crafted state ends the process, hangs, changes anything when refused, or gives a weight that is not finite."""
-    name = str(generator.choice([*sorted(crafted.makers()), "sgd", "ImportanceLoader", "UpperBoundLoader"]))
+    name = str(generator.choice(crafted.every()))
     seed = str(int(generator.integers(2**31)))
-    command = [sys.executable, str(SUPPORT / "crafted.py"), "--sampler", name, "--mutations", "90", "--seed", seed]
+    command = [sys.executable, str(SUPPORT / "crafted.py"), "--subject", name, "--mutations", "90", "--seed", seed]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines() or ["nothing"]
     assert done.returncode == 0, f"code {done.returncode} at {lines[-1]}: {done.stderr[-300:]}"
@@ -196,45 +200,119 @@ def states(generator: np.random.Generator) -> int:
 
 def kills(generator: np.random.Generator) -> int:
     """Runs that are killed at any moment lose nothing that was stored, and the same command completes them."""
-    command = [
-        sys.executable,
-        "-m",
-        "avare",
-        "compare",
-        "digits",
-        "--runs",
-        "3",
-        "--epochs",
-        "1",
-        "--jobs",
-        "1",
-        "--out",
-    ]
-    count = 0
+    return _disturbed(generator, *_COMPARE, disturb=lambda run: run.kill(), times=3)
+
+
+def interrupts(generator: np.random.Generator) -> int:
+    """Ctrl-C at any moment ends a command with code 130 and no traceback, nothing is lost, and it resumes."""
+    command = _COMMANDS[int(generator.integers(len(_COMMANDS)))]
+    one = bool(generator.integers(2))  # or all processes, as a terminal does
+
+    def interrupt(run: psutil.Popen) -> None:
+        run.send_signal(signal.SIGINT) if one else os.killpg(run.pid, signal.SIGINT)
+
+    return _disturbed(generator, *command, disturb=interrupt, times=4, check=_check_interrupted)
+
+
+_TINY = ("--runs", "1", "--epochs", "1", "--out", "results", "--jobs")
+_COMPARE = ("compare", "digits", *_TINY, "1")
+_COMMANDS = (
+    ("--help",),
+    ("diagnose", "digits", "--epochs", "2"),
+    _COMPARE,
+    (*_COMPARE[:-1], "2"),
+    ("reproduce", "synthetic", "--samplers", "Avare,Vrb", *_TINY, "2"),
+    ("report", "results"),
+)
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    """Of the processor."""
+
+
+def _disturbed(
+    generator: np.random.Generator,
+    *command: str,
+    disturb: Callable[[psutil.Popen], None],
+    times: int,
+    check: Callable[[Ended, Ended], None] = lambda ended, whole: None,
+) -> int:
+    """Disturb a command at random moments; nothing that was stored may be lost, and in the end it must complete."""
     with tempfile.TemporaryDirectory() as place:
-        kept: dict[str, Any] = {}
-        for _ in range(3):
-            with subprocess.Popen([*command, place], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
-                time.sleep(float(generator.uniform(1.0, 8.0)))
-                run.send_signal(signal.SIGKILL)
-            now = dict(_stored(Path(place) / "runs"))
+        folder = Path(place)
+        if command[0] == "report":
+            _run(folder, *_COMPARE)
+        with tempfile.TemporaryDirectory() as elsewhere:
+            other = Path(elsewhere)
+            if command[0] == "report":
+                shutil.copytree(folder, other, dirs_exist_ok=True)
+            whole = _run(other, *command)
+        assert whole.code == 0, whole.err[-300:]
+        kept: dict[str, Any] = dict(_stored(folder))
+        for _ in range(times):
+            ended = _run(folder, *command, disturb=disturb, after=float(generator.uniform(0.0, whole.seconds)))
+            check(ended, whole)
+            now = dict(_stored(folder))
             lost = [name for name, record in kept.items() if now.get(name) != record]
-            assert not lost, f"{lost} are lost or changed after a kill"
-            kept, count = now, count + 1
-        done = subprocess.run([*command, place], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-300:]
-        assert len(dict(_stored(Path(place) / "runs"))) >= 6, "some runs are missing at the end"
-    return count
+            assert not lost, f"{lost} are lost or changed after {' '.join(command)} was disturbed"
+            kept = now
+        done = _run(folder, *command)
+        assert done.code == 0, done.err[-300:]
+        assert done.out.splitlines()[-1] == whole.out.splitlines()[-1], "it did not complete"
+    return times
+
+
+def _check_interrupted(ended: Ended, whole: Ended) -> None:
+    """Assert that a command ended as Ctrl-C should end it."""
+    if f"{os.sep}avare{os.sep}" not in ended.err and ended.code in (1, -signal.SIGINT) and not ended.out:
+        return  # Python itself was starting
+    assert "Traceback" not in ended.err and "Exception ignored" not in ended.err, ended.err[-1000:]
+    if ended.code == 0:  # it was complete, and Python was ending
+        assert ended.out.splitlines()[-1:] == whole.out.splitlines()[-1:], f"code 0, but {ended.out[-300:]}"
+    else:
+        assert ended.code == 130, f"code {ended.code}: {ended.err[-1000:]}"
+
+
+def _run(
+    folder: Path, *command: str, disturb: Callable[[psutil.Popen], None] | None = None, after: float = math.inf
+) -> Ended:
+    """Run a command, disturbed after some seconds of the processor; those of the clock vary with the load."""
+    with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err:
+        whole = [sys.executable, "-m", "avare", *command]
+        run = psutil.Popen(whole, cwd=folder, stdout=out, stderr=err, start_new_session=True)
+        seconds = 0.0
+        while run.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                each = [run.cpu_times(), *(child.cpu_times() for child in run.children(recursive=True))]
+                seconds = sum(times.user + times.system for times in each)
+            if seconds >= after and disturb is not None:
+                with contextlib.suppress(psutil.Error, ProcessLookupError):  # it has just ended
+                    disturb(run)
+                break
+            time.sleep(_LOOK)
+        code = run.wait()
+        out.seek(0)
+        err.seek(0)
+        return Ended(code, out.read(), err.read(), seconds)
+
+
+_LOOK = 0.02  # seconds between two looks at a process
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, Any]]:
     """All records by their names."""
-    for path in folder.glob("*.json"):
+    for path in (folder / "results" / "runs").glob("*.json"):
         yield path.name, json.loads(path.read_text())
 
 
 TRIALS: dict[str, Trial] = {
-    each.__name__: each for each in (laws, expectations, structures, resumes, threads, drift, states, kills)
+    each.__name__: each for each in (laws, expectations, structures, resumes, threads, drift, states, kills, interrupts)
 }
 
 
@@ -267,7 +345,7 @@ def report(result: dict[str, Any]) -> str:
         for name, each in result["trials"].items()
     ]
     failures = [f"- {text}" for each in result["trials"].values() for text in each["failures"]]
-    counted = "draws, enumerated samples, operations, steps, updates, crafted states and kills"
+    counted = "draws, enumerated samples, operations, steps, updates, crafted states, kills and interrupts"
     return "\n\n".join(
         [
             "# Campaign",
@@ -286,6 +364,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(TRIALS), default=list(TRIALS), help="some of the trials")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", LimitWarning)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored, and processes inherit that
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(Path(avare.__file__).parents[1]), os.environ.get("PYTHONPATH")])
     )

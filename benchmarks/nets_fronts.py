@@ -2,165 +2,378 @@
 
 A run that is annealed to its own end is better than a longer one that is stopped there. So each sampler runs several
 lengths, each with its own one-cycle of step sizes, and what counts is the front: the least loss, and the least test
-error, for a given time. Samplers take turns, so that other work on the machine disturbs all alike. This is a small
-version of ``avare reproduce nets``: one optimiser, one batch size, two seeds. Needs MNIST and IJCNN1, from ``--data``,
-AVARE_DATA or the network.
+error, for a given time. First each sampler gets its own step sizes, from a search that goes on until the best one is
+inside. Then samplers take turns, so that other work on the machine disturbs all alike. Every search and every race is
+stored in ``--runs``: stop and resume at any time. This is a small version of ``avare reproduce nets --plan
+pools.toml``, with one optimiser and one batch size. Needs MNIST and IJCNN1, from ``--data``, AVARE_DATA or the network.
 """
 
 import argparse
 import dataclasses
+import functools
 import json
+import math
+import time
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
+from avare.experiments.data import Data
 from avare.experiments.nets import plan as nets
-from avare.experiments.nets.results import net_name, reached
+from avare.experiments.nets.results import reached
+from avare.experiments.nets.training import Training
 from avare.experiments.store import Spec
-from avare.plotting import RC_PARAMS, assign, line
+from avare.plotting import RC_PARAMS, SKY, Style, assign, line
 from harness import RESULTS, save, table, where
 from nets_race import race
 
-UNIFORM = "DataLoader"
-SAMPLERS = (UNIFORM, "Calibrated", "TwoStages", "UpperBound", "InfoBatch")
-MODELS = {
-    "ijcnn1-mlp": {"examples": 8000, "tested": 20000, "grid_epochs": 1, "epochs": 8},
-    "mnist-mlp": {"examples": 6400, "tested": 10000, "grid_epochs": 1, "epochs": 8},
-}
+UNIFORM, OURS = "DataLoader", "TwoStages"
+RIVALS = ("Calibrated", "UpperBound", "InfoBatch", "Thinned")
+FIXED = ("TwoStages, 2", "TwoStages, 3", "TwoStages, 5")
 OPTIMISER, BATCH_SIZE = "adamw", 64
-CONSTANT = (0.003, 0.01)  # step sizes
-ANNEALED = 0.01  # the largest of a cycle
-LENGTHS = (0.25, 0.5, 1.0)  # of the epochs
-SEEDS = (1, 2)
+STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+START = 2  # of these: where the search begins
+LENGTHS = (0.2, 0.3, 0.5, 1.0)  # of the epochs
+SEARCHED = 0.5  # the length for which the largest step of the cycle is chosen
 CHECKPOINTS = 8
+THROWN_BACK = 10.0  # times its least loss: a run that ends there has lost its progress
+SEARCH_SEED, SEEDS = 0, (1, 2, 3, 4, 5)
+Arrays = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Net:
+    """A net, its size, and what is compared on it."""
+
+    title: str
+    model: str  # in pools.toml
+    examples: int
+    tested: int
+    epochs: int
+    seeds: tuple[int, ...] = SEEDS
+    samplers: tuple[str, ...] = (UNIFORM, OURS, *RIVALS)
+    fixed: tuple[str, ...] = FIXED  # annealed over SEARCHED only, with the step size of OURS
+    rules: tuple[str, ...] = ("constant", "one-cycle")
+    step: float | None = None  # if it is not searched
+    flipped: float = 0.0  # the part of the labels that is random
+
+
+NETS = {
+    "ijcnn1": Net("MLP on IJCNN1", "ijcnn1-mlp", 8000, 20000, 10),
+    "mlp": Net("MLP on MNIST", "mnist-mlp", 6400, 10000, 10),
+    "cnn": Net("CNN on MNIST", "mnist-cnn", 3200, 10000, 8),
+    "noisy": Net(
+        "CNN on MNIST, half of the labels random",
+        "mnist-cnn",
+        6400,
+        2000,
+        6,
+        (1, 2, 3),
+        (UNIFORM, OURS),
+        (),
+        ("constant",),
+        step=0.003,
+        flipped=0.5,
+    ),
+    "wide": Net(
+        "wide CNN on MNIST",
+        "mnist-cnn-wide",
+        1600,
+        2000,
+        8,
+        (1, 2, 3),
+        (UNIFORM, OURS, "UpperBound", "InfoBatch"),
+        (),
+        ("one-cycle",),
+    ),
+}
+MEANING = (
+    f"AdamW, batches of {BATCH_SIZE}, one thread; samplers take turns of some tens of steps. Seconds are processor "
+    "time without evaluations. Step sizes are chosen for each sampler by its training loss with another seed, after "
+    f"{SEARCHED:g} of the epochs, among {', '.join(f'{step:g}' for step in STEPS)}. Thinned: shuffled passes "
+    "thinned by remembered norms."
+)
 CONSTANT_STEPS = (
-    "Constant steps, each sampler at the better of two step sizes. The last columns are the part of uniform's epochs "
-    "and seconds after which uniform's final training loss is reached."
+    "Constant steps. The last columns are the part of uniform's epochs and seconds after which uniform's final "
+    f"training loss is reached. A run is thrown back if it ends above {THROWN_BACK:g} times its least loss."
 )
 ANNEALED_STEPS = (
-    f"One-cycle, largest step {ANNEALED:g}: training loss, test error and seconds at the end of runs of these lengths."
+    "One-cycle: training loss, test error and seconds at the end of runs of these lengths; ± is the standard error."
 )
-MEANING = (
-    f"AdamW, batches of {BATCH_SIZE}, one thread, means over {len(SEEDS)} seeds; samplers take turns of some tens of "
-    "steps. Seconds are processor time without evaluations."
+SEARCHES = (
+    f"Searches: the least training loss after {SEARCHED:g} of the epochs, one seed, and the step size that gives it."
+)
+FRONT = (
+    "Annealed runs against the longest one of uniform batches: the part of its seconds after which its training loss, "
+    "and its test error, are reached, on a line through the ends of the runs."
 )
 
 
 def main() -> None:
-    """Measure, print and keep the results."""
+    """Search, race, print and keep the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="folder with the raw files")
-    parser.add_argument("--models", nargs="+", default=list(MODELS), help="which nets")
-    parser.add_argument("--figure", action="store_true", help="only draw the figure of the stored results again")
+    parser.add_argument("--runs", type=Path, default=Path("nets_fronts"), help="folder for searches and races")
+    parser.add_argument("--nets", nargs="+", default=list(NETS), choices=list(NETS), help="which nets")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="at most this many seeds")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no race after this time")
+    parser.add_argument("--report", action="store_true", help="only write the report of the stored races")
     arguments = parser.parse_args()
-    if arguments.figure:
-        draw(json.loads((RESULTS / "nets_fronts.json").read_text())["races"])
-        return
-    torch.set_num_threads(1)
-    found = {}
-    for model in arguments.models:
-        ours = nets.read_plan()
-        plan = dataclasses.replace(ours, wanted={**ours.wanted, "models": {model: MODELS[model]}})
-        data = nets.load(plan, arguments.data)
-        specs = specs_of(plan, data, model)
-        runs = []
-        for seed in SEEDS:
-            print(f"Training {model}, seed {seed} ...", flush=True)
-            with_seed: dict[str, Spec] = {label: {**spec, "seed": seed} for label, spec in specs.items()}
-            runs.append(race(with_seed, data[model].X, data[model].y, tested=True))
-        found[model] = {
-            label: {key: np.mean([run[label][key] for run in runs], axis=0).tolist() for key in runs[0][label]}
-            for label in specs
-        }
-        text = "\n\n".join(["# Nets: fronts of loss and test error", MEANING, *tables(found)])
-        save("nets_fronts", {"where": where(), "races": found}, text)
-        draw(found)
-        print(text)
+    began = time.monotonic()
+    arguments.runs.mkdir(parents=True, exist_ok=True)
+    if not arguments.report:
+        torch.set_num_threads(1)
+        worlds = {name: World(NETS[name], arguments.data, arguments.runs / name) for name in arguments.nets}
+        steps = {name: world.search() for name, world in worlds.items()}
+        for place in range(arguments.seeds):
+            for name, world in worlds.items():
+                if time.monotonic() - began < 60.0 * arguments.minutes:
+                    world.race(steps[name], place)
+    report(arguments.runs)
 
 
-def specs_of(plan: nets.NetPlan, data: Any, model: str) -> dict[str, Any]:
-    """Return what to run: by sampler, rule, step size and length."""
-    specs = {}
-    for sampler in SAMPLERS:
-        for rule, step, length in (
-            *(("constant", step, 1.0) for step in CONSTANT),
-            *(("one-cycle", ANNEALED, length) for length in LENGTHS),
-        ):
-            cell = (model, sampler, OPTIMISER, BATCH_SIZE, rule, step, SEEDS[0])
-            (task,) = nets._tasks(plan, data, "best", [cell])
-            extent = {"epochs": length * task.spec["epochs"], "checkpoints": CHECKPOINTS}
-            specs[f"{sampler}|{rule}|{step:g}|{length:g}"] = {**task.spec, **extent}
-    return specs
+class World:
+    """A net with its data, and the files of its search and races."""
+
+    def __init__(self, net: Net, folder: str | None, stem: Path) -> None:
+        self.net, self.stem, self.where = net, stem, where()
+        with resources.as_file(resources.files("avare.experiments.nets") / "pools.toml") as path:
+            ours = nets.read_plan(path)
+        sizes = {"examples": net.examples, "tested": net.tested, "grid_epochs": 1, "epochs": net.epochs}
+        self.plan = dataclasses.replace(ours, wanted={**ours.wanted, "models": {net.model: sizes}})
+        self.data: dict[str, Data] = nets.load(self.plan, folder)
+        X, y = self.data[net.model].X, self.data[net.model].y.copy()
+        generator = np.random.default_rng(0)
+        chosen = np.flatnonzero(generator.random(net.examples) < net.flipped)
+        y[chosen] = generator.integers(0, int(y.max()) + 1, len(chosen))
+        self.arrays: Arrays = X, y
+
+    def spec(self, sampler: str, rule: str, step: float, length: float, seed: int) -> Spec:
+        """Return the specification of a run."""
+        cell = (self.net.model, sampler, OPTIMISER, BATCH_SIZE, rule, step, seed)
+        (task,) = nets._tasks(self.plan, self.data, "best", [cell])
+        checkpoints = CHECKPOINTS if rule == "constant" else 1
+        return {**task.spec, "epochs": length * task.spec["epochs"], "checkpoints": checkpoints}
+
+    def search(self) -> dict[str, float]:
+        """Return the best step size of each sampler and rule, by "sampler|rule"."""
+        path = self.stem.with_suffix(".search.json")
+        found: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.exists() else {}
+
+        def loss(sampler: str, rule: str, place: int) -> float:
+            losses = found.setdefault(f"{sampler}|{rule}", {})
+            key = f"{STEPS[place]:g}"
+            if key not in losses:
+                spec = self.spec(sampler, rule, STEPS[place], SEARCHED, SEARCH_SEED)
+                run = Training(spec, *self.arrays)
+                finite = run.advance(round(spec["epochs"] * run.steps_per_epoch))
+                value = run.measure(tested=False).get("loss") if finite else None
+                losses[key] = 1e300 if value is None else value
+                path.write_text(json.dumps(found, indent=1))
+                print(f"{self.net.title}, {sampler}, {rule}, {key}: {losses[key]:.4g}", flush=True)
+            return losses[key]
+
+        if self.net.step is not None:
+            return {f"{sampler}|{rule}": self.net.step for sampler in self.net.samplers for rule in self.net.rules}
+        best = {}
+        for sampler in self.net.samplers:
+            for rule in self.net.rules:
+                place = climb(functools.partial(loss, sampler, rule))
+                best[f"{sampler}|{rule}"] = STEPS[place]
+        return best
+
+    def race(self, steps: dict[str, float], place: int) -> None:
+        """Train all runs of a seed in turns, unless they are stored."""
+        if place >= len(self.net.seeds):
+            return
+        seed = self.net.seeds[place]
+        path = self.stem.with_suffix(f".race{seed}.json")
+        stored = json.loads(path.read_text())["runs"] if path.exists() else {}
+        print(f"Training {self.net.title}, seed {seed} ...", flush=True)
+        specs = {}
+        for sampler in (*self.net.samplers, *self.net.fixed):
+            searched = sampler if sampler in self.net.samplers else OURS
+            lengths = LENGTHS if sampler in self.net.samplers else (SEARCHED,)
+            for rule, length in (("constant", 1.0), *(("one-cycle", length) for length in lengths)):
+                if rule not in self.net.rules or (rule == "constant" and sampler in self.net.fixed):
+                    continue
+                step = steps[f"{searched}|{rule}"]
+                specs[f"{sampler}|{rule}|{length:g}"] = self.spec(sampler, rule, step, length, seed)
+        specs = {label: spec for label, spec in specs.items() if label not in stored}
+        if not specs:
+            return
+        traces = race(specs, *self.arrays, tested=True)
+        for label, trace in traces.items():
+            trace["step"] = specs[label]["step"]
+        result = {"where": self.where, "seed": seed, "runs": {**stored, **traces}}
+        path.write_text(json.dumps(result, indent=1))
+
+
+def climb(loss: Callable[[int], float]) -> int:
+    """Return the place of the least loss among `STEPS`: from the start, as long as the loss falls."""
+    best = START
+    for direction in (1, -1):
+        place = best + direction
+        while 0 <= place < len(STEPS) and loss(place) < loss(best):
+            best, place = place, place + direction
+        if best != START:
+            break
+    return best
+
+
+# --- report ---------------------------------------------------------------------------------
+
+
+def report(folder: Path) -> None:
+    """Write tables and figure of the stored races."""
+    found: dict[str, Any] = {}
+    searches: dict[str, Any] = {}
+    place = where()
+    for name in NETS:
+        path = folder / f"{name}.search.json"
+        if path.exists():
+            searches[name] = json.loads(path.read_text())
+        stored = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}.race*.json"))]
+        if stored:
+            place = {**place, "commit": stored[-1]["where"]["commit"], "date": stored[-1]["where"]["date"]}
+            labels = [label for label in stored[0]["runs"] if all(label in each["runs"] for each in stored)]
+            found[name] = {label: together([each["runs"][label] for each in stored]) for label in labels}
+            found[name]["seeds"] = [each["seed"] for each in stored]
+    text = "\n\n".join(["# Nets: fronts of loss and test error", MEANING, *tables(found), SEARCHES, searched(searches)])
+    save("nets_fronts", {"where": place, "races": found, "searches": searches}, text)
+    draw(found)
+    print(text)
+
+
+def searched(searches: dict[str, dict[str, dict[str, float]]]) -> str:
+    """Return the table of the searches."""
+    rows = []
+    for name, found in searches.items():
+        for sampler in NETS[name].samplers:
+            cells = []
+            for rule in ("constant", "one-cycle"):
+                losses = found.get(f"{sampler}|{rule}", {})
+                best = min(losses, key=lambda step: losses[step], default="")
+                cells += [f"{losses[best]:.3g}", best] if best else ["", ""]
+            if any(cells):
+                rows.append([f"{NETS[name].title}, {sampler}", *cells])
+    return table(["", "constant: loss", "step", "one-cycle: loss", "largest step"], rows)
+
+
+def together(traces: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the means of the seeds, the standard errors at the end, and whether a run was thrown back."""
+    found: dict[str, Any] = {"step": traces[0]["step"]}
+    for key in ("epoch", "seconds", "loss", "test_error"):
+        values = np.array([trace[key] for trace in traces])
+        found[key] = values.mean(axis=0).tolist()
+        spread = values[:, -1].std(ddof=1) / math.sqrt(len(traces)) if len(traces) > 1 else math.nan
+        found[f"{key}_error"] = float(spread)
+    losses = np.array([trace["loss"] for trace in traces])
+    found["thrown_back"] = int(np.sum(losses[:, -1] > THROWN_BACK * np.nanmin(losses, axis=1)))
+    return found
 
 
 def tables(found: dict[str, Any]) -> list[str]:
-    """Return the tables of constant and of annealed steps."""
-    plan = nets.read_plan()
-    names = {model: net_name(model, each["dataset"], each["kind"]) for model, each in plan.networks.items()}
-    constant, annealed = [], []
-    for model, runs in found.items():
-        best = {sampler: best_constant(runs, sampler) for sampler in SAMPLERS}
-        uniform = runs[best[UNIFORM]]
-        for sampler in SAMPLERS:
-            run = runs[best[sampler]]
-            parts = [
-                reached(np.array(run["loss"]), uniform["loss"][-1], np.array(run[along])) / uniform[along][-1]
-                for along in ("epoch", "seconds")
-            ]
-            constant.append(
-                [
-                    f"{names[model]}, {sampler}",
-                    best[sampler].split("|")[2],
-                    f"{run['loss'][-1]:.3g}",
-                    f"{100 * run['test_error'][-1]:.2f} %",
-                    f"{run['seconds'][-1]:.2f}",
-                    *(f"{part:.2f}" for part in parts),
+    """Return the tables of constant steps, of annealed steps, and of the fronts."""
+    constant, annealed, fronts = [], [], []
+    for name, runs in found.items():
+        net, seeds = NETS[name], len(runs["seeds"])
+        for sampler in (*net.samplers, *net.fixed):
+            title = f"{net.title}, {sampler}"
+            run, uniform = runs.get(f"{sampler}|constant|1"), runs.get(f"{UNIFORM}|constant|1")
+            if run is not None:
+                parts = [
+                    reached(np.array(run["loss"]), uniform["loss"][-1], np.array(run[along])) / uniform[along][-1]
+                    for along in ("epoch", "seconds")
                 ]
-            )
-            ends = [runs[f"{sampler}|one-cycle|{ANNEALED:g}|{length:g}"] for length in LENGTHS]
-            annealed.append(
-                [
-                    f"{names[model]}, {sampler}",
-                    *(
-                        f"{run['loss'][-1]:.3g}, {100 * run['test_error'][-1]:.2f} %, {run['seconds'][-1]:.2f} s"
-                        for run in ends
-                    ),
+                constant.append(
+                    [
+                        title,
+                        str(seeds),
+                        f"{run['step']:g}",
+                        f"{run['loss'][-1]:.3g}{_spread(run['loss_error'], '.1g')}",
+                        f"{100 * run['test_error'][-1]:.2f}{_spread(100 * run['test_error_error'], '.2f')} %",
+                        f"{run['seconds'][-1]:.2f}",
+                        *(f"{part:.2f}" for part in parts),
+                        str(run["thrown_back"]),
+                    ]
+                )
+            ends = [runs.get(f"{sampler}|one-cycle|{length:g}") for length in LENGTHS]
+            if any(ends):
+                largest = next(end["step"] for end in ends if end)
+                annealed.append([title, f"{largest:g}", *map(_end, ends)])
+            ends = [end for end in ends if end]
+            if len(ends) > 1 and sampler != UNIFORM:
+                seconds = np.array([end["seconds"][-1] for end in ends])
+                goal = runs[f"{UNIFORM}|one-cycle|1"]
+                parts = [
+                    reached(np.array([end[key][-1] for end in ends]), goal[key][-1], seconds) / goal["seconds"][-1]
+                    for key in ("loss", "test_error")
                 ]
-            )
+                fronts.append([title, *("not reached" if math.isnan(part) else f"{part:.2f}" for part in parts)])
     return [
         CONSTANT_STEPS,
-        table(["", "step", "loss", "test error", "seconds", "of uniform's epochs", "of its seconds"], constant),
+        table(
+            [
+                "",
+                "seeds",
+                "step",
+                "loss",
+                "test error",
+                "seconds",
+                "of uniform's epochs",
+                "of its seconds",
+                "runs thrown back",
+            ],
+            constant,
+        ),
         ANNEALED_STEPS,
-        table(["", *(f"{length:g} of the epochs" for length in LENGTHS)], annealed),
+        table(["", "largest step", *(f"{length:g} of the epochs" for length in LENGTHS)], annealed),
+        FRONT,
+        table(["", "of uniform's seconds, to its loss", "to its test error"], fronts),
     ]
 
 
-def best_constant(runs: dict[str, Any], sampler: str) -> str:
-    """Return the label of a sampler's run with constant steps and the least final loss."""
-    labels = [f"{sampler}|constant|{step:g}|1" for step in CONSTANT]
-    return min(labels, key=lambda label: runs[label]["loss"][-1])
+def _end(run: dict[str, Any] | None) -> str:
+    if run is None:
+        return ""
+    error = f"{100 * run['test_error'][-1]:.2f}{_spread(100 * run['test_error_error'], '.2f')} %"
+    return f"{run['loss'][-1]:.3g}, {error}, {run['seconds'][-1]:.2f} s"
+
+
+def _spread(error: float, form: str) -> str:
+    return "" if math.isnan(error) else f" ± {error:{form}}"
 
 
 def draw(found: dict[str, Any]) -> None:
     """Draw the fronts of annealed runs: loss and test error against seconds."""
-    styles = assign(["Uniform", *SAMPLERS[1:]])
+    shown = {name: runs for name, runs in found.items() if "one-cycle" in NETS[name].rules}
+    if not shown:
+        return
+    samplers = (UNIFORM, OURS, *RIVALS)
+    styles = {**assign(["Uniform", *samplers[1:]]), OURS: Style(SKY, "solid", "o")}
     with matplotlib.rc_context(RC_PARAMS):
-        figure = Figure(figsize=(8.0, 2.8 * len(found)), layout="constrained")
-        axes = figure.subplots(len(found), 2, squeeze=False)
-        for row, (model, runs) in zip(axes, found.items(), strict=True):
+        figure = Figure(figsize=(8.0, 2.7 * len(shown)), layout="constrained")
+        axes = figure.subplots(len(shown), 2, squeeze=False)
+        for row, (name, runs) in zip(axes, shown.items(), strict=True):
             for axis, measure, label in zip(
-                row, ("loss", "test_error"), ("Training loss", "Test error, per cent"), strict=True
+                row, ("loss", "test_error"), ("Training loss", "Test error, %"), strict=True
             ):
-                for place, sampler in enumerate(SAMPLERS):
-                    ends = [runs[f"{sampler}|one-cycle|{ANNEALED:g}|{length:g}"] for length in LENGTHS]
+                for place, sampler in enumerate(each for each in samplers if each in NETS[name].samplers):
+                    labels = [f"{sampler}|one-cycle|{length:g}" for length in LENGTHS]
+                    ends = [runs[label] for label in labels if label in runs]
                     seconds = np.array([run["seconds"][-1] for run in ends])
                     values = np.array([run[measure][-1] for run in ends]) * (100.0 if measure == "test_error" else 1.0)
                     style = styles["Uniform" if sampler == UNIFORM else sampler]
-                    line(axis, seconds, values, style, place, len(SAMPLERS)).set_label(sampler)
-                axis.set(title=model, xlabel="Seconds of training", ylabel=label, xlim=(0.0, None))
+                    line(axis, seconds, values, style, place, len(samplers)).set_label(sampler)
+                axis.set(title=NETS[name].title, xlabel="Seconds of training", ylabel=label, xlim=(0.0, None))
             row[0].set_yscale("log")
         axes[0, 0].legend()
         figure.savefig(RESULTS / "nets_fronts.png", dpi=160)

@@ -34,7 +34,7 @@ SHOWN = {
 LABELS = {UNIFORM: "DataLoader, shuffled", OURS: "ImportanceLoader"}  # as users know them
 STYLES = {UNIFORM: assign(["Uniform"])["Uniform"], OURS: assign([OURS])[OURS]}
 TURNS = 10  # between two checkpoints
-WARM_UP = 100  # steps of another run, before the timed one
+WARM_UP = 20  # steps of another run, before the timed one
 MEANING = (
     "Each sampler at the settings with the least final training loss, in turns of some tens of steps, in one process "
     "with one thread; means over three seeds. Seconds are processor time without evaluations. The last columns are the "
@@ -109,12 +109,12 @@ def race(
         Training(spec, X, y).advance(WARM_UP)
         runs[sampler] = Training(spec, X, y)
     traces: dict[str, dict[str, list[float]]] = {s: {"epoch": [], "loss": [], "seconds": []} for s in specs}
-    checkpoints = next(iter(specs.values()))["checkpoints"]
-    for turn in range(checkpoints * TURNS + 1):
+    turns = TURNS * max(spec["checkpoints"] for spec in specs.values())
+    for turn in range(turns + 1):
         for sampler, run in runs.items():
             total = specs[sampler]["epochs"] * run.steps_per_epoch
-            run.advance(round(total * turn / (checkpoints * TURNS)) - run.steps)
-            if turn % TURNS == 0:
+            run.advance(round(total * turn / turns) - run.steps)
+            if turn % (turns // specs[sampler]["checkpoints"]) == 0:
                 trace, found = traces[sampler], run.measure(tested=tested)
                 trace["epoch"].append(run.steps / run.steps_per_epoch)
                 trace["seconds"].append(run.seconds)

@@ -1,7 +1,7 @@
 """The same net under Hugging Face Accelerate: `accelerate launch examples/torch_accelerate.py`.
 
-`prepare` returns the loader unchanged, because the loader shares draws between processes itself; move its
-batches to the device yourself. `save_state` and `load_state` include it once it is registered.
+`prepare` takes the loader as any other: batches arrive on the device, `save_state` and `load_state` include it. The
+loader shares its draws between processes itself.
 """
 
 import argparse
@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from accelerate.utils import send_to_device
 from torch import nn
 
 import avare.torch as avt
@@ -29,18 +28,15 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = avt.ImportanceLoader(make_dataset(), batch_size=64 // accelerator.num_processes, seed=0)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    accelerator.register_for_checkpointing(loader)
     if arguments.checkpoint is not None and arguments.checkpoint.exists():
         accelerator.load_state(str(arguments.checkpoint))
     while loader.epoch < arguments.epochs:
-        for batch in loader:
-            (rows, labels), index, weight = send_to_device(batch, accelerator.device)
+        for (rows, labels), index, weight in loader:
             logits = model(rows)
-            loss = (weight * F.cross_entropy(logits, labels, reduction="none")).mean()
-            optimizer.zero_grad()
-            accelerator.backward(loss)
-            optimizer.step()
             loader.update(index, avt.output_norms(logits, labels))
+            accelerator.backward(avt.weighted_mean(F.cross_entropy(logits, labels, reduction="none"), weight))
+            optimizer.step()
+            optimizer.zero_grad()
     accelerator.print(f"draws {loader.importance_sampler.steps}, gain {loader.gain:.2f}")
     if arguments.checkpoint is not None:
         accelerator.save_state(str(arguments.checkpoint))

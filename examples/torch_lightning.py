@@ -1,7 +1,7 @@
 """The same net under Lightning, on one device or, with `--devices 2`, on several.
 
-Make the loader in `train_dataloader()`, where the process group exists. Lightning saves its state with every
-checkpoint, and resumes in the middle of an epoch.
+Importance sampling takes two changes: the callback, and a `training_step` that returns a loss for each example, and
+norms.
 """
 
 import argparse
@@ -10,9 +10,11 @@ from typing import Any
 import lightning
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
+from torch.utils.data import DataLoader
 
 import avare.torch as avt
+from avare.torch.lightning import ImportanceCallback
 from torch_plain import make_dataset
 
 
@@ -23,16 +25,11 @@ class Classifier(lightning.LightningModule):
         super().__init__()
         self.net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10))
 
-    def train_dataloader(self) -> avt.ImportanceLoader:
-        """Make a loader of batches of 64, over all devices."""
-        return avt.ImportanceLoader(make_dataset(), batch_size=64 // self.trainer.world_size, seed=0)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return the weighted loss, and report the norms."""
-        (rows, labels), index, weight = batch
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """Return the loss of each example, and the norms."""
+        rows, labels = batch
         logits = self.net(rows)
-        self.trainer.train_dataloader.update(index, avt.output_norms(logits, labels))
-        return (weight * F.cross_entropy(logits, labels, reduction="none")).mean()
+        return {"loss": F.cross_entropy(logits, labels, reduction="none"), "norms": avt.output_norms(logits, labels)}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Use plain SGD."""
@@ -46,21 +43,26 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     arguments = parser.parse_args()
     lightning.seed_everything(0, verbose=False)
+    callback = ImportanceCallback()
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    strategy = "ddp" if arguments.devices > 1 else "auto"
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=arguments.devices,
-        strategy="ddp" if arguments.devices > 1 else "auto",
-        use_distributed_sampler=False,  # the loader knows the other ranks itself
+        strategy=strategy,
         max_epochs=arguments.epochs,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        callbacks=[callback],
+        **quiet,
     )
-    trainer.fit(Classifier())
-    if trainer.is_global_zero:
-        loader = trainer.train_dataloader
-        print(f"steps {trainer.global_step}, draws {loader.importance_sampler.steps}, gain {loader.gain:.2f}")
+    trainer.fit(Classifier(), DataLoader(make_dataset(), batch_size=64 // arguments.devices, shuffle=True))
+    if trainer.is_global_zero and callback.loader is not None:
+        draws = callback.loader.importance_sampler.steps
+        print(f"steps {trainer.global_step}, draws {draws}, gain {callback.loader.gain:.2f}")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def main() -> None:
         total = 0.0
         for (rows, labels), index, weight in loader:
             logits = trained(rows)
-            loss = (weight * F.cross_entropy(logits, labels, reduction="none")).mean()
+            loss = avt.weighted_mean(F.cross_entropy(logits, labels, reduction="none"), weight)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -1,5 +1,9 @@
 """Adaptive importance sampling: draw the examples that matter, weigh them so that nothing is biased."""
 
+from avare import _interrupts as _interrupts  # first: what follows takes a second
+
+# isort: split
+
 from importlib.metadata import version as _version
 
 from avare import datasets as datasets

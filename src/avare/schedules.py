@@ -151,30 +151,29 @@ def constant(value: float) -> Polynomial:
     return Polynomial(validation.number("value", value, above=0.0), 1.0, 0.0)
 
 
-def auto(power: float = 0.5) -> Auto:
-    r"""Return a request for step sizes that fit the problem and the sampler; `sgd` finds them by short trials.
-
-    They are :math:`\alpha_t = \alpha / (1 + (t - 1) / s)^\beta`, with s the length of a trial. The trials find alpha.
+def auto(power: float | None = None) -> Auto:
+    r"""Return a request for step sizes that fit the problem and the sampler; `sgd` finds them while it runs.
 
     Parameters
     ----------
     power
-        beta, in [0, 1]. The default, 1/2, is for averaged iterates. 1 is for the last iterate; 0 keeps the
-        step size constant.
+        How fast steps fall. By default as fast as noise demands, which is right for averaged iterates: the same
+        as ``step_size="auto"``. With a number in [0, 1], sizes are found in the first tenth of the steps and then
+        fall as t^-power: 0 keeps them constant, 1 is for the last iterate.
 
     Examples
     --------
-    >>> auto()
-    Auto(power=0.5)
+    >>> auto(1.0)
+    Auto(power=1.0)
     """
-    return Auto(validation.number("power", power, at_least=0.0, at_most=1.0))
+    return Auto(None if power is None else validation.number("power", power, at_least=0.0, at_most=1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Auto:
     """The request that `auto` returns: step sizes that a solver has to find."""
 
-    power: float
+    power: float | None
 
 
 @dataclass(frozen=True, slots=True)

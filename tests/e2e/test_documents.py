@@ -12,13 +12,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+WITH_FRAMEWORKS = (
+    ROOT / "docs" / "frameworks.md"
+)  # its snippets run in tests/torch, where their frameworks are imported
 
 
 def snippets(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != WITH_FRAMEWORKS], ids=lambda page: page.name)
 def test_snippets_run_as_printed(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for snippet in snippets(page):
         exec(compile(snippet, str(page), "exec"), {"__name__": "__main__"})
@@ -92,6 +95,17 @@ def test_make_help_lists_the_commands() -> None:
     found = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     for command in ("install", "demo", "test", "test-all", "bench", "clean"):
         assert f"make {command} " in found.stdout
+
+
+def test_the_readme_of_a_wheel_has_absolute_links() -> None:
+    words = ["make", "--silent", "readme", "URL=https://example.org/avare"]
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    links = re.findall(r"\]\(([^)]*)\)", found)
+    assert "https://example.org/avare/benchmarks/results/structures.png" in links
+    assert len(links) > 20 and all(link.startswith("https://") for link in links)
+    assert found.count("\n") == (ROOT / "README.md").read_text().count("\n")
+    lacking = subprocess.run(["make", "--silent", "readme"], cwd=ROOT, capture_output=True, text=True)
+    assert lacking.returncode == 2 and "URL is missing" in lacking.stderr
 
 
 def test_without_torch_the_error_says_what_to_install() -> None:

@@ -1,5 +1,8 @@
 """Only what is missing is run, whatever is stored, claimed or fails; side by side as one by one."""
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -290,9 +293,22 @@ def test_a_stage_depends_on_the_records_of_the_one_before(tmp_path: Path, data: 
     assert len(execute(begun, Store(tmp_path), first=next(begun))) == 3
 
 
+def test_workers_start_with_interrupts_held_back() -> None:
+    child = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    found = []
+
+    def start() -> None:
+        with module._interrupts_later():
+            signal.raise_signal(signal.SIGINT)
+            found.append(subprocess.check_output([sys.executable, "-S", "-c", child], text=True))
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert found == ["True\n"]
+
+
 def test_a_worker_follows_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
-    import signal
 
     parents, ended = [7, 7, 1], threading.Event()
     monkeypatch.setattr(module, "_WAIT", 0.0)

@@ -20,12 +20,20 @@ import avare.report
 import stored_runs
 from avare.cli import main
 from avare.experiments import registry
-from avare.experiments.content import Table
+from avare.experiments.content import Panel, Table
 from avare.experiments.store import Skipped, key_of
 from avare.plotting import assign
 from avare.report import ReportError, charts
+from avare.report.page import render
 from avare.report.writing import Contents, gather, page_of
 from stored_runs import put, run
+
+
+def test_only_the_verdict_looks_like_one() -> None:
+    panel = Panel("Mine", (), lead=("Why so.", {"step sizes": "found"}), verdict=("Verdict: no difference.",))
+    page = render([panel], {}, lead="", notices=())
+    assert re.findall(r'<p class="verdict">(.*?)</p>', page) == ["Verdict: no difference."]
+    assert "<p>Why so.</p>" in page and "<dt>step sizes</dt><dd>found</dd>" in page
 
 
 def test_writes_all_and_says_where(tmp_path: Path) -> None:
@@ -112,9 +120,14 @@ def test_missing_results_get_no_table(tmp_path: Path) -> None:
 def test_facts_about_own_data_are_not_checked(tmp_path: Path) -> None:
     facts = stored_runs.facts("mnist", spec={"dataset": "digits"})
     index = avare.report.write(put(tmp_path / "store", [facts]), tmp_path / "out")
-    assert {path.name for path in (index.parent / "tables").iterdir()} == {"table1.csv", "table1.md"}
+    assert {path.name for path in (index.parent / "tables").iterdir()} == {"facts.csv", "facts.md"}
     text = html_of(index.read_text())
-    assert "<td>Digits</td>" in text and "Every number" not in text and "Nothing here can be judged" not in text
+    assert (
+        "<td>Digits</td>" in text
+        and "Against the paper" not in text
+        and "Every number" not in text
+        and "Nothing here can be judged" not in text
+    )
 
 
 def test_runs_that_all_diverged_are_in_the_check(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def test_choose_skips_the_numbers_of_other_ranks() -> None:
         plain.random(after)
         assert generator.random() == plain.random()
     huge = np.array([1e308, 1e308, 1e308, 0.0])
-    choose(weights, huge, 0.0, uniform_source(np.random.default_rng(0)), 0, 0, places, drawn)
+    generator = np.random.default_rng(0)  # it must outlive its source
+    choose(weights, huge, 0.0, uniform_source(generator), 0, 0, places, drawn)
     assert np.isfinite(drawn).all() and 3 not in places
 
 

@@ -2,7 +2,7 @@
 
 Run as a program, in a process of its own, because a wrong state used to end the process:
 
-    python tests/support/crafted.py --sampler Mabs --mutations 30 --seed 1
+    python tests/support/crafted.py --subject Mabs --mutations 30 --seed 1
 
 It prints each case before it is tried, and at the end the counts as JSON.
 """
@@ -25,13 +25,15 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parent))
 import avare
+from avare._randomness import uniform_source
 from avare._state import checksum
 from avare.samplers import LimitWarning, Sampler
 from avare.solvers.loop import _checksum as run_checksum
+from avare.structures import Buckets, Expectations, Floored, OrderTree, Structure, Weights
 from sampler_checks import by_name, own_names, train
 
 N, SIZE, STEPS = 12, 3, 30  # examples, batch size, steps before the state is saved
-SECONDS = 60  # for loading one state and drawing from it
+SECONDS = 60  # of the processor, for loading one state and drawing from it
 KINDS = (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
 NUMBERS: list[Any] = [0, 1, -1, 2, 7, 2**30, 2**31, 2**53, 2**62, 2**63, -(2**63), 10**30, 0.5, -0.5, 1e-320, 1e-160]
 NUMBERS += [1e-12, 1e12, 1e150, 1e300, 1.7e308, -1e300, math.nan, math.inf, -math.inf, True, False, None, "", "3", b"3"]
@@ -229,10 +231,10 @@ class Subject(NamedTuple):
 
 
 def subject(name: str) -> Subject:
-    """A sampler, a loader or a solver."""
-    others = {"ImportanceLoader": a_loader, "UpperBoundLoader": a_pool, "sgd": a_solver}
-    if name in others:
-        return others[name]()
+    """A sampler, a structure, a solver or a loader."""
+    kinds = {**STRUCTURES, **SOLVERS, **LOADERS}
+    if name in kinds:
+        return kinds[name]()
     make = makers()[name]
     return Subject(
         lambda: make(N, SIZE, seed=1),
@@ -244,37 +246,122 @@ def subject(name: str) -> Subject:
     )
 
 
-def a_solver() -> Subject:
-    """`avare.sgd`, which resumes."""
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(N, 2))
-    problem = avare.problems.LeastSquares(X, X @ [1.0, 2.0])
+def a_structure(make: Callable[[Any], Structure], **arguments: float) -> Subject:
+    """A structure, whose state has no checksum of its own; it is in a list, because a new one is built of a state."""
+    values = np.random.default_rng(4).lognormal(0.0, 3.0, N)
+    values[3] = 0.0
+    start = make(values)
+    kind = type(start)
 
-    def run(sampler: Sampler, **more: Any) -> Any:
-        return avare.sgd(problem, sampler, 1e-3, averaging="polyak", evaluate=2, **more)
+    def load(holder: list[Structure], state: dict[str, Any]) -> None:
+        holder[0] = kind.from_state(state, N, **arguments)
+
+    def use_structure(holder: list[Structure]) -> str:
+        (structure,) = holder
+        generator = np.random.default_rng(5)  # it must outlive its source
+        source = uniform_source(generator)
+        structure.check()
+        for round_ in range(5):
+            p = structure.probabilities()
+            if not (np.isfinite(p).all() and abs(p.sum() - 1.0) < 1e-6 and (p >= 0.0).all()):
+                return f"probabilities {p}"
+            ways = [True] if structure.with_replacement_only or np.count_nonzero(p) < SIZE else [True, False]
+            for way in ways:
+                indices, chances = structure.draw(SIZE, replacement=way, source=source)
+                if not ((chances > 0.0).all() and ((indices >= 0) & (indices < N)).all()):
+                    return f"drew {indices} with {chances}"
+            change = structure.push if isinstance(structure, Floored) else structure.update  # type: ignore[attr-defined]
+            change(np.arange(round_, N), np.linspace(0.5, 7.0, N - round_))
+            structure.check()
+        return "accepted"
+
+    return Subject(
+        lambda: [make(values)],
+        dict(start.state()),
+        lambda state: state,
+        load,
+        use_structure,
+        lambda holder: checksum(holder[0].state()),
+    )
+
+
+def pushed(values: Any) -> Floored:
+    floored = Floored(N, 0.3)
+    floored.push(np.arange(N), np.log1p(values))
+    return floored
+
+
+STRUCTURES: dict[str, Callable[[], Subject]] = {
+    "Buckets": lambda: a_structure(Buckets),
+    "OrderTree": lambda: a_structure(OrderTree),
+    "Expectations": lambda: a_structure(lambda values: Expectations(values, prior=0.7), prior=0.7),
+    "Weights": lambda: a_structure(Weights),
+    "Floored": lambda: a_structure(pushed, share=0.3),
+}
+
+
+def a_solver(solve: Callable[..., Any], first: int, whole: int) -> Subject:
+    """A solver, which resumes from a run that is not the whole; both are what `solve` takes, steps or epochs."""
 
     def seal(state: dict[str, Any]) -> dict[str, Any]:
-        return {**state, "checksum": run_checksum({key: each for key, each in state.items() if key != "solver"})}
+        found = dict(state)
+        prefixes = [key.removesuffix("checksum") for key in state if key.endswith("checksum")]
+        for prefix in sorted(prefixes, key=len, reverse=True):  # the sampler's before the run's, which covers it
+            inner = {key.removeprefix(prefix): each for key, each in found.items() if key.startswith(prefix)}
+            of_run = {key: each for key, each in inner.items() if key != "solver"}
+            is_sampler = prefix.endswith("sampler/")
+            found[f"{prefix}checksum"] = sealed(inner)["checksum"] if is_sampler else run_checksum(of_run)
+        return found
+
+    def use_run(sampler: Sampler) -> str:
+        return use(sampler) if sampler.steps >= 6 else "it did not resume"
 
     return Subject(
         lambda: avare.Avare(N, SIZE, seed=1),
-        run(avare.Avare(N, SIZE, seed=2), steps=6).state_dict(),
+        solve(avare.Avare(N, SIZE, seed=2), first).state_dict(),
         seal,
-        lambda sampler, state: run(sampler, steps=9, resume=state),
-        lambda sampler: "accepted" if sampler.steps >= 6 else "it did not resume",
+        lambda sampler, state: solve(sampler, whole, resume=state),
+        use_run,
         lambda sampler: sampler.state_dict()["checksum"],
     )
 
 
-def a_loader() -> Subject:
-    """`ImportanceLoader`, whose state comes through ``torch.load(weights_only=True)``."""
+def a_problem() -> avare.problems.LeastSquares:
+    X = np.random.default_rng(0).normal(size=(N, 2))
+    return avare.problems.LeastSquares(X, X @ [1.0, 2.0], l2=0.1)
+
+
+SOLVERS: dict[str, Callable[[], Subject]] = {
+    "sgd": lambda: a_solver(
+        lambda sampler, steps, **more: avare.sgd(
+            a_problem(), sampler, 1e-3, steps=steps, averaging="polyak", evaluate=2, **more
+        ),
+        6,
+        9,
+    ),
+    "saga": lambda: a_solver(
+        lambda sampler, epochs, **more: avare.saga(a_problem(), sampler, epochs=epochs, tol=0.0, **more), 2, 3
+    ),
+    "sgld": lambda: a_solver(
+        lambda sampler, steps, **more: avare.sgld(
+            a_problem(), sampler, 1e-3, steps=steps, burn_in=2, thin=2, seed=3, **more
+        ),
+        6,
+        9,
+    ),
+}
+
+
+def a_loader(**arguments: Any) -> Subject:
+    """A loader, whose state comes through ``torch.load(weights_only=True)``."""
     import torch
 
-    from avare.torch import ImportanceLoader, batch_sampler
+    from avare.torch import ImportanceLoader, UpperBoundLoader, batch_sampler
     from avare.torch.states import with_arrays, with_tensors
 
     def make() -> Any:
-        return ImportanceLoader(list(range(N)), SIZE, seed=1)
+        kind = UpperBoundLoader if "pool_size" in arguments else ImportanceLoader
+        return kind(list(range(N)), batch_size=SIZE, seed=1, **arguments)
 
     def use_loader(loader: Any) -> str:
         for _, index, weight in itertools.chain(loader, loader):
@@ -287,24 +374,20 @@ def a_loader() -> Subject:
         plain = {key: each for key, each in state.items() if key != "checksum"}
         if not isinstance(plain["sampler"], dict):
             return state
-        return {**with_some_tensors(plain), "checksum": batch_sampler._checksum(with_some_tensors(plain))}
-
-    def with_some_tensors(state: dict[str, Any]) -> dict[str, Any]:
-        found = dict(state)
-        for key, each in state.items():
+        found = dict(plain)
+        for key, each in plain.items():
             with contextlib.suppress(TypeError, ValueError):
                 found.update(with_tensors({key: each}))
-        return found
+        return {**found, "checksum": batch_sampler._checksum(found)}
 
     loader = make()
     batches = iter(loader)
     for _ in range(2):
         _, index, _ = next(batches)
         loader.update(index, 1.0 + index)
-    state = with_arrays(loader.state_dict())
     return Subject(
         make,
-        state,
+        with_arrays(loader.state_dict()),
         seal,
         lambda loader, state: loader.load_state_dict(state),
         use_loader,
@@ -312,38 +395,21 @@ def a_loader() -> Subject:
     )
 
 
-def a_pool() -> Subject:
-    """`UpperBoundLoader`."""
-    import torch
+def score(batch: Any) -> Any:
+    return 1.0 + batch
 
-    from avare.torch import UpperBoundLoader
-    from avare.torch.states import with_arrays
 
-    def make() -> Any:
-        return UpperBoundLoader(list(range(N)), lambda batch: 1.0 + batch, SIZE, pool_size=6, seed=1)
+LOADERS: dict[str, Callable[[], Subject]] = {
+    "ImportanceLoader": a_loader,
+    "ImportanceLoader with a pool": lambda: a_loader(score=score, pool=2.0),
+    "ImportanceLoader with any pool": lambda: a_loader(score=score, cost_ratio=9.0),
+    "UpperBoundLoader": lambda: a_loader(score=score, pool_size=6),
+}
 
-    def use_pool(loader: Any) -> str:
-        for _, index, weight in itertools.chain(loader, loader):
-            if not (torch.isfinite(weight).all() and ((index >= 0) & (index < N)).all()):
-                return f"batch {index}, {weight}"
-            loader.update(index, 1.0 + index)
-        return "accepted"
 
-    def tensors(state: dict[str, Any]) -> dict[str, Any]:
-        with contextlib.suppress(TypeError, ValueError):
-            return {**state, "index": torch.from_numpy(np.array(state["index"]))}
-        return state
-
-    loader = make()
-    next(iter(loader))
-    return Subject(
-        make,
-        with_arrays(loader.state_dict()),
-        tensors,
-        lambda loader, state: loader.load_state_dict(state),
-        use_pool,
-        lambda loader: str(loader.state_dict()),
-    )
+def every() -> list[str]:
+    """The names of all that loads states."""
+    return [*makers(), *STRUCTURES, *SOLVERS, *LOADERS]
 
 
 def outcome(kind: Subject, each: Any, state: dict[str, Any]) -> str:
@@ -388,9 +454,9 @@ def try_all(name: str, count: int, seed: int, say: Callable[[str], None] = lambd
             case = f"{name}: {field}, mutation {number} of seed {seed}"
             say(case)
             crafted = {**kind.state, field: other}
-            signal.alarm(SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
             result = outcome(kind, each, kind.seal(crafted) if field != "checksum" else crafted)
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             if result != "refused":
                 each = kind.make()
             found["tried"] += 1
@@ -401,15 +467,15 @@ def try_all(name: str, count: int, seed: int, say: Callable[[str], None] = lambd
 
 
 def main() -> None:
-    """Try all states of one sampler, and print what happened."""
+    """Try all states of one subject, and print what happened."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sampler", required=True)
+    parser.add_argument("--subject", required=True, choices=every())
     parser.add_argument("--mutations", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", LimitWarning)
     warnings.simplefilter("ignore", DeprecationWarning)
-    found = try_all(arguments.sampler, arguments.mutations, arguments.seed, lambda case: print(case, flush=True))
+    found = try_all(arguments.subject, arguments.mutations, arguments.seed, lambda case: print(case, flush=True))
     print(json.dumps(found))
 
 

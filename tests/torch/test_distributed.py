@@ -145,7 +145,7 @@ def test_two_processes(death_and_resume: tuple[Run, Run], alone: dict[str, Any])
         assert "1 examples cannot be shared by 2 ranks" in each["too few"]
     assert zero["unseeded"] == one["unseeded"]
     assert zero["outside"] == "no error" and "this process is not a member of it" in one["outside"]
-    assert zero["refused"].startswith("ValueError: rank 1 received invalid norms")
+    assert zero["refused"].startswith("ValueError: rank 1 failed, or received invalid norms")
     assert one["refused"].startswith("ValueError: norms[2] = nan")
     assert (zero["shard size"], one["shard size"]) == (102, 101)
     assert {i for indices, _ in zero["shard"] for i in indices} <= set(range(102))
@@ -291,7 +291,7 @@ def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     zero, one, two = Threads(monkeypatch, 3).run(refuse)
-    assert zero == two == ["rank 1 received invalid norms: nothing has changed on any rank"] * 4
+    assert zero == two == ["rank 1 failed, or received invalid norms: nothing has changed on any rank"] * 4
     assert [text.split(":")[0] for text in one[:3]] == ["norms[2] = nan", "norms[2] = -1.0", "norms[2] = inf"]
     assert "meta" in one[3]
 
@@ -354,14 +354,14 @@ def test_a_bad_score_on_one_rank_reaches_the_others(monkeypatch: pytest.MonkeyPa
 
         loader = avt.ImportanceLoader(TensorDataset(torch.arange(40.0)), 4, score=score, pool=2, seed=0)
         batches = iter(loader)
-        with pytest.raises(ValueError, match=r"rank 1 received|must be finite") as caught:
+        with pytest.raises(ValueError, match=r"rank 1 failed|must be finite") as caught:
             next(batches)
         before = repr(loader.state_dict())
         _, index, weight = next(batches)  # the same pool again
         return str(caught.value), before, index.tolist(), weight.tolist(), repr(loader.state_dict())
 
     zero, one = Threads(monkeypatch, 2).run(refuse)
-    assert zero[0] == "rank 1 received invalid norms: nothing has changed on any rank"
+    assert zero[0] == "rank 1 failed, or received invalid norms: nothing has changed on any rank"
     assert one[0] == "score(batch)[2] = nan: must be finite and not negative"
     assert zero[1] == one[1] and zero[4] == one[4]
     alone = avt.ImportanceLoader(

@@ -1,4 +1,4 @@
-"""Lightning, Accelerate and the Trainer, if they are installed: the examples run, and resume from checkpoints."""
+"""The examples run, alone and on two processes, and resume; Accelerate; a rank that fails."""
 
 import os
 import re
@@ -8,14 +8,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import avare.torch as avt
+from framework_page import run_snippet
 from torch_plain import make_dataset
 
 ROOT = Path(__file__).parents[2]
-FRAMEWORKS = {"lightning": "lightning", "accelerate": "accelerate", "trainer": "transformers"}
+EXAMPLES = {
+    "lightning": ("lightning", "--epochs", "4"),
+    "accelerate": ("accelerate", "--epochs", "4"),
+    "language_model": ("transformers", "--steps", "60"),
+}
+TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+OFFLINE = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def run(*words: str, launcher: tuple[str, ...] = ()) -> str:
@@ -26,7 +34,7 @@ def run(*words: str, launcher: tuple[str, ...] = ()) -> str:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **OFFLINE},
     )
     assert found.returncode == 0, found.stderr
     return found.stdout
@@ -34,7 +42,7 @@ def run(*words: str, launcher: tuple[str, ...] = ()) -> str:
 
 def gain_in(text: str) -> float:
     """The last gain printed."""
-    return float(re.findall(r"gain (\S+)", text)[-1])
+    return float(re.findall(r"gain ([\d.]+)", text)[-1])
 
 
 def test_plain_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,10 +51,12 @@ def test_plain_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert gain_in(capsys.readouterr().out) > 1.3
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples(name: str) -> None:
-    pytest.importorskip(FRAMEWORKS[name], reason=f"{FRAMEWORKS[name]} is not installed")
-    assert gain_in(run(f"examples/torch_{name}.py", "--epochs", "4")) > 1.3
+    package, *options = EXAMPLES[name]
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    assert gain_in(run(f"examples/torch_{name}.py", *options)) > 1.1
 
 
 @pytest.mark.slow
@@ -57,103 +67,113 @@ def test_the_plain_example_resumes_from_a_checkpoint(tmp_path: Path) -> None:
     assert "".join(parts) == whole
 
 
-TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-
-
 @pytest.mark.slow
 def test_the_plain_example_on_two_processes() -> None:
     assert gain_in(run("examples/torch_plain.py", launcher=TWO)) > 1.3
 
 
 @pytest.mark.slow
-def test_accelerate_on_two_processes() -> None:
+def test_accelerate_on_two_processes(tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     alone = run("examples/torch_accelerate.py", "--epochs", "2")
-    assert gain_in(run("examples/torch_accelerate.py", "--epochs", "2", launcher=TWO)) == gain_in(alone)
+    two = run("examples/torch_accelerate.py", "--epochs", "2", launcher=TWO)
+    assert gain_in(two) == pytest.approx(gain_in(alone), rel=0.1)  # float32 sums in another order
+    folder = str(tmp_path / "checkpoint")
+    for epochs in ("1", "2"):
+        parts = run("examples/torch_accelerate.py", "--epochs", epochs, "--checkpoint", folder, launcher=TWO)
+    assert parts == two
 
 
 @pytest.mark.slow
 def test_lightning_on_two_processes() -> None:
     pytest.importorskip("lightning", reason="lightning is not installed")
     one, two = (run("examples/torch_lightning.py", "--epochs", "2", "--devices", devices) for devices in ("1", "2"))
-    assert gain_in(one) == gain_in(two) > 1.0
+    assert gain_in(one) == pytest.approx(gain_in(two), rel=0.1)
+    assert one.split()[:4] == two.split()[:4]  # steps and draws
 
 
-class Updates:
-    """The indices of a loader's updates, in order."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seen: list[list[int]] = []
-        update = avt.ImportanceLoader.update
-
-        def noted(loader: avt.ImportanceLoader, index: Any, norms: Any) -> None:
-            self.seen.append(index.tolist())
-            update(loader, index, norms)
-
-        monkeypatch.setattr(avt.ImportanceLoader, "update", noted)
-
-    def take(self) -> list[list[int]]:
-        seen, self.seen = self.seen, []
-        return seen
+@pytest.mark.slow
+def test_the_trainer_on_two_processes(tmp_path: Path) -> None:
+    """The draws and the losses of one process with the whole batch; then a rank that raises an error."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    script = str(ROOT / "tests" / "torch" / "train_trainer_ranks.py")
+    one = run(script, str(tmp_path / "one"))
+    two = run(script, str(tmp_path / "two"), launcher=TWO)
+    drawn = [re.findall(r"^drawn (.*)$", text, flags=re.MULTILINE) for text in (one, two)]
+    assert drawn[0] == drawn[1]
+    losses = [[float(word) for word in re.findall(r"loss ([\d.]+)", text)] for text in (one, two)]
+    assert len(losses[0]) == 6
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)  # AdamW amplifies what rounding differs
+    assert "rank 0 stopped: ValueError: rank 1 failed, or received invalid norms" in two
+    assert "rank 1 stopped: RuntimeError: out of luck" in two
 
 
 @pytest.mark.filterwarnings("ignore")  # the framework's own
-@pytest.mark.parametrize("stop", [70, 126])
-def test_lightning_resumes_where_it_stopped(stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
-    from torch_lightning import Classifier
-
-    def fit(steps: int, checkpoint: Path | None = None) -> Any:
-        lightning.seed_everything(0, verbose=False)
-        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        trainer = lightning.Trainer(
-            accelerator="cpu", max_epochs=-1, max_steps=steps, enable_checkpointing=False, **quiet
-        )
-        trainer.fit(Classifier(), ckpt_path=checkpoint)
-        return trainer
-
-    updates = Updates(monkeypatch)
-    fit(150)
-    whole = updates.take()
-    fit(stop).save_checkpoint(tmp_path / "checkpoint.ckpt")  # epochs have 63 steps
-    fit(150, tmp_path / "checkpoint.ckpt")
-    assert updates.take() == whole
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_accelerate_does_not_change_the_loader_and_saves_it(tmp_path: Path) -> None:
+def test_accelerate_moves_batches_knows_the_last_one_and_saves_the_loader(tmp_path: Path) -> None:
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
-    accelerator = accelerate.Accelerator(cpu=True)
-    loader, twin = (avt.ImportanceLoader(make_dataset(), 64, seed=seed) for seed in range(2))
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = accelerator.prepare(torch.nn.Linear(20, 10))
+    loader, twin = (avt.ImportanceLoader(make_dataset(n=320), 64, seed=seed) for seed in range(2))
     assert accelerator.prepare(loader) is loader
-    accelerator.register_for_checkpointing(loader)
+    synchronised = []
+    for (rows, _), index, weight in loader:
+        assert rows.device == weight.device == accelerator.device
+        with accelerator.accumulate(model):
+            synchronised.append(accelerator.sync_gradients)
+        loader.update(index, torch.ones(64))
+    assert synchronised == [False, True, False, True, True]  # the last batch of an epoch, too
+    assert accelerator.gradient_state.active_dataloader is None
     batches = iter(loader)
     for _ in range(3):
         _, index, _ = next(batches)
         loader.update(index, torch.ones(64))
     accelerator.save_state(str(tmp_path))
-    twin.load_state_dict(torch.load(tmp_path / "custom_checkpoint_0.pkl", weights_only=True))
+    twin.load_state_dict(torch.load(tmp_path / "dl_state_dict.bin", weights_only=True))
     assert next(batches)[1].tolist() == (after := next(iter(twin))[1].tolist())
     accelerator.load_state(str(tmp_path))
     assert next(iter(loader))[1].tolist() == after
     accelerator.end_training()
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_the_trainer_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    from torch_trainer import make_trainer
+@pytest.mark.filterwarnings("ignore")  # the framework's own
+def test_the_page_runs() -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    run_snippet("Accelerate")
 
-    updates = Updates(monkeypatch)
-    make_trainer(tmp_path / "whole", 2, save_strategy="no").train()
-    whole = updates.take()
-    assert len(whole) == 126
-    first = make_trainer(tmp_path / "parts", 2, save_strategy="steps", save_steps=70)
-    first.train()
-    assert updates.take() == whole
-    second = make_trainer(tmp_path / "parts", 2, save_strategy="no")
-    folder = tmp_path / "parts" / "checkpoint-70"
-    second.get_train_dataloader().load_state_dict(torch.load(folder / "loader.pt", weights_only=True))
-    second.train(resume_from_checkpoint=str(folder))
-    assert updates.take() == whole[70:]
-    assert second.evaluate(first.train_dataset)["eval_loss"] > 0.0
+
+def test_options_are_those_of_the_loader() -> None:
+    importance = avt.Importance(sampler="Avare", sampler_options={"delta": 0.5}, seed=3, pool=2.0, replacement=True)
+    loader = importance.loader(make_dataset(n=40), 4, score=lambda batch: batch[1] + 1.0, batches_per_epoch=5)
+    other = avt.ImportanceLoader(
+        make_dataset(n=40), 4, sampler="Avare", sampler_options={"delta": 0.5}, seed=3, pool=2.0, replacement=True,
+        score=lambda batch: batch[1] + 1.0, batches_per_epoch=5,
+    )  # fmt: skip
+    for (_, index, weight), (_, same, also) in zip(loader, other, strict=True):
+        assert torch.equal(index, same) and torch.equal(weight, also)
+    assert avt.Importance(pool=None).loader(range(9), 3, score=lambda batch: batch).pool_ratio == 1.0
+    with pytest.raises(ValueError, match=r"pool = 2\.0: needs score"):
+        avt.Importance(pool=2.0).loader(range(9), 3)
+
+
+def test_weighted_mean() -> None:
+    loss, weight = torch.tensor([1.0, 4.0], dtype=torch.float64, requires_grad=True), torch.tensor([0.5, 2.0])
+    avt.weighted_mean(loss, weight).backward()
+    assert loss.grad is not None and loss.grad.tolist() == [0.25, 1.0]
+    bad: Any
+    for bad in (torch.ones(2, 1), torch.ones(()), torch.ones(3)):
+        with pytest.raises(
+            ValueError, match=r'both must be \(batch,\), a loss for each example, as with reduction="none"'
+        ):
+            avt.weighted_mean(bad, weight)
+    bad = [1.0, 2.0]
+    with pytest.raises(TypeError, match="loss is of type list: must be a tensor"):
+        avt.weighted_mean(bad, weight)
+
+
+def test_a_single_process_has_nobody_to_tell_of_a_failure() -> None:
+    loader = avt.ImportanceLoader(make_dataset(n=8), 2, seed=0)
+    _, index, _ = next(iter(loader))
+    loader.fail()
+    loader.update(index[:0], np.empty(0))  # no norms
+    loader.update(index, [1.0, 2.0])
+    assert loader.waiting == 0

@@ -189,7 +189,76 @@ def test_values_that_are_not_finite_can_be_kept() -> None:
     assert avt.from_output_grad(torch.tensor([[3.0, 4.0], [inf, 0.0]]), not_finite="keep").tolist() == [5.0, inf]
 
 
+@given(
+    st.integers(1, 4),
+    st.integers(0, 7),
+    st.sampled_from(["sum", "mean", "all"]),
+    st.floats(0.0, 0.5),
+    st.sampled_from([8, 50, 2**19]),
+)
+def test_sequences(n: int, length: int, reduction: Any, smoothing: float, at_a_time: int) -> None:
+    """Logits as language models return them, labels of -100, in parts of all sizes, against autograd on the loss."""
+    generator = torch.Generator().manual_seed(n + 10 * length)
+    output = 3.0 * torch.randn(n, length, 5, generator=generator, dtype=torch.float64)
+    target = torch.randint(0, 5, (n, length), generator=generator)
+    target[torch.rand(n, length, generator=generator) < 0.4] = -100
+    target[:1] = -100
+    features = torch.randn(n, length, 3, generator=generator, dtype=torch.float64)
+    counts = (target != -100).sum(dim=1)
+    divisor = {"sum": torch.ones(n), "mean": counts.clamp(min=1), "all": counts.sum().clamp(min=1).expand(n)}[reduction]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("avare.torch.norms._AT_A_TIME", at_a_time)
+        options: dict[str, Any] = {"label_smoothing": smoothing, "reduction": reduction}
+        found = avt.output_norms(output, target, class_dim=-1, **options)
+        second = avt.output_norms(output.movedim(-1, 1).contiguous(), target, **options)
+        last = avt.last_layer_norms(features, output, target, class_dim=-1, **options)
+    wanted, bounds = [], []
+    for j in range(n):
+        leaf = output[j].clone().requires_grad_()
+        losses = functional.cross_entropy(leaf, target[j], label_smoothing=smoothing, reduction="sum")
+        (gradient,) = torch.autograd.grad(losses, leaf)
+        wanted.append(gradient.norm() / divisor[j])
+        sizes = (features[j].square().sum(dim=1) + 1.0).sqrt()
+        bounds.append((gradient.norm(dim=1) * sizes).sum() / divisor[j])
+        exact = torch.cat([features[j], torch.ones(length, 1)], dim=1).mT.double() @ gradient  # of weight and bias
+        assert last[j] >= exact.norm() / divisor[j] - 1e-9
+        if counts[j] == 1:
+            torch.testing.assert_close(last[j], exact.norm() / divisor[j])
+    torch.testing.assert_close(found, torch.stack(wanted))
+    torch.testing.assert_close(second, torch.stack(wanted))
+    torch.testing.assert_close(last, torch.stack(bounds))
+
+
+def test_sequences_in_half_precision_and_positions_that_do_not_count() -> None:
+    output = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(2)).bfloat16()
+    target = torch.tensor([[1, 2, -100, 0], [-100] * 4, [5, -100, -100, 3]])
+    output[:, 2] = nan  # where no target counts: not read
+    found = avt.output_norms(output, target, class_dim=-1)
+    whole = avt.output_norms(output.float().nan_to_num(), target, class_dim=-1)
+    assert found.dtype == torch.float32 and found[1] == 0.0
+    assert torch.equal(found, whole)
+    output[0, 1, 3] = inf
+    assert torch.isfinite(avt.output_norms(output, target, class_dim=-1, not_finite="keep")).tolist() == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_reductions_of_other_losses_divide_by_the_entries() -> None:
+    output, target = torch.tensor([[3.0, 1.0], [0.0, 5.0]]), torch.zeros(2, 2)
+    sums = avt.output_norms(output, target, "squared")
+    assert torch.equal(avt.output_norms(output, target, "squared", reduction="mean"), sums / 2)
+    assert torch.equal(avt.output_norms(output, target, "squared", reduction="all"), sums / 4)
+    some = torch.tensor([0, -100])
+    assert torch.equal(avt.output_norms(output, some, reduction="all"), avt.output_norms(output, some))
+    soft = torch.full((2, 2, 4), 0.5)
+    sums = avt.output_norms(torch.eye(2, 4).expand(2, 2, 4), soft)
+    assert torch.equal(avt.output_norms(torch.eye(2, 4).expand(2, 2, 4), soft, reduction="mean"), sums / 4)
+
+
 two, labels = torch.zeros(2, 3), torch.tensor([0, 1])
+three = torch.zeros(2, 3, 1)
 
 
 def any_of(value: Any) -> Any:
@@ -234,7 +303,14 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         (lambda: avt.output_norms(two, labels, any_of("hinge")), "loss = 'hinge': must be one of 'cross_entropy', "),
         (lambda: avt.last_layer_norms(torch.zeros(3, 4), two, labels), "features has length 3: must match output"),
         (lambda: avt.last_layer_norms(torch.zeros(2), two, labels), r"features has shape \(2,\)"),
-        (lambda: avt.last_layer_norms(two, torch.zeros(2, 3, 1), labels[:, None]), "use GradientNorms"),
+        (lambda: avt.last_layer_norms(two, torch.zeros(2, 3, 1), torch.zeros(2, 3, 1), "squared"), "use GradientNorms"),
+        (lambda: avt.last_layer_norms(two, torch.zeros(2, 3, 1), labels[:, None]), "a row for each position"),
+        (lambda: avt.last_layer_norms(torch.zeros(2, 4, 3), three, labels[:, None]), r"must begin with \(2, 1\)"),
+        (lambda: avt.output_norms(three, torch.tensor([[0], [3]])), r"target\[1, 0\] = 3: must be in \[0, 3\)"),
+        (lambda: avt.output_norms(wrong((1, 2, 0), nan, (2, 3, 1)), labels[:, None]), r"output\[1, 2, 0\] = nan"),
+        (lambda: avt.output_norms(two, labels, reduction=any_of("max")), "reduction = 'max': must be 'sum', 'mean' or"),
+        (lambda: avt.output_norms(two, labels, class_dim=0), "class_dim = 0: that is the batch"),
+        (lambda: avt.output_norms(two, two, "squared", class_dim=-1), "class_dim is given: .* 'squared'"),
         (lambda: avt.last_layer_norms(wrong((1, 0), nan), two, labels), r"features\[1, 0\] = nan"),
         (lambda: avt.from_output_grad(wrong((0, 1), nan)), r"grad\[0, 1\] = nan"),
         (lambda: avt.from_output_grad(torch.tensor(1.0)), r"grad has shape \(\)"),

@@ -120,6 +120,8 @@ def run(arguments: list[str]) -> int:
     """Run a subcommand; return the exit code. An error is one line on the standard error stream."""
     try:
         found = application(arguments, prog_name="avare", standalone_mode=False)
+        if found == INTERRUPTED:  # Typer has caught the exception
+            print("avare: interrupted", file=sys.stderr)
         return found if isinstance(found, int) else 0
     except Exception as error:
         if "--debug" in arguments:
@@ -343,6 +345,15 @@ def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
     return show(machine, {**numbers, "skipped": left_out, "exit_code": code}, parts, code)
 
 
+class _RunsInterruptedError(Exception):
+    """Ctrl-C during runs."""
+
+    exit_code = INTERRUPTED
+
+    def format_message(self) -> str:
+        return str(self)
+
+
 @contextmanager
 def _stored(store: Store) -> Iterator[None]:
     """Around runs: say what is stored on Ctrl-C, and which files were damaged."""
@@ -351,8 +362,7 @@ def _stored(store: Store) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         kept = len(list(store.folder.glob("*.json")))
-        print(f"avare: interrupted; {kept} results are stored, and the same command resumes", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        raise _RunsInterruptedError(f"interrupted; {kept} results are stored, and the same command resumes") from None
     finally:
         for path in sorted(set(store.damaged()) - before):
             run_again = (store.folder / path.name[: path.name.index(".damaged")]).exists()

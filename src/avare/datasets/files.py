@@ -31,6 +31,8 @@ _CONTENTS = {  # how files begin, and what they are
     b"\xff\xfe": "text in UTF-16",
     b"\xfe\xff": "text in UTF-16",
     b"%PDF": "PDF",
+    b"\x89PNG": "a picture",
+    b"\xff\xd8\xff": "a picture",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook",
     b"<!": "HTML",
     b"<h": "HTML",

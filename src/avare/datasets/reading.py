@@ -143,7 +143,8 @@ def _check_options(path: Path, kind: str, wanted: Wanted, features: int | None) 
         for option in ("target", "drop", "categories"):
             value = getattr(wanted, option)
             if value:
-                raise ValueError(f"{option} = {value!r}: {path} is read as {kind}, which has no named columns")
+                advice = "; if it is a table, let its name end in .csv" if kind == "LIBSVM text" else ""
+                raise ValueError(f"{option} = {value!r}: {path} is read as {kind}, which has no named columns{advice}")
     if kind != "LIBSVM text" and features is not None:
         raise ValueError(f"features = {features}: {path} is read as {kind}, which has its own number of columns")
 

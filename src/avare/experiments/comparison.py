@@ -55,8 +55,8 @@ class Compare(Experiment):
             row["verdict"] = None if judged is None else {along: each.as_dict() for along, each in judged.items()}
         limits = next((record["limits"] for record in records if record.get("limits")), None)
         parts: list[str | Table] = [convergence.final_table(rows), facts_table(facts), *([doubt] if doubt else [])]
-        parts.append(f"Loss: {last['loss']}.")
-        parts.append(settings_of(last))
+        settings = {"loss": last["loss"], **settings_of(last)}
+        parts.append(" ".join(f"{name.capitalize()}: {words}." for name, words in settings.items()))
         if last["caution"] > 1.0:
             parts.append(
                 f"Steps are {last['caution']:g} times shorter than the paper's, which would overshoot: the rows have "
@@ -149,27 +149,36 @@ def compare(
 # --- the page --------------------------------------------------------------------------------
 
 
-def settings_of(spec: Spec) -> str:
-    """Say in a sentence how the data were prepared and which steps were taken."""
-    columns = "Columns are standardised, with an intercept" if spec.get("bias") else "Columns are as given"
-    test = f"; {spec['held_out']:,} rows are held out for the test" if spec.get("held_out") else ""
-    steps = "Step sizes are found for each sampler; iterates are averaged." if spec["steps"] == descent.AUTO else ""
-    return f"{columns}{test}. {steps}".rstrip()
+def settings_of(spec: Spec) -> dict[str, str]:
+    """Return how the data were prepared and which steps were taken, by name.
+
+    >>> settings_of({"bias": True, "held_out": 1000, "steps": "auto"})["columns"]
+    'standardised, with an intercept'
+    """
+    found = {"columns": "standardised, with an intercept" if spec.get("bias") else "as given"}
+    if spec.get("held_out"):
+        found["held out for the test"] = f"{spec['held_out']:,} rows"
+    if spec["steps"] == descent.AUTO:
+        found["step sizes"] = "found for each sampler, iterates averaged"
+    return found
 
 
 def _panel(group: convergence.Group, results: Sequence[Result], limits: Sequence[Result]) -> Panel:
     """Return the tab of a group, with the verdicts first."""
     members = _members(group, results)
     found = verdicts_of([each.stored for each in members])
-    lines = sentences(found) or [_ALONE]
-    lines += [
+    limited = [
         words_of_limits(each.stored["limits"], any_sooner(found))
         for each in limits
         if _same(_without(each), _without(group))
     ]
-    if members:
-        lines.append(settings_of(members[0].spec))
-    return convergence.panel_of(group, table=convergence.last_epoch([group]), verdict=lines)
+    return convergence.panel_of(
+        group,
+        table=convergence.last_epoch([group]),
+        verdict=sentences(found) or [_ALONE],
+        words=limited,
+        settings=settings_of(members[0].spec) if members else {},
+    )
 
 
 def _figure(name: str, groups: Sequence[convergence.Group]) -> dict[str, Figure]:

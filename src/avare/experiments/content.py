@@ -117,12 +117,13 @@ class Section:
 class Panel:
     """A tab of the page; its curves can be switched on and off by their labels.
 
-    The lead is above everything else: the verdict in a sentence or two, then names with values.
+    Above everything else are the verdict, in a sentence or two, and the lead: what explains it, and names with values.
     """
 
     title: str
     sections: tuple[Section, ...]
     lead: tuple[str | Mapping[str, Any], ...] = ()
+    verdict: tuple[str, ...] = ()
 
     @property
     def charts(self) -> list[Chart]:

@@ -162,7 +162,14 @@ def figures_of(name: str, groups: Sequence[Group]) -> dict[str, Figure]:
     return found
 
 
-def panel_of(group: Group, *more: Section, table: Table, verdict: Sequence[str] = ()) -> Panel:
+def panel_of(
+    group: Group,
+    *more: Section,
+    table: Table,
+    verdict: Sequence[str] = (),
+    words: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
+) -> Panel:
     """Return the tab of a group: verdict and settings, charts for each rule, the table of the last epoch, and more."""
     sections = [
         Section(f"{rule.capitalize()} step sizes", (first, *timed(group, rule), *others))
@@ -170,7 +177,8 @@ def panel_of(group: Group, *more: Section, table: Table, verdict: Sequence[str] 
         for first, *others in [_charts(group, rule)]
     ]
     sections.append(Section("At the last epoch", (_HINT, table.without("dataset"))))
-    return Panel(group.title, (*sections, *more), lead=(*verdict, _top(group)))
+    lead: tuple[str | Mapping[str, Any], ...] = (*words, {**_top(group), **(settings or {})})
+    return Panel(group.title, (*sections, *more), lead=lead, verdict=tuple(verdict))
 
 
 def _top(group: Group) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import inspect
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -28,6 +27,7 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 AUTO: Literal["auto"] = "auto"
 """Step sizes that are found for each sampler, and averaged iterates."""
 REVISION = 1  # of what a run computes; raise it when the numbers change, so that stored runs are done again
+ADAPTATION = 1  # the same, of how step sizes are found
 MEASURES = ("suboptimality", "regret", "relative_error")
 FIELDS = Fields(texts=("dataset", "steps", "sampler"), integers=("seed",), columns=("epoch", *MEASURES))
 """What a stored run must have."""
@@ -68,6 +68,7 @@ def descent_spec(
     return {
         **common_spec(experiment, data, loss, l2),
         "steps": steps,
+        **({"adaptation": ADAPTATION} if steps == AUTO else {}),
         "sampler": sampler,
         "options": options_of(sampler, steps, len(data), epochs, bound),
         "seed": seed,
@@ -114,8 +115,6 @@ def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
     tested: list[float] = []
 
     def look(progress: Progress) -> None:
-        if progress.step == 0:  # also if a run is started again
-            tested.clear()
         if spec.get("held_out"):
             tested.append(held_out_error(problem, spec, X, y, progress.average))
 
@@ -123,14 +122,13 @@ def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
     run = sgd(problem, sampler_of(spec, problem), step_size, epochs=spec["epochs"], optimum=optimum, callback=look)
     total = time.perf_counter() - started
     record: Record = {
-        "seconds": {"steps": run.seconds, "evaluation": total - run.seconds - run.search_seconds},
+        "seconds": {"steps": run.seconds, "evaluation": total - run.seconds},
         "optimum": optimum,
         "trace": {name: numbers(run.trace[name]) for name in COLUMNS},
         "status": run.status,
     }
     if spec["steps"] == AUTO:
-        record["seconds"]["search"] = run.search_seconds
-        record["step_size"] = asdict(run.step_size)  # type: ignore[call-overload]  # it was found
+        record["step_size"] = run.step_size  # the last one
     if tested:
         record["trace"]["test"] = numbers(tested)
     return record

@@ -158,9 +158,6 @@ def diagnose_data(
     realised: list[float] = []
 
     def look(progress: Progress) -> None:
-        if progress.step == 0:  # also if a run is started again
-            gains.clear()
-            realised.clear()
         norms = problem.norms(progress.x)
         gains.append(float(diagnostics.gain(norms)))
         error = float(diagnostics.relative_error(norms, progress.sampler.probabilities()))
@@ -186,7 +183,6 @@ def _pilots(problem: Linear, spec: Spec, seeds: Iterable[int], say: Callable[[st
     """Return where runs are at half of their steps and at the end: runs x 2 x dim."""
     found = []
     steps = spec["epochs"] * max(1, problem.n // spec["batch_size"])
-    sizes: Any = AUTO
     for seed in seeds:
         say(f"pilot run of {spec['sampler']}, seed {seed}")
         places: list[NDArray[np.float64]] = []
@@ -195,8 +191,7 @@ def _pilots(problem: Linear, spec: Spec, seeds: Iterable[int], say: Callable[[st
             places.append(progress.average.copy())
 
         sampler, looks = sampler_of({**spec, "seed": seed}, problem), [steps // 2, steps]
-        run = sgd(problem, sampler, sizes, steps=steps, averaging="recent", evaluate=looks, callback=look)
-        sizes = run.step_size  # those of the first run serve all
+        sgd(problem, sampler, AUTO, steps=steps, evaluate=looks, callback=look)
         found.append(places[-2:])
     return np.array(found)
 

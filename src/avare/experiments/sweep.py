@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any, TypedDict, Unpack
 
 from avare import _validation as validation
@@ -177,9 +178,10 @@ def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any
     import joblib
 
     def side_by_side(tasks: Iterable[Task], **arguments: Any) -> Any:
-        return joblib.Parallel(return_as="generator_unordered", batch_size=1, **arguments)(
-            joblib.delayed(_attempt)(*_arguments(task)) for task in tasks
-        )
+        with _interrupts_later():
+            return joblib.Parallel(return_as="generator_unordered", batch_size=1, **arguments)(
+                joblib.delayed(_attempt)(*_arguments(task)) for task in tasks
+            )
 
     if dask is None:
         # Read-only arrays are another type to Numba: it would compile all kernels again. Memory maps of mode "c" can
@@ -226,6 +228,20 @@ def _cluster(address: str) -> Iterator[Any]:
         yield client
     finally:
         client.close()
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back while workers start; they inherit this, for they could not handle it before their first run."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # which workers share; if they started it, it would let Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _follow_the_parent(parent: int) -> None:

@@ -155,7 +155,7 @@ Verdicts = Mapping[tuple[str, str, str], Mapping[str, Verdict]]
 def verdicts_of(records: Sequence[Mapping[str, Any]]) -> Verdicts:
     """Compare each sampler with the baseline on the same dataset, with the same step sizes.
 
-    Seconds are those of the steps, without evaluations and without the search for step sizes.
+    Seconds are those of the steps, without evaluations.
     """
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for record in records:

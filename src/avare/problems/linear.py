@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +14,7 @@ from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of
 from avare.problems.losses import curve, mean_curvature, slope, value
-from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix, some_rows
+from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix
 from avare.problems.minimum import minimum, minimum_by_parts
 from avare.problems.targets import Target, parse_targets
 
@@ -123,30 +122,6 @@ class Linear(Problem):
     def link(self, outputs: ArrayLike) -> NDArray[np.float64]:
         """Turn outputs a.x into predictions: probabilities if the loss has them, otherwise the outputs themselves."""
         return np.asarray(outputs, dtype=np.float64)
-
-    def subset(self, indices: ArrayLike, weights: ArrayLike | None = None) -> Self:
-        """Return the same problem with some of the examples only, each with a weight. O(their size).
-
-        With the weights of a batch, its objective is an estimate of this one's.
-
-        >>> import numpy as np
-        >>> from avare.problems import LeastSquares
-        >>> whole = LeastSquares(np.array([[1.0], [2.0], [3.0]]), [1.0, 1.0, 1.0], l2=0.0)
-        >>> whole.subset([2, 0], weights=[2.0, 1.0]).objective([1.0])
-        4.0
-        """
-        chosen = validation.indices("indices", indices, self.n)
-        if not len(chosen):
-            raise ValueError("indices is empty: must name at least one example")
-        factors = self._model.sample_weight[chosen] if len(self._model.sample_weight) else np.empty(0)
-        if weights is not None:
-            given = validation.nonnegative("weights", weights)
-            validation.same_length("weights", len(given), "indices", len(chosen))
-            factors = given * factors if len(factors) else given
-        part = copy.copy(self)
-        matrix, targets = some_rows(self._model.matrix, chosen), self._model.targets[chosen]
-        part.n, part._optimum, part._model = len(chosen), None, LinearModel(matrix, targets, factors, self._model.loss)
-        return part
 
     # --- sums over the examples -----------------------------------------------------------
 

@@ -89,18 +89,6 @@ def dense_rows(matrix: Matrix, first: int, last: int, width: int) -> NDArray[np.
     return rows
 
 
-def some_rows(matrix: Matrix, indices: NDArray[np.int64]) -> Matrix:
-    """Copy some rows."""
-    dense = None if matrix.dense is None else matrix.dense[indices]
-    sparse = matrix.sparse
-    if sparse is not None:
-        counts = np.diff(sparse.starts)[indices]
-        starts = np.concatenate([[0], np.cumsum(counts)]).astype(sparse.starts.dtype)
-        entries = np.arange(starts[-1]) + np.repeat(sparse.starts[indices] - starts[:-1], counts)
-        sparse = Sparse(sparse.values[entries], sparse.columns[entries], starts)
-    return Matrix(dense, sparse, matrix.bias)
-
-
 def _writable(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array on the same memory that may be written to.
 

@@ -57,7 +57,8 @@ def _body(place: int, panel: Panel, styles: Mapping[str, Style], charts: dict[st
     """Return the contents of a tab; its charts are added to ``charts``."""
     curves = [curve for chart in panel.charts for curve in chart.curves]
     own = {curve.label: curve.style or styles[curve.label] for curve in curves if curve.label}
-    parts = [_lead(part) for part in panel.lead]
+    parts = [f'<p class="verdict">{html.escape(line)}</p>\n' for line in panel.verdict]
+    parts += [_lead(part) for part in panel.lead]
     parts += [controls(f"panel-{place}", list(own), own)] if own else []
     for number, section in enumerate(panel.sections):
         parts.append(f"<h2>{html.escape(section.heading)}</h2>\n")
@@ -92,7 +93,7 @@ def _part(part: Part) -> str:
 
 def _lead(part: str | Mapping[str, Any]) -> str:
     if isinstance(part, str):
-        return f'<p class="verdict">{html.escape(part)}</p>\n'
+        return f"<p>{html.escape(part)}</p>\n"
     return f'<dl class="setting">{"".join(f"<div>{_pairs({key: part[key]})}</div>" for key in part)}</dl>\n'
 
 

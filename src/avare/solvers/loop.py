@@ -26,7 +26,7 @@ from avare.samplers import Sampler
 from avare.samplers.kernels import can_learn
 from avare.schedules import Schedule, constant
 from avare.solvers.interrupt import Interrupt
-from avare.solvers.steps import NEVER, Compiled, Iterates, Settings, advance_plainly
+from avare.solvers.steps import NEVER, Compiled, Iterates, Settings, advance_plainly, pace
 from avare.solvers.trace import COLUMNS, Trace, row, table
 
 StepSize: TypeAlias = Schedule | float | Callable[[int], float]
@@ -132,6 +132,8 @@ class Loop:
         start: ArrayLike | None,
         average_from: int = NEVER,
         average_power: float = 0.0,
+        adapt_until: int = 0,
+        first_move: float = 0.0,
         burn_in: int = NEVER,
         thin: int = 1,
         noise: np.random.Generator | None = None,
@@ -148,7 +150,10 @@ class Loop:
         self._callback, self._chain = callback, chain
         x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
         kept = max(0, steps - burn_in) // thin
-        self.iterates = Iterates(x, np.zeros(problem.dim if average_from < NEVER else 0), np.empty((kept, problem.dim)))
+        mean = np.zeros(problem.dim if average_from < NEVER else 0)
+        self.iterates = Iterates(x, mean, np.empty((kept, problem.dim)))
+        if adapt_until:
+            self.iterates = self.iterates._replace(origin=x.copy(), path=np.array([first_move, 0.0]))
         self.step = 0
         self.seconds = 0.0
         self.status = "finished"
@@ -159,7 +164,7 @@ class Loop:
         compiles = isinstance(problem, Linear) and can_learn(sampler._compiled()) and not sampler.follows_path
         if self._method is None and isinstance(problem, Linear) and compiles:
             self._compiled = Compiled(problem, sampler, self.iterates)
-        self._settings = Settings(problem._l2, average_from, average_power, burn_in, thin)
+        self._settings = Settings(problem._l2, average_from, average_power, burn_in, thin, adapt_until)
         self._chunk = 1
         self._began = (time.perf_counter(), 0)
         self._drawn = sampler.steps  # when this loop ended
@@ -178,6 +183,11 @@ class Loop:
     def x(self) -> Vector:
         """The average of the iterates if averaging has begun, otherwise the last iterate."""
         return self.iterates.mean if self.step > self._settings.average_from else self.iterates.x
+
+    def step_size(self, step: int) -> float:
+        """Return the size of a step; if sizes adapt, what it would be if it were the next one."""
+        size = float(self._sizes(max(step, 1), 1)[0])
+        return size * float(pace(self.iterates.path)) if len(self.iterates.path) else size
 
     def seconds_left(self) -> float:
         """Estimate the remaining time, evaluations included, from the time so far."""
@@ -241,7 +251,7 @@ class Loop:
             wanted = int(count * _CHUNK_SECONDS / max(taken, 1e-9))
             self._chunk = min(max(1, wanted), 2 * self._chunk, most)
         if done < count:
-            self._diverge(first + done, float(sizes[done]), "the gradient")
+            self._diverge(first + done, "the gradient")
         return done == count
 
     def _is_due(self) -> bool:
@@ -260,32 +270,32 @@ class Loop:
         # The objective is NaN if the problem has none; norms always exist.
         for what, value in (("the objective", measures[0]), ("the sum of norms", measures[1])):
             if math.isinf(value) or (math.isnan(value) and what != "the objective"):
-                self._diverge(self.step, float(self._sizes(max(self.step, 1), 1)[0]), what)
+                self._diverge(self.step, what)
                 return True
         if self._callback is not None and self._callback(Progress(self, self._chain)):
             self._end("stopped", f"stopped by the callback after step {self.step} of {self.steps}")
             return True
         return False
 
-    def _diverge(self, step: int, size: float, what: str) -> None:
-        self._end("diverged", f"diverged at step {step}, of size {size:.6g}: {what} is not finite; use smaller steps")
+    def _diverge(self, step: int, what: str) -> None:
+        size = f"{self.step_size(step):.6g}"
+        self._end("diverged", f"diverged at step {step}, of size {size}: {what} is not finite; use smaller steps")
 
     def _end(self, status: str, message: str) -> None:
         self.status, self.message = status, message
 
     # --- save and resume ------------------------------------------------------------------
 
-    def state(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return everything needed to resume, and more: numbers, text and arrays."""
+    def state(self) -> dict[str, Any]:
+        """Return everything needed to resume: numbers, text and arrays."""
         if self.sampler.steps != self._drawn:
             raise ValueError(
                 f"the sampler has drawn {self.sampler.steps - self._drawn} batches since this run ended: "
                 "call state_dict() before it draws again"
             )
-        x, mean, draws = self.iterates
+        x, mean, draws, origin, path = self.iterates
         state = {
             **self._expected(),
-            **(more or {}),
             "step": self.step,
             "seconds": self.seconds,
             "x": x.copy(),
@@ -293,6 +303,8 @@ class Loop:
             "draws": draws[: self.kept()].copy(),
             "rows": np.array(self.rows, dtype=np.float64).reshape(len(self.rows), len(COLUMNS)),
         }
+        if len(path):
+            state |= {"origin": origin.copy(), "path": path.copy()}
         if self.noise is not None:
             state["noise"] = generator_to_text(self.noise)
         if self._method is not None:
@@ -338,6 +350,8 @@ class Loop:
         self.step, self.seconds, self.noise = values["step"], values["seconds"], values.get("noise")
         self.iterates.x[:] = values["x"]
         self.iterates.mean[:] = values["mean"]
+        if len(self.iterates.path):
+            self.iterates.origin[:], self.iterates.path[:] = values["origin"], values["path"]
         self.iterates.draws[: len(values["draws"])] = values["draws"]
         self.rows = [(int(each[0]), *(float(value) for value in each[1:])) for each in values["rows"]]
 
@@ -351,6 +365,7 @@ class Loop:
             "thin": self._settings.thin,
             "average_from": self._settings.average_from,
             "average_power": self._settings.average_power,
+            **({"adapt_until": self._settings.adapt_until} if len(self.iterates.path) else {}),
         }
 
     def _fields(self) -> dict[str, Field]:
@@ -363,6 +378,8 @@ class Loop:
             "mean": Field(np.float64, self.iterates.mean.shape),
             "rows": Field(np.float64, (None, len(COLUMNS)), **anything),
         }
+        if len(self.iterates.path):
+            fields |= {"origin": fields["x"], "path": Field(np.float64, (2,), at_least=0.0)}
         return fields if self.noise is None else {**fields, "noise": Field(np.random.Generator)}
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from avare import _validation as validation
@@ -17,7 +17,7 @@ from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.schedules import Auto
-from avare.solvers.auto import RESTARTS, Found, find, found_before, found_state, request_of
+from avare.solvers.auto import adapting, request_of
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, StepSize, checked_pair
 from avare.solvers.steps import NEVER
@@ -30,7 +30,7 @@ _RECENT = 3.0  # the power with which the weights of "recent" grow
 class Run:
     """The result of `sgd` and `saga`."""
 
-    def __init__(self, loop: Loop, step_size: StepSize, search_seconds: float = 0.0, solver: str = "sgd") -> None:
+    def __init__(self, loop: Loop, step_size: StepSize, solver: str = "sgd") -> None:
         self._loop, self._solver = loop, solver
         self.x: Vector = loop.x.copy()
         """The average of the iterates if averaging was requested and has begun, otherwise the last iterate."""
@@ -49,9 +49,7 @@ class Run:
         self.message: str = loop.message
         """Why it ended, if it did not finish."""
         self.step_size: StepSize = step_size
-        """The step sizes; if they were "auto", those that were found."""
-        self.search_seconds: float = search_seconds
-        """Time of the search for them."""
+        """The step sizes; if they were "auto", the size of the last step."""
 
     def plot(self) -> Any:
         """Draw the run over epochs and over seconds; return a Matplotlib figure.
@@ -66,7 +64,7 @@ class Run:
 
         It can be pickled, or saved with ``numpy.savez(file, **state)``. Call this before the sampler draws again.
         """
-        return {"solver": self._solver, **self._loop.state(found_state(self.step_size))}
+        return {"solver": self._solver, **self._loop.state()}
 
     def __repr__(self) -> str:
         reached = f", objective {self.trace.objective[-1]:.9g}" if len(self.trace) else ""
@@ -101,11 +99,10 @@ def sgd(
     sampler
         Any sampler for the same number of examples. It continues from its present state.
     step_size
-        "auto" finds step sizes that fit the problem and the sampler, by short trials from the start with copies of
-        the sampler. They take about a tenth of the steps more, in runs of less than 40,000 steps about 4,500 steps,
-        and fewer if there are many coefficients.
-        A run that ends above its trial all the same is started again, with shorter steps. ``schedules.auto(power)``
-        sets how fast step sizes fall. Or a number, one of `avare.schedules`, or a function of the step t = 1, 2, ...
+        "auto" finds step sizes that fit the problem and the sampler while it runs, from the distance to the start
+        and the gradients so far. No step is spent on trials; each costs two sums over the coefficients more.
+        ``schedules.auto(power)`` sets how fast step sizes fall. Or a number, one of `avare.schedules`, or a function
+        of the step t = 1, 2, ...
         It multiplies the **sum** of gradients.
     epochs
         Number of epochs, 10 by default. An epoch has ``n // batch_size`` steps, at least 1.
@@ -128,7 +125,8 @@ def sgd(
         Called with a `Progress` after each evaluation. It can stop the run by returning True.
     resume
         The state of an earlier run. The iterates are the same as without the interruption. Other
-        arguments must be the same, but there may be more steps, unless ``averaging="suffix"``.
+        arguments must be the same, but there may be more steps, unless ``averaging="suffix"`` or the step sizes are
+        ``schedules.auto(power)``.
 
     Returns
     -------
@@ -165,35 +163,29 @@ def sgd(
     evaluations = evaluation_steps(evaluate, steps, epoch)
     state = None if resume is None else resume_of("sgd", resume)
 
-    def loop_of(sizes: Any, drawing: Sampler, count: int, **more: Any) -> Loop:
-        first = {"none": NEVER, "suffix": count // 2}.get(averaging, 0)
-        settings: Any = {"average_from": first, "average_power": _RECENT if averaging == "recent" else 0.0}
-        return Loop(problem, drawing, sizes, steps=count, optimum=optimum, start=start, **settings, **more)
-
-    searched, before = 0.0, dict[str, Any]()
+    settings: dict[str, Any] = {"step_size": step_size}
+    if wanted is not None:
+        origin = np.zeros(problem.dim) if start is None else problem.vector("start", start)
+        settings = adapting(wanted, problem, origin, sampler.batch_size, steps)
+    loop = Loop(
+        problem,
+        sampler,
+        steps=steps,
+        evaluations=evaluations,
+        optimum=optimum,
+        start=start,
+        average_from={"none": NEVER, "suffix": steps // 2}.get(averaging, 0),
+        average_power=_RECENT if averaging == "recent" else 0.0,
+        callback=callback,
+        **settings,
+    )
+    if state is not None:
+        loop.resume(*loop.read(state))
     with Interrupt() as interrupt, Line(f"sgd with {type(sampler).__name__}", shown=progress) as line:
-        found: Found | None = None
-        sizes: Any = step_size
-        if wanted is not None and state is not None:
-            sizes = found_before(state)
-        elif wanted is not None:
-            began = time.perf_counter()
-            found = find(loop_of, problem, sampler, wanted, steps, interrupt, line.say)
-            sizes, searched, before = found.sizes, time.perf_counter() - began, sampler.state_dict()
-        for restart in range(RESTARTS):
-            if restart and found is not None:
-                sampler.load_state_dict(before)
-                found = found.shorter()
-                sizes = found.sizes
-            loop = loop_of(sizes, sampler, steps, evaluations=evaluations, callback=callback)
-            if state is not None:
-                loop.resume(*loop.read(state))
-            loop.run(interrupt, lambda loop: line.say(describe(loop)))
-            if found is None or not found.astray(loop):
-                break
+        loop.run(interrupt, lambda loop: line.say(describe(loop)))
     if loop.status == "diverged":
         warnings.warn(loop.message, DivergenceWarning, stacklevel=2)
-    return Run(loop, sizes, searched)
+    return Run(loop, loop.step_size(loop.step) if isinstance(step_size, str | Auto) else step_size)
 
 
 def describe(loop: Loop) -> str:

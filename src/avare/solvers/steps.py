@@ -4,18 +4,20 @@ Both loops do the same arithmetic in the same order and use the same random numb
 give the same iterates from the same seed.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import lean, product
+from avare._compilation import inlined, lean, product
 from avare.problems.base import Problem, Vector
 from avare.problems.linear import Linear, add_gradients
 from avare.samplers.base import Sampler, smooth
 from avare.samplers.kernels import draw_into, learn_from
 
 NEVER = 1 << 62
+_NOWHERE = np.empty(0)
 
 
 class Settings(NamedTuple):
@@ -30,6 +32,8 @@ class Settings(NamedTuple):
     """Iterates after this step are kept, ..."""
     thin: int
     """... one of every `thin`."""
+    adapt_until: int = 0
+    """Until this step, sizes follow the distance from the origin and the gradients so far."""
 
 
 class Iterates(NamedTuple):
@@ -40,24 +44,35 @@ class Iterates(NamedTuple):
     """The mean of the iterates averaged so far."""
     draws: Vector
     """The kept iterates, one per row."""
+    origin: Vector = _NOWHERE
+    """The first iterate, if step sizes adapt; otherwise empty."""
+    path: Vector = _NOWHERE
+    """The largest distance from there, and the sum of the squared norms of all gradients."""
 
 
 def advance_plainly(
     problem: Problem, sampler: Sampler, settings: Settings, iterates: Iterates, step: int, sizes: Vector
 ) -> int:
     """Make one step per size, after `step` steps; return how many were finite."""
-    x, mean, _ = iterates
+    x, mean, _, origin, path = iterates
     for done, size in enumerate(sizes):
+        at = step + done + 1
         batch = sampler.sample()
         gradient, norms = problem._batch_gradient(x, batch.indices, batch.weights)
-        change = size * (gradient + settings.l2 * x)
+        change = gradient + settings.l2 * x
+        if len(path):
+            if at <= settings.adapt_until:
+                path[1] += change @ change
+            size = size * pace(path)
+        change *= size
         if not (np.isfinite(norms).all() and np.isfinite(change).all()):
             return done
         x -= change
+        if at <= settings.adapt_until:
+            path[0] = max(path[0], np.linalg.norm(x - origin))
         sampler.update(batch.indices, norms)
         if sampler.follows_path:
             sampler.move(float(np.linalg.norm(change)))  # type: ignore[attr-defined]  # such samplers have it
-        at = step + done + 1
         if at > settings.average_from:
             power = settings.average_power
             mean += (x - mean) * ((power + 1.0) / (at - settings.average_from + power))
@@ -127,16 +142,21 @@ def _advance(state, model, settings, n, source, moments, drawn, step, sizes, ite
     for done in range(len(sizes)):
         draw_into(state, drawn + done, source, indices, probabilities, weights)
         add_gradients(model, buffers.coefficients, indices, weights, buffers.gradients, norms, scratch)
-        size = sizes[done]
+        size, at = sizes[done], step + done + 1
+        if len(iterates.path) > 0:
+            if at <= settings.adapt_until:
+                iterates.path[1] += _square(gradient, settings.l2, x)
+            size *= _pace(iterates.path)
         for j in range(len(x)):
             gradient[j] = size * (gradient[j] + settings.l2[j] * x[j])
         if not np.isfinite(magnitude(gradient) + magnitude(norms)):
             return done
         for j in range(len(x)):
             x[j] -= gradient[j]
+        if at <= settings.adapt_until:
+            iterates.path[0] = max(iterates.path[0], _distance(x, iterates.origin))
         learn_from(state, indices, norms)
         smooth(moments, n, weights, probabilities, norms)
-        at = step + done + 1
         if at > settings.average_from:
             part = (settings.average_power + 1.0) / (at - settings.average_from + settings.average_power)
             for j in range(len(x)):
@@ -151,3 +171,30 @@ def magnitude(values):
     for j in range(len(values)):
         total += abs(values[j])
     return total
+
+
+@product
+def _square(gradient, l2, x):
+    """Return the squared norm of the gradient with that of the l2 term."""
+    total = 0.0
+    for j in range(len(x)):
+        total += (gradient[j] + l2[j] * x[j]) ** 2
+    return total
+
+
+@product
+def _distance(x, origin):
+    total = 0.0
+    for j in range(len(x)):
+        total += (x[j] - origin[j]) ** 2
+    return math.sqrt(total)
+
+
+def pace(path: Vector) -> float:
+    """Return the distance over the root of the sum of squares: the size of the next step; NaN if it overflows."""
+    if path[1] == np.inf:
+        return np.nan
+    return path[0] / math.sqrt(path[1]) if path[1] > 0.0 else 0.0
+
+
+_pace = inlined(pace)

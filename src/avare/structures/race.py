@@ -57,6 +57,9 @@ def mass_left(p: NDArray[np.float64], indices: NDArray[np.int64]) -> NDArray[np.
 
 # --- kernels -------------------------------------------------------------------------------
 
+_MARGIN = 1e-9  # of two keys, far above what rounding can change
+_EXACT = 600.0  # keys within it are logarithms of numbers that neither overflow nor lose digits
+
 
 @kernel
 def race(weights, exponentials, indices):
@@ -68,16 +71,21 @@ def race(weights, exponentials, indices):
     """
     wanted = len(indices)
     heap, keys = np.empty_like(indices), np.empty(wanted, dtype=np.float64)  # the first so far, the last at the root
-    size, runner = 0, 0
+    size, runner, least = 0, 0, 0.0
     for index in range(len(weights) if wanted > 0 else 0):
         if weights[index] > 0.0:
-            key = math.log(weights[index]) - math.log(exponentials[runner])  # neither overflows
+            time = exponentials[runner]
             runner += 1
+            if weights[index] < least * time:
+                continue  # far from the first, as most are: this saves two logarithms
+            key = math.log(weights[index]) - math.log(time)  # neither overflows
             if size < wanted:
                 sift_up(heap, keys, size, index, key)
                 size += 1
             elif key > keys[0]:
                 sift_down(heap, keys, size, index, key)
+            if size == wanted:
+                least = math.exp(keys[0] - _MARGIN) if abs(keys[0]) < _EXACT else 0.0
     if size < wanted:
         return False
     for j in range(wanted - 1, -1, -1):

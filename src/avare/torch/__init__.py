@@ -8,6 +8,8 @@ require("torch", "avare.torch", "torch")  # which says what to install
 from avare.torch import layers as layers
 from avare.torch.batch_sampler import AvareBatchSampler as AvareBatchSampler
 from avare.torch.gradient_norms import GradientNorms as GradientNorms
+from avare.torch.importance import Importance as Importance
+from avare.torch.importance import weighted_mean as weighted_mean
 from avare.torch.indexed import Indexed as Indexed
 from avare.torch.indexed import IndexedCollate as IndexedCollate
 from avare.torch.loader import ImportanceLoader as ImportanceLoader
@@ -25,6 +27,7 @@ __all__ = [
     "AvareBatchSampler",
     "Diagnosis",
     "GradientNorms",
+    "Importance",
     "ImportanceLoader",
     "Indexed",
     "IndexedCollate",
@@ -36,4 +39,5 @@ __all__ = [
     "layers",
     "log_posterior",
     "output_norms",
+    "weighted_mean",
 ]

@@ -4,6 +4,7 @@ import math
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -221,6 +222,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if self.cursor.keep is not None:
             self.cursor.receive_until(lambda draw: np.array_equal(draw.indices, indices))
 
+    def fail(self) -> None:
+        """Take part in the next `update` of the other replicated ranks with an error, so that they do not wait.
+
+        For a rank that has received a batch and, because of an error, does not call `update` for it, and does not end
+        either. The others then raise an error from their `update`, and nothing changes on any rank.
+        """
+        self.ranks.refuse(self.ranks.batch_size)
+
     def complete(self, loaded: tuple[Any, Pairs, Kept], collate_fn: Collate | None, pin: bool) -> tuple[Any, Pairs]:
         """Make the batch of the oldest unit ahead, which was loaded: the second stage.
 
@@ -250,12 +259,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         indices, values, costs = self.ranks.gather(
             unit.indices[own], scores, self._fingerprint, most, costs=pool.costs()
         )
-        places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
-        try:
+        with nullcontext() if kept.items is None else pool.undone_by_errors():  # of the collate function
+            places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
             chosen = kept.chosen(batch, places, collate_fn, pin) if size > len(places) else batch
-        except BaseException:  # of the collate function
-            pool.undo()
-            raise
         pool.take_costs(costs)
         self._take_in(indices, values)
         return chosen, Pairs(pairs.indices[places], weights)

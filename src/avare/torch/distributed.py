@@ -158,7 +158,7 @@ class Ranks:
         words = found[:, :, 0] & _LOW
         refused = np.flatnonzero((words == _REFUSED).any(axis=1))
         if refused.size:
-            raise ValueError(f"rank {refused[0]} received invalid norms: nothing has changed on any rank")
+            raise ValueError(f"rank {refused[0]} failed, or received invalid norms: nothing has changed on any rank")
         prints = (found[:, 0, 0] >> 32) & _LOW
         different = np.flatnonzero(prints != fingerprint)
         if different.size:

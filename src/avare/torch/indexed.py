@@ -79,7 +79,10 @@ class IndexedCollate:
         If the default collate function has made tensors, their rows are enough. Otherwise the items are kept.
         """
         batch, pairs = self.apart(items)
-        is_whole = len(pairs) == size or (self.collate_fn is None and _has_rows(batch, len(pairs)))
+        is_whole = len(pairs) == size or (
+            self.collate_fn is None
+            and ((isinstance(items, Fetched) and items.are_rows) or _has_rows(batch, len(pairs)))
+        )
         return batch, pairs, Kept(None if is_whole else [item for item, *_ in items])
 
     def apart(self, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs]":
@@ -146,9 +149,14 @@ class Fetched(Sequence[tuple[Any, int, float]]):
             self._items = list(fetch(indices)) if callable(fetch) else [self.dataset[index] for index in indices]
         return self._items
 
+    @property
+    def are_rows(self) -> bool:
+        """Whether the items are rows of tensors."""
+        return type(self.dataset) is TensorDataset
+
     def collated(self, collate_fn: Collate | None = None) -> Any:
         """Make a batch of the items."""
-        if collate_fn is None and type(self.dataset) is TensorDataset:  # the same rows, without a tensor for each
+        if collate_fn is None and self.are_rows:  # without a tensor for each
             index = torch.from_numpy(self.pairs.indices)
             return [tensor.index_select(0, index) for tensor in self.dataset.tensors]
         return (collate_fn or default_collate)(list(self.items()))
@@ -202,7 +210,7 @@ def _rows(batch: Any, places: torch.Tensor, pin: bool) -> Any:
     if isinstance(batch, torch.Tensor):
         rows = batch.index_select(0, places)
         return rows.pin_memory() if pin else rows
-    if isinstance(batch, Mapping):
+    if type(batch) is not list and isinstance(batch, Mapping):
         rows = {key: _rows(value, places, pin) for key, value in batch.items()}
         if not isinstance(batch, MutableMapping):
             return rows
@@ -229,4 +237,7 @@ def check_dataset(dataset: Any) -> None:
             "drawn; pass a map-style dataset, with __getitem__ and __len__"
         )
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-        raise TypeError(f"dataset is of type {type(dataset).__name__}: must have __getitem__ and __len__")
+        raise TypeError(
+            f"dataset is of type {type(dataset).__name__}: must have __getitem__ and __len__, so that any example can "
+            "be drawn; read a stream into memory, or into files, first"
+        )

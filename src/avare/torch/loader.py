@@ -107,8 +107,9 @@ class ImportanceLoader(DataLoader[Any]):
     (3, 20, True)
     """
 
-    # Accelerate would build another loader from the parts; this one already knows the other ranks.
-    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+    """For Accelerate, whose ``save_state`` and ``load_state`` then include a loader that it has prepared."""
+    _moves_batches = False  # whether Accelerate has prepared it
 
     def __init__(
         self,
@@ -159,6 +160,16 @@ class ImportanceLoader(DataLoader[Any]):
         self._cursor.keep = None  # this loader confirms what the consumer receives
 
     @property
+    def _is_accelerate_prepared(self) -> bool:
+        """True: Accelerate would build another loader from the parts, and this one already knows the other ranks."""
+        return True
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, _: bool) -> None:
+        """Note that ``prepare`` has received this loader: from now on it moves its batches."""
+        self._moves_batches = True
+
+    @property
     def importance_sampler(self) -> Sampler:
         """The avare sampler that draws: over all examples, or over this rank's part of them."""
         return self._batches.sampler
@@ -202,8 +213,14 @@ class ImportanceLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:
         pool, load = self._batches.pool, super().__iter__
         if pool is None:
-            return self._cursor.deliver(load, as_triple)
-        return self._cursor.deliver(lambda: Timed(pool, load()), self._complete)
+            batches = self._cursor.deliver(load, as_triple)
+        else:
+            batches = self._cursor.deliver(lambda: Timed(pool, load()), self._complete)
+        if not self._moves_batches:
+            return batches
+        from avare.torch.accelerate import Prepared
+
+        return Prepared(batches, lambda: self._cursor.is_over)
 
     def _complete(self, loaded: Any) -> Any:
         pin = self.pin_memory and torch.cuda.is_available()
@@ -214,6 +231,14 @@ class ImportanceLoader(DataLoader[Any]):
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
         self._batches.update(index, norms, not_finite=not_finite)
+
+    def fail(self) -> None:
+        """Tell the other replicated ranks that this one cannot report its norms: see `AvareBatchSampler.fail`."""
+        self._batches.fail()
+
+    def measures(self) -> dict[str, float]:
+        """Return what `log` writes, by name. O(batch size)."""
+        return {name: value for name, value in self._batches.measures().items() if not math.isnan(value)}
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: draws do not depend on the epoch. For code that calls it on every loader."""
@@ -237,9 +262,8 @@ class ImportanceLoader(DataLoader[Any]):
         prefix
             The first part of the tags, before a slash.
         """
-        for name, value in self._batches.measures().items():
-            if not math.isnan(value):
-                writer.add_scalar(f"{prefix}/{name}", value, step)
+        for name, value in self.measures().items():
+            writer.add_scalar(f"{prefix}/{name}", value, step)
 
     def state_dict(self) -> State:
         """Return all that is needed to resume with the same batches: see `AvareBatchSampler.state_dict`.

@@ -17,14 +17,18 @@ from avare._compilation import lean
 
 LossName = Literal["cross_entropy", "binary", "squared"]
 NotFinite = Literal["raise", "keep"]
+Reduction = Literal["sum", "mean", "all"]
 _DEFAULTS: dict[str, Any] = {
     "class_weight": None,
     "pos_weight": None,
     "label_smoothing": 0.0,
     "ignore_index": None,
+    "class_dim": 1,
+    "reduction": "sum",
     "not_finite": "raise",
 }
 _SMALL = 2**16  # logits; for more, torch is faster than the kernel
+_AT_A_TIME = 2**21  # logits of sequences: few megabytes, and few operations to start
 
 
 class LossOptions(TypedDict, total=False):
@@ -34,6 +38,8 @@ class LossOptions(TypedDict, total=False):
     pos_weight: Tensor | None
     label_smoothing: float
     ignore_index: int | None
+    class_dim: int
+    reduction: Reduction
     not_finite: NotFinite
 
 
@@ -46,18 +52,20 @@ def output_norms(
     pos_weight: Tensor | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
+    class_dim: int = 1,
+    reduction: Reduction = "sum",
     not_finite: NotFinite = "raise",
 ) -> Tensor:
     r"""Return the norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
 
-    The loss of an example is the sum over its entries or positions; a mean over them only
-    divides every norm by their number.
+    With class indices at many positions, as in language models, the output is read in parts that fit into the
+    cache: no second tensor of its size is made, and positions that do not count have no effect.
 
     Parameters
     ----------
     output
         z: logits, or predictions for "squared". The batch comes first; for "cross_entropy" the
-        classes second, as in ``torch.nn.functional.cross_entropy``.
+        classes second, as in ``torch.nn.functional.cross_entropy``, or where ``class_dim`` says.
     target
         Class indices, or class probabilities in the shape of ``output``, for "cross_entropy";
         numbers in [0, 1] for "binary", any for "squared".
@@ -72,6 +80,11 @@ def output_norms(
         For "cross_entropy": in [0, 1].
     ignore_index
         For class indices: the target that does not count, by default -100. Its norm is 0.
+    class_dim
+        For "cross_entropy": the dimension of the classes. -1 for logits of shape (batch, time, vocabulary).
+    reduction
+        What the loss of an example is: the "sum" over its positions or entries that count, the "mean" over them, or
+        their sum divided by the number of "all" that count in the batch.
     not_finite
         "raise" an error if the output, or the target, is not finite, or "keep" a norm that is not finite
         either, for ``loader.update(index, norms, not_finite="skip")``.
@@ -87,15 +100,18 @@ def output_norms(
     tensor([0.7071, 1.4142])
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss="squared")
     tensor([4., 0.])
+    >>> output_norms(torch.zeros(1, 3, 2), torch.tensor([[0, 1, -100]]), class_dim=-1, reduction="mean")
+    tensor([0.5000])
     """
     is_plain = class_weight is None and pos_weight is None and ignore_index is None and label_smoothing == 0.0
-    if is_plain and loss == "cross_entropy" and not_finite == "raise":
+    if is_plain and loss == "cross_entropy" and not_finite == "raise" and class_dim == 1 and reduction == "sum":
         norms = _small(output, target)
         if norms is not None:
             return norms
-    given = class_weight, pos_weight, label_smoothing, ignore_index, not_finite
-    gradient = _gradient(output, target, loss, **dict(zip(_DEFAULTS, given, strict=True)))
-    return from_output_grad(gradient, not_finite=not_finite)
+    given = class_weight, pos_weight, label_smoothing, ignore_index, class_dim, reduction, not_finite
+    found, counts = _position_norms(output, target, loss, dict(zip(_DEFAULTS, given, strict=True)))
+    norms = found if found.ndim == 1 else torch.linalg.vector_norm(found.flatten(1), dim=1)
+    return _reduced(norms, counts, reduction)
 
 
 def last_layer_norms(
@@ -107,16 +123,19 @@ def last_layer_norms(
     bias: bool = True,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    r"""Return the norm of each example's gradient in a last, linear layer: exact. O(features + output).
+    r"""Return the norm of each example's gradient in a last, linear layer. O(features + output).
 
-    For :math:`z_i = W x_i + b` it is :math:`\|\partial \ell_i / \partial z_i\| \sqrt{\|x_i\|^2 + 1}`.
+    For :math:`z_i = W x_i + b` it is :math:`\|\partial \ell_i / \partial z_i\| \sqrt{\|x_i\|^2 + 1}`: exact.
+
+    At many positions t, :math:`z_{it} = W x_{it} + b`, it is the sum over t of the same product, an upper bound, which
+    is exact if one position counts. The exact norm needs all products of positions: `GradientNorms` computes it.
 
     Parameters
     ----------
     features
-        x, the input of the layer, of shape (batch, features).
+        x, the input of the layer, of shape (batch, features) or (batch, ..., features).
     output
-        z, its output, of shape (batch,) or (batch, outputs).
+        z, its output, of shape (batch,) or (batch, outputs), or with the classes where ``class_dim`` says.
     bias
         Whether the layer has a trained bias.
     target, loss, **options
@@ -128,23 +147,26 @@ def last_layer_norms(
     >>> last_layer_norms(features, torch.zeros(2, 2), torch.tensor([0, 1]))
     tensor([3.6056, 0.7071])
     """
-    features = _floating("features", features)
+    _require_floating("features", features)
     bias = validation.boolean("bias", bias)
-    gradient = _gradient(output, target, loss, **options)
-    if features.ndim != 2:
-        raise ValueError(f"features has shape {tuple(features.shape)}: must be (batch, features)")
-    if gradient.ndim > 2:
+    found, counts = _position_norms(output, target, loss, dict(options))
+    if output.ndim > 2 and found.ndim != output.ndim - 1:
         raise ValueError(
-            f"output has shape {tuple(gradient.shape)}: must be (batch,) or (batch, outputs); "
-            "for layers applied to many positions, use GradientNorms"
+            f"output has shape {tuple(output.shape)}: must be (batch,) or (batch, outputs), or have class indices at "
+            "many positions; for other layers applied to many positions, use GradientNorms"
         )
-    validation.same_length("features", len(features), "output", len(gradient))
-    sizes = torch.linalg.vector_norm(features, dim=1)
+    if features.ndim != found.ndim + 1:
+        expected = "(batch, features)" if found.ndim == 1 else "(batch, ..., features), a row for each position"
+        raise ValueError(f"features has shape {tuple(features.shape)}: must be {expected}")
+    validation.same_length("features", len(features), "output", len(output))
+    if features.shape[:-1] != found.shape:
+        raise ValueError(f"features has shape {tuple(features.shape)}: must begin with {tuple(found.shape)}, as target")
+    sizes = torch.linalg.vector_norm(features.detach(), dim=-1, dtype=found.dtype)
     if bias:
         sizes = torch.hypot(sizes, torch.ones_like(sizes))
+    norms = (found * sizes).flatten(1).sum(dim=1) if found.ndim > 1 else found * sizes
     not_finite = options.get("not_finite", "raise")
-    norms = from_output_grad(gradient, not_finite=not_finite) * sizes
-    return _finite(norms, {"features": features}, not_finite)
+    return _reduced(_finite(norms, {"features": features}, not_finite), counts, options.get("reduction", "sum"))
 
 
 def from_output_grad(grad: Tensor, *, not_finite: NotFinite = "raise") -> Tensor:
@@ -195,27 +217,99 @@ def _small(output: Tensor, target: Tensor) -> Tensor | None:
     return torch.from_numpy(norms) if _softmax_norms(logits, target.detach().numpy(), norms) else None
 
 
-def _gradient(output: Tensor, target: Tensor, loss: str, **options: Any) -> Tensor:
-    """Return the gradient of each example's loss in its output, checked to be finite if it must be."""
+def _position_norms(output: Tensor, target: Tensor, loss: str, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return the norm of each example, or at each of its positions, and how many positions or entries count in each."""
+    given = _checked(output, target, loss, options)
+    class_dim, _ = given.pop("class_dim"), given.pop("reduction")
+    is_dense = target.is_floating_point() or target.dtype == torch.bool or target.is_complex()
+    if loss != "cross_entropy":
+        norms = from_output_grad(_gradient(output, target, loss, given), not_finite=given["not_finite"])
+        return norms, norms.new_full((), output[:1].numel()).expand_as(norms)
+    original = output
+    if class_dim != 1:
+        target = target.movedim(class_dim, 1) if is_dense and target.ndim == output.ndim else target
+        output = output.movedim(class_dim, 1)
+    if is_dense or output.ndim == 2 or target.shape != (output.shape[0], *output.shape[2:]):  # also what is refused
+        norms = from_output_grad(_gradient(output, target, loss, given), not_finite=given["not_finite"])
+        return norms, ~_ignored(target, given) if output.ndim == 2 and not is_dense else torch.tensor(
+            output[:1, :1].numel()
+        )
+    norms, counts = _norms_of_sequences(output.detach().movedim(1, -1), target.detach(), given)
+    return _finite(norms, {"output": original}, given["not_finite"]), counts
+
+
+def _norms_of_sequences(output: Tensor, target: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return the norm at each position of class indices; the classes come last. Some positions at a time."""
+    classes, counted = output.shape[-1], ~_ignored(target, given)
+    valid = (target >= 0) & (target < classes)
+    _refuse("target", target, counted & ~valid, f"must be in [0, {classes})")
+    shape = target.shape
+    output, target, counted = output.flatten(1, -2), target.long().flatten(1), counted.flatten(1)
+    norms = torch.zeros(target.shape, dtype=torch.promote_types(output.dtype, torch.float32), device=output.device)
+    options = {**given, "ignore_index": None, "not_finite": "keep"}
+    count, length = target.shape
+    positions = max(1, min(length, _AT_A_TIME // max(classes, 1)))
+    examples = max(1, _AT_A_TIME // max(classes * length, 1))
+    for first in range(0, count, examples):
+        for start in range(0, length, positions):
+            part = slice(first, first + examples), slice(start, start + positions)
+            chosen, rows, classes_of = counted[part], output[part], target[part]
+            if 2 * int(chosen.sum()) >= chosen.numel():  # read all: a view is faster than a copy of some
+                rows, classes_of = rows.flatten(0, 1), classes_of.masked_fill(~chosen, 0).flatten()
+                found = _gradient(rows, classes_of, "cross_entropy", options)
+                found = from_output_grad(found, not_finite="keep").view(chosen.shape)
+                norms[part] = torch.where(chosen, found, 0.0)
+            elif chosen.any():
+                found = _gradient(rows[chosen], classes_of[chosen], "cross_entropy", options)
+                norms[part][chosen] = from_output_grad(found, not_finite="keep")
+    return norms.reshape(shape), counted.sum(dim=1)
+
+
+def _reduced(norms: Tensor, counts: Tensor, reduction: str) -> Tensor:
+    """Divide the norms of sums by what `reduction` says."""
+    if reduction == "sum":
+        return norms
+    total = counts.expand_as(norms).sum() if reduction == "all" else counts
+    return norms / total.clamp(min=1).to(norms)
+
+
+def _ignored(target: Tensor, given: dict[str, Any]) -> Tensor:
+    """Return where a class index does not count."""
+    index = given["ignore_index"]
+    return target == (-100 if index is None else validation.integer("ignore_index", index, at_least=-(2**63)))
+
+
+def _checked(output: Tensor, target: Tensor, loss: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return all options, or raise an error that names what is wrong."""
     if not options.keys() <= _DEFAULTS.keys():
         raise TypeError(f"{', '.join(options.keys() - _DEFAULTS.keys())}: must be one of {', '.join(_DEFAULTS)}")
     given = {**_DEFAULTS, **options}
-    not_finite = given.pop("not_finite")
-    check_not_finite(not_finite)
+    check_not_finite(given["not_finite"])
     if loss not in tuple(_GRADIENTS):
         raise ValueError(f"loss = {loss!r}: must be one of {', '.join(map(repr, _GRADIENTS))}")
-    gradient, known = _GRADIENTS[loss]
-    smoothing = validation.number("label_smoothing", given["label_smoothing"], at_least=0.0, at_most=1.0)
-    given["label_smoothing"] = smoothing
-    for name, value in given.items():
-        if name not in known and value is not None and not (name == "label_smoothing" and smoothing == 0.0):
+    if given["reduction"] not in ("sum", "mean", "all"):
+        raise ValueError(f"reduction = {given['reduction']!r}: must be 'sum', 'mean' or 'all'")
+    given["label_smoothing"] = validation.number("label_smoothing", given["label_smoothing"], at_least=0.0, at_most=1.0)
+    for name in _DEFAULTS.keys() - {"reduction", "not_finite", *_GRADIENTS[loss][1]}:
+        if given[name] != _DEFAULTS[name]:
             raise ValueError(f"{name} is given: it has no meaning for loss = {loss!r}")
-    output = _floating("output", output)
+    _require_floating("output", output)
     if output.ndim == 0:
         raise ValueError("output has shape (): must have the batch as its first dimension")
     if not isinstance(target, Tensor):
         raise TypeError(f"target is of type {type(target).__name__}: must be a tensor")
-    return gradient(output, target.detach(), not_finite, **{name: given[name] for name in known})
+    if loss == "cross_entropy" and output.ndim > 1:
+        place = validation.integer("class_dim", given["class_dim"], at_least=1 - output.ndim, at_most=output.ndim - 1)
+        if place == 0:
+            raise ValueError("class_dim = 0: that is the batch")
+    return given
+
+
+def _gradient(output: Tensor, target: Tensor, loss: str, given: dict[str, Any]) -> Tensor:
+    """Return the gradient of each example's loss in its output, checked to be finite if it must be."""
+    gradient, known = _GRADIENTS[loss]
+    arguments = {name: given[name] for name in known if name != "class_dim"}
+    return gradient(_floating("output", output), target.detach(), given["not_finite"], **arguments)
 
 
 def _cross_entropy(
@@ -262,9 +356,7 @@ def _cross_entropy(
             f"as output has {tuple(output.shape)}"
         )
     target = target.long()
-    ignored = target == (
-        -100 if ignore_index is None else validation.integer("ignore_index", ignore_index, at_least=-(2**63))
-    )
+    ignored = _ignored(target, {"ignore_index": ignore_index})
     _refuse("target", target, ~ignored & ((target < 0) | (target >= classes)), f"must be in [0, {classes})")
     target = target.masked_fill(ignored, 0)
     own = (1.0 - label_smoothing) * weights[target]
@@ -316,7 +408,7 @@ def _matching(output: Tensor, target: Tensor) -> Tensor:
 
 
 _GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
-    "cross_entropy": (_cross_entropy, ("class_weight", "label_smoothing", "ignore_index")),
+    "cross_entropy": (_cross_entropy, ("class_weight", "label_smoothing", "ignore_index", "class_dim")),
     "binary": (_binary, ("pos_weight",)),
     "squared": (_squared, ()),
 }
@@ -324,11 +416,17 @@ _GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
 
 def _floating(name: str, values: Any) -> Tensor:
     """Return a detached tensor of float32 or float64."""
+    _require_floating(name, values)
+    detached: Tensor = values.detach()
+    return detached.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _require_floating(name: str, values: Any) -> None:
+    """Raise an error unless these are floating-point numbers."""
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} is of type {type(values).__name__}: must be a tensor")
     if not values.is_floating_point():
         raise TypeError(f"{name} has dtype {values.dtype}: must hold floating-point numbers")
-    return values.detach().to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _finite(result: Tensor, sources: dict[str, Tensor], not_finite: NotFinite) -> Tensor:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from avare import _validation as validation
-from avare._compilation import kernel
+from avare._compilation import lean
 from avare._randomness import uniform_source
 from avare._state import Field, State, generator_to_text
 from avare.batch import Batch
@@ -49,8 +49,8 @@ _DECAY = 0.8  # of the moments, per observation
 _FIRST = 10  # pools before the first decision
 _PROBE = 2.0  # batches: the size of these pools, and of those that are drawn now and then
 _FOR_PROBES = 0.02  # the part of the time that these may take, while the pool is off
-_RECENT = 16  # measured times, of which the lower quartile counts: other processes make some of them longer
-_RARELY = 8  # pools: the quartile is found again
+_RECENT = 16  # measured times, of which the least counts: other processes make the others longer, by any factor
+_RARELY = 8  # pools: the least is found again
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
 
@@ -262,13 +262,15 @@ class Pool:
     def scores(self, batch: Any, size: int) -> NDArray[np.float64]:
         """Call ``score``, and check what it returns."""
         waited = self._asked
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             began = time.perf_counter()
             torch.cuda.synchronize()  # what is still running belongs to the last step
             waited += time.perf_counter() - began
         with torch.no_grad(), _evaluating() if self._mode == "eval" else _AS_IT_IS:
             found = self.score(batch)
-        scores = validation.nonnegative("score(batch)", found)
+        scores = _common(found)
+        if scores is None:
+            scores = validation.nonnegative("score(batch)", found)
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
         batch_seconds = 0.0 if math.isnan(self._own[0]) else float(self._own[0])
@@ -282,7 +284,7 @@ class Pool:
         those that the consumer takes for a batch.
         """
         if self.scored < _FIRST or self.scored % _RARELY == 0:
-            found = [sorted(times)[len(times) // 4] if times else math.nan for times in self._recent]
+            found = [min(times, default=math.nan) for times in self._recent]
             self._own = np.array([0.0 if math.isnan(found[0]) else found[0], *found[1:]])
         return self._own
 
@@ -295,8 +297,7 @@ class Pool:
         """Learn from a pool or a batch of all ranks whose norms are known."""
         if self.scored >= _FIRST:  # before that, pools are drawn to measure what they cost
             self._since = 0
-        self._moments *= _DECAY
-        error = _add(self._moments, self.n, batch.weights, batch.probabilities, norms)
+        error = _add(self._moments, _DECAY, self.n, batch.weights, batch.probabilities, norms)
         self.rule.observe(self, float(error))
 
     def draw(
@@ -307,15 +308,20 @@ class Pool:
         ``before`` and ``after`` are the numbers of examples that belong to other ranks: all ranks use the same
         generator, and each its own numbers.
         """
-        self._before = self._generator.bit_generator.state
         places, drawn = np.empty(self.size, dtype=np.int64), np.empty(self.size, dtype=np.float32)
         choose(weights, scores, self.rule.floor, self._source, before, after, places, drawn)
         self.weights = drawn
         return places, drawn.copy()
 
-    def undo(self) -> None:
-        """Take the last draw back: the next one is the same."""
-        self._generator.bit_generator.state = self._before
+    @contextlib.contextmanager
+    def undone_by_errors(self) -> Iterator[None]:
+        """Take a draw back if an error follows in this context: the next draw is the same."""
+        before = self._generator.bit_generator.state
+        try:
+            yield
+        except BaseException:
+            self._generator.bit_generator.state = before
+            raise
 
     def state(self) -> State:
         """Return all that must be saved, by the names of `STATE_FIELDS`."""
@@ -368,6 +374,16 @@ class Timed(Iterator[Any]):
         return next(self._loaded)
 
 
+def _common(found: Any) -> NDArray[np.float64] | None:
+    """Return scores in the common case: valid ones in a vector of float32 on the CPU. Otherwise None."""
+    if not (type(found) is torch.Tensor and found.dtype is torch.float32 and found.is_cpu):
+        return None
+    if found.ndim != 1 or not found.is_contiguous():
+        return None
+    scores = np.empty(len(found))
+    return scores if _are_copied(found.detach().numpy(), scores) else None
+
+
 @contextlib.contextmanager
 def _evaluating() -> Iterator[None]:
     """Put every module in evaluation mode when it is called, and back at the end."""
@@ -392,8 +408,18 @@ def _evaluating() -> Iterator[None]:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@kernel
-def _add(moments, n, weights, probabilities, norms):
+@lean
+def _are_copied(values, copies):
+    """Copy numbers, and return whether all are finite and not negative."""
+    for j in range(len(values)):
+        if not 0.0 <= values[j] < np.inf:
+            return False
+        copies[j] = values[j]
+    return True
+
+
+@lean
+def _add(moments, decay, n, weights, probabilities, norms):
     """Add the second moments of uniform sampling and of the draws, and the sum of norms; return the relative error."""
     uniform, own, total = 0.0, 0.0, 0.0
     for j in range(len(norms)):
@@ -401,8 +427,8 @@ def _add(moments, n, weights, probabilities, norms):
         total += weights[j] * norm
         uniform += n * weights[j] * norm * norm
         own += weights[j] * norm * norm / probabilities[j]
-    moments[0] += 1.0
-    moments[1] += uniform
-    moments[2] += own
-    moments[3] += total
+    moments[0] = decay * moments[0] + 1.0
+    moments[1] = decay * moments[1] + uniform
+    moments[2] = decay * moments[2] + own
+    moments[3] = decay * moments[3] + total
     return own / (total * total) - 1.0 if total > 0.0 else 0.0

@@ -114,10 +114,13 @@ class NetResults:
 def net_name(model: str, dataset: str, kind: str) -> str:
     """Return a net as it is written.
 
-    >>> net_name("mnist-mlp", "mnist", "mlp"), net_name("mine", "mnist", "mlp")
-    ('MLP on MNIST', 'mine')
+    >>> net_name("mnist-mlp", "mnist", "mlp"), net_name("mnist-mlp-half", "mnist", "mlp"), net_name("x", "mnist", "mlp")
+    ('MLP on MNIST', 'MLP on MNIST, half', 'x')
     """
-    return f"{kind.upper()} on {dataset.upper()}" if model == f"{dataset}-{kind}" else model
+    stem, _, more = model.partition(f"{dataset}-{kind}")
+    if stem or (more and not more.startswith("-")):
+        return model
+    return f"{kind.upper()} on {dataset.upper()}{more.replace('-', ', ', 1).replace('-', ' ')}"
 
 
 def gather(results: Sequence[Result]) -> NetResults | None:

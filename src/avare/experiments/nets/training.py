@@ -231,6 +231,11 @@ def _info_batch(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches
     return Batches(loader, iter(loader), lambda norms: 1.0, losses=True)
 
 
+def _thinned(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
+    loader = Thinned(dataset, spec["batch_size"], spec["epochs"], spec["seed"], **spec["loader"].get("options", {}))
+    return Batches(loader, iter(loader), lambda norms: 1.0)
+
+
 class InfoBatch:
     """Shuffled passes that skip examples with small losses (Qin et al., ICLR 2024).
 
@@ -250,7 +255,7 @@ class InfoBatch:
     ) -> None:
         self.batch_size, self.skipped = batch_size, skipped
         self._generator = torch.Generator().manual_seed(seed)
-        self._losses = torch.full((len(dataset),), math.inf)
+        self._found = torch.full((len(dataset),), math.inf)  # losses, or norms
         self._weights = torch.ones(len(dataset))
         self._until = (1.0 - whole) * epochs * -(-len(dataset) // batch_size)  # steps
         indexed = TensorDataset(*dataset.tensors, torch.arange(len(dataset)))
@@ -260,24 +265,41 @@ class InfoBatch:
         for *batch, index in self._loader:
             yield batch, index, self._weights[index]
 
-    def update(self, index: Tensor, losses: Tensor) -> None:
+    def update(self, index: Tensor, found: Tensor) -> None:
         """Remember the losses of a batch."""
-        self._losses[index] = losses
+        self._found[index] = found
+
+    def _kept(self) -> Tensor:
+        """Return the probability of each example to be in the next pass."""
+        return torch.where(self._found < self._found.mean(), 1.0 - self.skipped, 1.0)
 
     def _batches(self) -> Iterator[list[int]]:
         steps = 0
         while True:
             weights = torch.ones_like(self._weights)
-            if steps < self._until and torch.isfinite(self._losses).all():
-                small = self._losses < self._losses.mean()
-                kept = torch.rand(len(weights), generator=self._generator) >= self.skipped
-                weights = torch.where(small, kept / (1.0 - self.skipped), weights)
+            if steps < self._until and torch.isfinite(self._found).all():
+                kept = self._kept()
+                weights = (torch.rand(len(weights), generator=self._generator) < kept) / kept
             self._weights = weights
             places = torch.nonzero(weights).flatten()
             order = places[torch.randperm(len(places), generator=self._generator)]
             for index in order.split(self.batch_size):
                 yield index.tolist()
                 steps += 1
+
+
+class Thinned(InfoBatch):
+    """Shuffled passes thinned by remembered norms: an example with norm h is kept with probability h / mean(h).
+
+    The probability is at most 1 and at least ``floor``, and its inverse is the weight.
+    """
+
+    def __init__(self, *arguments: Any, floor: float = 0.2) -> None:
+        super().__init__(*arguments, whole=0.0)
+        self.floor = floor
+
+    def _kept(self) -> Tensor:
+        return (self._found / self._found.mean()).nan_to_num(1.0).clamp(self.floor, 1.0)
 
 
 class _Passes:
@@ -319,6 +341,7 @@ LOADERS: dict[str, Callable[[Spec, TensorDataset, nn.Module], Batches]] = {
     "UpperBound": _upper_bound,
     "TwoStages": _two_stages,
     "InfoBatch": _info_batch,
+    "Thinned": _thinned,
 }
 """The makers of loaders that are no sampler's name, by kind."""
 

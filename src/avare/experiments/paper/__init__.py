@@ -112,7 +112,10 @@ class Paper(Experiment):
         shown, panels = {}, [_group_panel(group, descents, paper, runs) for group in groups]
         if growths:
             panels.append(theory.theory_panel(growths))
-        if groups or known:
+        if known and not groups and not judged:  # of your own data only
+            shown["facts"] = facts_table({display_name(name): fact for name, fact in known.items()})
+            panels.append(Panel("Possible gain", (Section("At the optimum", (shown["facts"],)),)))
+        elif groups or known:
             shown["table1"] = table_one(known, paper)
             panels.append(_paper_panel(shown["table1"], rows, paper))
         if rows:

@@ -75,7 +75,8 @@ class Capture:
         first = self.uses[0]
         for use in self.uses:
             if use.count != first.count:
-                hint = f"; {POSITIONS}" if use.is_of_a_vector or first.is_of_a_vector else ""
+                shared = use.is_of_a_vector or first.is_of_a_vector or min(use.count, first.count) == 1
+                hint = f"; {POSITIONS}" if shared else ""
                 raise ValueError(
                     f"{use.place.title} has a batch of {use.count}, {first.place.title} one of {first.count}: "
                     f"the first dimension must be the batch, throughout the model{hint}"

@@ -18,6 +18,17 @@ def linear(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
         yield module.bias, single or Dense(left.sum(dim=1))
 
 
+@register("transformers.pytorch_utils.Conv1D")
+def transposed_linear(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
+    """A linear layer whose weight is transposed, as GPT-2 has it: input times output gradient."""
+    require_batch(inputs)
+    left, right = _positions(gradients), _positions(inputs)
+    if is_trained(module.weight):
+        yield module.weight, Outer(right.mT, left.mT)
+    if is_trained(module.bias):
+        yield module.bias, Dense(left.sum(dim=1))
+
+
 def _positions(values: Tensor) -> Tensor:
     """Return values in shape (batch, positions, width)."""
     return values.unsqueeze(1) if values.ndim == 2 else values.flatten(1, -2)

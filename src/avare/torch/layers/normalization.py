@@ -24,6 +24,18 @@ def rms_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     return _over_features(module, functional.rms_norm, inputs, gradients)
 
 
+@register(
+    "transformers.models.*RMSNorm", "transformers.models.*T5LayerNorm",
+    parameters=["weight"], attributes=["variance_epsilon"],
+)  # fmt: skip
+def rms_norm_of_transformers(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
+    """Over the last dimension, by its root mean square, as LLaMA and most models after it have it."""
+    require_batch(inputs)
+    shape = tuple(module.weight.shape)
+    others = tuple(range(1, inputs.ndim - 1))
+    return _affine(module, lambda: functional.rms_norm(inputs, shape, eps=module.variance_epsilon), gradients, others)
+
+
 @register(nn.GroupNorm)
 def group_norm(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """Over groups of channels."""

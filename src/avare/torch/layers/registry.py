@@ -30,6 +30,7 @@ Test a rule by comparing its norms with one backward pass per example, as this p
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -45,13 +46,17 @@ Refusal = Callable[[nn.Module], str | None]
 class _Entry(NamedTuple):
     rule: Rule
     parameters: tuple[str, ...]
+    attributes: tuple[str, ...]
 
 
 _RULES: dict[type[nn.Module], _Entry] = {}
+_BY_NAME: dict[str, _Entry] = {}  # by the pattern of a class's full name
 _REFUSALS: dict[type[nn.Module], Refusal] = {}
 
 
-def register(*kinds: type[nn.Module], parameters: Sequence[str] = ("weight", "bias")) -> Callable[[Rule], Rule]:
+def register(
+    *kinds: type[nn.Module] | str, parameters: Sequence[str] = ("weight", "bias"), attributes: Sequence[str] = ()
+) -> Callable[[Rule], Rule]:
     """Register the decorated function as the rule for some kinds of layers. A later rule replaces an earlier one.
 
     The rule also applies to subclasses that do not change ``forward``. It does not apply to a module that has
@@ -60,13 +65,22 @@ def register(*kinds: type[nn.Module], parameters: Sequence[str] = ("weight", "bi
     Parameters
     ----------
     *kinds
-        Classes of modules. Their ``forward`` must take one tensor, and return one.
+        Classes of modules. Their ``forward`` must take one tensor, and return one. Text is a pattern for the full name
+        of a class, for packages that need not be installed: ``"package.module.*Norm"``. It does not apply to
+        subclasses.
     parameters
         The names of all parameters that such a layer may have. The input is needed for all but "bias".
+    attributes
+        Other attributes that the rule reads: it does not apply to a module without them.
     """
 
     def enter(rule: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(kinds, _Entry(rule, tuple(parameters))))
+        entry = _Entry(rule, tuple(parameters), tuple(attributes))
+        for kind in kinds:
+            if isinstance(kind, str):
+                _BY_NAME[kind] = entry
+            else:
+                _RULES[kind] = entry
         return rule
 
     return enter
@@ -89,13 +103,21 @@ def rule_of(module: nn.Module) -> Rule | None:
     """Return the rule for a module, or None if there is none, or the module is not what the rule expects."""
     for kind in type(module).__mro__:
         if kind in _RULES:
-            rule, names = _RULES[kind]
             same = all(
                 getattr(type(module), name, None) is getattr(kind, name, None) for name in ("forward", "_conv_forward")
             )
-            plain = all(name in module._parameters for name in names if getattr(module, name, None) is not None)
-            return rule if same and plain and set(module._parameters) <= set(names) else None
-    return None
+            return _rule_if_it_fits(_RULES[kind], module) if same else None
+    full = f"{type(module).__module__}.{type(module).__qualname__}"
+    entry = next((entry for pattern, entry in _BY_NAME.items() if fnmatchcase(full, pattern)), None)
+    return None if entry is None else _rule_if_it_fits(entry, module)
+
+
+def _rule_if_it_fits(entry: _Entry, module: nn.Module) -> Rule | None:
+    """Return the rule if the module has the parameters and attributes that the rule knows, and no others."""
+    names = entry.parameters
+    plain = all(name in module._parameters for name in names if getattr(module, name, None) is not None)
+    fits = plain and set(module._parameters) <= set(names) and all(hasattr(module, name) for name in entry.attributes)
+    return entry.rule if fits else None
 
 
 def refusal_of(module: nn.Module) -> str | None:

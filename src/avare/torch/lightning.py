@@ -1,0 +1,179 @@
+"""Importance sampling in Lightning: a callback that swaps the train loader, weighs the loss, logs, and resumes."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+from avare._optional import require
+
+require("lightning", "avare.torch.lightning", "lightning")  # which says what to install
+
+# isort: split
+import lightning
+import numpy as np
+from torch.utils.data import DataLoader, default_collate
+
+from avare._state import State
+from avare.samplers import Sampler
+from avare.torch.importance import Importance, weighted_mean
+from avare.torch.indexed import check_dataset
+from avare.torch.loader import ImportanceLoader
+
+_OPTIONS = (
+    "num_workers",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+)  # of a DataLoader, which the importance loader takes over
+
+
+class ImportanceCallback(lightning.Callback):
+    """Draw the batches of ``Trainer.fit`` by importance, with weights in the loss.
+
+    Your module and your train loader stay as they are, except that ``training_step`` returns the loss of each example,
+    of
+    shape (batch,), and their norms::
+
+        def training_step(self, batch, batch_idx):
+            x, y = batch
+            logits = self.net(x)
+            return {"loss": F.cross_entropy(logits, y, reduction="none"), "norms": avt.output_norms(logits, y)}
+
+        trainer = lightning.Trainer(callbacks=[ImportanceCallback()])
+
+    The callback returns the weighted mean of the losses to Lightning, and reports the norms. It takes dataset, batch
+    size, collate function and workers from your train loader; shuffling and samplers do not apply, and batches are
+    shared between ranks without Lightning's distributed sampler. Checkpoints contain the state of the loader, so that
+    ``fit(ckpt_path=...)`` continues with the same batches, also in the middle of an epoch. Every ``log_every_n_steps``
+    steps it logs what `ImportanceLoader.log` writes, as ``importance/gain`` and so on. Validation is not changed.
+
+    Parameters
+    ----------
+    importance
+        The options; by default ``Importance()``. With None as seed, that of ``seed_everything``, if it was called.
+    score
+        Switches the second stage on: a function of the module and a batch on its device, which returns a score for each
+        example. See `ImportanceLoader`. Norms of ``training_step`` are then optional.
+
+    Attributes
+    ----------
+    loader
+        The `ImportanceLoader` of the current or last fit; None before the first.
+    """
+
+    def __init__(
+        self,
+        importance: Importance | None = None,
+        *,
+        score: Callable[[lightning.LightningModule, Any], Any] | None = None,
+    ) -> None:
+        if not isinstance(importance, Importance | None):
+            raise TypeError(f"importance is of type {type(importance).__name__}: must be an avare.torch.Importance")
+        if score is not None and not callable(score):
+            raise TypeError(f"score is of type {type(score).__name__}: must be a function of a module and a batch")
+        self.importance = importance or Importance()
+        self.score = score
+        self.loader: ImportanceLoader | None = None
+        self._replaced: tuple[Any, Any, Any] | None = None  # the source of the train loader, as it was
+
+    def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Swap the train loader, and weigh the loss of ``training_step``."""
+        source = trainer.fit_loop._data_source
+        self.loader = self._loader_like(source.dataloader(), trainer, pl_module)
+        self._replaced = source, source.instance, source.name
+        source.instance, source.name = _Shown(self.loader), ""
+        pl_module.training_step = self._weighing(pl_module.training_step)
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any, **__: Any
+    ) -> None:
+        """Log the measurements of the loader."""
+        if self.loader is not None and trainer.global_step % trainer.log_every_n_steps == 0:
+            found = {f"importance/{name}": value for name, value in self.loader.measures().items()}
+            pl_module.log_dict(found, on_step=True, on_epoch=False, batch_size=1)
+
+    def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
+        """Restore the train loader and ``training_step``, also after an error."""
+        if self._replaced is not None:
+            source, source.instance, source.name = self._replaced[0], *self._replaced[1:]
+            self._replaced = None
+            del pl_module.training_step
+
+    def _loader_like(
+        self, plain: Any, trainer: lightning.Trainer, module: lightning.LightningModule
+    ) -> ImportanceLoader:
+        """Return an importance loader over the data of a train loader."""
+        if isinstance(plain, ImportanceLoader):
+            return plain
+        if not isinstance(plain, DataLoader):
+            raise TypeError(f"the train loader is of type {type(plain).__name__}: must be one torch DataLoader")
+        check_dataset(plain.dataset)
+        if plain.batch_size is None:
+            raise ValueError("the train loader has no batch_size: make it with batch_size= and without batch_sampler=")
+        options = {name: getattr(plain, name) for name in _OPTIONS}
+        if self.importance.seed is None and not isinstance(self.importance.sampler, Sampler):
+            seed = os.environ.get("PL_GLOBAL_SEED")
+            options["seed"] = None if seed is None else int(seed)
+        return self.importance.loader(
+            plain.dataset,
+            plain.batch_size,
+            score=None if self.score is None else functools.partial(_score, self.score, trainer, module),
+            collate_fn=None if plain.collate_fn is default_collate else plain.collate_fn,
+            **options,
+        )
+
+    def _weighing(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a ``training_step`` for the batches of the loader."""
+        loader = cast(ImportanceLoader, self.loader)
+
+        @functools.wraps(step)
+        def weighted_step(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            plain, index, weight = batch
+            try:
+                found = step(plain, *args, **kwargs)
+                output = dict(found) if isinstance(found, Mapping) else {"loss": found}
+                norms = output.pop("norms", None)
+                if norms is None and self.score is None and loader.importance_sampler.learns:
+                    raise ValueError(
+                        "training_step returns no norms, so nothing can be learned: return {'loss': losses, 'norms': "
+                        "avare.torch.output_norms(logits, target)}, or pass score= to the callback"
+                    )
+                output["loss"] = weighted_mean(output.get("loss"), weight)
+            except Exception:  # whatever it is, the other ranks must not wait
+                loader.fail()
+                raise
+            if norms is None:  # all ranks still learn whether one has failed
+                index, norms = index[:0], np.empty(0)
+            loader.update(index, norms, not_finite="skip")
+            return output
+
+        return weighted_step
+
+
+class _Shown:
+    """A loader as Lightning sees it: not a ``DataLoader``, because Lightning would replace its batch sampler."""
+
+    def __init__(self, loader: ImportanceLoader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def state_dict(self) -> State:
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.loader.load_state_dict(state)
+
+
+def _score(score: Callable[..., Any], trainer: lightning.Trainer, module: lightning.LightningModule, batch: Any) -> Any:
+    """Score a pool on the device of the module, in its precision."""
+    with trainer.precision_plugin.forward_context():
+        return score(module, trainer.strategy.batch_to_device(batch, dataloader_idx=0))

@@ -1,0 +1,391 @@
+"""Importance sampling in the Trainer of Hugging Face Transformers, and in trainers derived from it.
+
+`ImportanceTrainer` takes the place of ``Trainer``. For another trainer, put `ImportanceMixin` before it::
+
+    class ImportanceSFTTrainer(ImportanceMixin, trl.SFTTrainer): ...
+
+*The loss.* The Trainer's loss is the mean over all targets that count in the accumulated batch. With the sum S of an
+example's losses, the number n of its targets that count, and its weight w, here it is
+
+    sum w S / D,    D = M (sum w n) / (sum w),
+
+over the M examples of the accumulated batch, of all ranks if the Trainer counts these. D estimates the number of
+targets in a uniform batch. If all examples have the same number of targets, as in classification and with packed
+sequences, D is that number, and the gradient is unbiased. Otherwise it is a quotient of unbiased estimates, as it is in
+the plain Trainer, with an error of order 1 / M. With weights of 1 it is the Trainer's loss.
+
+*The norms* are those of `output_norms`: of the gradient of S in the logits.
+"""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, cast
+
+from avare._optional import require
+
+require("transformers", "avare.torch.transformers", "transformers")  # which says what to install
+
+# isort: split
+import numpy as np
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.trainer_utils import seed_worker
+
+from avare.samplers import Sampler
+from avare.torch.importance import Importance
+from avare.torch.indexed import check_dataset
+from avare.torch.loader import ImportanceLoader
+from avare.torch.norms import output_norms
+
+_INDEX, _WEIGHT = "avare_index", "avare_weight"  # keys in the inputs of a training step
+_STATE = "importance{}.pt"  # in a checkpoint
+_CLOSE = 1e-3  # the model's loss and ours differ by rounding errors only, in half precision too
+
+
+class ImportanceMixin:
+    """Draw the batches of a Trainer by importance, weigh its loss, and report the norms.
+
+    Evaluation and prediction are not changed. Checkpoints contain the state of the loader, so that
+    ``train(resume_from_checkpoint=...)`` continues with the same batches, also in the middle of an epoch. Logs have,
+    beside the loss, what `ImportanceLoader.log` writes, as ``importance/gain`` and so on.
+
+    The loss of an example is computed from ``logits`` and ``labels``: classification, regression, several labels, token
+    classification, masked and causal language models, with padding or packed to equal lengths, and labels of -100. The
+    first batch compares it with the model's own loss, and raises an error if they differ: then override
+    `example_losses` and `example_norms`.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As for the trainer.
+    importance
+        The options; by default ``Importance()``, which scores pools of candidates while that pays.
+
+    Attributes
+    ----------
+    importance_loader
+        The `ImportanceLoader` of the current or last training; None before the first.
+    """
+
+    importance_loader: ImportanceLoader | None = None
+
+    def __init__(self, *args: Any, importance: Importance | None = None, **kwargs: Any) -> None:
+        if not isinstance(importance, Importance | None):
+            raise TypeError(f"importance is of type {type(importance).__name__}: must be an avare.torch.Importance")
+        self.importance = importance or Importance()
+        self._is_compared = False  # whether the loss was compared with the model's
+        self._known: tuple[Any, Any, bool] | None = None  # see `_task`
+        super().__init__(*args, **kwargs)
+        if self._trainer.train_dataset is not None:
+            self._check_importance()
+
+    def example_losses(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of the losses of each example, and how many of its targets count; both of shape (batch,).
+
+        Override it, and `example_norms`, for a loss of your own.
+
+        Parameters
+        ----------
+        logits
+            What the model returns under this name.
+        labels
+            The inputs of this name.
+        """
+        kind, target = self._loss_and_target(logits, labels)
+        if kind != "cross_entropy":
+            function = F.mse_loss if kind == "squared" else F.binary_cross_entropy_with_logits
+            losses = function(logits.reshape(target.shape), target.to(logits), reduction="none").flatten(1).mean(dim=1)
+            return losses, torch.ones_like(losses)
+        losses = F.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]).float(),
+            target.reshape(-1),
+            reduction="none",
+            label_smoothing=self._trainer.args.label_smoothing_factor,
+        )
+        counts = target.ne(-100).reshape(len(target), -1).sum(dim=1)
+        return losses.reshape(len(target), -1).sum(dim=1), counts.to(losses.dtype)
+
+    def example_norms(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the norm of each example's gradient, or a bound, up to a common factor; of shape (batch,)."""
+        kind, target = self._loss_and_target(logits, labels)
+        if kind != "cross_entropy":
+            return output_norms(logits.reshape(target.shape), target, kind, not_finite="keep")
+        smoothing = self._trainer.args.label_smoothing_factor
+        return output_norms(logits, target, class_dim=-1, label_smoothing=smoothing, not_finite="keep")
+
+    # --- methods of the Trainer ---------------------------------------------------------
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, from a checkpoint if one is given, as the Trainer does."""
+        self.importance_loader = None
+        self._is_compared = False
+        with _positions_known():
+            return super().train(*args, **kwargs)  # type: ignore[misc]  # of the trainer
+
+    def get_train_dataloader(self) -> ImportanceLoader:
+        """Return the loader of this training, which knows the other ranks."""
+        trainer, size = self._trainer, self._trainer._train_batch_size
+        if self.importance_loader is not None and self.importance_loader.batch_sampler.ranks.batch_size == size:
+            return self.importance_loader
+        self._check_importance()
+        args, dataset, collate = trainer.args, trainer.train_dataset, trainer.data_collator
+        if hasattr(dataset, "column_names"):  # one of Hugging Face's
+            dataset = trainer._remove_unused_columns(dataset, description="training")
+        else:
+            collate = trainer._get_collator_with_removed_columns(collate, description="training")
+        options: dict[str, Any] = {}
+        if args.dataloader_num_workers:
+            options["persistent_workers"] = args.dataloader_persistent_workers
+            options["prefetch_factor"] = args.dataloader_prefetch_factor
+            options["worker_init_fn"] = partial(
+                seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
+            )
+        if self.importance.seed is None and not isinstance(self.importance.sampler, Sampler):
+            options["seed"] = args.seed if args.data_seed is None else args.data_seed
+        self.importance_loader = self.importance.loader(
+            dataset,
+            size,
+            score=self._score,
+            collate_fn=collate,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
+            **options,
+        )
+        return self.importance_loader
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any) -> tuple[list[Any], Any]:
+        """Return the batches of an accumulated batch, and the number of targets to divide by."""
+        loader = self.importance_loader
+        batches = epoch_iterator if loader is None else map(partial(_with_weights, loader), epoch_iterator)
+        samples, count = super().get_batch_samples(batches, *args)  # type: ignore[misc]  # of the trainer
+        if count is not None and samples and _WEIGHT in samples[0]:
+            count = count * self._share_of_targets(samples)
+        return samples, count
+
+    def compute_loss(self, model: nn.Module, inputs: Any, return_outputs: bool = False, **options: Any) -> Any:
+        """Return the weighted loss in training, and report the norms; otherwise the loss of the Trainer."""
+        if _WEIGHT not in inputs:
+            return super().compute_loss(model, inputs, return_outputs, **options)  # type: ignore[misc]  # of the trainer
+        loader = cast(ImportanceLoader, self.importance_loader)
+        index, weight = inputs.pop(_INDEX), inputs.pop(_WEIGHT)
+        try:
+            loss, outputs, norms = self._weighted_loss(model, inputs, weight, options.get("num_items_in_batch"))
+        except Exception:  # whatever it is, the other ranks must not wait
+            loader.fail()
+            raise
+        loader.update(index, norms, not_finite="skip")
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log, and add the measurements of the loader to those of training."""
+        if self.importance_loader is not None and "loss" in logs:
+            logs.update({f"importance/{name}": value for name, value in self.importance_loader.measures().items()})
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]  # of the trainer
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Save the state of the loader with the checkpoint."""
+        super()._save_rng_state(output_dir)  # type: ignore[misc]  # of the trainer
+        if self.importance_loader is not None and (self._trainer.args.should_save or self._is_sharded):
+            os.makedirs(output_dir, exist_ok=True)
+            torch.save(self.importance_loader.state_dict(), self._state_file(output_dir))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the state of the loader with the checkpoint."""
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]  # of the trainer
+        if checkpoint is None or self.importance_loader is None:
+            return
+        file = self._state_file(checkpoint)
+        if not os.path.isfile(file):
+            warnings.warn(
+                f"{checkpoint} has no {os.path.basename(file)}, so another trainer has saved it: the memory of the "
+                "norms starts empty",
+                stacklevel=2,
+            )
+            return
+        self.importance_loader.load_state_dict(torch.load(file, weights_only=True))
+        if self.importance_loader.batch_sampler.cursor.is_over:  # the Trainer begins the next epoch
+            self.importance_loader.batch_sampler.finish()
+
+    # --- of this class ------------------------------------------------------------------
+
+    @property
+    def _trainer(self) -> Any:
+        """The trainer that this object also is."""
+        return self
+
+    @property
+    def _is_sharded(self) -> bool:
+        return self.importance.distributed == "sharded"
+
+    def _state_file(self, folder: str) -> str:
+        rank = f"_{self._trainer.args.process_index}" if self._is_sharded else ""
+        return os.path.join(folder, _STATE.format(rank))
+
+    def _check_importance(self) -> None:
+        """Raise an error for what cannot be combined with importance sampling, and say what to do."""
+        trainer = self._trainer
+        if trainer.train_dataset is None:
+            raise ValueError("train_dataset is None: training needs one")
+        check_dataset(trainer.train_dataset)
+        args = trainer.args
+        strategy = "group_by_length" if getattr(args, "group_by_length", False) else "random"  # before version 5
+        strategy = getattr(args, "train_sampling_strategy", strategy)
+        if strategy != "random":
+            raise ValueError(
+                f"args: the sampling strategy is {strategy!r}, but importance decides which examples form a batch; "
+                "leave it out, and let the collator pad, or pack the texts to equal lengths"
+            )
+        if args.n_gpu > 1:
+            raise ValueError(f"args.n_gpu = {args.n_gpu}: DataParallel does not pass weights on; start with torchrun")
+        if trainer.compute_loss_func is not None:
+            raise ValueError(
+                "compute_loss_func is given, and returns one loss for the batch: override example_losses and "
+                "example_norms, which return one for each example"
+            )
+
+    def _loss_and_target(self, logits: Tensor, labels: Tensor) -> tuple[Any, Tensor]:
+        """Return the name of the loss, and the labels in the shape of the targets."""
+        config, shifts_labels = self._task
+        if labels.is_floating_point() and labels.numel() == logits.numel():
+            is_binary = getattr(config, "problem_type", None) == "multi_label_classification"
+            return "binary" if is_binary else "squared", labels.reshape(len(labels), -1)
+        if labels.shape != logits.shape[:-1]:
+            raise ValueError(
+                f"logits has shape {tuple(logits.shape)}, labels has {tuple(labels.shape)}: no loss is known for "
+                "these; override example_losses and example_norms"
+            )
+        if shifts_labels:
+            labels = F.pad(labels, (0, 1), value=-100)[..., 1:]
+        return "cross_entropy", labels
+
+    @property
+    def _task(self) -> tuple[Any, bool]:
+        """The configuration of the model, without wrappers, and whether the label of a position is the next token."""
+        trainer = self._trainer
+        if self._known is None or self._known[0] is not trainer.model:
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            model = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
+            config = getattr(model, "config", None)
+            is_causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+            self._known = trainer.model, config, is_causal and not getattr(config, "is_encoder_decoder", False)
+        return self._known[1:]
+
+    def _score(self, batch: Any) -> Tensor:
+        """Score a pool, with the model of this rank alone."""
+        trainer = self._trainer
+        inputs = trainer._prepare_inputs(batch)
+        with trainer.compute_loss_context_manager():
+            outputs = self._forward(trainer.model, inputs, with_loss=False)
+        return self.example_norms(outputs["logits"], inputs["labels"])
+
+    def _forward(self, model: nn.Module, inputs: Mapping[str, Any], *, with_loss: bool) -> Mapping[str, Any]:
+        """Call the model; without labels it computes no loss, which would be a waste."""
+        if "labels" not in inputs:
+            raise ValueError(f"the batch has {', '.join(inputs)}, and no labels: the weighted loss needs them")
+        needs_labels = with_loss or getattr(self._task[0], "is_encoder_decoder", False)
+        outputs = model(**{key: value for key, value in inputs.items() if needs_labels or key != "labels"})
+        if not isinstance(outputs, Mapping) or "logits" not in outputs:
+            found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+            raise ValueError(f"the model returns {found}: must return a mapping with logits")
+        return outputs
+
+    def _weighted_loss(self, model: nn.Module, inputs: Any, weight: Tensor, count: Any) -> tuple[Tensor, Any, Tensor]:
+        """Return the loss to train on, the outputs of the model, and the norms."""
+        trainer, labels = self._trainer, inputs.get("labels")
+        outputs = self._forward(model, inputs, with_loss=not self._is_compared)
+        logits = outputs["logits"]
+        if len(logits) != len(weight):
+            raise ValueError(
+                f"logits has {len(logits)} rows for {len(weight)} examples: the batch was flattened; set "
+                "padding_free=False, and pack with packing_strategy='wrapped'"
+            )
+        losses, counts = self.example_losses(logits, labels)
+        if not self._is_compared:
+            self._compare(outputs, labels, losses.sum() / counts.sum().clamp(min=1.0))
+        weight = weight.to(losses)
+        total = (weight * losses).sum()
+        takes_all = count is not None and trainer.model_accepts_loss_kwargs  # the Trainer expects the whole mean
+        is_own = type(self).example_losses is not ImportanceMixin.example_losses
+        if takes_all and not is_own and not labels.is_floating_point():
+            loss = total / count
+            if trainer.args.average_tokens_across_devices:
+                loss = loss * trainer.accelerator.num_processes
+        else:
+            loss = total / (len(weight) * (weight * counts).sum() / weight.sum()).clamp(min=1.0)
+            if takes_all:
+                loss = loss / trainer.current_gradient_accumulation_steps
+        return loss, outputs, self.example_norms(logits, labels)
+
+    def _compare(self, outputs: Any, labels: Tensor, found: Tensor) -> None:
+        """Raise an error if the mean loss is not the model's."""
+        smoother = self._trainer.label_smoother
+        smoothed = None if smoother is None else smoother(outputs, labels, shift_labels=self._task[1])
+        wanted = outputs.get("loss") if smoothed is None else smoothed
+        if wanted is not None and abs(wanted.item() - found.item()) > _CLOSE * max(1.0, abs(wanted.item())):
+            raise ValueError(
+                f"the model's loss is {wanted.item():.6g}, and that of its logits and labels {found.item():.6g}: it "
+                "has other terms; override example_losses and example_norms"
+            )
+        self._is_compared = True
+
+    def _share_of_targets(self, samples: list[Any]) -> float:
+        """Return D over the number of targets in the accumulated batch: see the module."""
+        sums = np.zeros(4)
+        shifts_labels = getattr(self._trainer, "_loss_shifts_labels", False)  # as the Trainer counts
+        for inputs in samples:
+            weight, labels = inputs[_WEIGHT].numpy().astype(np.float64), inputs["labels"].numpy()
+            shown = labels[..., 1:] if shifts_labels else labels
+            counts = np.count_nonzero(shown.reshape(len(labels), -1) != -100, axis=1)
+            if len(counts) != len(weight):  # a flattened batch, which `compute_loss` refuses
+                return 1.0
+            sums += weight.sum(), weight @ counts, counts.sum(), len(weight)
+        args = self._trainer.args
+        if args.average_tokens_across_devices and args.world_size > 1:
+            found = torch.from_numpy(sums).to(args.device)
+            sums = self._trainer.accelerator.reduce(found, "sum").cpu().numpy()
+        weights, weighted, plain, examples = sums
+        if not (weights > 0.0 and weighted > 0.0):
+            return 1.0
+        return float(examples * weighted / (weights * plain))
+
+
+class ImportanceTrainer(ImportanceMixin, transformers.Trainer):
+    """The Trainer of Transformers, with batches drawn by importance: see `ImportanceMixin`.
+
+    Examples
+    --------
+    >>> from avare.torch import Importance
+    >>> trainer = ImportanceTrainer(model, args, train_dataset=dataset, importance=Importance())  # doctest: +SKIP
+    >>> trainer.train()  # doctest: +SKIP
+    """
+
+
+def _with_weights(loader: ImportanceLoader, triple: Any) -> Any:
+    """Put index and weight into the inputs; if the sampler learns nothing and all weights are 1, there is no need."""
+    inputs, index, weight = triple
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"data_collator returns {type(inputs).__name__}: must return a mapping of inputs")
+    sampler = loader.importance_sampler
+    if not sampler.learns and bool((weight == 1.0).all()):
+        return inputs
+    return {**inputs, _INDEX: index.numpy(), _WEIGHT: weight}
+
+
+@contextlib.contextmanager
+def _positions_known() -> Iterator[None]:
+    """Do not skip batches of an importance loader, which knows its position, when training resumes."""
+    module = transformers.trainer
+    skip = module.skip_first_batches
+    module.skip_first_batches = lambda loader, *args, **kwargs: (
+        loader if isinstance(loader, ImportanceLoader) else skip(loader, *args, **kwargs)
+    )
+    try:
+        yield
+    finally:
+        module.skip_first_batches = skip
