@@ -31,6 +31,7 @@ from avare.samplers import Vrb as Vrb
 from avare.simplex import minimize_variance as minimize_variance
 from avare.solvers import saga as saga
 from avare.solvers import sgd as sgd
+from avare.solvers import sghmc as sghmc
 from avare.solvers import sgld as sgld
 
 __version__ = _version("avare")
@@ -60,6 +61,7 @@ __all__ = [
     "samplers",
     "schedules",
     "sgd",
+    "sghmc",
     "sgld",
     "solvers",
     "structures",

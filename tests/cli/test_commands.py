@@ -174,7 +174,7 @@ def test_the_chosen_loss_is_printed(avare_command: Any, tmp_path: Path) -> None:
     (tmp_path / "many.csv").write_text(f"a,b,y\n{rows}")
     for words, loss in (([], "least_squares"), (["--loss", "softmax"], "softmax")):
         code, out, _ = avare_command("compare", "many.csv", "--target", "y", *words, *LITTLE, "--samplers", "Uniform")
-        assert code == 0 and f"\nLoss: {loss}.\n" in out
+        assert code == 0 and f"\nLoss: {loss}. " in out
         code, out, _ = avare_command("diagnose", "many.csv", "--target", "y", *words, "--epochs", "1")
         assert code == 0 and out.startswith("Columns of many.csv:\n  a, b: numbers, as they are\n  y: the target\n")
         assert f"\nmany: 101 examples, {loss}, " in out

@@ -43,12 +43,14 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_register_and_find() -> None:
     small = Small()
     registry.register(small)
-    assert registry.names() == ["paper", "compare", "nets", "small"]
+    assert registry.names() == ["paper", "compare", "nets", "sampling", "small"]
     assert registry.get("small") is registry.of_kind("small") is small
-    with pytest.raises(ValueError, match="name = 'other': must be one of paper, compare, nets, small"):
+    with pytest.raises(ValueError, match="name = 'other': must be one of paper, compare, nets, sampling, small"):
         registry.get("other")
     for kind in ("other", None, ["small"]):
-        with pytest.raises(ValueError, match=r"must be one of reproduce, theory, table, compare, limits, nets, small"):
+        with pytest.raises(
+            ValueError, match=r"must be one of reproduce, theory, table, compare, limits, nets, sampling, .*, small"
+        ):
             registry.of_kind(kind)
 
 

@@ -336,7 +336,7 @@ def test_sound_records_that_lack_something_are_named(tmp_path: Path) -> None:
     reasons = {each.name: each.reason for each in contents.skipped}
     assert len(contents.shown) == 1 and len(reasons) == 4
     assert reasons[f"{key_of(lacking['spec'])}.json"] == "trace lacks 'regret'"
-    words = "must be one of reproduce, theory, table, compare, limits, nets"
+    words = "must be one of reproduce, theory, table, compare, limits, nets, sampling, sampling reference"
     assert reasons[f"{key_of(unknown['spec'])}.json"] == f"spec['experiment'] = 'other': {words}"
     assert reasons[f"{key_of(bad['spec'])}.json"] == f"spec['experiment'] = ['x']: {words}"
 

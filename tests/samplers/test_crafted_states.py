@@ -21,16 +21,8 @@ SEED = int(os.environ.get("AVARE_SEED", "20261117"))
 SOURCE = Path(avare.__file__).parents[1]
 
 
-# What is still to be declared more narrowly: of saga, the scale of the step; of pool="auto", its ratio.
-OPEN = ("saga", "ImportanceLoader with any pool")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=pytest.mark.xfail(strict=False)) if each in OPEN else each for each in crafted.every()],
-    ids=lambda name: f"{name}, seed {SEED}",
-)
+@pytest.mark.parametrize("name", crafted.every(), ids=lambda name: f"{name}, seed {SEED}")
 def test_every_field_of_every_state(name: str) -> None:
     # In a process of its own: what this looks for used to end it. The last line that it prints is the case.
     command = [sys.executable, str(Path(crafted.__file__)), "--subject", name, "--mutations", "60", "--seed", str(SEED)]

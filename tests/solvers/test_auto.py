@@ -197,5 +197,5 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match=r"power = 2\.0"):
         auto(2.0)
     with pytest.raises(TypeError, match="step_size"):
-        avare.sgld(problem, sampler, "auto")  # type: ignore[arg-type]  # for sgd only
+        avare.sgld(problem, sampler, "fast")  # type: ignore[arg-type]  # it is refused
     assert sampler.steps == 0

@@ -38,6 +38,7 @@ from avare.experiments.registry import get as get
 from avare.experiments.registry import names as names
 from avare.experiments.registry import of_kind as of_kind
 from avare.experiments.registry import register as register
+from avare.experiments.sampling import SamplingExperiment as SamplingExperiment
 from avare.experiments.store import Store as Store
 from avare.experiments.store import StoreError as StoreError
 
@@ -60,6 +61,7 @@ __all__ = [
     "RecordError",
     "Request",
     "Result",
+    "SamplingExperiment",
     "Section",
     "Stage",
     "Stages",

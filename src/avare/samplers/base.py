@@ -179,6 +179,15 @@ class Sampler(ABC):
         """
         self._most_pending = validation.integer("batches", batches, at_least=1)
 
+    def forget(self, batch: Batch) -> None:
+        """Do not wait for the norms of a batch that was drawn."""
+        self._pending.pop(batch.indices.tobytes(), None)
+
+    @property
+    def independent(self) -> bool:
+        """Whether a batch does not depend on those before it, apart from what was learned."""
+        return True
+
     @property
     def n(self) -> int:
         """Number of examples."""

@@ -1,4 +1,4 @@
-"""Uniform: draw every example with the same probability, as plain minibatches do."""
+"""Uniform: draw every example with the same probability, as plain minibatches do, or in shuffled passes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from avare import _validation as validation
 from avare._compilation import lean
 from avare._randomness import Seed
+from avare._state import Field, Fields, State
 from avare.samplers.base import Sampler
 from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
-from avare.structures.evenly import draw_evenly
+from avare.structures.evenly import draw_below, draw_evenly
 
 
 @register()
@@ -24,7 +26,7 @@ class Uniform(Sampler):
 
     Choose it as the baseline, or if all gradient norms are about equal.
 
-    Cost: O(batch_size) per step. Memory: none.
+    Cost: O(batch_size) per step. Memory: none; with `reshuffle`, 8 bytes per example.
 
     Parameters
     ----------
@@ -34,6 +36,10 @@ class Uniform(Sampler):
         m, the number of draws per step.
     replacement
         Whether an index may occur twice in a batch.
+    reshuffle
+        Whether to draw in shuffled passes: no index occurs again before the pass ends. A pass has ``n // batch_size``
+        batches, and each has a new random order; the few indices left over wait for the next pass. The
+        errors of the batches of a pass cancel out in part, so that a chain with constant steps has less bias.
     seed
         See `Sampler`.
 
@@ -46,14 +52,45 @@ class Uniform(Sampler):
 
     learns = False
 
-    def __init__(self, n: int, batch_size: int = 128, *, replacement: bool = False, seed: Seed = None) -> None:
+    def __init__(
+        self, n: int, batch_size: int = 128, *, replacement: bool = False, reshuffle: bool = False, seed: Seed = None
+    ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        self.reshuffle = validation.boolean("reshuffle", reshuffle)
+        """Whether it draws in shuffled passes."""
+        if self.reshuffle and self.replacement:
+            raise ValueError("reshuffle = True: shuffled passes need replacement=False")
+        self._order = np.arange(self.n if self.reshuffle else 0)
+        self._place = np.zeros(1, dtype=np.int64)  # how much of the order has been drawn in this pass
+
+    @property
+    def independent(self) -> bool:
+        """Whether a batch does not depend on those before it, apart from what was learned."""
+        return not self.reshuffle
 
     def _probabilities(self) -> NDArray[np.float64]:
         return np.full(self.n, 1.0 / self.n)
 
     def _compiled(self) -> UniformState:
-        return UniformState(self.n, self.replacement)
+        return UniformState(self.n, self.replacement, self._order, self._place)
+
+    def _arguments(self) -> State:
+        return {**super()._arguments(), **({"reshuffle": True} if self.reshuffle else {})}  # earlier states lack it
+
+    def _fields(self) -> Fields:
+        if not self.reshuffle:
+            return {}
+        whole = {"at_least": 0, "at_most": self.n - 1}
+        return {
+            "order": Field(np.int64, (self.n,), **whole),
+            "place": Field(np.int64, (1,), at_least=0, at_most=self.n),
+        }
+
+    def _check(self, values: State) -> None:
+        if self.reshuffle and len(np.unique(values["order"])) < self.n:
+            raise ValueError("state['order'] is no permutation: an index occurs twice")
+        if not self.reshuffle and "reshuffle" in values:
+            raise ValueError("state['reshuffle'] = True: this sampler has False")
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -64,14 +101,31 @@ class UniformState(NamedTuple):
 
     n: int
     replacement: bool
+    order: NDArray[np.int64]
+    """All indices, those of the present pass first; empty without `reshuffle`."""
+    place: NDArray[np.int64]
 
 
 @lean
 def _draw(state, step, source, indices, probabilities, weights):
-    draw_evenly(state.n, source, indices, state.replacement)
+    if len(state.order) > 0:
+        _continue_pass(state.order, state.place, source, indices)
+    else:
+        draw_evenly(state.n, source, indices, state.replacement)
     for j in range(len(indices)):
         probabilities[j] = 1.0 / state.n
         weights[j] = state.n / len(indices)
+
+
+@lean
+def _continue_pass(order, place, source, indices):
+    """Draw from what is left of a pass, or begin the next one if that is too little for a batch."""
+    first = place[0] if place[0] + len(indices) <= len(order) else 0
+    for j in range(len(indices)):
+        k = first + j + draw_below(len(order) - first - j, source)
+        order[first + j], order[k] = order[k], order[first + j]
+        indices[j] = order[first + j]
+    place[0] = first + len(indices)
 
 
 register_kernels(UniformState, draw=_draw, learn=learn_nothing)

@@ -29,6 +29,7 @@ _GROWTH = 4.0  # of squared differences or the gradient over those at the start,
 _FIRST_MEASURE, _LESS = 4, 0.7  # when to measure curvatures first, and by how much they must be less to count
 _SLOW, _FASTER = 0.5, 1.25  # if an epoch leaves more than the first of the gradient, steps grow by the second
 _LEAST_SCALE = 1e-9  # of the step, after which it has diverged
+_LARGEST_SCALE = 1e9
 _MARGIN = 0.5  # the estimate of the gradient must be this far below the tolerance, at first, to be verified
 
 
@@ -145,7 +146,7 @@ class Differences:
         if self._last > 0.0 and estimate > self._last:  # perhaps by chance: not below the step that is safe
             scale = max(0.5 * scale, min(scale, 1.0))
         elif estimate > _SLOW * self._last > 0.0:
-            scale = max(scale, min(_FASTER * scale, self._largest / self.size))
+            scale = max(scale, min(_FASTER * scale, self._largest / self.size, _LARGEST_SCALE))
         self._last = estimate
         self._widest = max(self._widest, scale)
         self._set_scale(scale)
@@ -181,19 +182,20 @@ class Differences:
             **memory,
             "saga/kept": self._kept.copy(),
             "saga/measured": self._measured.copy(),
-            "saga/numbers": np.array([float(self._auto), *self._numbers()]),
-            "saga/size": np.array([self.size]),
+            "saga/auto": self._auto,
+            "saga/scales": np.array([self._scale, self._widest]),
+            "saga/numbers": np.array([self._most, self._margin, self._limit, self._last]),
+            "saga/size": self.size,
         }
-
-    def _numbers(self) -> tuple[float, ...]:
-        return self._scale, self._most, self._margin, self._limit, self._last, self._widest
 
     def read(self, state: Mapping[str, Any], step: int) -> State:
         """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
         values = read(state, self._fields(step), "resume")
-        auto, size = bool(values["saga/numbers"][0]), float(values["saga/size"][0])
-        if auto != self._auto or not (self._auto or size == self.size):
-            raise ValueError(f"resume was made with step_size = {size}: this run has another")
+        auto, size = values["saga/auto"], values["saga/size"]
+        if auto != self._auto:
+            raise ValueError(f"resume['saga/auto'] = {auto}: this run has {self._auto}, by its step_size")
+        if not (auto or size == self.size):
+            raise ValueError(f"resume['saga/size'] = {size}: this run has step_size = {self.size}")
         return values
 
     def _fields(self, step: int) -> dict[str, Field]:
@@ -209,8 +211,10 @@ class Differences:
             "saga/noise": Field(np.float64, self._memory.noise.shape, **any_number),
             "saga/kept": Field(np.float64, self._kept.shape),
             "saga/measured": Field(np.float64, self._measured.shape, also=math.nan),
-            "saga/numbers": Field(np.float64, (7,), **any_number),
-            "saga/size": Field(np.float64, (1,), at_least=5e-324),
+            "saga/auto": Field(bool),
+            "saga/scales": Field(np.float64, (2,), at_least=0.5 * _LEAST_SCALE, at_most=_LARGEST_SCALE),
+            "saga/numbers": Field(np.float64, (4,), **any_number),
+            "saga/size": Field(float, at_least=5e-324),
         }
 
     def resume(self, values: State) -> None:
@@ -221,8 +225,8 @@ class Differences:
         if not np.isnan(values["saga/measured"]).any():
             self._iterates.x[:] = values["saga/measured"]
             self._measure(math.inf)
-        numbers = map(float, values["saga/numbers"][1:])
-        self._scale, self._most, self._margin, self._limit, self._last, self._widest = numbers
+        self._scale, self._widest = map(float, values["saga/scales"])
+        self._most, self._margin, self._limit, self._last = map(float, values["saga/numbers"])
         self._rates = self._rates_of(self.size * self._scale)
 
     # --- their parts --------------------------------------------------------------------------

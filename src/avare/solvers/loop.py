@@ -1,4 +1,4 @@
-"""The loop that SGD and SGLD share: chunks of steps, with evaluations, progress and Ctrl-C between them."""
+"""The loop that all solvers share: chunks of steps, with evaluations, progress and Ctrl-C between them."""
 
 import math
 import time
@@ -252,7 +252,7 @@ class Loop:
         if self._compiled is not None:
             done = self._compiled.advance(self._settings, self.step, sizes, noise)
         else:
-            done = advance_plainly(self.problem, self.sampler, self._settings, self.iterates, self.step, sizes, noise)
+            done = advance_plainly(self.problem, self.sampler, self._settings, self.iterates, self.step, sizes)
         taken = time.perf_counter() - started
         self.step += done
         if count:

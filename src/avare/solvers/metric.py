@@ -57,26 +57,42 @@ def metric_of(problem: Linear, bends: Vector) -> Metric:
     model, width = problem._model, problem.width
     weight = float(bends.sum())
     free = model.matrix.bias and problem._l2[width - 1] == problem._l1[width - 1] == 0.0
-    shift, squares = np.zeros(width), np.zeros(width)
+    shift = np.zeros(width)
     if model.matrix.sparse is None and free and weight > 0.0:
-        _add_columns(model.matrix.dense, None, bends, shift, squares, False)
+        _add_columns(model.matrix.dense, None, bends, shift, np.empty(0), False)
         shift /= weight
-    _add_columns(model.matrix.dense, model.matrix.sparse, bends, shift, squares, True)
-    if model.matrix.bias:
-        squares[-1] = weight
-    curvature = squares + problem._l2[:width]
+    curvature = squared_columns(problem, bends, shift) + problem._l2[:width]
     inverse = 1.0 / np.maximum(curvature, max(_FLAT * float(curvature.max()), np.finfo(float).tiny))
-    lengths = np.empty(problem.n, dtype=np.float32)
     centred = shift if model.matrix.sparse is None and free else np.empty(0)
     if model.matrix.dense is not None and width <= _WIDEST and problem.l1 == 0.0:
         factor = _factor_of(problem, bends, centred, np.sqrt(inverse))
+        lengths = np.empty(problem.n, dtype=np.float32)
         for first in range(0, problem.n, _CHUNK):
             part = slice(first, min(first + _CHUNK, problem.n))
             lengths[part] = np.linalg.norm(_centred_rows(problem, part, centred) @ factor, axis=1)
         return Metric(inverse, factor @ factor.T, centred, lengths)
-    bias = float(inverse[-1]) if model.matrix.bias else 0.0
-    _set_lengths(model.matrix.dense, model.matrix.sparse, shift, inverse, bias, lengths)
-    return Metric(inverse, np.empty((0, 0)), centred, lengths)
+    return Metric(inverse, np.empty((0, 0)), centred, lengths_of(problem, inverse, shift))
+
+
+def squared_columns(problem: Linear, weights: Vector, shift: Vector | None = None) -> Vector:
+    """Add up the squared entries of each column, or their distances from a shift, weighted. O(size of X)."""
+    matrix, squares = problem._model.matrix, np.zeros(problem.width)
+    _add_columns(
+        matrix.dense, matrix.sparse, weights, np.zeros(problem.width) if shift is None else shift, squares, True
+    )
+    if matrix.bias:
+        squares[-1] = weights.sum()
+    return squares
+
+
+def lengths_of(problem: Linear, inverse: Vector, shift: Vector | None = None) -> NDArray[np.float32]:
+    """Return the length of each row, sqrt(sum_j D_j a_ij^2), or of its distance from a shift. O(size of X)."""
+    matrix, lengths = problem._model.matrix, np.empty(problem.n, dtype=np.float32)
+    bias = float(inverse[-1]) if matrix.bias else 0.0
+    _set_lengths(
+        matrix.dense, matrix.sparse, np.zeros(problem.width) if shift is None else shift, inverse, bias, lengths
+    )
+    return lengths
 
 
 def _factor_of(problem: Linear, bends: Vector, shift: Vector, root: Vector) -> Vector:

@@ -18,7 +18,7 @@ from avare.samplers import Sampler, build, get
 from avare.solvers.differences import Differences
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, checked_pair
-from avare.solvers.metric import Metric, bends_of, metric_of
+from avare.solvers.metric import bends_of, metric_of
 from avare.solvers.sgd import Run, describe, resume_of
 from avare.solvers.trace import evaluation_steps
 
@@ -128,7 +128,9 @@ def saga(
         start = start_from_sample(problem)
     metric = metric_of(problem, bends_of(problem))
     if isinstance(sampler, str):
-        drawn = _build(sampler, problem, metric, batch_size, seed)
+        norms = metric.norms(problem)
+        scores = problem.curvature * norms * metric.lengths
+        drawn = build_by_norms(sampler, problem, batch_size, norms, scores, seed)
     elif batch_size is not None or seed is not None:
         name, value = ("seed", seed) if batch_size is None else ("batch_size", batch_size)
         raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")
@@ -190,15 +192,14 @@ def start_from_sample(problem: Linear, start: Vector | None = None) -> Vector | 
     return run.x if run.x.any() and problem._objective(run.x) < before else None
 
 
-def _build(name: str, problem: Linear, metric: Metric, batch_size: int | None, seed: Seed) -> Sampler:
-    """Build a sampler for the norms of differences in the metric."""
-    if batch_size is None:
-        batch_size = batch_size_of(problem.n)
-    options: dict[str, Any] = {}
+def build_by_norms(
+    name: str, problem: Linear, batch_size: int | None, norms: Vector, scores: Vector, seed: Seed, **more: Any
+) -> Sampler:
+    """Build a sampler by name, with first norms and fixed scores, and those of more options that it has."""
     kind = get(name)
-    norms = metric.norms(problem)
-    if "initial_norms" in inspect.signature(kind).parameters:
-        options["initial_norms"] = norms
+    parameters = inspect.signature(kind).parameters
+    options = {key: value for key, value in {"initial_norms": norms, **more}.items() if key in parameters}
     if "smoothness" in kind.needs:
-        options["smoothness"] = problem.curvature * norms * metric.lengths
-    return build(name, problem, batch_size, lasting_floor=True, seed=seed, **options)
+        options["smoothness"] = scores
+    size = batch_size_of(problem.n) if batch_size is None else batch_size
+    return build(name, problem, size, lasting_floor=True, seed=seed, **options)

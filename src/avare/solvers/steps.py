@@ -1,4 +1,4 @@
-"""The steps of a solver: draw, gradient, step, update; compiled if the problem and the sampler have kernels.
+"""The steps of SGD: draw, gradient, step, update; compiled if the problem and the sampler have kernels.
 
 Both loops do the same arithmetic in the same order and use the same random numbers, so that they
 give the same iterates from the same seed.
@@ -51,10 +51,10 @@ class Iterates(NamedTuple):
 
 
 def advance_plainly(
-    problem: Problem, sampler: Sampler, settings: Settings, iterates: Iterates, step: int, sizes: Vector, noise: Vector
+    problem: Problem, sampler: Sampler, settings: Settings, iterates: Iterates, step: int, sizes: Vector
 ) -> int:
     """Make one step per size, after `step` steps; return how many were finite."""
-    x, mean, draws, origin, path = iterates
+    x, mean, _, origin, path = iterates
     for done, size in enumerate(sizes):
         at = step + done + 1
         batch = sampler.sample()
@@ -67,8 +67,6 @@ def advance_plainly(
         change *= size
         if not (np.isfinite(norms).all() and np.isfinite(change).all()):
             return done
-        if len(noise):
-            change -= math.sqrt(2.0 * size) * noise[done]
         x -= change
         if at <= settings.adapt_until:
             path[0] = max(path[0], np.linalg.norm(x - origin))
@@ -78,8 +76,6 @@ def advance_plainly(
         if at > settings.average_from:
             power = settings.average_power
             mean += (x - mean) * ((power + 1.0) / (at - settings.average_from + power))
-        if at > settings.burn_in and (at - settings.burn_in) % settings.thin == 0:
-            draws[(at - settings.burn_in) // settings.thin - 1] = x
     return len(sizes)
 
 
@@ -116,7 +112,6 @@ class Compiled:
                 sampler._steps,
                 step,
                 sizes,
-                noise,
                 self._iterates,
                 self._buffers,
                 self._scratch,
@@ -141,7 +136,7 @@ class _Buffers(NamedTuple):
 
 
 @lean
-def _advance(state, model, settings, n, source, moments, drawn, step, sizes, noise, iterates, buffers, scratch):
+def _advance(state, model, settings, n, source, moments, drawn, step, sizes, iterates, buffers, scratch):
     x, gradient = iterates.x, buffers.gradient
     indices, probabilities, weights, norms = buffers.indices, buffers.probabilities, buffers.weights, buffers.norms
     for done in range(len(sizes)):
@@ -154,12 +149,8 @@ def _advance(state, model, settings, n, source, moments, drawn, step, sizes, noi
             size *= _pace(iterates.path)
         for j in range(len(x)):
             gradient[j] = size * (gradient[j] + settings.l2[j] * x[j])
-        if not np.isfinite(_magnitude(gradient) + _magnitude(norms)):
+        if not np.isfinite(magnitude(gradient) + magnitude(norms)):
             return done
-        if len(noise) > 0:
-            spread = math.sqrt(2.0 * size)
-            for j in range(len(x)):
-                gradient[j] -= spread * noise[done, j]
         for j in range(len(x)):
             x[j] -= gradient[j]
         if at <= settings.adapt_until:
@@ -170,15 +161,11 @@ def _advance(state, model, settings, n, source, moments, drawn, step, sizes, noi
             part = (settings.average_power + 1.0) / (at - settings.average_from + settings.average_power)
             for j in range(len(x)):
                 iterates.mean[j] += (x[j] - iterates.mean[j]) * part
-        if at > settings.burn_in and (at - settings.burn_in) % settings.thin == 0:
-            kept = (at - settings.burn_in) // settings.thin - 1
-            for j in range(len(x)):
-                iterates.draws[kept, j] = x[j]
     return len(sizes)
 
 
 @product
-def _magnitude(values):
+def magnitude(values):
     """Return a number that is finite only if all values are and their sum does not overflow."""
     total = 0.0
     for j in range(len(values)):

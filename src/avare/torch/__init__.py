@@ -13,6 +13,7 @@ from avare.torch.importance import weighted_mean as weighted_mean
 from avare.torch.indexed import Indexed as Indexed
 from avare.torch.indexed import IndexedCollate as IndexedCollate
 from avare.torch.loader import ImportanceLoader as ImportanceLoader
+from avare.torch.log_posterior import log_posterior as log_posterior
 from avare.torch.norm_report import NormReport as NormReport
 from avare.torch.norm_report import diagnose as diagnose
 from avare.torch.norms import from_output_grad as from_output_grad
@@ -36,6 +37,7 @@ __all__ = [
     "from_output_grad",
     "last_layer_norms",
     "layers",
+    "log_posterior",
     "output_norms",
     "weighted_mean",
 ]

@@ -123,7 +123,7 @@ class Automatic(Rule):
 
     def __init__(self) -> None:
         super().__init__(_PROBE)
-        self.load([1.0, 1.0])
+        self.load([0.0, 1.0])
 
     def observe(self, pool: "Pool", unit_error: float) -> None:
         """Decide again."""
@@ -145,12 +145,13 @@ class Automatic(Rule):
         return "auto"
 
     def state(self) -> list[float]:
-        """Return the ratio, and the part of uniform's relative error."""
-        return [self.ratio, self._share]
+        """Return by how much the ratio is above 1, exactly, and the part of uniform's relative error."""
+        return [self.ratio - 1.0, self._share]
 
     def load(self, numbers: list[float]) -> None:
         """Restore what `state` returned."""
-        self.ratio, self._share = numbers
+        above, self._share = numbers
+        self.ratio = 1.0 + above
 
 
 class Pool:
