@@ -7,6 +7,7 @@ are not. So pixels are drawn by the norm of their gradient, which for squared er
 batches are the rival, with the same net, the same steps and the same step sizes.
 """
 
+import copy
 import time
 
 import matplotlib.pyplot as plt
@@ -64,8 +65,7 @@ samplers = {
     "uniform": avare.Uniform(n, batch_size, seed=0),
     "by error": avare.Calibrated(n, batch_size, p_min=1 / (5 * n), seed=0),
 }
-for sampler in samplers.values():
-    first = type(sampler)(n, batch_size)
+for first in map(copy.deepcopy, samplers.values()):
     first.update(first.sample().indices, np.ones(batch_size))
     first.sample()
 fits = {name: fit(sampler) for name, sampler in samplers.items()}
