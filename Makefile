@@ -2,11 +2,14 @@
 PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch==2.13.0
+# Today's versions, also in a year; CONSTRAINTS= installs the newest ones, constraints/oldest.txt the oldest.
+CONSTRAINTS ?= constraints/today.txt
 RUN     = $(VENV)/bin/python
 PIP     = $(RUN) -m pip --disable-pip-version-check --quiet
+WITHIN  = $(addprefix --constraint ,$(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all quick lint types bench campaign wheel readme clean
+.PHONY: help install demo test test-all quick lint types docs bench campaign wheel readme clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,13 +23,13 @@ $(VENV)/made:
 # Each stamp is renewed when pyproject.toml changes. PyTorch comes first, so that nothing else picks another.
 $(VENV)/demo-installed: $(VENV)/made pyproject.toml
 	@echo "Installing avare and what the demo needs ..."
-	@$(PIP) install --editable '.[experiments]'
+	@$(PIP) install $(WITHIN) --editable '.[experiments]'
 	@touch $@
 
 $(VENV)/dev-installed: $(VENV)/made pyproject.toml
 	@echo "Installing avare and what tests and benchmarks need ..."
-	@$(PIP) install '$(TORCH)'
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install $(WITHIN) $(TORCH)
+	@$(PIP) install $(WITHIN) --editable '.[dev]'
 	@touch $@ $(VENV)/demo-installed
 
 install: $(VENV)/dev-installed ## the development environment, in .venv
@@ -71,6 +74,18 @@ tests: $(VENV)/dev-installed
 	@echo "Testing, interpreted ..."
 	@NUMBA_DISABLE_JIT=1 $(RUN) -m pytest --quiet --numprocesses=auto -m 'not slow' \
 		--cov=avare --cov-append --cov-report=term --cov-fail-under=95 $(addprefix tests/,$(KERNELS))
+
+$(VENV)/docs-installed: $(VENV)/dev-installed
+	@echo "Installing what the site needs ..."
+	@$(PIP) install $(WITHIN) --editable '.[docs]'
+	@touch $@
+
+# The source is the whole repository: see docs/conf.py. GALLERY=0 leaves the examples of the gallery unrun.
+GALLERY ?= 1
+docs: $(VENV)/docs-installed ## the documentation site, in build/docs; a warning is an error
+	@echo "Building the site ..."
+	@$(RUN) -m sphinx -q -W --keep-going -c docs -b html -D sphinx_gallery_conf.plot_gallery=$(GALLERY) . build/docs
+	@echo "Ready: build/docs/index.html"
 
 bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks/results/
 	@echo "Measuring; this takes some minutes ..."

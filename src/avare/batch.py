@@ -21,6 +21,11 @@ class Batch:
 
     The sum over the batch of ``weights[j] * g[indices[j]]`` is an unbiased estimate of the
     sum of ``g`` over all examples. For the mean, divide by the number of examples.
+
+    >>> batch = Batch(np.array([3, 0]), np.array([2.0, 4.0]), np.array([0.25, 0.125]))
+    >>> values = np.array([1.0, 2.0, 3.0, 4.0])
+    >>> float(batch.weights @ values[batch.indices])  # an estimate of values.sum()
+    12.0
     """
 
     indices: NDArray[np.int64]

@@ -14,6 +14,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 
+__all__ = [
+    "cost",
+    "dynamic_regret",
+    "gain",
+    "kernel_stein",
+    "optimal_cost",
+    "polynomial_stein",
+    "relative_error",
+    "smoothness_ratio",
+    "static_regret",
+]
+
 _SUM_TOLERANCE = 1e-6  # float32 probabilities are accepted
 _ROWS = 512  # of the matrix of pairs at a time
 Result = np.float64 | NDArray[np.float64]

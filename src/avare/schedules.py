@@ -17,11 +17,29 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._compilation import inlined
 
+__all__ = [
+    "Auto",
+    "Floor",
+    "InverseTime",
+    "Polynomial",
+    "Schedule",
+    "auto",
+    "constant",
+    "floor",
+    "inverse_time",
+    "polynomial",
+]
+
 _LARGEST_C = 1e6  # times the default
 
 
 class Schedule(ABC):
-    """A value for each step t, where t counts from 1."""
+    """A value for each step t, where t counts from 1.
+
+    >>> steps: Schedule = constant(0.5)  # any function of this module, except `auto`, returns one
+    >>> steps(1), steps([1, 2])
+    (0.5, array([0.5, 0.5]))
+    """
 
     __slots__ = ()
 
@@ -171,14 +189,22 @@ def auto(power: float | None = None) -> Auto:
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """The request that `auto` returns: step sizes that a solver has to find."""
+    """The request that `auto` returns: step sizes that a solver has to find.
+
+    >>> Auto(power=0.5) == auto()
+    True
+    """
 
     power: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Floor(Schedule):
-    """The schedule that `floor` returns."""
+    """The schedule that `floor` returns.
+
+    >>> floor(100).constants
+    (100.0, 1.0, 0.0)
+    """
 
     n: int
     batch_size: int
@@ -197,7 +223,11 @@ class Floor(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class InverseTime(Schedule):
-    """The schedule that `inverse_time` returns."""
+    """The schedule that `inverse_time` returns.
+
+    >>> InverseTime(offset=3.0, slope=1.0)(1)
+    0.25
+    """
 
     offset: float
     slope: float
@@ -208,7 +238,11 @@ class InverseTime(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Polynomial(Schedule):
-    """The schedule that `polynomial` and `constant` return."""
+    """The schedule that `polynomial` and `constant` return.
+
+    >>> Polynomial(scale=1.0, offset=1.0, power=0.5)(4)
+    0.5
+    """
 
     scale: float
     offset: float

@@ -28,6 +28,13 @@ class Dataset:
         What was done to the columns of a file or a data frame, one sentence each.
     classes
         The texts of the labels, in the order of the numbers in y; () if they were numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> data = Dataset("mine", np.eye(3), np.array([0, 1, 1]), "Three rows.", "made by hand")
+    >>> len(data), data.X.shape
+    (3, (3, 3))
     """
 
     name: str
@@ -48,7 +55,15 @@ class Dataset:
 
 
 class DatasetError(ValueError):
-    """A file is missing, damaged or has the wrong format; the message names it."""
+    """A file is missing, damaged or has the wrong format; the message names it.
+
+    >>> import avare
+    >>> try:
+    ...     avare.datasets.read("nowhere.csv", target="y")
+    ... except DatasetError as error:
+    ...     print("nowhere.csv" in str(error))
+    True
+    """
 
 
 class DamagedError(DatasetError):

@@ -23,7 +23,14 @@ RUNS = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """A run to do: all that determines it, and its data."""
+    """A run to do: all that determines it, and its data.
+
+    >>> import numpy as np
+    >>> data = Data("mine", [[1.0]], np.array([1.0]), digest="0")
+    >>> task = Task({"experiment": "own", "dataset": "mine", "seed": 0}, data)
+    >>> task.key == Task({"seed": 0, "dataset": "mine", "experiment": "own"}, data).key
+    True
+    """
 
     spec: Spec
     data: Data
@@ -37,7 +44,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """Runs that do not depend on each other's records."""
+    """Runs that do not depend on each other's records.
+
+    >>> Stage("runs", [], note="nothing to do").title
+    'runs'
+    """
 
     title: str  # what the runs are, in a word or two, for the progress display
     tasks: Sequence[Task]
@@ -50,7 +61,11 @@ Stages = Generator[Stage, list[Record], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command ``avare reproduce`` was asked to run."""
+    """What the command ``avare reproduce`` was asked to run.
+
+    >>> Request(words=("nets",), quick=True).jobs
+    1
+    """
 
     words: tuple[str, ...] = ()  # those of `Experiment.words` that were named
     runs: int | None = None  # seeds of each setting; None: the experiment's own number
@@ -66,7 +81,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What the command prints at the end."""
+    """What the command prints at the end.
+
+    >>> Closing(parts=("All runs are done.",), numbers={"runs": 12}).code
+    0
+    """
 
     parts: tuple[str | Table, ...] = ()  # for people
     numbers: Mapping[str, Any] = field(default_factory=dict)  # the same for ``--json``
@@ -75,7 +94,11 @@ class Closing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summary:
-    """What the records of an experiment show."""
+    """What the records of an experiment show.
+
+    >>> Summary(lead="12 runs of 2 samplers", numbers={"runs": 12}).lead
+    '12 runs of 2 samplers'
+    """
 
     lead: str = ""  # for the top of the page, such as "12 runs of 2 samplers"
     notices: tuple[str, ...] = ()  # warnings for the top of the page
@@ -87,7 +110,23 @@ class Summary:
 
 
 class Experiment(ABC):
-    """What to run, how to do one run, and what the records show."""
+    """What to run, how to do one run, and what the records show.
+
+    >>> import numpy as np
+    >>> class Mean(Experiment):
+    ...     name = "mean"
+    ...     kinds = {"mean": Fields(texts=("dataset",), integers=("seed",))}
+    ...
+    ...     def run(self, spec, X, y, optimum):
+    ...         return {"seconds": {"steps": 0.0}, "status": "finished", "mean": float(y.mean())}
+    ...
+    ...     def summarise(self, results, runs):
+    ...         return Summary(lead=f"{len(results)} runs")
+    >>> Mean().run({"experiment": "mean"}, None, np.array([1.0, 3.0]), None)["mean"]
+    2.0
+    >>> Mean().describe({"experiment": "mean", "dataset": "digits", "seed": 3})
+    'digits, seed 3'
+    """
 
     name: ClassVar[str]
     """Its name in the registry."""

@@ -118,6 +118,16 @@ def compare(
         How to draw, for samplers that can do both.
     store, **workers
         Where results are kept, and `Workers`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from avare.experiments import Store, final_rows, obtain
+    >>> data, loss = obtain("synthetic")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     records = compare(data, loss, Store(folder), samplers=["Uniform"], epochs=2, runs=1, batch_size=10)
+    >>> [row["sampler"] for row in final_rows(records)]
+    ['Uniform']
     """
     epochs = validation.integer("epochs", epochs, at_least=1)
     runs = validation.integer("runs", runs, at_least=1)

@@ -24,6 +24,9 @@ class Column(NamedTuple):
 
     Kinds are "text", "integer", "number" (two decimals), "ratio" (three decimals), "digits" (three significant digits),
     "value" (six), "percent", "power" (of ten), "seconds", "answer" (yes or no), and "detail", only in CSV files.
+
+    >>> Column("share", "Share", "percent").text(0.125)
+    '12.50 %'
     """
 
     name: str
@@ -60,7 +63,12 @@ def power(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and rows under a caption; None, NaN and "" are empty cells."""
+    """Columns and rows under a caption; None, NaN and "" are empty cells.
+
+    >>> table = Table("Gains", (Column("n", "N", "integer"), Column("gain", "Gain", "number")), ((100, 4.4),))
+    >>> [column.text(value) for column, value in zip(table.columns, table.rows[0])]
+    ['100', '4.40']
+    """
 
     caption: str
     columns: tuple[Column, ...]
@@ -94,6 +102,9 @@ class Figure:
 
     Titles that repeat are written once: a chart's title if the chart above has the same, its y title if the chart to
     the left has it, its x title if the chart below has it.
+
+    >>> Figure("One chart", ((Chart("Loss", "Epochs"),),)).size
+    (3.2, 2.35)
     """
 
     title: str
@@ -107,7 +118,11 @@ Part = str | Chart | Table | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Section:
-    """A heading of a page and what is below it."""
+    """A heading of a page and what is below it.
+
+    >>> Section("Settings", ("Ten runs of each.", {"batch size": 128})).heading
+    'Settings'
+    """
 
     heading: str
     parts: tuple[Part, ...]
@@ -118,6 +133,10 @@ class Panel:
     """A tab of the page; its curves can be switched on and off by their labels.
 
     Above everything else are the verdict, in a sentence or two, and the lead: what explains it, and names with values.
+
+    >>> panel = Panel("Mine", (Section("Loss", (Chart("Loss", "Epochs"),)),), lead=("It helps.",))
+    >>> [chart.title for chart in panel.charts]
+    ['Loss']
     """
 
     title: str

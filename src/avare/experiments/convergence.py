@@ -315,6 +315,12 @@ def final_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
 
     ``"epochs_to_uniform"`` is the first epoch at which the mean suboptimality is not above Uniform's at the last
     epoch; None if there is no such epoch, or no Uniform. ``"test"`` is the error on the rows held out, if any.
+
+    >>> trace = {"suboptimality": [2.0, 1.0], "relative_error": [0.5, 0.2], "regret": [1.0, 1.5]}
+    >>> spec = {"dataset": "mine", "steps": "auto", "sampler": "Uniform", "epochs": 1}
+    >>> (row,) = final_rows([{"spec": spec, "trace": trace, "status": "finished", "seconds": {"steps": 0.1}}])
+    >>> row["suboptimality"], row["epochs_to_uniform"]
+    (1.0, 1)
     """
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for record in records:

@@ -37,7 +37,15 @@ _STEEPEST = 8.0  # power of t by which distance falls
 
 @dataclass(frozen=True, slots=True)
 class DataDiagnosis:
-    """What to expect on a dataset."""
+    """What to expect on a dataset.
+
+    >>> found = DataDiagnosis(
+    ...     "mine", "logistic", 1000, 1000, 5, [1], [4.0], [3.0], gain_at_optimum=4.5, smoothness_ratio=2.0,
+    ...     budget=20, noise=0.1, distance=0.01, factor=2.5,
+    ... )
+    >>> found.verdict
+    'yes'
+    """
 
     dataset: str
     loss: str

@@ -16,12 +16,25 @@ PARTS = ("steps", "evaluation")
 
 
 class RecordError(ValueError):
-    """A record that lacks what its experiment needs; the message says what."""
+    """A record that lacks what its experiment needs; the message says what.
+
+    >>> try:
+    ...     checked({"spec": {}}, Fields(texts=("dataset",)))
+    ... except RecordError as error:
+    ...     print(error)
+    spec['dataset'] = None: must be text
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a stored record must have: keys of its spec by type, and columns of its trace, of which the first rises."""
+    """What a stored record must have: keys of its spec by type, and columns of its trace, of which the first rises.
+
+    >>> fields = Fields(texts=("dataset",), integers=("seed",))
+    >>> checked({"spec": {"experiment": "own", "dataset": 7}}, fields)
+    Traceback (most recent call last):
+    avare.experiments.records.RecordError: spec['dataset'] = 7: must be text
+    """
 
     texts: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
@@ -31,7 +44,13 @@ class Fields:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """A stored record that has been checked."""
+    """A stored record that has been checked.
+
+    >>> trace = {"epoch": np.arange(3.0)}
+    >>> result = Result({"experiment": "own", "seed": 1}, trace, {}, {"steps": 0.1}, "finished", True, {})
+    >>> result.kind, float(result.trace["epoch"][-1])
+    ('own', 2.0)
+    """
 
     spec: Mapping[str, Any]  # all that determines the run
     trace: Mapping[str, NDArray[np.float64]]  # the columns that `Fields` names; NaN for null
@@ -112,7 +131,13 @@ def _columns(trace: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, NDAr
 
 
 def together(results: Iterable[Result], key: Callable[[Result], Any]) -> list[tuple[Any, list[Result]]]:
-    """Group results by a key of JSON values, in the order in which the keys first occur."""
+    """Group results by a key of JSON values, in the order in which the keys first occur.
+
+    >>> specs = [{"seed": seed, "sampler": name} for seed in (0, 1) for name in "AB"]
+    >>> results = [Result(spec, {}, {}, {}, "finished", True, {}) for spec in specs]
+    >>> [(name, len(group)) for name, group in together(results, lambda result: result.spec["sampler"])]
+    [('A', 2), ('B', 2)]
+    """
     found: dict[str, tuple[Any, list[Result]]] = {}
     for result in results:
         value = key(result)

@@ -21,6 +21,10 @@ def register(experiment: Experiment) -> None:
 
     An installed package need not call it: an entry point of the group ``avare.experiments`` that names an instance
     is found.
+
+    >>> register(get("compare"))  # an instance of your own class
+    >>> "compare" in names()
+    True
     """
     owners = _owners()
     for kind in experiment.kinds:
@@ -52,7 +56,11 @@ def get(name: str) -> Experiment:
 
 
 def of_kind(kind: object) -> Experiment:
-    """Return the experiment whose records have this ``spec["experiment"]``."""
+    """Return the experiment whose records have this ``spec["experiment"]``.
+
+    >>> of_kind("reproduce").name
+    'paper'
+    """
     _find_others()
     owners = _owners()
     if not isinstance(kind, str) or kind not in owners:

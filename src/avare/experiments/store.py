@@ -21,7 +21,16 @@ _LEFT_OVER = 3600.0  # seconds after which a temporary file is removed
 
 
 class StoreError(OSError):
-    """A folder that cannot be written or read; the message names it."""
+    """A folder that cannot be written or read; the message names it.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     try:
+    ...         Store(file.name).put({"spec": {"seed": 0}})
+    ...     except StoreError as error:
+    ...         print(file.name in str(error))
+    True
+    """
 
 
 @dataclass(frozen=True, slots=True)

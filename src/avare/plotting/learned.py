@@ -13,7 +13,13 @@ _LEARNED = 10.0  # norms, from which on a cell's expectation hardly depends on i
 
 
 class Calibrating(Protocol):
-    """A sampler that learns what to expect of the norms it remembers: `avare.Calibrated`."""
+    """A sampler that learns what to expect of the norms it remembers: `avare.Calibrated`.
+
+    >>> import avare
+    >>> sampler: Calibrating = avare.Calibrated(100, batch_size=10, seed=0)
+    >>> sampler.calibration()[0]  # no norm has been reported yet: all examples are in one cell
+    array([100])
+    """
 
     @property
     def n(self) -> int:

@@ -22,6 +22,14 @@ def run_figure(label: str, trace: Any) -> Any:
         The name of the sampler, which determines the colour.
     trace
         The table of evaluations.
+
+    Examples
+    --------
+    >>> import avare
+    >>> problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 2.0], l2=0.0)
+    >>> run = avare.sgd(problem, avare.Uniform(2, 1, seed=0), 0.1, epochs=5)
+    >>> len(run_figure("Uniform", run.trace).axes)
+    2
     """
     if not len(trace):
         raise ValueError("there is nothing to draw: the run was not evaluated (evaluate=...)")
@@ -52,6 +60,12 @@ def chain_figure(draws: NDArray[np.float64], weights: NDArray[np.float64], names
         The weight of each draw of a chain.
     names
         Of the coordinates.
+
+    Examples
+    --------
+    >>> draws = np.random.default_rng(0).normal(size=(2, 100, 3))
+    >>> len(chain_figure(draws, np.full(100, 0.01), ["a", "b", "c"]).axes)
+    6
     """
     shown = min(draws.shape[2], _MOST_COORDINATES)
     every = max(1, draws.shape[1] // _MOST_POINTS)

@@ -18,6 +18,14 @@ class Problem(ABC):
 
     The penalty is exact, not sampled: it is part of the objective, the gradient and the steps, but not of the
     gradients of single examples or their norms.
+
+    >>> import avare
+    >>> problem: Problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 0.0], l2=0.0)
+    >>> x = np.array([1.0])
+    >>> problem.gradient(x), problem.norms(x)
+    (array([4.]), array([0., 4.]))
+    >>> problem.batch_gradient(x, np.array([1]), np.array([0.5]))
+    (array([2.]), array([4.]))
     """
 
     n: int

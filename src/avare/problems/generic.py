@@ -33,7 +33,7 @@ class Generic(Problem):
     norms
         Function of x that returns all n norms. By default `batch_gradient` computes them.
     l2
-        Strength of an l2 term, l2/2 |x|^2, which is added to the sum.
+        Strength of an l2 term, ``l2/2 |x|^2``, which is added to the sum.
     smoothness
         The smoothness constant of each example, if known.
 

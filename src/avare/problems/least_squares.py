@@ -22,9 +22,9 @@ class LeastSquares(Linear):
     y
         A number per example.
     l2
-        Strength of the l2 term, l2/2 |x|^2 in total (not per example).
+        Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example).
     l1
-        Strength of the l1 term, l1 |x|_1 in total; `avare.saga` minimises it.
+        Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
     sample_weight
         s, one number per example; 1 by default. For a negative log-likelihood, one over the variance of the noise.
     bias

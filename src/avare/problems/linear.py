@@ -51,13 +51,20 @@ class Scratch(NamedTuple):
 
 
 class Linear(Problem):
-    """A linear model, f(x) = sum_i s_i loss(y_i, a_i.x) + l2/2 |x|^2 + l1 |x|_1, with the rows a_i of X.
+    """A linear model, ``f(x) = sum_i s_i loss(y_i, a_i.x) + l2/2 |x|^2 + l1 |x|_1``, with the rows a_i of X.
 
     X is read in place and not copied: a float32 or float64 array in any order, or a SciPy sparse matrix in CSR format
     with indices of 32 bits (others are converted once). All sums are made in float64.
 
     To add a loss, derive a class with `target`, `curvature` and `_loss`, and register its kernels by
     `register_kernels`.
+
+    >>> import avare
+    >>> problem: Linear = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 0.0], l2=2.0)
+    >>> problem.n, problem.width, problem.curvature
+    (2, 1, 1.0)
+    >>> problem.objective(np.array([1.0]))  # 0 + 4 / 2 + 2 / 2
+    3.0
     """
 
     target: ClassVar[Target]

@@ -29,9 +29,9 @@ class Logistic(Linear):
     y
         The class of each example: two labels, of which the smaller counts as -1, the larger as +1.
     l2
-        Strength of the l2 term, l2/2 |x|^2 in total (not per example).
+        Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example).
     l1
-        Strength of the l1 term, l1 |x|_1 in total; `avare.saga` minimises it.
+        Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
     sample_weight
         s, one number per example; 1 by default.
     bias

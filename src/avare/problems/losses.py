@@ -88,6 +88,17 @@ def register_vector_kernels(
 
     Their arguments are those of the functions of the same name in this module; outputs and directions are
     arrays, and the target is the index of the class, as a float.
+
+    >>> from typing import NamedTuple
+    >>> class Unit(NamedTuple):
+    ...     pass
+    >>> register_vector_kernels(
+    ...     Unit,
+    ...     value=lambda loss, target, outputs: outputs.sum() - outputs[int(target)],
+    ...     slope=lambda loss, target, outputs: 1.0,
+    ...     curve=lambda loss, target, outputs, direction: None,
+    ...     mean_curvature=lambda loss, target, outputs: 0.0,
+    ... )
     """
     _enter(parameters, *(inlined(function) for function in (value, slope, curve, mean_curvature)))
 

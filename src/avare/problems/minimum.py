@@ -23,7 +23,16 @@ _DAMPING = 1e-12  # of the curvature along the gradient
 
 
 class ToleranceWarning(UserWarning):
-    """A minimisation ended above the tolerance, because of rounding or of the objective itself."""
+    """A minimisation ended above the tolerance, because of rounding or of the objective itself.
+
+    >>> import warnings
+    >>> import avare
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", ToleranceWarning)  # an error instead of a warning
+    ...     x = avare.problems.LeastSquares([[1.0]], [2.0], l2=0.0).minimize()
+    >>> x.round(6)
+    array([2.])
+    """
 
 
 def minimum(problem: "Linear", start: Vector, tolerance: float, *, progress: bool) -> Vector:

@@ -18,6 +18,13 @@ def register(name: str | None = None) -> Callable[[Kind], Kind]:
     ----------
     name
         By default that of the class, in lower case: "least_squares" for ``LeastSquares``.
+
+    Examples
+    --------
+    >>> from avare.problems.huber import Huber
+    >>> Huber = register("huber")(Huber)  # as a decorator: @register() above the class
+    >>> get("huber") is Huber
+    True
     """
 
     def enter(kind: Kind) -> Kind:

@@ -34,9 +34,9 @@ class SmoothedHinge(Linear):
     gamma
         Width of the quadratic part, above 0.
     l2
-        Strength of the l2 term, l2/2 |x|^2 in total (not per example).
+        Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example).
     l1
-        Strength of the l1 term, l1 |x|_1 in total; `avare.saga` minimises it.
+        Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
     sample_weight
         s, one number per example; 1 by default.
     bias

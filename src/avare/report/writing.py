@@ -24,7 +24,11 @@ _MOST_NAMED = 5  # files in an error message
 
 
 class ReportError(OSError):
-    """A folder to which no report can be written; the message names it."""
+    """A folder to which no report can be written; the message names it.
+
+    >>> issubclass(ReportError, OSError)  # so ``except OSError`` catches it, too
+    True
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +75,16 @@ def write(
     -------
     Path
         The page.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from avare.experiments import Store, compare, obtain
+    >>> data, loss = obtain("synthetic")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     records = compare(data, loss, Store(folder), samplers=["Uniform"], epochs=2, runs=1, batch_size=10)
+    ...     write(folder, f"{folder}/report").name
+    'index.html'
     """
     contents = gather(store, validation.integer("runs", runs, at_least=1))
     for each in contents.skipped:

@@ -70,6 +70,15 @@ class Sampler(ABC):
     seed
         An integer, a ``SeedSequence``, a ``BitGenerator``, a ``Generator`` (the sampler uses and
         advances it, until a state is loaded), or None for a seed from the system.
+
+    Examples
+    --------
+    >>> import avare
+    >>> sampler: Sampler = avare.Uniform(10, batch_size=4, replacement=True, seed=0)  # or any other
+    >>> batch = sampler.sample()
+    >>> sampler.update(batch.indices, [1.0, 3.0, 2.0, 2.0])
+    >>> sampler.steps, float(sampler.gain)
+    (1, 1.0)
     """
 
     with_replacement_only: ClassVar[bool] = False

@@ -41,6 +41,19 @@ def register_kernels(
     learn
         ``learn(state, indices, norms)``, likewise; for a sampler that learns nothing, `learn_nothing`. By default
         the sampler learns in Python, by its method ``_learn``, and no compiled loop can use it.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> class First(NamedTuple):
+    ...     n: int
+    >>> def draw(state, step, source, indices, probabilities, weights):
+    ...     indices[:] = 0
+    ...     probabilities[:] = 1.0
+    ...     weights[:] = 1.0 / len(indices)
+    >>> register_kernels(First, draw=draw, learn=learn_nothing)
+    >>> can_learn(First(5))
+    True
     """
     _DRAW.version(state)(_compiled(draw))
     if learn is not None:

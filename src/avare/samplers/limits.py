@@ -18,7 +18,17 @@ _MOST_PASSED = 1e3  # a bound is raised by this factor at the latest, even if it
 
 
 class LimitWarning(UserWarning):
-    """A given horizon or bound turned out to be too small."""
+    """A given horizon or bound turned out to be too small.
+
+    >>> import warnings
+    >>> import avare
+    >>> sampler = avare.Vrb(10, 2, horizon=100, bound=1.0, seed=0)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     sampler.update(sampler.sample().indices, [3.0, 0.5])
+    >>> print(caught[0].message)
+    a norm of 3 exceeds bound = 1: Vrb continues with 4
+    """
 
 
 class Limits:

@@ -31,6 +31,13 @@ def register(example: Example = lambda n: {}) -> Callable[[Kind], Kind]:
     example
         A function that returns, for n examples, arguments that the constructor requires besides ``n``,
         ``batch_size`` and ``seed``. Common tests and benchmarks use it.
+
+    Examples
+    --------
+    >>> from avare.samplers.uniform import Uniform
+    >>> Uniform = register()(Uniform)  # as a decorator: @register() above the class
+    >>> "Uniform" in names()
+    True
     """
 
     def enter(kind: Kind) -> Kind:

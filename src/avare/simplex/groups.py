@@ -9,7 +9,13 @@ from avare._compilation import kernel
 
 
 class Groups(NamedTuple):
-    """Indices in groups, one group after another."""
+    """Indices in groups, one group after another.
+
+    >>> import numpy as np
+    >>> groups = split(np.array([5.0, 1.0, 3.0, 2.0]), 2)
+    >>> groups.order[groups.starts[0] : groups.starts[1]]  # the members of the first group
+    array([0, 1])
+    """
 
     order: NDArray[np.int64]  # the indices, group by group
     starts: NDArray[np.int64]  # where each group starts in `order`, then the end of the last group
@@ -34,7 +40,12 @@ def split(scores: NDArray[np.float64], count: int) -> Groups:
 
 
 def arrange(scores: NDArray[np.float64], order: NDArray[np.int64], sizes: NDArray[np.int64]) -> Groups:
-    """Build the groups from their members, group by group, and their sizes. O(N)."""
+    """Build the groups from their members, group by group, and their sizes. O(N).
+
+    >>> import numpy as np
+    >>> arrange(np.array([5.0, 1.0, 3.0]), np.array([0, 2, 1]), np.array([1, 2])).masses
+    array([5., 4.])
+    """
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
     return Groups(
         order=order,

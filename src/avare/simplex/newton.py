@@ -37,7 +37,7 @@ def newton_step(
     metric: NDArray[np.float64],
     floors: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the point of the simplex that minimises ``slope . d + d . metric d / 2``. O(K^3) per round.
+    """Return the point of the simplex that minimises ``slope·d + d·metric·d / 2``. O(K^3) per round.
 
     Parameters
     ----------

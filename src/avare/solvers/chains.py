@@ -38,7 +38,12 @@ _FLAT = 1e-12  # of the largest curvature: coordinates below it do not move fast
 
 
 class WideningWarning(UserWarning):
-    """The draws of a chain are wider than the posterior."""
+    """The draws of a chain are wider than the posterior.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", WideningWarning)  # if you know it, and want the draws all the same
+    """
 
 
 class Chain:
@@ -46,6 +51,12 @@ class Chain:
 
     With decreasing steps a draw represents the time of its step, so averages over draws must be weighted by the
     step sizes. The methods of this class do so.
+
+    >>> import avare
+    >>> problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 2.0], l2=1.0)
+    >>> chain = avare.sgld(problem, avare.Uniform(2, 2, seed=0), 0.01, steps=100, thin=10, chains=2, seed=0)
+    >>> chain.draws.shape, chain.mean().shape, chain.status
+    ((2, 10, 1), (1,), 'finished')
     """
 
     def __init__(self, solver: str, loops: list[Loop], step_size: Any, burn_in: int, thin: int) -> None:

@@ -40,7 +40,17 @@ _MOST_NOISE = 1 << 20  # how many numbers to draw for a chunk at most
 
 
 class DivergenceWarning(RuntimeWarning):
-    """The iterates diverged."""
+    """The iterates diverged.
+
+    >>> import warnings
+    >>> import avare
+    >>> problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 2.0], l2=1.0)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     run = avare.sgd(problem, avare.Uniform(2, 1, seed=0), 1e9, epochs=100)
+    >>> caught[0].category.__name__, run.status
+    ('DivergenceWarning', 'diverged')
+    """
 
 
 class Progress:

@@ -28,7 +28,14 @@ _RECENT = 3.0  # the power with which the weights of "recent" grow
 
 
 class Run:
-    """The result of `sgd` and `saga`."""
+    """The result of `sgd` and `saga`.
+
+    >>> import avare
+    >>> problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 2.0], l2=0.0)
+    >>> run = sgd(problem, avare.Uniform(2, 1, seed=0), 0.1, epochs=50)
+    >>> run.x.round(3), run.epochs, run.status, len(run.trace) > 1
+    (array([1.]), 50, 'finished', True)
+    """
 
     def __init__(self, loop: Loop, step_size: StepSize, solver: str = "sgd") -> None:
         self._loop, self._solver = loop, solver

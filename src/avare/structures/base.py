@@ -14,7 +14,12 @@ from avare._state import State
 
 
 class Solution(NamedTuple):
-    """The solution of Lemma 1, ``p_i = max(h_i, threshold) / scale``."""
+    """The solution of Lemma 1, ``p_i = max(h_i, threshold) / scale``.
+
+    >>> solution = Solution(floor=0.125, threshold=1.0, scale=8.0, above=2)
+    >>> max(3.0, solution.threshold) / solution.scale  # the probability of an example of norm 3
+    0.375
+    """
 
     floor: float
     """The smallest possible probability: threshold / scale."""
@@ -34,6 +39,12 @@ class Structure(ABC):
     `Memory`. `Floored` has `push` instead, because it does not replace values: it multiplies them.
 
     A subclass sets `n` and `_arrays`, and implements the abstract methods.
+
+    >>> from avare.structures import Weights
+    >>> structure: Structure = Weights(np.array([1.0, 3.0]))
+    >>> structure.probabilities()
+    array([0.25, 0.75])
+    >>> structure.check()
     """
 
     takes_floor: ClassVar[bool] = False
@@ -133,7 +144,14 @@ class Structure(ABC):
 
 
 class Memory(Structure):
-    """A structure that keeps a value for each example, which later values replace."""
+    """A structure that keeps a value for each example, which later values replace.
+
+    >>> from avare.structures import Weights
+    >>> memory: Memory = Weights(np.ones(4))
+    >>> memory.update([2], [5.0])
+    >>> memory.probabilities()
+    array([0.125, 0.125, 0.625, 0.125])
+    """
 
     def update(self, indices: ArrayLike, values: ArrayLike) -> None:
         """Replace the values of some examples, after checking them; the last one of a repeated index counts."""

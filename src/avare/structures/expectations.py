@@ -61,7 +61,12 @@ _FORGOTTEN = 2.0**-700  # squares whose number has been rounded to zero
 
 
 class Calibration(NamedTuple):
-    """The remembered and the expected norm of each cell, from small norms to large ones."""
+    """The remembered and the expected norm of each cell, from small norms to large ones.
+
+    >>> cells = Calibration(np.array([90, 10]), np.array([0.5, 2.0]), np.array([0.6, 1.8]), np.array([40.0, 25.0]))
+    >>> float(cells.members @ cells.expected / cells.members.sum())  # the mean norm to expect
+    0.72
+    """
 
     members: NDArray[np.int64]
     """How many examples are in the cell."""

@@ -20,6 +20,8 @@ from avare.torch.importance import Importance, weighted_mean
 from avare.torch.indexed import check_dataset
 from avare.torch.loader import ImportanceLoader
 
+__all__ = ["ImportanceCallback"]
+
 _OPTIONS = (
     "num_workers",
     "pin_memory",
@@ -35,8 +37,7 @@ class ImportanceCallback(lightning.Callback):
     """Draw the batches of ``Trainer.fit`` by importance, with weights in the loss.
 
     Your module and your train loader stay as they are, except that ``training_step`` returns the loss of each example,
-    of
-    shape (batch,), and their norms::
+    of shape (batch,), and their norms::
 
         def training_step(self, batch, batch_idx):
             x, y = batch
@@ -63,6 +64,12 @@ class ImportanceCallback(lightning.Callback):
     ----------
     loader
         The `ImportanceLoader` of the current or last fit; None before the first.
+
+    Examples
+    --------
+    >>> callback = ImportanceCallback(Importance(sampler="Avare", seed=0))
+    >>> isinstance(callback, lightning.Callback), callback.loader
+    (True, None)
     """
 
     def __init__(

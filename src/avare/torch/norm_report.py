@@ -30,7 +30,12 @@ _LARGE, _SMALL = 2.0, 1.2  # possible gains
 
 @dataclass(frozen=True, slots=True)
 class NormReport:
-    """What `diagnose` returns; ``str()`` says it in a few sentences."""
+    """What `diagnose` returns; ``str()`` says it in a few sentences.
+
+    >>> report = NormReport(gain=3.0, n=100, norms="output", quantiles={0.5: 0.1, 1.0: 2.0}, half_share=0.05)
+    >>> report.advice
+    'Importance sampling is worth trying.'
+    """
 
     gain: float
     """The second moment of uniform minibatches over that of the best distribution: at least 1."""

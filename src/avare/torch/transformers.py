@@ -43,6 +43,8 @@ from avare.torch.indexed import check_dataset
 from avare.torch.loader import ImportanceLoader
 from avare.torch.norms import output_norms
 
+__all__ = ["ImportanceMixin", "ImportanceTrainer"]
+
 _INDEX, _WEIGHT = "avare_index", "avare_weight"  # keys in the inputs of a training step
 _STATE = "importance{}.pt"  # in a checkpoint
 _CLOSE = 1e-3  # the model's loss and ours differ by rounding errors only, in half precision too
@@ -71,6 +73,13 @@ class ImportanceMixin:
     ----------
     importance_loader
         The `ImportanceLoader` of the current or last training; None before the first.
+
+    Examples
+    --------
+    >>> class ImportanceSeq2SeqTrainer(ImportanceMixin, transformers.Seq2SeqTrainer):
+    ...     pass
+    >>> issubclass(ImportanceSeq2SeqTrainer, transformers.Trainer)
+    True
     """
 
     importance_loader: ImportanceLoader | None = None

@@ -27,7 +27,12 @@ __all__ = ["NetsExperiment", "Plan", "estimate", "read_plan", "run_nets"]
 
 
 class NetsExperiment(Experiment):
-    """Compares loaders on small nets: a grid of settings, the best of them, and variants of `Calibrated`."""
+    """Compares loaders on small nets: a grid of settings, the best of them, and variants of `Calibrated`.
+
+    >>> from avare.experiments import get
+    >>> isinstance(get("nets"), NetsExperiment)
+    True
+    """
 
     name = "nets"
     kinds = {  # noqa: RUF012

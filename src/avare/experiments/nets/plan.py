@@ -50,7 +50,12 @@ _KEYS = {  # that a plan must have, by its tables
 
 @dataclass(frozen=True, slots=True)
 class NetPlan:
-    """What to run: the tables of a file like plan.toml, which explains them."""
+    """What to run: the tables of a file like plan.toml, which explains them.
+
+    >>> plan = read_plan(quick=True)
+    >>> plan.networks["mnist-mlp"]["dataset"]
+    'mnist'
+    """
 
     networks: Mapping[str, Mapping[str, Any]]
     samplers: Mapping[str, Mapping[str, Any]]
@@ -110,6 +115,16 @@ def run_nets(
         A folder to look into first for the files of datasets.
     jobs, dask, watch
         See `avare.experiments.sweep.sweep`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from avare.experiments.store import Store
+    >>> plan = read_plan(quick=True)
+    >>> plan.wanted["models"] = plan.wanted["parts"]["models"] = {}  # without this line it trains nets
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run_nets(Store(folder), plan=plan)
+    []
     """
     plan = read_plan() if plan is None else plan
     stages = net_stages(plan, folder, jobs=jobs, progress=watch is not None)
@@ -275,6 +290,9 @@ def estimate(plan: NetPlan) -> list[Cost]:
     """Estimate the time of each part and net, from ``[times]`` of the plan; 0 for nets that are not in it.
 
     With several jobs, divide by their number.
+
+    >>> sum(cost.runs for cost in estimate(read_plan(quick=True))) > 10
+    True
     """
     empty = np.zeros((0, 0), dtype=np.float32)
     data = {model: Data(plan.networks[model]["dataset"], empty, np.zeros(0), "") for model in plan.models}

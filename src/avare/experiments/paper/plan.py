@@ -42,7 +42,11 @@ _THEORY_DATASET = "synthetic"
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is run."""
+    """How much is run.
+
+    >>> Extent().runs, Extent.quick().runs
+    (10, 2)
+    """
 
     runs: int = RUNS  # seeds 0, 1, ... of each setting
     epochs: int | None = 100  # per run; None: few, so that it is quick
@@ -87,6 +91,15 @@ def reproduce(
         A folder to look into first for the files of datasets.
     store, **workers
         Where results are kept, and `Workers`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from avare.experiments.store import Store
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     records = reproduce(["synthetic"], Store(folder), extent=Extent(1, 1, ["constant"], ["Uniform"]))
+    >>> [record["spec"]["dataset"] for record in records]
+    ['synthetic', 'synthetic']
     """
     stages = paper_stages(what, extent or Extent(), folder, progress=workers.get("watch") is not None)
     return execute(stages, store, **workers)

@@ -37,7 +37,12 @@ _DEFAULT = {"sampler": "Static", "control": "mode"}  # what runs with the defaul
 
 
 class SamplingExperiment(Experiment):
-    """Compares samplers and control variates by the posteriors that chains with constant steps give."""
+    """Compares samplers and control variates by the posteriors that chains with constant steps give.
+
+    >>> from avare.experiments import get
+    >>> isinstance(get("sampling"), SamplingExperiment)
+    True
+    """
 
     name = "sampling"
     kinds = {  # noqa: RUF012

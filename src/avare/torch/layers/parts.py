@@ -19,7 +19,12 @@ _LARGEST = 1 << 22  # numbers in memory at a time: fewer fit into the cache, mor
 
 
 class Part(Protocol):
-    """What one use of a parameter adds to the gradient of each example."""
+    """What one use of a parameter adds to the gradient of each example.
+
+    >>> part: Part = Dense(torch.tensor([[3.0, 4.0]]))
+    >>> part.rows(slice(None))
+    tensor([[3., 4.]])
+    """
 
     def rows(self, examples: slice) -> Tensor:
         """Return these gradients for some examples, in shape (examples, size of the parameter)."""
@@ -33,6 +38,11 @@ class Dense:
     ----------
     values
         The gradients, of shape (batch, size of the parameter).
+
+    Examples
+    --------
+    >>> Dense(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).squares
+    tensor([25.,  1.])
     """
 
     def __init__(self, values: Tensor) -> None:
@@ -50,12 +60,17 @@ class Dense:
 
 @dataclass(slots=True, eq=False)
 class Outer:
-    """Sums over positions of outer products, one for each group of channels."""
+    """Sums over positions of outer products, one for each group of channels.
+
+    >>> outer = Outer(torch.ones(1, 2, 1), torch.full((1, 3, 1), 2.0))  # one example, two outputs, three inputs
+    >>> outer.rows(slice(None))
+    tensor([[2., 2., 2., 2., 2., 2.]])
+    """
 
     left: Tensor
-    """Gradients of the output, of shape (batch, groups * outputs, positions)."""
+    """Gradients of the output, of shape ``(batch, groups * outputs, positions)``."""
     right: Tensor
-    """What they are multiplied by, usually a view, of shape (batch, groups * inputs, *window, positions)."""
+    """What they are multiplied by, usually a view, of shape ``(batch, groups * inputs, *window, positions)``."""
     groups: int = 1
     single_left: Dense | None = None
     """The left factors, if there is one position and one group."""
@@ -82,7 +97,12 @@ class Outer:
 
 @dataclass(slots=True, eq=False)
 class OneHot:
-    """Sums over positions of gradients, each of which belongs to one row of the parameter."""
+    """Sums over positions of gradients, each of which belongs to one row of the parameter.
+
+    >>> part = OneHot(torch.tensor([[1, 1]]), torch.tensor([[[2.0], [3.0]]]), height=3)
+    >>> part.rows(slice(None))  # an embedding of three rows: the second was used twice
+    tensor([[0., 5., 0.]])
+    """
 
     indices: Tensor
     """The row of each position, of shape (batch, positions)."""

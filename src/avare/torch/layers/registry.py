@@ -72,6 +72,23 @@ def register(
         The names of all parameters that such a layer may have. The input is needed for all but "bias".
     attributes
         Other attributes that the rule reads: it does not apply to a module without them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from avare.torch.layers.parts import Dense
+    >>> class Shift(nn.Module):
+    ...     def __init__(self, width):
+    ...         super().__init__()
+    ...         self.bias = nn.Parameter(torch.zeros(width))
+    ...
+    ...     def forward(self, x):
+    ...         return x + self.bias
+    >>> @register(Shift, parameters=["bias"])
+    ... def shift(module, inputs, gradients):
+    ...     yield module.bias, Dense(gradients)
+    >>> rule_of(Shift(3)) is shift
+    True
     """
 
     def enter(rule: Rule) -> Rule:
@@ -90,6 +107,12 @@ def refuse(*kinds: type[nn.Module]) -> Callable[[Refusal], Refusal]:
     """Register the decorated function to say why a module of these kinds, or of subclasses, cannot be used.
 
     The function takes the module and returns a reason, or None if the module can be used in its present mode.
+
+    >>> class Mix(nn.Module):
+    ...     pass
+    >>> @refuse(Mix)
+    ... def mix(module):
+    ...     return "it mixes the examples of a batch" if module.training else None
     """
 
     def enter(refusal: Refusal) -> Refusal:
