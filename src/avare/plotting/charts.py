@@ -278,6 +278,8 @@ def draw(axis: Any, chart: Chart, styles: Mapping[str, Style]) -> None:
         axis.margins(x=0.02)
     if chart.draw is not None:
         chart.draw(axis)
+    if chart.log_x:
+        log_ticks(axis.xaxis)
 
 
 def verbatim(text: str) -> str:
