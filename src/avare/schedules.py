@@ -191,7 +191,7 @@ def auto(power: float | None = None) -> Auto:
 class Auto:
     """The request that `auto` returns: step sizes that a solver has to find.
 
-    >>> Auto(power=0.5) == auto()
+    >>> Auto(power=0.5) == auto(0.5)
     True
     """
 
