@@ -2,7 +2,7 @@
 
 A run that is annealed to its own end is better than a longer one that is stopped there. So each sampler runs several
 lengths, each with its own one-cycle of step sizes, and what counts is the front: the least loss, and the least test
-error, for a given time. First each sampler gets its own step sizes, from a search that goes on until the best one is
+error, for a given time. First each sampler gets its own step sizes, from a search that continues until the best one is
 inside. Then samplers take turns, so that other work on the machine disturbs all alike. Every search and every race is
 stored in ``--runs``: stop and resume at any time, or begin with an empty folder. This is a small version of ``avare
 reproduce nets --plan pools.toml``, with one optimiser and one batch size. Needs MNIST and IJCNN1, from ``--data``,

@@ -8,6 +8,8 @@ import numba
 import pytest
 from hypothesis import HealthCheck, settings
 
+import compiling
+
 pytest.register_assert_rewrite("sampler_checks")
 settings.register_profile(
     "avare",
@@ -17,6 +19,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("avare")
+if not numba.config.DISABLE_JIT:
+    compiling.share()
 # A shell starts what runs in the background with Ctrl-C ignored; the tests of it, and those of processes, must not be.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

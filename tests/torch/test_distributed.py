@@ -597,7 +597,7 @@ dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_
 batches = AvareBatchSampler(30, 2, seed=0)
 for step, pairs in enumerate(batches):
     if rank == 1 and step == 1:
-        sys.stdin.read()  # it goes on without update(), and does not end
+        sys.stdin.read()  # it continues without update(), and does not end
         break
     batches.update(pairs.indices, [1.0, 2.0])
 """

@@ -15,7 +15,7 @@ from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of
 from avare.problems.losses import curve, mean_curvature, slope, value
-from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix, some_rows
+from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix, some_rows, writable
 from avare.problems.minimum import minimum, minimum_by_parts
 from avare.problems.targets import Target, parse_targets
 
@@ -103,6 +103,7 @@ class Linear(Problem):
         if free:
             for penalty in (self._l2, self._l1):
                 penalty.reshape(self.outputs, self.width)[:, -1] = 0.0
+        targets, weights = (writable(np.ascontiguousarray(each)) for each in (targets, weights))
         self._model = LinearModel(matrix, targets, weights, self._loss())
 
     @property

@@ -59,7 +59,7 @@ def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int]:
         n, width = matrix.shape
         kind = np.int32 if max(len(values), width) < 1 << 31 else np.int64
         columns, starts = (places.astype(kind, copy=False) for places in (matrix.indices, matrix.indptr))
-        found = Matrix(None, Sparse(_writable(values), _writable(columns), _writable(starts)), bias)
+        found = Matrix(None, Sparse(writable(values), writable(columns), writable(starts)), bias)
     else:
         array = _floating(validation.as_array("X", X))
         if array.ndim != 2:
@@ -68,7 +68,7 @@ def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int]:
         if fault >= 0:
             place = divmod(fault, array.shape[1])
             raise ValueError(f"X[{place[0]}, {place[1]}] = {array[place]}: must be finite")
-        found = Matrix(_writable(array), None, bias)
+        found = Matrix(writable(array), None, bias)
         n, width = array.shape
     if n == 0 or width == 0:
         raise ValueError(f"X has shape ({n}, {width}): must not be empty")
@@ -101,10 +101,10 @@ def some_rows(matrix: Matrix, indices: NDArray[np.int64]) -> Matrix:
     return Matrix(dense, sparse, matrix.bias)
 
 
-def _writable(array: NDArray[Any]) -> NDArray[Any]:
+def writable(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array on the same memory that may be written to.
 
-    Kernels never write to X. But Numba would compile all of them again for an array that is read-only.
+    Kernels never write to data. But Numba would compile all of them again for an array that is read-only.
     """
     return array if array.flags.writeable else np.asarray(_Writable(array))
 

@@ -247,18 +247,18 @@ def draw_chains(
     friction: float,
     control: Control,
     precondition: Precondition,
-    batch_size: int | None = None,
-    steps: int = 10_000,
-    burn_in: int = 0,
-    thin: int = 1,
-    chains: int = 1,
-    start: ArrayLike | None = None,
-    seed: int | np.random.SeedSequence | None = None,
-    evaluate: Any = "never",
-    optimum: float | None = None,
-    progress: bool = False,
-    callback: Callback | None = None,
-    resume: Mapping[str, Any] | None = None,
+    batch_size: int | None,
+    steps: int,
+    burn_in: int,
+    thin: int,
+    chains: int,
+    start: ArrayLike | None,
+    seed: int | np.random.SeedSequence | None,
+    evaluate: Any,
+    optimum: float | None,
+    progress: bool,
+    callback: Callback | None,
+    resume: Mapping[str, Any] | None,
 ) -> Chain:
     """Run chains of any dynamics; `sgld` and `sghmc` describe the arguments."""
     if not isinstance(sampler, str):
@@ -280,12 +280,9 @@ def draw_chains(
         raise TypeError(f'step_size = {step_size!r}: must be "auto", a number, a schedule or a function of the step')
     automatic, linear = isinstance(step_size, str), isinstance(problem, Linear)
     kind, mode = _control(problem, control, "mode" if automatic and linear else "none")
-    scale, scaling = None, "hessian" if linear and (automatic or friction > 0.0) else "none"
-    if precondition is not None and not isinstance(precondition, str):
-        scale, scaling = problem.vector("precondition", precondition), "none"
-        refuse_unless(scale > 0.0, scale, "precondition", "must be above 0")
-    else:
-        scaling = _one_of("precondition", precondition, PRECONDITIONS, scaling)
+    scaling, scale = _precondition(
+        problem, precondition, "hessian" if linear and (automatic or friction > 0.0) else "none"
+    )
     if scaling == "moments" and burn_in == 0:
         raise ValueError('burn_in = 0: precondition="moments" adapts during the burn-in')
     starts = _starts(problem, start, chains)
@@ -347,13 +344,7 @@ def draw_chains(
         for k in range(chains)
     ]
     if state is not None:
-        parts = [
-            {key.removeprefix(f"{k}/"): each for key, each in state.items() if key.startswith(f"{k}/")}
-            for k in range(chains)
-        ]
-        read = [loop.read(part) for loop, part in zip(loops, parts, strict=True)]  # all, before any is replaced
-        for loop, (values, of_sampler) in zip(loops, read, strict=True):
-            loop.resume(values, of_sampler)
+        _resume(loops, state)
     title = f"{solver} with {type(sampler).__name__}" + (f", {chains} chains" if chains > 1 else "")
     with Interrupt() as interrupt, Line(title, shown=progress) as line:
         _run(loops, interrupt, line)
@@ -393,6 +384,15 @@ def _control(problem: Problem, control: Control, default: str) -> tuple[str, Vec
     return "mode", problem.vector("control", control)
 
 
+def _precondition(problem: Problem, precondition: Precondition, default: str) -> tuple[str, Vector | None]:
+    """Return the kind of preconditioning, and the diagonal if it was given."""
+    if precondition is None or isinstance(precondition, str):
+        return _one_of("precondition", precondition, PRECONDITIONS, default), None
+    scale = problem.vector("precondition", precondition)
+    refuse_unless(scale > 0.0, scale, "precondition", "must be above 0")
+    return "none", scale
+
+
 def _scale(problem: Problem, precondition: str, mode: Vector | None) -> Vector:
     """Return the diagonal that multiplies the gradient."""
     if precondition != "hessian":
@@ -405,6 +405,17 @@ def _scale(problem: Problem, precondition: str, mode: Vector | None) -> Vector:
     assert mode is not None
     curvature = diagonal_curvature(problem, mode)
     return np.asarray(1.0 / np.maximum(curvature, _FLAT * max(float(curvature.max()), 1e-300)))
+
+
+def _resume(loops: list[Loop], state: Mapping[str, Any]) -> None:
+    """Continue all loops from a state; if one part of it is wrong, none has changed."""
+    parts = [
+        {key.removeprefix(f"{k}/"): each for key, each in state.items() if key.startswith(f"{k}/")}
+        for k in range(len(loops))
+    ]
+    read = [loop.read(part) for loop, part in zip(loops, parts, strict=True)]
+    for loop, (values, of_sampler) in zip(loops, read, strict=True):
+        loop.resume(values, of_sampler)
 
 
 def _run(loops: list[Loop], interrupt: Interrupt, line: Line) -> None:

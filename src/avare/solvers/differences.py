@@ -233,12 +233,12 @@ class Differences:
 
     def _steps(self, step: int, count: int) -> int:
         """Make steps until one is not finite; return how many were."""
-        sampler, buffers = self._sampler, self._buffers
+        sampler, buffers, model = self._sampler, self._buffers, self._problem._model
         if can_learn(sampler._compiled()) and not sampler.follows_path:
             with sampler._lock:
                 done: int = advance(
                     sampler._compiled(),
-                    self._problem._model,
+                    model,
                     self._metric,
                     self._memory,
                     self._rates,
@@ -256,7 +256,15 @@ class Differences:
                 own[:] = drawn
             before = self._memory.x.copy() if sampler.follows_path else self._memory.x
             if not step_by(
-                self._problem._model, self._metric, self._memory, self._rates, step + done, buffers, self._scratch
+                model.matrix.dense,
+                model.matrix.sparse,
+                model,
+                self._metric,
+                self._memory,
+                self._rates,
+                step + done,
+                buffers,
+                self._scratch,
             ):
                 return done
             sampler.update(batch.indices, buffers.norms)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import inlined, lean, product
+from avare._compilation import inlined, lean, merged, product
 from avare.problems.base import Vector
 from avare.problems.losses import slope
 from avare.problems.matrix import BLOCK, add, load
@@ -100,7 +100,9 @@ def advance(state, model, metric, memory, rates, numbers, source, moments, buffe
     n, drawn, step, count = numbers
     for done in range(count):
         draw_into(state, drawn + done, source, buffers.indices, buffers.probabilities, buffers.weights)
-        if not step_by(model, metric, memory, rates, step + done, buffers, scratch):
+        if not step_by(
+            model.matrix.dense, model.matrix.sparse, model, metric, memory, rates, step + done, buffers, scratch
+        ):
             return done
         learn_from(state, buffers.indices, buffers.norms)
         smooth(moments, n, buffers.weights, buffers.probabilities, buffers.norms)
@@ -108,9 +110,16 @@ def advance(state, model, metric, memory, rates, numbers, source, moments, buffe
 
 
 @lean
-def step_by(model, metric, memory, rates, step, buffers, scratch):
-    """Make a step with the batch in the buffers; return whether it was finite. If not, G is wrong, and only G."""
-    finite = _move(model.matrix.dense, model.matrix.sparse, model, metric, memory, rates, step, buffers, scratch)
+def step_by(dense, sparse, model, metric, memory, rates, step, buffers, scratch):
+    """Make a step with the batch in the buffers; return whether it was finite. If not, G is wrong, and only G.
+
+    `dense` and `sparse` are those of the model: one of them is None, and what needs it is not compiled.
+    """
+    finite = False
+    if dense is not None:
+        finite = _move_dense(model, metric, memory, rates, buffers, scratch)
+    if sparse is not None:
+        finite = _move_sparse(sparse, model, metric, memory, rates, step, buffers, scratch)
     if finite:
         for j in range(len(buffers.norms)):
             norm = min(buffers.norms[j], 1e140)  # so that the sum does not overflow
@@ -118,15 +127,7 @@ def step_by(model, metric, memory, rates, step, buffers, scratch):
     return finite
 
 
-@inlined
-def _move(dense, sparse, model, metric, memory, rates, step, buffers, scratch):
-    if dense is not None:
-        return _move_dense(model, metric, memory, rates, buffers, scratch)
-    if sparse is not None:
-        return _move_sparse(sparse, model, metric, memory, rates, step, buffers, scratch)
-
-
-@inlined
+@merged
 def _differ(model, metric, memory, buffers, r, j, outputs):
     """Turn the outputs of draw j into slopes, set its norm, and put its differences into row r of the factors."""
     index, count = buffers.indices[j], len(memory.x)
@@ -164,7 +165,7 @@ def _enter(memory, buffers):
             memory.table[buffers.indices[j], k] = buffers.slopes[j, k]
 
 
-@lean
+@merged
 def _move_dense(model, metric, memory, rates, buffers, scratch):
     x, sums, indices, factors = memory.x, memory.sums, buffers.indices, buffers.factors
     count = len(x)
@@ -241,7 +242,7 @@ def _prox_centred(x, gradient, shift, along, size, cut, shrink):
     return moved
 
 
-@lean
+@merged
 def _move_sparse(sparse, model, metric, memory, rates, step, buffers, scratch):
     x, sums, indices, factors, since = memory.x, memory.sums, buffers.indices, buffers.factors, memory.since
     count, last = len(x), x.shape[1] - 1

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -35,7 +35,7 @@ class NetsExperiment(Experiment):
     """
 
     name = "nets"
-    kinds = {  # noqa: RUF012
+    kinds: ClassVar = {
         "nets": Fields(
             texts=("dataset", "model", "part", "sampler", "optimiser", "rule"),
             integers=("seed",),

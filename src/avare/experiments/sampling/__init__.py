@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -45,7 +45,7 @@ class SamplingExperiment(Experiment):
     """
 
     name = "sampling"
-    kinds = {  # noqa: RUF012
+    kinds: ClassVar = {
         "sampling": Fields(
             texts=("dataset", "method", "sampler", "control"),
             integers=("batch_size", "steps", "chains"),

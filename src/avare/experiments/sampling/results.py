@@ -209,7 +209,7 @@ def aims(found: Found) -> Table:
 
 
 def charts(found: Found, model: str, method: str, over: str = "evaluations") -> list[Chart]:
-    """Return one chart per control: the error of the standard deviations as the chains go on."""
+    """Return one chart per control: the error of the standard deviations as the chains continue."""
     result = []
     for control, words in _CONTROLS.items():
         shown = [each for each in found.of(dataset=model, method=method, control=control) if not each.is_automatic]

@@ -1,4 +1,4 @@
-"""One setting of the experiment: chains of one method, and what they say of the posterior as they go on."""
+"""One setting of the experiment: chains of one method, and what they say of the posterior as they continue."""
 
 import time
 from collections.abc import Callable

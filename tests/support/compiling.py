@@ -1,0 +1,64 @@
+"""Compile each kernel once, and do not trace the compiler.
+
+Without kernels on disk, compiling them is a third of the time of all tests. Coverage is called at each call of a Python
+function, also of the compiler's, and would add a third to that. Workers that need the same kernel at the same time would
+compile it in each of them.
+"""
+
+import fcntl
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
+
+from avare._compilation import _Cache
+
+
+def share() -> None:
+    """Replace Numba's ``Dispatcher.compile`` by one that waits for a worker which compiles the same kernel."""
+    original = Dispatcher.compile
+    held: set[str] = set()
+
+    def compile_once(self: Any, signature: Any) -> Any:
+        if self.overloads.get(tuple(signature)) is not None or not isinstance(self._cache, _Cache):
+            return original(self, signature)
+        key = hashlib.sha256(f"{self.py_func.__module__}.{self.py_func.__qualname__}{signature}".encode()).hexdigest()
+        with global_compiler_lock, _untraced():
+            if key in held:
+                return original(self, signature)
+            held.add(key)
+            with _lock(key):
+                try:
+                    return original(self, signature)
+                finally:
+                    held.discard(key)
+
+    Dispatcher.compile = compile_once
+
+
+@contextmanager
+def _untraced() -> Iterator[None]:
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
+
+
+@contextmanager
+def _lock(key: str) -> Iterator[None]:
+    """Hold a lock that all workers of this run know; it is given back even if its process is killed."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    folder = Path(tempfile.gettempdir()) / f"avare-{run}"
+    folder.mkdir(exist_ok=True)
+    with (folder / key).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
