@@ -9,16 +9,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import compiling
+from laws import draws_of
 
 pytest.register_assert_rewrite("sampler_checks")
 settings.register_profile(
     "avare",
     derandomize=True,
     deadline=None,
-    max_examples=10 if numba.config.DISABLE_JIT else 100,
+    max_examples=draws_of(100, 10),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("avare")
+# Folders whose tests also run without compiled code, where coverage sees more; and those that reach no other line.
+TWICE = {"problems", "samplers", "simplex", "solvers", "structures", "property", "statistical"}
 if not numba.config.DISABLE_JIT:
     compiling.share()
 # A shell starts what runs in the background with Ctrl-C ignored; the tests of it, and those of processes, must not be.
@@ -26,11 +29,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose what is tried without compiled code."""
+    """Choose what is tried without compiled code; with it, what coverage looks at."""
     if numba.config.DISABLE_JIT:
         _keep(config, items, [item for item in items if not item.get_closest_marker("compiled")])
         if config.option.markexpr == "not slow":
             _thin_out(config, items)
+        return
+    for item in items:
+        if item.path.parent.name in TWICE:
+            item.add_marker("no_cover")
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import avare
 from avare.samplers.mixture import Mixture
-from laws import FALSE_ALARM, chi_square
+from laws import FALSE_ALARM, chi_square, draws_of
 
 compiled = not numba.config.DISABLE_JIT
 Vector = NDArray[np.float64]
@@ -66,7 +66,7 @@ def test_is_the_plain_rule(n: int, m: int, k: int, beta: float, uniform: float) 
     assert np.allclose(sampler.components, plain.P, rtol=1e-14, atol=0.0)
     start = plain.v
     pending: list[NDArray[np.int64]] = []
-    for _ in range(1000 if compiled else 100):
+    for _ in range(draws_of(1000, 100)):
         kind = generator.random()
         if kind < 0.05:  # of any, drawn or not
             indices = generator.integers(0, n, 3)
@@ -128,7 +128,7 @@ def test_unbiased_over_the_choice_of_the_component(steps: int) -> None:
 def test_a_batch_comes_from_one_component() -> None:
     sampler = trained(20, uniform=0.3)
     sampler.reseed(2)
-    draws = [tuple(sampler.sample().indices.tolist()) for _ in range(40_000 if compiled else 2_000)]
+    draws = [tuple(sampler.sample().indices.tolist()) for _ in range(draws_of(40_000))]
     law = law_of(sampler)
     assert chi_square(draws, law) > FALSE_ALARM
     independent = {sample: math.prod(sampler.probabilities()[list(sample)]) for sample in law}

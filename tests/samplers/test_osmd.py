@@ -12,6 +12,7 @@ from avare.samplers import LimitWarning
 from avare.samplers.osmd import Osmd
 from avare.structures import Weights
 from crafted import sealed
+from laws import draws_of
 
 compiled = not numba.config.DISABLE_JIT
 
@@ -56,7 +57,7 @@ def test_is_the_plain_rule(n: int, m: int, alpha: float) -> None:
     plain = Plain(n, m, 20, 2.0, alpha)
     pending: list[NDArray[np.int64]] = []
     returns = repeats = 0
-    for _ in range(1000 if compiled else 300):
+    for _ in range(draws_of(2000, 300)):
         kind = generator.random()
         if kind < 0.05:  # of any, drawn or not, and often enough to move far
             indices = np.repeat(generator.integers(0, n, 3), 2000)
@@ -98,7 +99,7 @@ def test_projects_as_lemma_1_does() -> None:
 
 
 def test_long_runs_do_not_drift() -> None:
-    steps, n, m = (20_000 if compiled else 500), 40, 5
+    steps, n, m = draws_of(20_000, 500), 40, 5
     generator = np.random.default_rng(1)
     sampler = Osmd(n, m, horizon=steps * m, bound=20.0, alpha=0.8, seed=1)
     plain = Plain(n, m, steps * m, 20.0, 0.8)

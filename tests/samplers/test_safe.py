@@ -57,7 +57,7 @@ def test_is_the_plain_rule(n: int, m: int, bound: float | None, replacement: boo
     sampler = Safe(n, m, smoothness=smoothness, bound=bound, replacement=replacement, seed=n)
     plain = Plain(smoothness, bound)
     pending: list[NDArray[np.int64]] = []
-    for step in range(250 if compiled else 100):
+    for step in range(draws_of(400, 100)):
         p = plain.probabilities()
         # Hundreds of additions to the plain bounds, and differences of paths: 1e-13, and near zero a bit more.
         assert np.allclose(sampler.probabilities(), p, rtol=1e-9, atol=0.0)

@@ -1,8 +1,7 @@
 """Compile each kernel once, and do not trace the compiler.
 
-Without kernels on disk, compiling them is a third of the time of all tests. Coverage is called at each call of a Python
-function, also of the compiler's, and would add a third to that. Workers that need the same kernel at the same time would
-compile it in each of them.
+Compiling takes more than a third of the time of the first run of all tests. Coverage, which is called at each call of a
+Python function, would make it a third longer, and workers that need the same kernel at the same time would all compile it.
 """
 
 import fcntl

@@ -16,13 +16,13 @@ from scipy import stats
 FALSE_ALARM = 1e-6
 
 
-def draws_of(count: int) -> int:
-    """The number of draws of a statistical test: a quarter of `count`; all of it with ``AVARE_DRAWS=all``.
+def draws_of(count: int, interpreted: int = 2_000) -> int:
+    """The number of draws or steps of a long test: a quarter of `count`; all of it with ``AVARE_DRAWS=all``.
 
-    `make test-all` sets that. Without compiled code it is 2,000.
+    `make test-all` sets that. Without compiled code it is `interpreted`.
     """
     if numba.config.DISABLE_JIT:
-        return 2_000
+        return interpreted
     return count if os.environ.get("AVARE_DRAWS") == "all" else count // 4
 
 
