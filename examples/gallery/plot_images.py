@@ -3,8 +3,8 @@ An image classifier with a pool that is freshly scored
 ======================================================
 
 Most images soon become easy, and a net that has learned them spends its time on them all the same. With ``score=`` the
-loader draws a pool of examples, scores it with the net as it is (a forward pass, no backward pass), and trains on those that
-matter. The weights keep the gradient that of all data.
+loader draws a pool of examples, scores it with the net as it is (a forward pass, no backward pass), and trains on those
+that matter. The weights keep the gradient that of all data.
 """
 
 import time

@@ -2,8 +2,8 @@
 A posterior with honest intervals
 =================================
 
-A logistic regression on 50,000 rows with one positive in a hundred. Stochastic gradients make the draws of SGLD wider than
-the posterior, and no trace plot shows it. `chain.noise` does, and the defaults of `sgld` avoid it.
+A logistic regression on 50,000 rows with few positives. Stochastic gradients make the draws of SGLD wider than the
+posterior, and no trace plot shows it. `chain.noise` does, and the defaults of `sgld` avoid it.
 """
 
 import time
@@ -49,8 +49,8 @@ for name, way in ways.items():
     print(f"{name}: {time.process_time() - start:.1f} processor seconds. {found[name].noise}\n")
 
 # %%
-# Intervals that should contain 90 % of the posterior, in units of its standard deviation, around the mode. The grey band is
-# the true interval.
+# Intervals that should contain 90 % of the posterior, in units of its standard deviation, around the mode. The grey
+# band is the true interval.
 
 figure, axis = plt.subplots(figsize=(6.8, 3.6), layout="constrained")
 axis.axhspan(-1.645, 1.645, color="0.9", label="posterior")

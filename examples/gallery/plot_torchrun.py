@@ -3,8 +3,8 @@ Many processes with torchrun
 ============================
 
 All processes of a job draw from the same probabilities, each its own part of the batch, and remember the norms of all.
-`ImportanceLoader` finds the process group by itself: the training loop is that of one process. This page starts itself in two
-processes, with the loader and with PyTorch's ``DistributedSampler``.
+`ImportanceLoader` finds the process group by itself: the training loop is that of one process. This page starts itself
+in two processes, with the loader and with PyTorch's ``DistributedSampler``.
 """
 
 import json
@@ -87,7 +87,7 @@ command = [
     "torch.distributed.run",
     "--standalone",
     "--nproc-per-node=2",
-    Path(sys.argv[0]).resolve(),
+    str(Path(sys.argv[0]).resolve()),
 ]
 printed = subprocess.run(
     command, check=True, text=True, stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}

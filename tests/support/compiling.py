@@ -1,7 +1,8 @@
 """Compile each kernel once, and do not trace the compiler.
 
 Compiling takes more than a third of the time of the first run of all tests. Coverage, which is called at each call of a
-Python function, would make it a third longer, and workers that need the same kernel at the same time would all compile it.
+Python function, would make it a third longer; and workers that need the same kernel at the same time would all
+compile it.
 """
 
 import fcntl
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
@@ -39,7 +41,7 @@ def share() -> None:
                 finally:
                     held.discard(key)
 
-    Dispatcher.compile = compile_once
+    pytest.MonkeyPatch().setattr(Dispatcher, "compile", compile_once)
 
 
 @contextmanager
