@@ -479,13 +479,14 @@ class SamplerChecks:
         text = repr(make(40, 6))
         assert "n=40" in text and "batch_size=6" in text
 
-    def test_nothing_drifts(self, make: Make) -> None:
+    @pytest.mark.parametrize("steps", [2_500, pytest.param(100_000, marks=pytest.mark.slow)])
+    def test_nothing_drifts(self, make: Make, steps: int) -> None:
         sampler = make(30, 2, seed=13)
         generator = np.random.default_rng(14)
         news = np.exp(generator.normal(0.0, 2.0, (1000, 2))) * (generator.random((1000, 2)) > 0.1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LimitWarning)
-            for step in range(draws_of(20_000, 300)):
+            for step in range(steps if not numba.config.DISABLE_JIT else 300):
                 batch = sampler.sample()
                 sampler.update(batch.indices, news[step % 1000])
         check_structures(sampler)
