@@ -78,6 +78,6 @@ def words_of_limits(limits: Mapping[str, float], sooner: bool = False) -> str:
     if sooner:
         return f"Noise limits {BASELINE}, also by the short steps that it forces: {rest}."
     if share <= 1.0 - MOSTLY:
-        advice = "Use more --epochs, a larger --l2, or scaled columns (the default, without --raw)."
+        advice = "Use more --epochs, a larger --l2 or, if you passed --raw, scaled columns."
         return f"Conditioning, not noise, limits {BASELINE}: {rest}. {advice}"
     return f"Noise and distance limit {BASELINE}: {rest}."
