@@ -148,6 +148,7 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     assert failing.text.strip().startswith("avare: nothing: neither a file") and "Traceback" not in failing.text
 
 
+@pytest.mark.slow
 def test_interrupted_on_a_terminal(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     terminal = Terminal(tmp_path, *SWEEP)
     wait_for_records(tmp_path / "r" / "runs", 2)

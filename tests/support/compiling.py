@@ -1,8 +1,7 @@
-"""Compile each kernel once, and do not trace the compiler.
+"""Compile each kernel once, and do not trace what is not ours: the compiler, and imports of other packages.
 
-Compiling takes more than a third of the time of the first run of all tests. Coverage, which is called at each call of a
-Python function, would make it a third longer; and workers that need the same kernel at the same time would all
-compile it.
+Compiling takes more than a third of the time of the first run of all tests. Coverage, which is called at each line of
+Python, would make it a third longer; and workers that need the same kernel at the same time would all compile it.
 """
 
 import fcntl
@@ -11,8 +10,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -42,6 +43,17 @@ def share() -> None:
                     held.discard(key)
 
     pytest.MonkeyPatch().setattr(Dispatcher, "compile", compile_once)
+
+
+def trace_no_imports() -> None:
+    """Replace the import of modules of other packages by one that is not traced."""
+    original = SourceFileLoader.exec_module
+
+    def exec_module(self: SourceFileLoader, module: ModuleType) -> None:
+        with _untraced() if "site-packages" in self.path else nullcontext():
+            original(self, module)
+
+    pytest.MonkeyPatch().setattr(SourceFileLoader, "exec_module", exec_module)
 
 
 @contextmanager

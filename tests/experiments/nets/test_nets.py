@@ -513,6 +513,7 @@ def test_a_plan_runs_once_and_resumes_without_running_again(tmp_path: Path, monk
 
 
 @pytest.mark.usefixtures("tiny")
+@pytest.mark.slow
 def test_several_jobs_give_the_same_numbers(tmp_path: Path) -> None:
     plan = without_parts(samplers=["Calibrated"], optimisers=["sgd"], rules=["constant"])
     alone, together = (run_nets(Store(tmp_path / name), plan=plan, jobs=jobs) for name, jobs in (("a", 1), ("b", 2)))
