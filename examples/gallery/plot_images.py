@@ -84,10 +84,10 @@ figure, axes = plt.subplots(1, 2, figsize=(8.0, 3.4), layout="constrained")
 for colour, (name, curves) in enumerate(runs.items()):
     for seed, curve in enumerate(curves):
         used, loss, error = np.array(curve).T
-        for axis, values in zip(axes, (loss, error), strict=True):
-            axis.semilogy(used, values, color=f"C{colour}", label=name if seed == 0 else None)
-axes[0].set(xlabel="processor seconds", title="Training loss")
-axes[1].set(xlabel="processor seconds", title="Test error")
+        for axis, values in zip(axes, (loss, 100.0 * error), strict=True):
+            axis.plot(used, values, color=f"C{colour}", label=name if seed == 0 else None)
+axes[0].set(xlabel="processor seconds", title="Training loss", yscale="log")
+axes[1].set(xlabel="processor seconds", title="Test error, %", ylim=(0.0, 20.0))
 axes[0].legend()
 
 # %%

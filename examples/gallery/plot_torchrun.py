@@ -104,8 +104,8 @@ axes[0].legend()
 
 # %%
 # In epochs the loader is ahead, and its loss falls more smoothly. In seconds it is not, with so small a net: two
-# processes that exchange norms at each step spend as much time on that as on training. It pays for nets whose steps take
-# ten milliseconds or more, where the same exchange is lost in the noise.
+# processes that exchange norms at each step spend as much time on that as on training. With a larger net the exchange
+# stays the same.
 
 for way, points in found.items():
     print(f"{way}: loss {points[-1][1]:.4f} after {EPOCHS} epochs and {points[-1][0]:.1f} s")
