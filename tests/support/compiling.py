@@ -64,6 +64,7 @@ def _untraced() -> Iterator[None]:
         yield
     finally:
         sys.settrace(trace)
+        (lambda: None)()  # coverage takes over again at the next call
 
 
 @contextmanager
