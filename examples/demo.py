@@ -1,7 +1,7 @@
 """The demo: samplers side by side where there is something to gain, and where there is not.
 
-The first dataset has rows of widely different lengths, as counts, amounts and prices do. The second has rows that are
-all alike, so that nothing is to be gained by drawing some of them more often.
+The first dataset has one positive in two hundred, as frauds, failures and clicks are. The second has rows that are all
+alike, so that nothing is to be gained by drawing some of them more often.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from avare.experiments.preparation import prepared
 from avare.report import write
 
 
-def uneven(rows: int) -> Data:
-    """Make rows whose lengths are log-normal, and targets with noise."""
+def rare(rows: int) -> Data:
+    """Make labels of which about one in two hundred is 1."""
     generator = np.random.default_rng(0)
-    X = generator.normal(size=(rows, 200)) * generator.lognormal(0.0, 0.7, (rows, 1))
-    y = X @ generator.normal(size=200) + generator.normal(size=rows)
-    return prepared(Data("uneven", X, y, digest(X, y)), "least_squares")
+    X = generator.normal(size=(rows, 100))
+    y = X @ generator.normal(size=100) / 3.0 + 2.0 * generator.normal(size=rows) > 9.5
+    return prepared(Data("rare", X, y.astype(np.int64), digest(X, y)), "logistic")
 
 
 def even(rows: int) -> Data:
@@ -35,14 +35,14 @@ def main() -> None:
     """Run both, print the verdicts, and write a page with figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results/demo"), help="folder of results")
-    parser.add_argument("--rows", type=int, default=5000)
+    parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1, help="more than one disturbs the seconds")
     arguments = parser.parse_args()
     store = Store(arguments.out / "runs")
-    for data in (uneven(arguments.rows), even(arguments.rows)):
+    for data, loss in ((rare(arguments.rows), "logistic"), (even(arguments.rows // 8), "least_squares")):
         print(f"\n{data.name}: {len(data):,} rows, {data.X.shape[1]} columns", flush=True)
-        records = compare(data, "least_squares", store, batch_size=32, runs=arguments.runs, jobs=arguments.jobs)
+        records = compare(data, loss, store, batch_size=32, runs=arguments.runs, jobs=arguments.jobs)
         for part in get("compare").closing(records).parts:
             if isinstance(part, str) and part.startswith(("Verdict", "Noise", "Conditioning")):
                 print(f"  {part}", flush=True)
