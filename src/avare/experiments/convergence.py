@@ -68,6 +68,7 @@ class Series:
     curves: Mapping[str, Curve]  # by measure, over epochs
     seconds: Mapping[str, float]  # mean of the runs, by part
     clock: NDArray[np.float64] | None = None  # seconds of steps until each evaluation, mean of the runs, if stored
+    test: float | None = None  # the error on the rows held out, at the end, mean of the runs, if there are any
 
     @property
     def epochs(self) -> NDArray[np.float64]:
@@ -129,7 +130,13 @@ def _of_seeds(label: str, spec: dict[str, Any], runs: Sequence[Result]) -> Serie
         curves={measure: Curve.of_runs(label, along, [run.trace[measure] for run in runs]) for measure in MEASURES},
         seconds={part: float(np.mean([run.seconds.get(part, math.nan) for run in runs])) for part in PARTS},
         clock=_clock(runs),
+        test=_test(runs),
     )
+
+
+def _test(runs: Sequence[Result]) -> float | None:
+    columns = [mapping_in(run.stored, "trace").get("test") or [] for run in runs]
+    return float(np.mean([number_in("test", each[-1]) for each in columns])) if all(columns) else None
 
 
 def _clock(runs: Sequence[Result]) -> NDArray[np.float64] | None:
@@ -225,7 +232,7 @@ def last_epoch(
             row |= {measure: mean, f"{measure}_log10": log10(mean), f"{measure}_paper": theirs.get(measure)}
             row[f"{measure}_deviation"] = None if curve.deviation is None else float(curve.deviation[-1])
             row[f"{measure}_log10_paper"] = row[f"{measure}_paper"]
-        row["seconds"] = series.seconds["steps"]
+        row |= {"seconds": series.seconds["steps"], "test": series.test}
         rows.append(row)
     table = Table.of(
         "At the last epoch, mean of the runs",
@@ -233,9 +240,11 @@ def last_epoch(
         "relative_error||detail; relative_error_deviation||detail; relative_error_log10_paper|paper|number; "
         "suboptimality_log10|suboptimality, log₁₀|number; suboptimality||detail; suboptimality_deviation||detail; "
         "suboptimality_log10_paper|paper|number; regret||power; regret_deviation||detail; regret_paper|paper|number; "
-        "seconds|seconds a run|seconds",
+        "seconds|seconds a run|seconds; test|test error|digits",
         rows,
     )
+    if all(row["test"] is None for row in rows):
+        table = table.without("test")
     paper = [column.name for column in table.columns if column.name.endswith("_paper")]
     return table if published else table.without(*paper)
 
