@@ -115,6 +115,13 @@ def test_compare_with_a_test_and_the_paper_steps(avare_command: Any, report: Any
     assert "times shorter than the paper's, which would overshoot" in out and " limits Uniform" not in out
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_the_tables_of_the_page_have_the_test_error(tmp_path: Path) -> None:
+    words = ["--samplers", "Uniform", "--test", "0.2", "--out", str(tmp_path)]
+    assert main(["compare", "digits", *LITTLE, *words]) == 0
+    assert "| test error |" in (tmp_path / "report" / "tables" / "compare.md").read_text()
+
+
 def test_compare_always_has_a_verdict(avare_command: Any, report: Any) -> None:
     verdict = r"(no difference|(sooner|later) by [\d.]+ to [\d.]+ times|cannot tell with 2 runs)"
     code, out, _ = avare_command(
