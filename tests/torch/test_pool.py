@@ -160,7 +160,8 @@ def test_the_pool_is_switched_off_and_on_again() -> None:
         ratios.append(loader.pool_ratio)
         sizes.append(len(loader._batches.cursor.latest.indices))  # type: ignore[union-attr]  # there is one
     assert set(ratios[:200]) == {1.0} and sizes[:20] == [8, 16] * 10  # to measure the costs
-    assert sizes[20:200] == [8, 8, 8, 8, 16] * 36  # one draw in five is a small pool
+    assert sizes[20:28] == [8, 16] * 2 + [8, 8, 8, 16]  # more and more seldom
+    assert sizes[28:198] == [8, 8, 8, 8, 16] * 34  # one draw in five is a small pool
     assert ratios[399] == pytest.approx(8.0) and sizes[399] == 64  # sqrt(20 * 11.5) is above the largest
     assert ratios[599] == 1.0 and set(sizes[560:]) == {8, 16}
     assert loader.relative_error == pytest.approx(0.0, abs=0.05) and loader.cost_ratio == 20.0
@@ -219,8 +220,48 @@ def test_reported_norms_replace_probes() -> None:
                 loader.update(index, torch.ones(10))
         return len(calls)
 
-    assert steps(update=False) == 10 + 4  # ten of twenty, then one in twenty
+    assert steps(update=False) == 10 + 5 + 2  # ten of twenty, then after 2, 2, 4, 8, 16, then one in twenty
     assert steps(update=True) == 10
+
+
+def test_without_a_pool_batches_are_shuffled_passes_until_norms_are_reported() -> None:
+    def make(seed: int) -> avt.ImportanceLoader:
+        alike = TensorDataset(torch.arange(40.0))
+        return avt.ImportanceLoader(
+            alike, 5, score=lambda batch: torch.ones(len(batch[0])), cost_ratio=2.0, seed=seed, endless=True
+        )
+
+    def plain(loader: avt.ImportanceLoader, count: int) -> list[list[int]]:
+        found = []
+        for _, index, weight in itertools.islice(loader, count):
+            if len(loader._batches.cursor.latest.indices) == 5:  # type: ignore[union-attr]  # there is one
+                weights.update(weight.tolist())
+                found.append(index.tolist())
+        return found
+
+    weights: set[float] = set()
+
+    loader = make(seed=3)
+    whole = plain(loader, 200)
+    passes = [sorted(itertools.chain(*whole[k : k + 8])) for k in range(0, len(whole) - 7, 8)]
+    assert len(passes) > 15 and all(each == list(range(40)) for each in passes)
+    assert whole[:8] != whole[8:16] and weights == {1.0} and loader.gain == 1.0
+    first, second = make(seed=3), make(seed=4)
+    begun = plain(first, 90)
+    second.load_state_dict(first.state_dict())
+    assert begun + plain(second, 110) == whole
+    loader.update([0], [1.0])
+    drawn = plain(loader, 100)
+    assert any(len(set(itertools.chain(*drawn[k : k + 8]))) < 40 for k in range(0, len(drawn) - 7, 8))
+
+
+def test_a_pool_that_pays_once_the_memory_is_fresh_is_switched_on() -> None:
+    norms = torch.ones(2000)
+    norms[::4] = 4.0  # possible gain 1.55: with c = 5, no pool pays unless it makes the relative error smaller
+    assert best_ratio(0.55, 5.0) == 1.0
+    loader = avt.ImportanceLoader(TensorDataset(norms), 20, score=score, cost_ratio=5.0, seed=0, endless=True)
+    ratios = [loader.pool_ratio for _ in itertools.islice(loader, 400)]
+    assert ratios[0] == 1.0 and max(ratios) > 1.0
 
 
 # --- batches -------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ from avare._state import (
     require_padding,
     without_padding,
 )
-from avare.samplers import Sampler
+from avare.batch import Batch
+from avare.samplers import Sampler, Uniform
 from avare.torch.distributed import Mode, Ranks
 from avare.torch.epoch import Cursor
 from avare.torch.indexed import Collate, Kept, Pairs
@@ -42,7 +43,7 @@ _FORMAT = 1  # of the state; raise it when the meaning of a field changes
 _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
 _LATE = 64  # received batches that the gain may still count when their norms arrive
 _MOST_NAMED = 5  # indices in an error message
-_FIELDS = ("epoch", "drawn", "ahead_indices", "ahead_weights", "visits", "waiting", "fingerprint", "sampler")
+_FIELDS = ("epoch", "drawn", "ahead_indices", "ahead_weights", "visits", "waiting", "fingerprint")
 _HINTS = {"layout": "; each sharded rank must save its own state, and load that one"}
 
 
@@ -139,10 +140,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._scale = self.ranks.whole_batch / self.ranks.n
         self._visits = Visits(self.ranks.examples)
         self._fingerprint = 0  # of all batches drawn, in order
+        self._passes: Uniform | None = None  # in place of the sampler while no pool pays
         if pool is not None:
             most = math.inf if self.sampler.replacement else self.ranks.fewest // self.ranks.copies
             # A child of the sampler's generator, which is the same on replicated ranks and another on each shard.
-            pool.join(self.ranks.examples, self.ranks.batch_size, most, self.sampler._generator.spawn(1)[0])
+            of_pool, of_passes = self.sampler._generator.spawn(2)
+            pool.join(self.ranks.examples, self.ranks.batch_size, most, of_pool)
+            if pool.rule.shuffles and self.ranks.draws <= self.ranks.fewest:
+                self._passes = Uniform(self.ranks.examples, self.ranks.draws, reshuffle=True, seed=of_passes)
         self.cursor.ended = self._warn_of_silence
 
     @property
@@ -218,6 +223,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             self.ranks.refuse(self.ranks.batch_size)
             raise
         indices, values, _ = self.ranks.gather(indices, values, self._fingerprint, self.ranks.batch_size)
+        if self.pool is not None:
+            self.pool.is_reported = True
         self._take_in(indices, values)
         if self.cursor.keep is not None:
             self.cursor.receive_until(lambda draw: np.array_equal(draw.indices, indices))
@@ -248,7 +255,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         pool, unit, size = cast(Pool, self.pool), self.cursor.ahead[0], len(pairs)
         pool.weights = None
         if len(unit.indices) == self.ranks.draws:  # on all ranks
-            pool.is_plain()
             return batch, pairs
         own, most = self.ranks.own(len(unit.indices)), -(-len(unit.indices) // self.ranks.copies)
         try:
@@ -307,6 +313,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "waiting": self._visits.waiting,
             "fingerprint": self._fingerprint,
             "sampler": with_tensors(self.sampler.state_dict()),
+            **({} if self._passes is None else {"passes": with_tensors(self._passes.state_dict())}),
             **({} if self.pool is None else self.pool.state()),
         }
         return {**state, "checksum": _checksum(state)}
@@ -317,13 +324,15 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing changes.
         """
         expected = {"format": _FORMAT, **self._arguments()}
-        names = _FIELDS if self.pool is None else _FIELDS + STATE_FIELDS
+        parts = {"sampler": self.sampler, **({} if self._passes is None else {"passes": self._passes})}
+        names = (*_FIELDS, *parts, *(() if self.pool is None else STATE_FIELDS))
         check_arguments(state, expected, (*names, "checksum"), _HINTS)
-        if not isinstance(state["sampler"], Mapping):
-            raise ValueError(f"state['sampler'] is of type {type(state['sampler']).__name__}: it is damaged")
+        for name in parts:
+            if not isinstance(state[name], Mapping):
+                raise ValueError(f"state[{name!r}] is of type {type(state[name]).__name__}: it is damaged")
         require_checksum(state, _checksum({key: state[key] for key in (*expected, *names)}))
-        values = read(with_arrays({key: state[key] for key in names if key != "sampler"}), self._fields())
-        of_sampler = self.sampler._read(with_arrays(state["sampler"]))
+        values = read(with_arrays({key: state[key] for key in names if key not in parts}), self._fields())
+        of_parts = {name: part._read(with_arrays(state[name])) for name, part in parts.items()}
         indices, weights = values["ahead_indices"], values["ahead_weights"]
         if indices.shape != weights.shape or len(indices) > values["drawn"]:
             raise ValueError(
@@ -333,11 +342,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         require_padding(indices, "state['ahead_indices']")
         ahead = [Draw(*arrays) for arrays in without_padding(indices, weights)]
         visits = values["visits"]
-        refuse_unless(np.abs(visits) <= of_sampler["steps"], visits, "state['visits']", "is beyond the last step")
+        steps = sum(each["steps"] for each in of_parts.values())
+        refuse_unless(np.abs(visits) <= steps, visits, "state['visits']", "is beyond the last step")
         if values["waiting"] != np.count_nonzero(visits > 0):
             raise ValueError(f"state['waiting'] = {values['waiting']}: does not fit state['visits']")
-        with self.sampler._lock:
-            self.sampler._replace(of_sampler)
+        for name, part in parts.items():
+            with part._lock:
+                part._replace(of_parts[name])
         self._visits = Visits(self.ranks.examples)
         self._visits.last, self._visits.waiting = visits, values["waiting"]
         self._fingerprint = values["fingerprint"]
@@ -398,16 +409,28 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def _draw(self) -> Draw:
         self.sampler.keep(len(self.cursor.ahead) + _LATE)
-        batch = self.sampler.sample(None if self.pool is None else self.pool.next_size() * self.ranks.copies)
-        self._visits.draw(batch.indices, self.sampler.steps)
+        batch = self.sampler.sample() if self.pool is None else self._draw_unit(self.pool)
+        self._visits.draw(batch.indices, self._steps)
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
         return Draw(batch.indices, batch.weights * self._scale)
+
+    def _draw_unit(self, pool: Pool) -> Batch:
+        """Draw a pool, or a batch: of a shuffled pass, if nothing keeps the memory of the sampler fresh."""
+        size = pool.next_size() * self.ranks.copies
+        if self._passes is None or size > self.ranks.draws or not pool.draws_passes:
+            return self.sampler.sample(size)
+        return self._passes.sample()
+
+    @property
+    def _steps(self) -> int:
+        """How many batches and pools have been drawn."""
+        return self.sampler.steps + (0 if self._passes is None else self._passes.steps)
 
     def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         """Learn from the norms of all replicated ranks, which are valid."""
         batch = self.sampler._take_in(indices, norms)
         self.sampler._notify()
-        self._visits.report(indices, self.sampler.steps)
+        self._visits.report(indices, self._steps)
         if self.pool is not None and batch is not None:
             self.pool.observe(batch, norms)
 
@@ -485,8 +508,9 @@ def _make(
 
 
 def _checksum(state: Mapping[str, Any]) -> int:
-    """The checksum of all fields; the sampler's part has its own, which is used for it."""
-    return checksum(with_arrays({**state, "sampler": state["sampler"].get("checksum")}))
+    """The checksum of all fields; samplers have their own, which is used for them."""
+    own = {key: value.get("checksum") for key, value in state.items() if isinstance(value, Mapping)}
+    return checksum(with_arrays({**state, **own}))
 
 
 def _are_plain(index: Any, norms: Any) -> bool:

@@ -14,10 +14,9 @@ times those of the pool.
 *How large a pool.* With c the time to train on an example over the time that a pool takes for one, and RE the relative
 error of the sampler's distribution, a step takes kappa + c, and its noise is proportional to 1 + RE / kappa. The
 product is least at kappa = sqrt(c RE), and is less than without a pool if RE > 4c / (c - 1)^2: see `best_ratio`. Both
-numbers are measured during training. While a pool does not pay, batches come straight from the sampler, and a small
-pool is drawn now and then, for at most two per cent of the time, to notice when it pays again. While it pays, the
-sampler's memory is fresh, and its relative error smaller than it would be without: a pool is then compared with what
-was measured while there was none.
+numbers are measured during training. While a pool does not pay, a small one is drawn now and then, for at most two per
+cent of the time, to notice when it pays again. The batches between are shuffled passes, since nothing keeps the memory
+fresh; if the consumer reports norms, it is fresh, and they come straight from the sampler. `Automatic` has the rest.
 """
 
 import contextlib
@@ -46,7 +45,10 @@ LARGEST_RATIO = 8.0
 LEAST_RATIO = 1.25
 """The smallest pool that "auto" draws, in batches."""
 _DECAY = 0.8  # of the moments, per observation
+_DECAY_APART = 0.5  # ... that was made many batches after the one before
 _FIRST = 10  # pools before the first decision
+_WITH_POOLS = 0.5  # the part of uniform's relative error that a sampler is expected to have, until it is measured
+_LEARNING = 0.1  # the weight of a new measurement of that part
 _PROBE = 2.0  # batches: the size of these pools, and of those that are drawn now and then
 _FOR_PROBES = 0.02  # the part of the time that these may take, while the pool is off
 _RECENT = 64  # measured times, of which the least counts: other processes make the others longer, by any factor
@@ -89,6 +91,8 @@ class Rule:
     """The smallest probability of the second draw, in units of m / M."""
     largest = LARGEST_RATIO
     """The largest number that `state` returns."""
+    shuffles = False
+    """Whether batches are shuffled passes while there is no pool, and no norms are reported."""
 
     def __init__(self, ratio: float) -> None:
         self.ratio = validation.number("pool", ratio, at_least=1.0)
@@ -117,40 +121,48 @@ class Rule:
 class Automatic(Rule):
     """The ratio of `best_ratio`, with what the pool measures.
 
-    Without pools the memory becomes stale, so that its relative error grows. How much of uniform's it is then, is
-    measured while there is no pool; at first it is all of it.
+    Pools keep the memory fresh, and without them it becomes stale. So the relative error of the sampler is not the same
+    with pools and without. Which part of uniform's it is, is measured in both states. At first it is taken to be all of
+    it without pools, and half of it with them.
     """
+
+    shuffles = True
 
     def __init__(self) -> None:
         super().__init__(_PROBE)
-        self.load([0.0, 1.0])
+        self.load([0.0, 1.0, _WITH_POOLS])
 
     def observe(self, pool: "Pool", unit_error: float) -> None:
         """Decide again."""
-        error, possible = pool.relative_error, pool.possible_gain - 1.0
-        if self.ratio == 1.0 and possible > 0.0:
-            self._share = min(error / possible, 1.0)
-        if pool.scored >= _FIRST:
-            most = min(LARGEST_RATIO, pool.most / pool.size)
-            self.ratio = best_ratio(error, pool.cost_ratio, most, self._share * possible)
+        error, uniform = pool.relative_error, pool.possible_gain - 1.0
+        if pool.scored < _FIRST or not uniform > 0.0:  # also if it is not known
+            return
+        share = min(error / uniform, 1.0)
+        if self.ratio == 1.0:
+            self._without = share if pool.is_reported else 1.0
+        self._with += _LEARNING * ((share if self.ratio > 1.0 else _WITH_POOLS) - self._with)
+        most = min(LARGEST_RATIO, pool.most / pool.size)
+        self.ratio = best_ratio(self._with * uniform, pool.cost_ratio, most, self._without * uniform)
 
     def interval(self, pool: "Pool") -> float:
-        """Return 2 for the first batches, then what costs two per cent of the time."""
-        if pool.scored < _FIRST:
-            return 2.0
+        """Return 2 for the first batches, then twice as many each time, up to what costs two per cent of the time.
+
+        A pool that does not pay yet may soon do so: norms are alike in a net that has not been trained.
+        """
         cost = pool.cost_ratio
-        return min(max(self.probe / (_FOR_PROBES * cost), 4.0), 1000.0) if cost > 0.0 else 1000.0  # also if not known
+        most = min(max(self.probe / (_FOR_PROBES * cost), 4.0), 1000.0) if cost > 0.0 else 1000.0  # also if not known
+        return min(2.0 ** min(max(pool.scored - _FIRST, 1), 10), most)
 
     def __repr__(self) -> str:
         return "auto"
 
     def state(self) -> list[float]:
-        """Return by how much the ratio is above 1, exactly, and the part of uniform's relative error."""
-        return [self.ratio - 1.0, self._share]
+        """Return by how much the ratio is above 1, exactly, and the parts of uniform's relative error."""
+        return [self.ratio - 1.0, self._without, self._with]
 
     def load(self, numbers: list[float]) -> None:
         """Restore what `state` returned."""
-        above, self._share = numbers
+        above, self._without, self._with = numbers
         self.ratio = 1.0 + above
 
 
@@ -181,6 +193,8 @@ class Pool:
         self._given = None if cost_ratio is None else validation.number("cost_ratio", cost_ratio, above=0.0)
         self.scored = 0
         """How many pools have been scored."""
+        self.is_reported = False
+        """Whether the consumer has reported norms."""
         self.weights: NDArray[np.float32] | None = None
         """The weights of the last batch, if it was drawn from a pool."""
         self._since = 0  # batches that were drawn since a pool was, or norms were reported
@@ -188,9 +202,10 @@ class Pool:
         self._costs = np.full(3, np.nan)  # see `costs`; the same on all ranks
         self._own = self._costs  # those that this rank has measured
         self._loads: deque[float] = deque(maxlen=_RECENT)  # seconds, as measured by this rank
-        self._pools: deque[tuple[float, int]] = deque(maxlen=_RECENT)  # seconds to load and score, and sizes
+        self._pools: deque[tuple[float, int]] = deque(maxlen=_RECENT)  # seconds until the batch is returned, and sizes
         self._steps: deque[float] = deque(maxlen=_RECENT)
         self._asked = self._returned = math.nan
+        self._scored = 0  # the size of the pool that this batch comes from
 
     def __repr__(self) -> str:
         given = "" if self._given is None else f", cost ratio {self._given:g}"
@@ -232,8 +247,15 @@ class Pool:
         return float(uniform * count / norm**2) if norm > 0.0 else math.nan
 
     @property
+    def draws_passes(self) -> bool:
+        """Whether batches are shuffled passes while there is no pool: nothing keeps the memory fresh."""
+        return self.rule.shuffles and not self.is_reported
+
+    @property
     def gain(self) -> float:
         """Uniform's second moment over that of the next batch; NaN until there are scores."""
+        if self.scored and self.rule.ratio == 1.0 and self.draws_passes:
+            return 1.0
         return self.possible_gain / (1.0 + self.relative_error / self.rule.ratio)
 
     @property
@@ -250,25 +272,24 @@ class Pool:
 
     def is_asked(self) -> None:
         """Note that the consumer asks for its next batch."""
-        self._asked = time.perf_counter()
+        self._asked, self._scored = time.perf_counter(), 0
         if not math.isnan(self._returned):
             self._steps.append(self._asked - self._returned)
-
-    def is_plain(self) -> None:
-        """Note that a batch was loaded that comes straight from the sampler."""
-        self._loads.append(time.perf_counter() - self._asked)
 
     def returns(self) -> None:
         """Note that the consumer gets its batch now."""
         self._returned = time.perf_counter()
+        if self._scored == 0:
+            self._loads.append(self._returned - self._asked)
+        else:
+            self._pools.append((self._returned - self._asked, self._scored))
 
     def scores(self, batch: Any, size: int) -> NDArray[np.float64]:
         """Call ``score``, and check what it returns."""
-        waited = self._asked
         if torch.cuda.is_initialized():
             began = time.perf_counter()
             torch.cuda.synchronize()  # what is still running belongs to the last step
-            waited += time.perf_counter() - began
+            self._asked += time.perf_counter() - began
         with torch.no_grad(), _evaluating() if self._mode == "eval" else _AS_IT_IS:
             found = self.score(batch)
         scores = _common(found)
@@ -276,7 +297,7 @@ class Pool:
             scores = validation.nonnegative("score(batch)", found)
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
-        self._pools.append((time.perf_counter() - waited, size))
+        self._scored = size
         return scores
 
     def costs(self) -> NDArray[np.float64]:
@@ -298,9 +319,11 @@ class Pool:
 
     def observe(self, batch: Batch, norms: NDArray[np.float64]) -> None:
         """Learn from a pool or a batch of all ranks whose norms are known."""
+        apart = self.rule.ratio == 1.0 and self._since == 0
         if self.scored >= _FIRST:  # before that, pools are drawn to measure what they cost
             self._since = 0
-        error = _add(self._moments, _DECAY, self.n, batch.weights, batch.probabilities, norms)
+        decay = _DECAY_APART if apart else _DECAY
+        error = _add(self._moments, decay, self.n, batch.weights, batch.probabilities, norms)
         self.rule.observe(self, float(error))
 
     def draw(
@@ -331,7 +354,7 @@ class Pool:
         return {
             "pool_moments": torch.from_numpy(self._moments.copy()),
             "pool_costs": torch.from_numpy(self._costs.copy()),
-            "pool_counts": torch.tensor([self.scored, self._since]),
+            "pool_counts": torch.tensor([self.scored, self._since, self.is_reported]),
             "pool_rule": torch.tensor(self.rule.state(), dtype=torch.float64),
             "pool_generator": generator_to_text(self._generator),
         }
@@ -341,7 +364,7 @@ class Pool:
         return {
             "pool_moments": Field(np.float64, (4,), at_least=0.0),
             "pool_costs": Field(np.float64, (3,), at_least=0.0, also=math.nan),
-            "pool_counts": Field(np.int64, (2,), at_least=0, at_most=1 << 62),
+            "pool_counts": Field(np.int64, (3,), at_least=0, at_most=1 << 62),
             "pool_rule": Field(np.float64, (len(self.rule.state()),), at_least=0.0, at_most=self.rule.largest),
             "pool_generator": Field(np.random.Generator),
         }
@@ -350,7 +373,8 @@ class Pool:
         """Restore what `fields` declares, checked."""
         self._moments, self._costs = state["pool_moments"].copy(), state["pool_costs"].copy()
         self._own = self._costs
-        self.scored, self._since = state["pool_counts"].tolist()
+        self.scored, self._since, is_reported = state["pool_counts"].tolist()
+        self.is_reported = bool(is_reported)
         self.rule.load(state["pool_rule"].tolist())
         self._seed_with(state["pool_generator"])
         load, more, train = self._costs.tolist()

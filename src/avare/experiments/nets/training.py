@@ -220,6 +220,8 @@ def _two_stages(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches
     sampler = loader.importance_sampler
 
     def gain_of(norms: NDArray[np.float64]) -> float:
+        if loader.pool_ratio == 1.0:
+            return 1.0  # shuffled passes
         error = float(relative_error(norms, sampler.probabilities()))
         return float(gain(norms)) / (1.0 + error / loader.pool_ratio)
 
