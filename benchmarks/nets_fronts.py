@@ -5,8 +5,8 @@ lengths, each with its own one-cycle of step sizes, and what counts is the front
 error, for a given time. First each sampler gets its own step sizes, from a search that continues until the best one is
 inside. Then samplers take turns, so that other work on the machine disturbs all alike. Every search and every race is
 stored in ``--runs``: stop and resume at any time, or begin with an empty folder. This is a small version of ``avare
-reproduce nets --plan pools.toml``, with one optimiser and one batch size. Needs MNIST and IJCNN1, from ``--data``,
-AVARE_DATA or the network.
+reproduce nets --plan pools.toml``, with one optimiser and one batch size. Needs MNIST, IJCNN1 and CIFAR10, from
+``--data``, AVARE_DATA or the network.
 """
 
 import argparse
@@ -64,12 +64,55 @@ class Net:
     rules: tuple[str, ...] = ("constant", "one-cycle")
     step: float | None = None  # if it is not searched
     flipped: float = 0.0  # the part of the labels that is random
+    aims: tuple[tuple[str, float], ...] = ()  # for OURS, by the names of `aims`
 
 
+AHEAD = (("ahead of InfoBatch", 1.0), ("ahead of UpperBound", 1.0))
 NETS = {
-    "ijcnn1": Net("MLP on IJCNN1", "ijcnn1-mlp", 8000, 20000, 10),
-    "mlp": Net("MLP on MNIST", "mnist-mlp", 6400, 10000, 10),
-    "cnn": Net("CNN on MNIST", "mnist-cnn", 3200, 10000, 8),
+    "ijcnn1": Net(
+        "MLP on IJCNN1",
+        "ijcnn1-mlp",
+        8000,
+        20000,
+        10,
+        aims=(
+            *(("epochs", 0.35), ("seconds", 0.5), ("annealed seconds", 0.45), ("annealed seconds to error", 0.5)),
+            *(("possible over realised gain", 2.0), ("runs thrown back", 0.0), *AHEAD),
+        ),
+    ),
+    "mlp": Net(
+        "MLP on MNIST",
+        "mnist-mlp",
+        6400,
+        10000,
+        10,
+        aims=(
+            *(("epochs", 0.35), ("seconds", 0.5), ("annealed seconds", 0.6), ("error above uniform's", 2.0)),
+            *(("possible over realised gain", 2.0), ("runs thrown back", 0.0), *AHEAD),
+        ),
+    ),
+    "cnn": Net(
+        "CNN on MNIST",
+        "mnist-cnn",
+        3200,
+        10000,
+        8,
+        aims=(
+            *(("epochs", 0.35), ("seconds", 0.5), ("annealed seconds", 0.6), ("error above uniform's", 2.0)),
+            *(("possible over realised gain", 2.0), ("runs thrown back", 0.0), *AHEAD),
+        ),
+    ),
+    "cifar": Net(
+        "CNN on CIFAR10",
+        "cifar10-cnn",
+        6400,
+        5000,
+        6,
+        samplers=(UNIFORM, OURS),
+        fixed=(),
+        rules=("constant",),
+        aims=(("all seconds", 1.03), ("runs thrown back", 0.0)),
+    ),
     "noisy": Net(
         "CNN on MNIST, half of the labels random",
         "mnist-cnn",
@@ -82,6 +125,7 @@ NETS = {
         ("constant",),
         step=0.003,
         flipped=0.5,
+        aims=(("all seconds", 1.03), ("runs thrown back", 0.0)),
     ),
     "wide": Net(
         "wide CNN on MNIST",
@@ -93,6 +137,7 @@ NETS = {
         (UNIFORM, OURS, "UpperBound", "InfoBatch"),
         (),
         ("one-cycle",),
+        aims=(("annealed seconds", 0.6), ("error above uniform's", 2.0), *AHEAD),
     ),
 }
 MEANING = (
@@ -114,6 +159,14 @@ SEARCHES = (
 FRONT = (
     "Annealed runs against the longest one of uniform batches: the part of its seconds after which its training loss, "
     "and its test error, are reached, on a line through the ends of the runs."
+)
+AIMS = (
+    "Our aims for TwoStages. With constant steps, the part of uniform's epochs and seconds to its final training loss; "
+    "annealed, the part of the seconds of its longest run to the training loss and the test error of that run. All "
+    "seconds: those of a whole run over uniform's. Error above uniform's: of annealed runs, in standard errors of the "
+    "difference, at the same seconds, at worst. Possible over realised gain: means over seeds with constant steps, at "
+    "worst, where 3 or more is possible. Ahead: its training loss over the other's, annealed, after the seconds of its "
+    "own shortest run and after those of uniform's longest; the worse of the two."
 )
 
 
@@ -247,7 +300,17 @@ def report(folder: Path) -> None:
             labels = [label for label in stored[0]["runs"] if all(label in each["runs"] for each in stored)]
             found[name] = {label: together([each["runs"][label] for each in stored]) for label in labels}
             found[name]["seeds"] = [each["seed"] for each in stored]
-    text = "\n\n".join(["# Nets: fronts of loss and test error", MEANING, *tables(found), SEARCHES, searched(searches)])
+    text = "\n\n".join(
+        [
+            "# Nets: fronts of loss and test error",
+            MEANING,
+            AIMS,
+            judged(found),
+            *tables(found),
+            SEARCHES,
+            searched(searches),
+        ]
+    )
     save("nets_fronts", {"where": place, "races": found, "searches": searches}, text)
     draw(found)
     print(text)
@@ -271,7 +334,7 @@ def searched(searches: dict[str, dict[str, dict[str, float]]]) -> str:
 def together(traces: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the means of the seeds, the standard errors at the end, and whether a run was thrown back."""
     found: dict[str, Any] = {"step": traces[0]["step"]}
-    for key in ("epoch", "seconds", "loss", "test_error"):
+    for key in ("epoch", "seconds", "loss", "test_error", "gain", "possible"):
         values = np.array([trace[key] for trace in traces])
         found[key] = values.mean(axis=0).tolist()
         spread = values[:, -1].std(ddof=1) / math.sqrt(len(traces)) if len(traces) > 1 else math.nan
@@ -279,6 +342,71 @@ def together(traces: list[dict[str, Any]]) -> dict[str, Any]:
     losses = np.array([trace["loss"] for trace in traces])
     found["thrown_back"] = int(np.sum(losses[:, -1] > THROWN_BACK * np.nanmin(losses, axis=1)))
     return found
+
+
+def judged(found: dict[str, Any]) -> str:
+    """Return the table of the aims."""
+    rows = []
+    for name, runs in found.items():
+        measured = aims(runs, NETS[name])
+        for aim, wanted in NETS[name].aims:
+            value = measured[aim]
+            met = "yes" if value <= wanted else "**no**"
+            rows.append([f"{NETS[name].title}: {aim}", f"≤ {wanted:g}", _number(value), met])
+    return table(["aim", "wanted", "measured", "met"], rows)
+
+
+def aims(runs: dict[str, Any], net: Net) -> dict[str, float]:
+    """Return the number of each aim that these runs can judge; infinite if a loss was not reached."""
+    found = {}
+    ours, uniform = runs.get(f"{OURS}|constant|1"), runs.get(f"{UNIFORM}|constant|1")
+    if ours is not None and uniform is not None:
+        for aim, along in (("epochs", "epoch"), ("seconds", "seconds")):
+            found[aim] = (
+                reached(np.array(ours["loss"]), uniform["loss"][-1], np.array(ours[along])) / uniform[along][-1]
+            )
+        found["all seconds"] = ours["seconds"][-1] / uniform["seconds"][-1]
+        possible, realised = np.array(ours["possible"][1:]), np.array(ours["gain"][1:])
+        found["possible over realised gain"] = float(np.max((possible / realised)[possible >= 3.0], initial=0.0))
+        found["runs thrown back"] = float(ours["thrown_back"])
+    fronts = {sampler: _front(runs, sampler) for sampler in net.samplers}
+    if len(fronts[OURS]) > 1:
+        own, other = fronts[OURS], fronts[UNIFORM]
+        seconds = np.array([end["seconds"][-1] for end in own])
+        goal = other[-1]
+        for aim, key in (("annealed seconds", "loss"), ("annealed seconds to error", "test_error")):
+            values = np.array([end[key][-1] for end in own])
+            found[aim] = reached(values, goal[key][-1], seconds) / goal["seconds"][-1]
+        found["error above uniform's"] = max(_excess(end, other) for end in own)
+        for rival in ("InfoBatch", "UpperBound"):
+            if rival in fronts:
+                times = (seconds[0], goal["seconds"][-1])
+                found[f"ahead of {rival}"] = max(_at(own, at) / _at(fronts[rival], at) for at in times)
+    return {aim: math.inf if math.isnan(value) else value for aim, value in found.items()}
+
+
+def _front(runs: dict[str, Any], sampler: str) -> list[dict[str, Any]]:
+    """Return the annealed runs of a sampler, shortest first."""
+    labels = [f"{sampler}|one-cycle|{length:g}" for length in LENGTHS]
+    return [runs[label] for label in labels if label in runs]
+
+
+def _at(front: list[dict[str, Any]], at: float, key: str = "loss") -> float:
+    """Return the loss or error of a front after some seconds, on a line through the ends of its runs."""
+    seconds = np.array([end["seconds"][-1] for end in front])
+    return float(np.exp(np.interp(at, seconds, np.log([end[key][-1] for end in front]))))
+
+
+def _excess(end: dict[str, Any], uniform: list[dict[str, Any]]) -> float:
+    """Return by how many standard errors a run's test error is above that of uniform batches after the same seconds."""
+    at = end["seconds"][-1]
+    nearest = min(uniform, key=lambda each: abs(each["seconds"][-1] - at))
+    spread = math.hypot(end["test_error_error"], nearest["test_error_error"])
+    return float(end["test_error"][-1] - _at(uniform, at, "test_error")) / max(spread, 1e-12)
+
+
+def _number(value: float) -> str:
+    return "not reached" if math.isinf(value) else f"{value:.2f}"
 
 
 def tables(found: dict[str, Any]) -> list[str]:
@@ -310,7 +438,7 @@ def tables(found: dict[str, Any]) -> list[str]:
             if any(ends):
                 largest = next(end["step"] for end in ends if end)
                 annealed.append([title, f"{largest:g}", *map(_end, ends)])
-            ends = [end for end in ends if end]
+            ends = _front(runs, sampler)
             if len(ends) > 1 and sampler != UNIFORM:
                 seconds = np.array([end["seconds"][-1] for end in ends])
                 goal = runs[f"{UNIFORM}|one-cycle|1"]
@@ -368,8 +496,7 @@ def draw(found: dict[str, Any]) -> None:
                 row, ("loss", "test_error"), ("Training loss", "Test error, %"), strict=True
             ):
                 for place, sampler in enumerate(each for each in samplers if each in NETS[name].samplers):
-                    labels = [f"{sampler}|one-cycle|{length:g}" for length in LENGTHS]
-                    ends = [runs[label] for label in labels if label in runs]
+                    ends = _front(runs, sampler)
                     seconds = np.array([run["seconds"][-1] for run in ends])
                     values = np.array([run[measure][-1] for run in ends]) * (100.0 if measure == "test_error" else 1.0)
                     style = styles["Uniform" if sampler == UNIFORM else sampler]

@@ -103,7 +103,7 @@ def draw(races: dict[str, dict[str, Any]]) -> None:
 def race(
     specs: dict[str, Spec], X: NDArray[np.float32], y: NDArray[np.int64], *, tested: bool = False
 ) -> dict[str, dict[str, list[float]]]:
-    """Train all in turn; return epochs, loss, seconds and, if asked, test error of each at its checkpoints."""
+    """Train all in turn; return epochs, seconds, loss and, if asked, test error and gains at the checkpoints."""
     runs = {}
     for sampler, spec in specs.items():
         Training(spec, X, y).advance(WARM_UP)
@@ -118,7 +118,7 @@ def race(
                 trace, found = traces[sampler], run.measure(tested=tested)
                 trace["epoch"].append(run.steps / run.steps_per_epoch)
                 trace["seconds"].append(run.seconds)
-                for name in ("loss", "test_error") if tested else ("loss",):
+                for name in ("loss", "test_error", "gain", "possible") if tested else ("loss",):
                     value = found.get(name)
                     trace.setdefault(name, []).append(float("nan") if value is None else value)
     return traces
