@@ -31,7 +31,7 @@ from avare.experiments.nets import plan as nets
 from avare.experiments.nets.results import reached
 from avare.experiments.nets.training import Training
 from avare.experiments.store import Spec
-from avare.plotting import RC_PARAMS, SKY, Style, assign, line
+from avare.plotting import RC_PARAMS, SKY, Style, assign, line, log_axis
 from harness import RESULTS, save, table, where
 from nets_race import race
 
@@ -140,6 +140,11 @@ NETS = {
         aims=(("annealed seconds", 0.6), ("error above uniform's", 2.0), *AHEAD),
     ),
 }
+SHOWN = {  # to a reader in a hurry
+    "ijcnn1": "MLP on IJCNN1: there is something to gain",
+    "cifar": "CNN on CIFAR10: there is little to gain",
+}
+LABELS = {UNIFORM: "DataLoader, shuffled", OURS: "ImportanceLoader"}  # as users know them
 MEANING = (
     f"AdamW, batches of {BATCH_SIZE}, one thread; samplers take turns of some tens of steps. Seconds are processor "
     "time without evaluations. Step sizes are chosen for each sampler by its training loss with another seed, after "
@@ -313,6 +318,7 @@ def report(folder: Path) -> None:
     )
     save("nets_fronts", {"where": place, "races": found, "searches": searches}, text)
     draw(found)
+    draw_seconds(found)
     print(text)
 
 
@@ -487,7 +493,7 @@ def draw(found: dict[str, Any]) -> None:
     if not shown:
         return
     samplers = (UNIFORM, OURS, *RIVALS)
-    styles = {**assign(["Uniform", *samplers[1:]]), OURS: Style(SKY, "solid", "o")}
+    styles = _styles()
     with matplotlib.rc_context(RC_PARAMS):
         figure = Figure(figsize=(8.0, 2.7 * len(shown)), layout="constrained")
         axes = figure.subplots(len(shown), 2, squeeze=False)
@@ -505,6 +511,30 @@ def draw(found: dict[str, Any]) -> None:
             row[0].set_yscale("log")
         axes[0, 0].legend()
         figure.savefig(RESULTS / "nets_fronts.png", dpi=160)
+
+
+def draw_seconds(found: dict[str, Any]) -> None:
+    """Draw the training loss against seconds: one net where importance sampling helps, one where it does not."""
+    shown = {name: title for name, title in SHOWN.items() if name in found}
+    with matplotlib.rc_context(RC_PARAMS):
+        figure = Figure(figsize=(8.0, 2.9), layout="constrained")
+        for axis, (name, title) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
+            runs = {label: found[name][f"{sampler}|constant|1"] for sampler, label in LABELS.items()}
+            for place, (sampler, label) in enumerate(LABELS.items()):
+                style = _styles()["Uniform" if sampler == UNIFORM else sampler]
+                seconds, loss = np.array(runs[label]["seconds"]), np.array(runs[label]["loss"])
+                line(axis, seconds, loss, style, place, len(LABELS)).set_label(label)
+            axis.axhline(runs[LABELS[UNIFORM]]["loss"][-1], color="#777777", linewidth=0.8, linestyle=":")
+            losses = np.concatenate([np.array(run["loss"][1:]) for run in runs.values()])
+            log_axis(axis, losses, losses)  # without the loss before the first step
+            axis.set(title=title, xlabel="Seconds of training", xlim=(0.0, None))
+        figure.axes[0].set_ylabel("Training loss")
+        figure.axes[0].legend()
+        figure.savefig(RESULTS / "nets_seconds.png", dpi=160)
+
+
+def _styles() -> dict[str, Style]:
+    return {**assign(["Uniform", *RIVALS]), OURS: Style(SKY, "solid", "o")}
 
 
 if __name__ == "__main__":

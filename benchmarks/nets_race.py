@@ -7,13 +7,10 @@ plan. Needs MNIST, IJCNN1 and CIFAR10, from ``--data``, AVARE_DATA or the networ
 
 import argparse
 import csv
-import json
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from avare.experiments.nets import plan as nets
@@ -21,18 +18,11 @@ from avare.experiments.nets.plan import OPTIMISERS
 from avare.experiments.nets.results import net_name, reached
 from avare.experiments.nets.training import Training
 from avare.experiments.store import Spec
-from avare.plotting import RC_PARAMS, assign, line, log_axis
 from harness import RESULTS, save, table, where
 
 UNIFORM, OURS = "DataLoader", "Calibrated"
 SAMPLERS = (UNIFORM, OURS, "UpperBound")
 LIMITS = {"mnist-mlp": 0.6, "mnist-cnn": 0.6, "ijcnn1-mlp": 0.6, "cifar10-cnn": 1.05}  # of uniform's seconds, for ours
-SHOWN = {
-    "ijcnn1-mlp": "MLP on IJCNN1: there is something to gain",
-    "cifar10-cnn": "CNN on CIFAR10: there is little to gain",
-}
-LABELS = {UNIFORM: "DataLoader, shuffled", OURS: "ImportanceLoader"}  # as users know them
-STYLES = {UNIFORM: assign(["Uniform"])["Uniform"], OURS: assign([OURS])[OURS]}
 TURNS = 10  # between two checkpoints
 WARM_UP = 20  # steps of another run, before the timed one
 MEANING = (
@@ -46,11 +36,7 @@ def main() -> None:
     """Measure, print and keep the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="folder with the raw files")
-    parser.add_argument("--figure", action="store_true", help="only draw the figure of the stored results again")
     arguments = parser.parse_args()
-    if arguments.figure:
-        draw(json.loads((RESULTS / "nets_race.json").read_text())["races"])
-        return
     torch.set_num_threads(1)
     plan = nets.read_plan()
     data = nets.load(plan, arguments.data)
@@ -77,27 +63,7 @@ def main() -> None:
         }
     text = "\n\n".join(["# Nets: seconds to uniform's final loss", MEANING, _table(found, written(plan))])
     save("nets_race", {"where": where(), "races": found}, text)
-    draw(found)
     print(text)
-
-
-def draw(races: dict[str, dict[str, Any]]) -> None:
-    """Draw the training loss against seconds: one net where importance sampling helps, one where it does not."""
-    with matplotlib.rc_context(RC_PARAMS):
-        figure = Figure(figsize=(8.0, 2.9), layout="constrained")
-        for axis, (model, title) in zip(figure.subplots(1, len(SHOWN)), SHOWN.items(), strict=True):
-            for place, (sampler, label) in enumerate(LABELS.items()):
-                each = races[model][sampler]
-                seconds, loss = np.array(each["seconds"]), np.array(each["loss"])
-                line(axis, seconds, loss, STYLES[sampler], place, len(LABELS)).set_label(label)
-            uniform = races[model][UNIFORM]
-            axis.axhline(uniform["loss"][-1], color="#777777", linewidth=0.8, linestyle=":")
-            losses = np.concatenate([np.array(races[model][sampler]["loss"][1:]) for sampler in LABELS])
-            log_axis(axis, losses, losses)  # without the loss before the first step
-            axis.set(title=title, xlabel="Seconds of training", xlim=(0.0, None))
-        figure.axes[0].set_ylabel("Training loss")
-        figure.axes[0].legend()
-        figure.savefig(RESULTS / "nets_race.png", dpi=160)
 
 
 def race(

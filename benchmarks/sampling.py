@@ -1,19 +1,24 @@
-"""Chains: what control variates and Hamiltonian steps cost per step, and how chains use several cores.
+"""Chains: what control variates and Hamiltonian steps cost per step, and how chains use several cores; a small net.
 
 Steps are timed in processor seconds, the rivals in turn. Chains in parallel are timed by the clock, so that this part
-needs a machine that does nothing else.
+needs a machine that does nothing else. The net is that of `examples/posteriors_sghmc.py`.
 """
 
 import argparse
 import os
+import sys
 import time
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
 import numpy as np
 
 import avare
 from avare.problems import Logistic
 from harness import duration, save, table, where
+from posteriors_sghmc import run as run_net
 
 SAMPLERS = ("Uniform", "Calibrated")
 WAYS: dict[str, dict[str, Any]] = {
@@ -73,6 +78,11 @@ def parallel(problem: Logistic, steps: int, rounds: int) -> dict[str, float]:
     return {"one": seconds[1], "four": seconds[4], "ratio": 4.0 * seconds[1] / seconds[4]}
 
 
+def small_net(seeds: int) -> dict[str, Any]:
+    """Return log-loss, error and calibration error on test data by SGHMC with both kinds of batches, for each seed."""
+    return {name: [run_net(name, seed=seed) for seed in range(seeds)] for name in SAMPLERS}
+
+
 def main() -> None:
     """Measure and keep the results."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -80,6 +90,7 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=22)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="of the small net")
     parser.add_argument("--no-save", action="store_true")
     arguments = parser.parse_args()
     problem = make_problem(arguments.examples, arguments.columns)
@@ -92,10 +103,25 @@ def main() -> None:
         f"\n\nFour chains on {os.cpu_count()} cores give {chains['ratio']:.2f} times the draws per second of one."
     )
     markdown += "\n\nAims: control at the mode at most 1.3 times SGLD's step; four chains on two cores at least 1.8."
+    net = small_net(arguments.seeds)
+    markdown += "\n\nPosterior of a small net by SGHMC (examples/posteriors_sghmc.py): means over "
+    markdown += f"{arguments.seeds} seeds and their standard errors, on test data.\n\n"
+    markdown += table(
+        ["batches", "log-loss", "error", "calibration error"], [[name, *_means(net[name])] for name in net]
+    )
     print(markdown)
     if not arguments.no_save:
         settings = {key: value for key, value in vars(arguments).items() if key != "no_save"}
-        save("sampling", {"where": where(), "settings": settings, "steps": rows, "chains": chains}, markdown)
+        save(
+            "sampling", {"where": where(), "settings": settings, "steps": rows, "chains": chains, "net": net}, markdown
+        )
+
+
+def _means(runs: list[tuple[float, float, float]]) -> list[str]:
+    means = np.mean(runs, axis=0)
+    errors = np.std(runs, axis=0, ddof=1) / np.sqrt(len(runs))
+    loss, *percentages = zip(means, errors, strict=True)
+    return [f"{loss[0]:.4f} ± {loss[1]:.4f}", *(f"{mean:.2%} ± {error:.2%}" for mean, error in percentages)]
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Draw from the posterior of a small net with SGHMC of the package `posteriors` and an importance loader.
 
-Prints log-loss, error and calibration error on test data, with importance batches and with uniform ones.
+Prints log-loss, error and calibration error on test data, with importance batches and with uniform ones: means over
+seeds, and their standard errors.
 """
 
 import argparse
+import math
 import warnings
 
 import torch
@@ -21,9 +23,9 @@ with warnings.catch_warnings():
 PRECISION = 1.0  # of the normal prior
 
 
-def net() -> nn.Module:
+def net(seed: int) -> nn.Module:
     """Make the net."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
@@ -36,11 +38,11 @@ def calibration_error(probabilities: torch.Tensor, labels: torch.Tensor, bins: i
     return total / len(labels)
 
 
-def run(sampler: str, epochs: int, step_size: float) -> tuple[float, float, float]:
+def run(sampler: str, epochs: int = 20, step_size: float = 0.02, seed: int = 0) -> tuple[float, float, float]:
     """Return log-loss, error and calibration error of the mean prediction of the draws of the second half."""
     whole = make_dataset(5000)
     train, (rows, labels) = TensorDataset(*whole[:4000]), whole[4000:]
-    model = net()
+    model = net(seed)
 
     def log_prior(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
         return -0.5 * PRECISION * sum((each**2).sum() for each in parameters.values())
@@ -52,7 +54,7 @@ def run(sampler: str, epochs: int, step_size: float) -> tuple[float, float, floa
         return -nn.functional.cross_entropy(logits, batch[1], reduction="none"), logits
 
     n = len(train)
-    loader = avt.ImportanceLoader(train, batch_size=32, sampler=sampler, seed=0)
+    loader = avt.ImportanceLoader(train, batch_size=32, sampler=sampler, seed=seed)
     chain = posteriors.sgmcmc.sghmc.build(
         avt.log_posterior(log_prior, log_likelihood, n), lr=step_size, alpha=1.0, temperature=1.0 / n
     )
@@ -75,10 +77,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--step-size", type=float, default=0.02)
+    parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     for sampler in ("Uniform", "Calibrated"):
-        loss, error, calibration = run(sampler, arguments.epochs, arguments.step_size)
-        print(f"{sampler}: log-loss {loss:.4f}, error {error:.2%}, calibration error {calibration:.2%}")
+        found = torch.tensor(
+            [run(sampler, arguments.epochs, arguments.step_size, seed) for seed in range(arguments.seeds)]
+        )
+        (loss, error, calibration), errors = found.mean(dim=0).tolist(), [0.0] * 3
+        if arguments.seeds > 1:
+            errors = (found.std(dim=0) / math.sqrt(arguments.seeds)).tolist()
+        print(
+            f"{sampler}: log-loss {loss:.4f} ± {errors[0]:.4f}, error {error:.2%} ± {errors[1]:.2%}, "
+            f"calibration error {calibration:.2%} ± {errors[2]:.2%}"
+        )
 
 
 if __name__ == "__main__":
