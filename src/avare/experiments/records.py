@@ -187,6 +187,8 @@ def _words(key: str, value: Any) -> str:
         "replacement": "with replacement" if value else "without replacement",
         "evaluations": f"{len(value) if isinstance(value, list) else 0} evaluations",
         "data_digest": f"data {str(value)[:6]}",
+        "held_out": f"{value} rows held out" if value else "no rows held out",
+        "bias": "with an intercept" if value else "without an intercept",
     }
     return words.get(key, f"{key} = {short(value)}")
 
