@@ -446,14 +446,19 @@ REACH = "expect Avare to reach the objective that Uniform has after 20 epochs ab
             "a little",
             f"A little in epochs, but not in seconds: {REACH} 1.5 times sooner. In seconds expect no",
         ),
-        (4.0, 1.6, "yes", f"Yes: {REACH} 4.0 times sooner. In seconds expect Avare about 2.5 times sooner, since a step"),
+        (
+            4.0,
+            1.6,
+            "yes",
+            f"Yes: {REACH} 4.0 times sooner. In seconds expect Avare about 2.5 times sooner, since a step",
+        ),
         (
             4.0,
             math.nan,
             "yes",
             f"Yes: {REACH} 4.0 times sooner. In seconds it cannot tell: the times of the pilot runs",
         ),
-        (math.nan, 1.4, "cannot tell", "Cannot tell: 6 pilot runs of each sampler differ too much. Use more --runs."),
+        (math.nan, 1.4, "cannot tell", "Cannot tell: 6 pilot runs of each sampler differ too much. Try --runs 24."),
     ],
 )
 def test_the_words_of_a_diagnosis(factor: float, ratio: float, verdict: str, words: str) -> None:

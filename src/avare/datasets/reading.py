@@ -116,6 +116,7 @@ def read(
         place = str(path)
         check_file(path, _KINDS)
         kind, name = _kind(path)
+        _check_contents(path, kind)
         _check_options(path, kind, wanted, features)
         table = _table(path, kind, wanted, dense, features)
     y = _labels(place, table, task)
@@ -176,7 +177,6 @@ def _check_contents(path: Path, kind: str) -> None:
 
 
 def _table(path: Path, kind: str, wanted: Wanted, dense: bool, features: int | None) -> Table:
-    _check_contents(path, kind)
     if kind == "CSV":
         return read_csv(path, wanted)
     if kind == "Parquet":

@@ -101,7 +101,7 @@ class DataDiagnosis:
         if self.verdict == "cannot tell" and self.doubt:
             return "Cannot tell: the optimum is not known well enough. Use a larger --l2, or avare compare."
         if self.verdict == "cannot tell":
-            return f"Cannot tell: {self.runs} pilot runs of each sampler differ too much. Use more --runs."
+            return f"Cannot tell: {self.runs} pilot runs of each sampler differ too much. Try --runs {4 * self.runs}."
         if _alike(self.factor):
             return f"No: after {self.budget} epochs expect no difference."
         only = " in epochs, but not in seconds" if self.factor > 1.0 and self.factor_in_seconds < ALIKE else ""

@@ -22,6 +22,7 @@ from avare.solvers import sgd
 
 MOSTLY = 0.8
 """From this share of the suboptimality on, noise or distance is what limits."""
+_ENDS = {0: "very little", 10: "nearly all"}  # of the suboptimality, in tenths
 _SEEDS = (1_000_003, 1_000_033)  # not those of the runs that are compared
 
 
@@ -93,11 +94,10 @@ def words_of_limits(
 def _amount(share: float, between: tuple[float, float] | None) -> str:
     """Write a share in tens of per cent: what two runs, or the ends of an interval, are good for.
 
-    >>> _amount(0.43, None), _amount(0.97, None), _amount(0.43, (0.31, 0.55))
-    ('about 40 %', 'nearly all', '30 to 60 %')
+    >>> _amount(0.43, None), _amount(0.97, None), _amount(0.43, (0.31, 0.55)), _amount(1.0, (1.0, 1.0))
+    ('about 40 %', 'nearly all', '30 to 60 %', 'nearly all')
     """
+    low, high = (round(10.0 * share),) * 2
     if between is not None:
-        low, high = 10 * math.floor(10.0 * between[0]), 10 * math.ceil(10.0 * between[1])
-        return f"{low} to {high} %"
-    tens = round(10.0 * share)
-    return {0: "very little", 10: "nearly all"}.get(tens, f"about {10 * tens} %")
+        low, high = math.floor(10.0 * between[0]), math.ceil(10.0 * between[1])
+    return f"{10 * low} to {10 * high} %" if low < high else _ENDS.get(low, f"about {10 * low} %")
