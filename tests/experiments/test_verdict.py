@@ -70,6 +70,15 @@ def test_a_plateau_is_no_difference() -> None:
     assert found.kind == "no difference"
 
 
+def test_the_same_end_after_more_seconds_is_later() -> None:
+    x = np.arange(21.0)
+    runs = [(1.0 + 0.01 * seed) / (1.0 + x) for seed in range(3)]
+    found = judge([(x, each) for each in runs], [(2.0 * x, each) for each in runs])
+    assert found.kind == "later" and found.low < 0.5 < found.high
+    flat = [1.0 + 0.01 * each for each in runs]  # unless nothing changes any more
+    assert judge([(x, each) for each in flat], [(2.0 * x, each) for each in flat]).kind == "no difference"
+
+
 def test_one_run_cannot_tell() -> None:
     x = np.arange(1.0, 11.0)
     one, two = [(x, 1.0 / x)], [(x, 0.1 / x)]

@@ -24,7 +24,7 @@ from avare.experiments.records import number
 from avare.experiments.runs import interrupts_at_once
 from avare.experiments.store import Spec
 from avare.experiments.sweep import duration
-from avare.experiments.verdict import ALIKE
+from avare.experiments.verdict import ALIKE, PLATEAU
 from avare.problems import Linear, ToleranceWarning
 from avare.solvers import Progress, sgd
 
@@ -69,6 +69,7 @@ class DataDiagnosis:
     doubt: str = ""  # if the optimum was not found
     runs: int = _FEWEST  # pilot runs of each sampler
     noise_share: tuple[float, float] | None = None  # the interval of the share of noise in the suboptimality
+    power: float = 1.0  # of 1/t, by which Uniform's suboptimality falls at its end
     step_ratio: float = field(default=math.nan, compare=False)  # seconds of Avare's step over Uniform's; NaN if unknown
 
     @property
@@ -80,8 +81,9 @@ class DataDiagnosis:
 
     @property
     def factor_in_seconds(self) -> float:
-        """How much sooner Avare is expected in seconds; NaN if unknown."""
-        return self.factor / self.step_ratio
+        """How much sooner Avare is expected in seconds; 1 on a plateau, where time changes little, NaN if unknown."""
+        on_plateau = self.power * abs(math.log(self.step_ratio)) < math.log(PLATEAU)
+        return 1.0 if on_plateau and _alike(self.factor) else self.factor / self.step_ratio
 
     @property
     def words(self) -> str:
@@ -119,7 +121,8 @@ class DataDiagnosis:
             return f"With {_SAMPLER} {cost}."
         found = self.factor_in_seconds
         expected = "no difference" if _alike(found) else f"{_SAMPLER} about {_pace(found)}"
-        return f"In seconds expect {expected}, since {cost}."
+        link = "although" if _alike(found) and _alike(self.factor) else "since"
+        return f"In seconds expect {expected}, {link} {cost}."
 
     def parts(self) -> list[str | Table]:
         """Return what the command prints."""
@@ -217,12 +220,12 @@ def diagnose_data(
         say("taking noise and distance apart")
         apart = list(zip(*(_apart(problem, each, facts["optimum"]) for each in pilots), strict=True))
     at_pilots, expected = ([_expected(each, times) for each in apart] for times in (1.0, epochs / short))
-    noise, distance, factor = expected[0]
+    noise, distance, factor, power = expected[0]
     if 2.0 * _deviation(np.log([each[2] for each in expected[1:]])) > math.log(_DOUBT):
         factor = math.nan
     ends = (facts["gain_at_optimum"], facts["smoothness_ratio"], epochs, noise, distance, factor)
     doubt = doubt_of_optimum(specs[BASELINE], facts)
-    known = (runs, _share(at_pilots, expected), _ratio(*seconds))
+    known = (runs, _share(at_pilots, expected), power, _ratio(*seconds))
     epochs_seen = list(range(len(gains)))
     return DataDiagnosis(data.name, loss, n, rows, facts["dim"], epochs_seen, gains, realised, *ends, doubt, *known)
 
@@ -265,7 +268,7 @@ def _deviation(others: ArrayLike) -> float:
     return math.sqrt((len(values) - 1.0) * float(np.var(values)))
 
 
-def _share(*ends: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+def _share(*ends: Sequence[tuple[float, ...]]) -> tuple[float, float]:
     """Return the interval of the share of noise, at the ends of the pilots and of longer runs together.
 
     The latter is extrapolated, and the pilots do not show how well that goes.
@@ -313,10 +316,11 @@ def _apart(problem: Linear, ends: NDArray[np.float64], optimum: float) -> list[A
     ]
 
 
-def _expected(found: Sequence[Apart], times: float) -> tuple[float, float, float]:
+def _expected(found: Sequence[Apart], times: float) -> tuple[float, float, float, float]:
     """Return the baseline's noise and distance after a multiple of the pilots' steps, and the factor to expect.
 
-    Noise falls as 1/t, distance by the power by which it fell in the second half of the pilots.
+    Noise falls as 1/t, distance by the power by which it fell in the second half of the pilots; the power of both
+    together is returned too.
     """
     noises = [noise for _, (noise, _) in found]
     before, after = (math.sqrt(found[0][k][1] * found[1][k][1]) for k in range(2))  # distance: no sampler changes it
@@ -327,9 +331,9 @@ def _expected(found: Sequence[Apart], times: float) -> tuple[float, float, float
 
     noise, distance = parts(0, times)
     if not noise + distance > 0.0:
-        return 0.0, 0.0, 1.0  # both are at the optimum
+        return 0.0, 0.0, 1.0, 0.0  # both are at the optimum
     low, high = times / 1e4, times * 1e4
     for _ in range(60):  # the time at which the sampler has the same suboptimality, by bisection
         middle = math.sqrt(low * high)
         low, high = (middle, high) if sum(parts(1, middle)) > noise + distance else (low, middle)
-    return noise, distance, times / high
+    return noise, distance, times / high, (noise + power * distance) / (noise + distance)

@@ -22,8 +22,9 @@ from avare.experiments.records import count, number
 CONFIDENCE = 0.95
 ALIKE = 1.25
 """Samplers whose factor is surely between 1/1.25 and 1.25 do not differ."""
+PLATEAU = 1.05
+"""Ratio of the suboptimalities at the same time, below which two samplers are on the same plateau."""
 _LEVELS = 5
-_PLATEAU = 1.05  # ratio of the last suboptimalities, below which two curves lie on the same plateau
 _SMALLEST = 1.1  # factor that is worth a word
 
 Curve = tuple[ArrayLike, ArrayLike]
@@ -106,9 +107,10 @@ def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
     difference = float(theirs.mean() - ours.mean())
     margin = math.inf if runs == 1 else _margin(theirs, ours)
     low, factor, high = (_exp(value) for value in (difference - margin, difference, difference + margin))
-    ends = [np.array([curve[1][-1] for curve in each]) for each in (times, own)]
+    last = min(along[-1] for along, _ in (*times, *own))  # in seconds, some runs end sooner
+    ends = [np.array([np.interp(last, *curve) for curve in each]) for each in (times, own)]
     lead = float(ends[0].mean() - ends[1].mean())
-    level = runs > 1 and abs(lead) + _margin(*ends) < math.log(_PLATEAU)  # on the same plateau
+    level = runs > 1 and abs(lead) + _margin(*ends) < math.log(PLATEAU)  # on the same plateau
     sure = (low > 1.0 or high < 1.0) and abs(difference) >= math.log(_SMALLEST)
     kind = "cannot tell"
     if level:
