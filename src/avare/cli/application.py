@@ -17,7 +17,7 @@ import avare
 from avare import datasets, problems, samplers
 from avare.cli import INTERRUPTED
 from avare.cli.display import activity, display
-from avare.cli.printing import console, show
+from avare.cli.printing import console, folded, show
 from avare.datasets.files import LIMIT, check_folder
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Closing, Experiment, Request
@@ -403,7 +403,8 @@ def _obtain(source: str, loss: str, folder: Path | None, machine: bool, **column
         **columns,
     )
     if found.notes and not machine:
-        print("\n  ".join([f"Columns of {source}:", *found.notes]), flush=True)
+        notes = "\n  ".join([f"Columns of {source}:", *found.notes])
+        print(folded(console(stderr=False), notes), flush=True)
     return found, chosen
 
 
