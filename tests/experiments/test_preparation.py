@@ -1,13 +1,14 @@
 """Columns on one scale, and rows held out."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from avare.experiments.data import Data, digest
+from avare.experiments.data import Data, digest, obtain
 from avare.experiments.descent import descent_spec, held_out_error, problem_of
 from avare.experiments.preparation import prepared
 
@@ -107,3 +108,14 @@ def test_the_error_on_the_rows_held_out() -> None:
     spec = descent_spec("compare", two, "softmax", "Uniform", **common)
     problem = problem_of(spec, two.X, two.y)
     assert held_out_error(problem, spec, two.X, two.y, np.array([0.0, 1.0, 1.0, 0.0])) == 0.5
+
+
+def test_a_file_with_missing_values_is_filled_by_the_rows_that_are_trained_on(tmp_path: Path) -> None:
+    cells = [str(k * k) if k % 3 else "" for k in range(30)]
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n" + "".join(f"{cell},{k}.5\n" for k, cell in enumerate(cells)))
+    data, loss = obtain(str(path), target="y")
+    found = prepared(data, loss, raw=True, test=0.5)
+    trained = [int(k) ** 2 for k in found.y[:15] if int(k) % 3]
+    assert found.X[found.X[:, 1] == 1.0, 0] == pytest.approx(np.mean(trained))
+    assert np.mean(trained) != pytest.approx(data.X[0, 0])  # the mean of all
