@@ -252,7 +252,9 @@ def diagnose(
     batch_size: BatchSize = 128,
     raw: Raw = False,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the runs to predict.")] = 20,
-    runs: Annotated[int | None, typer.Option("--runs", min=3, help="Pilot runs of each; 4 to 8 by default.")] = None,
+    runs: Annotated[
+        int | None, typer.Option("--runs", min=3, help="Pilot runs of each sampler; by default 4 to 8.")
+    ] = None,
     folder: Folder = None,
     machine: Machine = False,
     debug: Debug = False,
