@@ -8,6 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from scipy.sparse import csr_array
 
 import avare
 from avare.cli import main
-from avare.cli.display import Estimate, Lines, Live, display
+from avare.cli.display import Estimate, Lines, Live, activity, display
 from avare.datasets import DatasetError
 from avare.experiments import (
     Closing,
@@ -92,7 +93,8 @@ def test_compare(avare_command: Any, report: Any) -> None:
     assert "\nLoss: softmax. Columns: standardised, with an intercept. Step sizes: found for each" in out
     assert "│ digits  │ auto  │ Uniform │" in out and "│ digits  │ auto  │ Avare   │" in out
     assert (
-        "\nVerdict: Avare and Uniform: cannot tell with 1 run in epochs; in seconds: cannot tell with 1 run.\n" in out
+        "\nVerdict: Avare and Uniform: cannot tell with 1 run of 1 epoch in epochs; in seconds: cannot tell with 1 run "
+        "of 1 epoch. Use more --epochs and --runs.\n" in out
     )
     assert re.search(r"^(Noise|Conditioning|Distance).* limit", out, re.MULTILINE)
     assert out.endswith("Results: results/runs\nPage: results/report/index.html\n")
@@ -123,13 +125,16 @@ def test_the_tables_of_the_page_have_the_test_error(tmp_path: Path) -> None:
 
 
 def test_compare_always_has_a_verdict(avare_command: Any, report: Any) -> None:
-    verdict = r"(no difference|(sooner|later) by [\d.]+ to [\d.]+ times|cannot tell with 2 runs)"
+    verdict, advice = (
+        r"(no difference|(sooner|later) by [\d.]+ to [\d.]+ times|cannot tell with 2 runs)",
+        r"( Use .*\.)?",
+    )
     code, out, _ = avare_command(
         "compare", "synthetic", "--runs", "2", "--jobs", "1", "--epochs", "5", "--batch-size", "4"
     )
     assert (
         code == 0
-        and len(re.findall(rf"^Verdict: Avare .*{verdict} in epochs; in seconds: {verdict}\.$", out, re.M)) == 1
+        and len(re.findall(rf"^Verdict: Avare .*{verdict} in epochs; in seconds: {verdict}\.{advice}$", out, re.M)) == 1
     )
 
 
@@ -411,24 +416,68 @@ def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 0 and (found["n"], found["rows"], found["dim"]) == (1797, 1000, 640)
     assert found["epochs"] == [0, 1] and found["verdict"] in ("yes", "a little", "no", "cannot tell")
     assert found["words"].lower().startswith(found["verdict"]) and "limit" in found["words"]
+    assert found["runs"] == 4 and 0.0 <= found["noise_share"][0] <= found["noise_share"][1] <= 1.0
+    known = found["factor"] is not None and found["step_ratio"] is not None
+    assert not known or found["factor_in_seconds"] in (1.0, pytest.approx(found["factor"] / found["step_ratio"]))
+    assert "--runs" in avare_command("diagnose", "synthetic", "--runs", "2")[2]
+
+
+REACH = "expect Avare to reach the objective that Uniform has after 20 epochs about"
 
 
 @pytest.mark.parametrize(
-    ("factor", "verdict", "words"),
+    ("factor", "ratio", "verdict", "words"),
     [
-        (1.05, "no", "No: after 20 epochs expect no difference."),
-        (1.5, "a little", "A little: expect Avare about 1.5 times sooner where Uniform is after 20 epochs."),
-        (4.0, "yes", "Yes: expect Avare about 4.0 times sooner"),
-        (math.nan, "cannot tell", "Cannot tell: the pilot runs differ too much"),
+        (
+            1.05,
+            1.4,
+            "no",
+            "No: after 20 epochs expect no difference. In seconds expect Avare about 1.3 times later, since a",
+        ),
+        (
+            0.5,
+            1.0,
+            "no",
+            f"No: {REACH} 2.0 times later. In seconds expect Avare about 2.0 times later, since a step takes",
+        ),
+        (
+            1.5,
+            1.5,
+            "a little",
+            f"A little in epochs, but not in seconds: {REACH} 1.5 times sooner. In seconds expect no",
+        ),
+        (
+            4.0,
+            1.6,
+            "yes",
+            f"Yes: {REACH} 4.0 times sooner. In seconds expect Avare about 2.5 times sooner, since a step",
+        ),
+        (
+            4.0,
+            math.nan,
+            "yes",
+            f"Yes: {REACH} 4.0 times sooner. In seconds it cannot tell: the times of the pilot runs",
+        ),
+        (math.nan, 1.4, "cannot tell", "Cannot tell: 6 pilot runs of each sampler differ too much. Try --runs 24."),
     ],
 )
-def test_the_words_of_a_diagnosis(factor: float, verdict: str, words: str) -> None:
-    shown = ([0, 5], [1.0, 3.0], [1.0, 2.0], 3.0, 2.0, 20, 9.0, 1.0, factor, "The optimum was not found.")
+def test_the_words_of_a_diagnosis(factor: float, ratio: float, verdict: str, words: str) -> None:
+    shown = ([0, 5], [1.0, 3.0], [1.0, 2.0], 3.0, 2.0, 20, 9.0, 1.0, factor, "", 6, (0.72, 1.0), 1.0, ratio)
     found = diagnosis.DataDiagnosis("mine", "softmax", 10, 10, 4, *shown)
     assert found.verdict == verdict and found.words.startswith(words)
-    assert "Noise limits Uniform: at its end, noise is 90 %" in found.words and "by 3.00." in found.words
-    assert found.words.endswith("The optimum was not found.") and found.as_dict()["verdict"] == verdict
+    assert "Noise limits Uniform: at its end, noise is 70 to 100 %" in found.words and found.words.endswith("by 3.00.")
+    assert found.as_dict()["verdict"] == verdict and (found.as_dict()["step_ratio"] is None) == math.isnan(ratio)
     assert (found.as_dict()["factor"] is None) == (verdict == "cannot tell")
+    flat = replace(found, power=0.01)  # where the objective hardly changes, nor do seconds matter
+    if verdict == "no" and factor > 0.8:
+        assert "In seconds expect no difference, although a step takes about 1.4 times as long." in flat.words
+    else:
+        assert flat.words == found.words
+    doubtful = replace(found, doubt="The optimum was not found.").words
+    assert doubtful.endswith("The optimum was not found.")
+    if verdict == "cannot tell":
+        assert " With Avare a step takes about 1.4 times as long. " in found.words
+        assert doubtful.startswith("Cannot tell: the optimum is not known well enough. Use a larger --l2")
 
 
 def test_a_diagnosis_where_there_is_nothing_to_learn() -> None:
@@ -619,6 +668,27 @@ def test_displays(kind: type[Lines] | type[Live]) -> None:
         assert "4/4" in text and "synthetic, constant steps, Uniform, seed 1" in text
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_is_being_done_is_shown_if_it_takes_long(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=80)
+    with activity(console) as say:
+        say("a moment")
+    assert terminal or stream.getvalue() == ""
+    monkeypatch.setattr("avare.cli.display._REPEAT", 0.01)
+    with activity(console) as say:
+        for words in ("searching [for] it", "pilot run 2 of 8"):
+            say(words)
+            deadline = time.monotonic() + 60.0
+            while f"{words} [0 s]" not in stream.getvalue():
+                assert time.monotonic() < deadline, stream.getvalue()
+                time.sleep(0.02)
+    said = stream.getvalue()
+    assert terminal or set(said.splitlines()) == {"searching [for] it [0 s]", "pilot run 2 of 8 [0 s]"}
+    time.sleep(0.05)
+    assert stream.getvalue() == said  # it has ended
+
+
 def test_estimates_come_from_the_most_similar_runs() -> None:
     data, _ = obtain("synthetic")
     first, second = descent_tasks("reproduce", data, "logistic", 1.0, Extent(1, 3, ("constant",), ("Mabs", "Avare")))
@@ -724,7 +794,7 @@ def test_what_was_done_to_the_columns_is_printed(avare_command: Any, tmp_path: P
         "  age: 7 categories: '0', '1', '2', '3', '4', '5', '6'\n"
         "  sex: text, 1 for 'm', 0 for 'f'\n"
         "  id: left out, as chosen\n"
-        "  score: 1 missing, filled with the mean 1.97436; 1 in the new column 'score is missing'\n"
+        "  score: 1 missing, filled with the mean; 1 in the new column 'score is missing'\n"
         "  ill: the target, 2 classes: 'no' = 0, 'yes' = 1\n"
     )
     assert "│ x[red]y$ │" in out and "Loss: logistic." in out
@@ -734,4 +804,7 @@ def test_what_was_done_to_the_columns_is_printed(avare_command: Any, tmp_path: P
     code, _, err = avare_command("diagnose", "x[red]y$.csv")
     assert code == 1 and "which column is the target? Name it by --target" in err and err.count("\n") == 1
     code, _, err = avare_command("diagnose", ".")
-    assert code == 1 and err == "avare: . is a folder: pass a file, such as x[red]y$.csv\n"
+    assert code == 1 and err == "avare: . is a folder: pass the path of a file, such as x[red]y$.csv\n"
+    words.remove("--drop")
+    code, out, _ = avare_command("diagnose", "x[red]y$.csv", *words[:2], "--epochs", "1")
+    assert "\n  id: numbers, as they are; if they only number the rows, --drop id leaves them out\n" in out

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from avare.cli.display import display
-from avare.cli.printing import print_table
+from avare.cli.printing import folded, print_table
 from avare.experiments import Table
 from avare.experiments.data import Data
 from avare.experiments.descent import descents
@@ -69,3 +69,17 @@ def test_long_notes_are_folded_at_words() -> None:
     text = stream.getvalue()
     assert text.count("MNIST") == 1 and all(len(line) <= 80 for line in text.splitlines())
     assert all(word in text for word in note.split())
+
+
+def test_sentences_are_folded_at_words_on_a_terminal_only() -> None:
+    text = "Columns of a.csv:\n  city: 3 categories of a long-hyphenated kind\nPage: a/very/long/path/to/index.html"
+    assert folded(Console(file=io.StringIO(), width=20), text) == text
+    lines = folded(Console(file=io.StringIO(), force_terminal=True, width=24), text).splitlines()
+    assert lines == [
+        "Columns of a.csv:",
+        "  city: 3 categories of",
+        "    a long-hyphenated",
+        "    kind",
+        "Page:",
+        "a/very/long/path/to/index.html",  # whole, to be copied
+    ]

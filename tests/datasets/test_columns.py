@@ -50,16 +50,17 @@ def test_a_file_as_people_have_it(tmp_path: Path, name: str, separator: str) -> 
     assert columns["smokes"] == pytest.approx([1, 0, 0.5, 0, 1, 0, 1])
     assert columns["city = Bonn"] == [0, 1, 0, 0, 0, 0, 1] and columns["city = (missing)"] == [0, 0, 0, 1, 0, 0, 0]
     assert found.y.dtype == np.int64 and found.y.tolist() == [0, 1, 0, 1, 0, 0, 1] and found.classes == ("no", "yes")
-    filled = "1 missing, filled with the mean 0.5; 1 in the new column 'smokes is missing'"
+    filled = "1 missing, filled with the mean; 1 in the new column 'smokes is missing'"
     assert found.notes == (
         "column 1: left out, it only numbers the rows",
-        "age: 3 missing, filled with the mean 35; 1 in the new column 'age is missing'",
+        "age: 3 missing, filled with the mean; 1 in the new column 'age is missing'",
         "sex: text, 1 for 'm', 0 for 'f'",
         f"smokes: true and false, as 1 and 0; {filled}",
         "city: 4 categories: 'Bonn', 'Jena', 'Ulm', '(missing)'",
         "name: text, 7 different in 7 rows: left out (--categories keeps it)",
         "ill: the target, 2 classes: 'no' = 0, 'yes' = 1; 1 row without it left out",
     )
+    assert found.filled == ((0, 1), (3, 4))
 
 
 def test_columns_can_be_chosen(tmp_path: Path) -> None:
@@ -80,6 +81,19 @@ def test_columns_can_be_chosen(tmp_path: Path) -> None:
     ):
         with pytest.raises(DatasetError, match=message):
             read(path, target="y", **options)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_that_numbers_the_rows_gets_a_hint(tmp_path: Path, first: int) -> None:
+    order = first + np.random.default_rng(0).permutation(12)
+    rows = [f"{id},{id if id != order[5] else 99},{id % 11},{'' if k == 3 else k % 2}" for k, id in enumerate(order)]
+    path = put(tmp_path, "a.csv", "my id,near,few,y\n" + "\n".join(rows) + "\n")
+    found = read(path, target="y")  # in any order, also if a row is left out
+    assert len(found) == 11 and found.columns == ("my id", "near", "few")
+    hint = "my id: numbers, as they are; if they only number the rows, --drop 'my id' leaves them out"
+    assert found.notes[:2] == ("near, few: numbers, as they are", hint)
+    short = put(tmp_path, "b.csv", "id,y\n0,0\n1,1\n2,0\n")  # of few rows it may be anything
+    assert read(short, target="y").notes[0] == "id: numbers, as they are"
 
 
 def test_a_name_with_a_comma_is_one_name(tmp_path: Path) -> None:

@@ -320,15 +320,21 @@ def member(**members: bytes) -> bytes:
         (npz(X=np.zeros((0, 3)), y=[]), r" is empty: X has shape \(0, 3\)"),
         (npz(X=np.zeros((2, 0)), y=[1, 2]), r" is empty: X has shape \(2, 0\)"),
         (npz(X=[[1], [2]], y=[1, 2])[:-30], " cannot be read as .npz: "),
-        (single(np.ones(3)), " is read as NumPy archive by its ending, but it is one NumPy array"),
+        (
+            single(np.ones(3)),
+            " is not what its ending says: it is one NumPy array; save it as CSV in UTF-8, or name it",
+        ),
         (b"", " cannot be read as .npz: "),
-        (b"text", " cannot be read as .npz: "),
+        (bytes(9), " cannot be read as .npz: "),
     ],
 )
 def test_npz_errors(tmp_path: Path, content: bytes, message: str) -> None:
     path = put(tmp_path, "a.npz", content)
     with pytest.raises(DatasetError, match=re.escape(str(path)) + message):
         read(path)
+
+
+TABLE, ROWS = b"a,y\n1,0\n2,1\n", b"1 1:1\n0 2:3\n"
 
 
 @pytest.mark.parametrize(
@@ -345,34 +351,67 @@ def test_npz_errors(tmp_path: Path, content: bytes, message: str) -> None:
         ("a.csv", {"drop": [3]}, TypeError, "drop has 3: must be names of columns"),
         ("a.csv", {"limit": 0}, ValueError, "limit = 0.0: must be above 0"),
         ("missing", {}, DatasetError, "missing: there is no such file"),
-        (".", {}, DatasetError, "is a folder: pass a file, such as a, a.csv, a.npz$"),
+        (".", {}, DatasetError, r"is a folder: pass the path of a file, such as .*/a\.csv$"),
+        ("empty", {}, DatasetError, r"is a folder: pass the path of a file \(\.csv, .*, \.npz or LIBSVM text\)$"),
         ("link", {}, DatasetError, "link is a link to .*nowhere, which does not exist"),
         ("pipe", {}, DatasetError, "pipe is a device, a pipe or a socket: pass a file"),
         ("a.xlsx", {}, DatasetError, r"a\.xlsx is an Excel workbook: save it as CSV"),
-        ("words.data", {}, DatasetError, "line 1: '1,2,3' looks like CSV, not like LIBSVM text; then .* end in .csv"),
-        (
-            "b.csv",
-            {},
-            DatasetError,
-            r"b\.csv is read as CSV by its ending, but it is Parquet: rename it, or save it again",
-        ),
-        ("b.csv.gz", {}, DatasetError, r"b\.csv\.gz is read as CSV by its ending, but it is Parquet"),
-        ("c.csv", {}, DatasetError, r"c\.csv is read as CSV by its ending, but it is compressed by gzip"),
+        ("words.data", {}, DatasetError, "line 1: 'a,y' looks like CSV, not like LIBSVM text; then .* end in .csv"),
     ],
 )
 def test_refuses_bad_arguments(
     tmp_path: Path, name: str, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    for each in ("a", "a.csv", "a.npz", "a.npz.gz", "a.xlsx"):
-        put(tmp_path, each, "1 1:1\n0 1:2\n")
-    put(tmp_path, "words.data", "1,2,3\n")
-    put(tmp_path, "b.csv", parquet(a=[1]))
-    put(tmp_path, "b.csv.gz", gzip.compress(parquet(a=[1])))
-    put(tmp_path, "c.csv", gzip.compress(b"a,y\n1,2\n"))
+    put(tmp_path, "a.csv", TABLE)
+    put(tmp_path, "a.npz", npz(X=[[1], [2]], y=[0, 1]))
+    for each in ("a", "a.npz.gz", "a.xlsx"):
+        put(tmp_path, each, ROWS)
+    put(tmp_path, "words.data", "a,y\n1,2\n")
+    (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(error, match=message):
         read(tmp_path / name, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words", "advice"),
+    [
+        ("fake.npz", TABLE, "it looks like CSV text", "rename it to fake.csv"),
+        ("fake.npz", ROWS, "it looks like LIBSVM text", "rename it to fake.libsvm"),
+        ("fake.npz", b"words", "it looks like text", "save it as CSV in UTF-8, or name it as what it is"),
+        (
+            "fake.parquet",
+            b"\xef\xbb\xbf" + TABLE.replace(b",", b"\t"),
+            "it looks like CSV text",
+            "rename it to fake.csv",
+        ),
+        ("fake.csv", ROWS, "it looks like LIBSVM text", "rename it to fake.libsvm"),
+        ("fake.csv.gz", gzip.compress(ROWS), "it looks like LIBSVM text", "rename it to fake.libsvm.gz"),
+        ("fake.csv", parquet(a=[1, 2], y=[0, 1]), "it is Parquet", "rename it to fake.parquet"),
+        ("fake.csv.gz", gzip.compress(parquet(a=[1])), "it is Parquet", "decompress it, and rename it to fake.parquet"),
+        ("fake.csv", "a,y\n".encode("utf-16"), "it is text in UTF-16", "save it as CSV in UTF-8"),
+        ("fake.csv.gz", TABLE, "it is not compressed and looks like CSV text", "rename it to fake.csv"),
+        (
+            "fake.csv",
+            bz2.compress(TABLE),
+            "it is compressed by bzip2 and looks like CSV text",
+            "rename it to fake.csv.bz2",
+        ),
+        ("a.csv.gz", lzma.compress(TABLE), "it is compressed by xz and looks like CSV text", "rename it to a.csv.xz"),
+        ("a.npz", gzip.compress(TABLE), "it is compressed by gzip and looks like CSV text", "rename it to a.csv.gz"),
+        ("a.svm.gz", ROWS, "it is not compressed and looks like LIBSVM text", "rename it to a.svm"),
+    ],
+)
+def test_a_file_that_is_not_what_its_ending_says(
+    tmp_path: Path, name: str, content: bytes, words: str, advice: str
+) -> None:
+    path = put(tmp_path, name, content)
+    with pytest.raises(DatasetError, match=re.escape(f"{path} is not what its ending says: {words}; {advice}")):
+        read(path, target="y")  # whether or not it has named columns
+    if "rename it to" in advice and "decompress" not in advice:  # then it can be read
+        again = path.rename(path.with_name(advice.removeprefix("rename it to ")))
+        assert len(read(again, target=None if "svm" in again.name else "y")) == 2
 
 
 @pytest.mark.parametrize(
@@ -473,7 +512,7 @@ def test_the_error_of_a_truncated_file_names_the_last_line(tmp_path: Path, endin
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz"])
 def test_an_uncompressed_file_cannot_be_decompressed(tmp_path: Path, ending: str) -> None:
-    path = put(tmp_path, f"a{ending}", b"1 1:1\n0 1:1\n")
+    path = put(tmp_path, f"a{ending}", 99 * b"\x00\x01")  # if it looks like nothing that is known
     with pytest.raises(DatasetError, match=re.escape(str(path)) + " cannot be read: "):
         read(path)
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from avare.experiments.convergence import Group, groups_of, last_epoch, times
+from avare.experiments.convergence import Group, details_of, groups_of, last_epoch, times
 from avare.report.tables import as_csv
 from stored_runs import csv_rows, parsed, run
 
@@ -44,6 +44,16 @@ def test_runs_of_other_settings_are_not_mixed() -> None:
     assert any("batches of 64" in title and "5 epochs" in title for title in titles)
     assert any("data ffffff" in title for title in titles)
     assert all(title.startswith("MNIST, ") for title in titles)
+
+
+def test_titles_and_details_are_in_words() -> None:
+    found = groups([run(), run(held_out=600, bias=True)])
+    assert [group.title for group in found] == [
+        "MNIST, with an intercept, 600 rows held out",
+        "MNIST, without an intercept, no rows held out",
+    ]
+    pairs = details_of(found)[0].parts[0]
+    assert isinstance(pairs, dict) and (pairs["rows held out"], pairs["intercept"]) == (600, "yes")
 
 
 def test_variants_of_a_sampler_have_their_own_names() -> None:

@@ -1,4 +1,6 @@
-"""Of large data some rows are looked at, and no class is left out."""
+"""What to expect, from pilot runs. Of large data some rows are looked at, and no class is left out."""
+
+import re
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avare.experiments import diagnosis
-from avare.experiments.data import Data
+from avare.experiments.data import Data, obtain
 from avare.experiments.diagnosis import DataDiagnosis, diagnose_data
 from avare.experiments.preparation import with_all_classes
 
@@ -32,6 +34,33 @@ def test_rare_classes_are_not_missed(missed: list[int]) -> None:
     assert (found(y, "softmax").rows, found(y, "softmax").dim) == (1000 + 2 + 1, 4 * 2)
     assert found(y, "softmax") == found(y, "softmax") != found(y, "softmax", seed=4)
     assert found(y, "least_squares").rows == 1000
+
+
+def test_pilot_runs_take_turns_and_are_counted() -> None:
+    said: list[str] = []
+    data, loss = obtain("synthetic")
+    found = diagnose_data(data, loss, batch_size=4, epochs=4, runs=3, say=said.append)
+    pilots = [re.sub("; about .* left", "", text) for text in said if text.startswith("pilot run ")]
+    assert pilots == [f"pilot run {k + 1} of 6, with {('Uniform', 'Avare')[k % 2]}" for k in range(6)]
+    assert re.fullmatch(".*; about [0-9]+ s left", said[-2]) and said[-1] == "taking noise and distance apart"
+    assert found.runs == 3 and found.noise_share is not None
+    low, high = found.noise_share
+    assert low <= found.noise / (found.noise + found.distance) <= high
+    with pytest.raises(ValueError, match="runs = 2: must be at least 3"):
+        diagnose_data(data, loss, runs=2)
+
+
+def test_the_deviation_of_a_mean_is_its_standard_error() -> None:
+    values = np.random.default_rng(0).normal(size=7)
+    means = [np.delete(values, k).mean() for k in range(7)]
+    assert diagnosis._deviation(means) == pytest.approx(values.std(ddof=1) / np.sqrt(7))
+
+
+def test_the_ratio_of_times_is_that_of_undisturbed_runs() -> None:
+    theirs = np.array([1.0, 1.05, 5.0, 9.0])  # other work makes a run longer, never shorter
+    assert diagnosis._ratio(theirs, np.array([7.0, 1.6, 6.0, 1.61])) == pytest.approx(1.6)
+    assert np.isnan(diagnosis._ratio(theirs, np.array([7.0, 1.6, 6.0, 2.0])))  # no run may have been undisturbed
+    assert np.isnan(diagnosis._ratio(np.zeros(4), theirs))  # the clock is too coarse
 
 
 @pytest.mark.parametrize("loss", ["logistic", "smoothed_hinge", "softmax"])

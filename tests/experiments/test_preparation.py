@@ -1,12 +1,14 @@
 """Columns on one scale, and rows held out."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from avare.experiments.data import Data, digest
+from avare.experiments.data import Data, digest, obtain
 from avare.experiments.descent import descent_spec, held_out_error, problem_of
 from avare.experiments.preparation import prepared
 
@@ -27,6 +29,36 @@ def test_columns_are_standardised_over_the_rows_that_are_trained_on() -> None:
     order = np.argsort(found.y)
     assert np.corrcoef(found.X[order, 0], X[:, 0])[0, 1] < 1.0
     assert sorted(found.y) == sorted(prepared(some(X, found.y), "least_squares", raw=True).y)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_missing_values_are_filled_by_the_rows_that_are_trained_on(raw: bool) -> None:
+    generator = np.random.default_rng(0)
+    values, absent, y = generator.normal(5.0, 1.0, 40), generator.random(40) < 0.3, np.arange(40.0)
+    values[absent] = values[~absent].mean()  # as `read` fills them
+    data = Data("mine", np.column_stack([y, values, absent]), y, "", filled=((1, 2),))
+    found = prepared(data, "least_squares", raw=raw, test=0.5)
+    where = absent[found.y.astype(int)]  # y is the number of the row
+    assert where[:20].any() and where[20:].any()
+    trained = found.X[:20, 1][~where[:20]]
+    assert found.X[where, 1] == pytest.approx(trained.mean()) and trained.std() > 0.0
+    # What is held out changes nothing of what is trained on.
+    other = np.array(data.X)
+    other[found.y[20:].astype(int), 1] = 1e6
+    again = prepared(replace(data, X=other), "least_squares", raw=raw, test=0.5)
+    assert np.array_equal(again.X[:20], found.X[:20])
+    assert data.X[absent, 1] == pytest.approx(values[absent])  # the data itself is as before
+
+
+def test_a_column_without_a_value_to_train_on() -> None:
+    y = np.arange(10.0)
+    rows = prepared(some(y[:, None], y), "least_squares", raw=True, test=0.5).y.astype(int)
+    values, absent = np.zeros(10), np.zeros(10)
+    absent[rows[:5]], values[rows[5:]] = 1.0, 7.0
+    found = prepared(
+        Data("mine", np.column_stack([values, absent]), y, "", filled=((0, 1),)), "least_squares", test=0.5
+    )
+    assert found.X[:5].tolist() == [[0.0, 0.0]] * 5 and np.isfinite(found.X).all()
 
 
 def test_zeros_of_a_sparse_matrix_stay_zeros() -> None:
@@ -76,3 +108,14 @@ def test_the_error_on_the_rows_held_out() -> None:
     spec = descent_spec("compare", two, "softmax", "Uniform", **common)
     problem = problem_of(spec, two.X, two.y)
     assert held_out_error(problem, spec, two.X, two.y, np.array([0.0, 1.0, 1.0, 0.0])) == 0.5
+
+
+def test_a_file_with_missing_values_is_filled_by_the_rows_that_are_trained_on(tmp_path: Path) -> None:
+    cells = [str(k * k) if k % 3 else "" for k in range(30)]
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n" + "".join(f"{cell},{k}.5\n" for k, cell in enumerate(cells)))
+    data, loss = obtain(str(path), target="y")
+    found = prepared(data, loss, raw=True, test=0.5)
+    trained = [int(k) ** 2 for k in found.y[:15] if int(k) % 3]
+    assert found.X[found.X[:, 1] == 1.0, 0] == pytest.approx(np.mean(trained))
+    assert np.mean(trained) != pytest.approx(data.X[0, 0])  # the mean of all

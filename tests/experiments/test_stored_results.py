@@ -1,4 +1,4 @@
-"""The stored results of the paper's experiments, judged again by the published numbers."""
+"""The stored results: the paper's experiments, judged again by the published numbers, and advice that came true."""
 
 import json
 from pathlib import Path
@@ -81,3 +81,11 @@ def test_every_cell_has_ten_runs(stored: dict[str, Any]) -> None:
     series = [each for group in stored["groups"] for each in group["series"]]
     assert len(series) == len(SETTINGS) * 2 * 4
     assert all(each["seeds"] == list(range(RUNS)) for each in series)
+
+
+def test_advice_comes_true_on_nine_of_ten_datasets() -> None:
+    stored = json.loads((PAPER.parent / "advice.json").read_text())["datasets"]
+    pairs = [(each["expected"]["factor"], each["found"]["factor"]) for each in stored.values()]
+    true = [expected is None or 0.5 <= expected / found <= 2.0 for expected, found in pairs]  # None: it cannot tell
+    assert len(true) >= 10 and sum(true) >= 0.9 * len(true)
+    assert {"ijcnn1", "mnist"} < set(stored)

@@ -70,11 +70,27 @@ def test_a_plateau_is_no_difference() -> None:
     assert found.kind == "no difference"
 
 
+def test_the_same_end_after_more_seconds_is_later() -> None:
+    x = np.arange(21.0)
+    runs = [(1.0 + 0.01 * seed) / (1.0 + x) for seed in range(3)]
+    found = judge([(x, each) for each in runs], [(2.0 * x, each) for each in runs])
+    assert found.kind == "later" and found.low < 0.5 < found.high
+    flat = [1.0 + 0.01 * each for each in runs]  # unless nothing changes any more
+    assert judge([(x, each) for each in flat], [(2.0 * x, each) for each in flat]).kind == "no difference"
+
+
 def test_one_run_cannot_tell() -> None:
     x = np.arange(1.0, 11.0)
     one, two = [(x, 1.0 / x)], [(x, 0.1 / x)]
-    assert judge(one, two).words == "cannot tell with 1 run" and judge([], two).words == "cannot tell with 0 runs"
+    assert judge(one, two).words == "cannot tell with 1 run" and judge(one, two).advice == "Use more --runs."
     assert judge(one, two).as_dict()["high"] is None
+
+
+def test_one_epoch_cannot_tell() -> None:
+    one = [([0.0, 1.0], [9.0, 1.0 + 0.01 * seed]) for seed in range(3)]
+    found = judge(one, [([0.0, 1.0], [9.0, 0.1])] * 3)
+    assert found.words == "cannot tell with 3 runs of 1 epoch" and found.advice == "Use more --epochs."
+    assert found.as_dict()["advice"] == found.advice and found.as_dict()["factor"] is None
 
 
 def test_runs_that_are_the_same_and_runs_below_rounding() -> None:
@@ -116,3 +132,8 @@ def test_a_run_that_diverged_is_never_sooner() -> None:
     records += [record("Avare", seed, 0.4, "diverged" if seed == 1 else "finished") for seed in range(3)]
     (judged,) = verdicts_of(records).values()
     assert judged["epochs"].kind == "cannot tell" and math.isnan(judged["epochs"].factor)
+    (line,) = sentences({("mine", "auto", "Avare"): judged})
+    assert line == (
+        "Verdict: Avare and Uniform: cannot tell (a run diverged) in epochs; in seconds: cannot tell (a run diverged). "
+        "Use --steps auto."
+    )

@@ -16,8 +16,8 @@ from rich.console import Console
 import avare
 from avare import datasets, problems, samplers
 from avare.cli import INTERRUPTED
-from avare.cli.display import display
-from avare.cli.printing import console, show
+from avare.cli.display import activity, display
+from avare.cli.printing import console, folded, show
 from avare.datasets.files import LIMIT, check_folder
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Closing, Experiment, Request
@@ -252,18 +252,21 @@ def diagnose(
     batch_size: BatchSize = 128,
     raw: Raw = False,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the runs to predict.")] = 20,
+    runs: Annotated[
+        int | None, typer.Option("--runs", min=3, help="Pilot runs of each sampler; by default 4 to 8.")
+    ] = None,
     folder: Folder = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
-    """Should I use this? What to expect on your data, in seconds."""
+    """Should I use this? What to expect of compare on your data, from short pilot runs."""
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, loss, folder, machine, **columns)
     notes = list(found.notes)
     found = prepared(found, chosen, raw=raw)
-    with console(stderr=True).status("looking at the data ...") as status:
-        settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs}
-        result = diagnose_data(found, chosen, **settings, say=lambda text: status.update(f"{text} ..."))
+    settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs, "runs": runs}
+    with activity(console(stderr=True)) as say:
+        result = diagnose_data(found, chosen, **settings, say=say)
     return show(machine, {**result.as_dict(), "columns": notes}, result.parts())
 
 
@@ -402,7 +405,8 @@ def _obtain(source: str, loss: str, folder: Path | None, machine: bool, **column
         **columns,
     )
     if found.notes and not machine:
-        print("\n  ".join([f"Columns of {source}:", *found.notes]), flush=True)
+        notes = "\n  ".join([f"Columns of {source}:", *found.notes])
+        print(folded(console(stderr=False), notes), flush=True)
     return found, chosen
 
 

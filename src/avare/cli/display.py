@@ -3,7 +3,8 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from avare.experiments.sweep import Watch, duration
 _DRAW = 1000.0  # coefficients that take as long as everything else that is done for an example: measured, roughly
 _NARROW = 100  # columns of a terminal up to which bars are short
 _EVERY = 1.0  # seconds between two estimates of the time left
+_REPEAT = 5.0  # seconds between two lines about one activity, if there is no terminal
 
 
 class Estimate:
@@ -214,6 +216,41 @@ class _Note(progress.ProgressColumn):
         """Return what to show now."""
         note: str | None = task.fields["note"]
         return Text(self._left() if note is None else note)
+
+
+@contextmanager
+def activity(console: Console) -> Iterator[Callable[[str], None]]:
+    """Show what is being done, and for how long; yield what to call with a few words about it.
+
+    On a terminal it is shown at once and removed in the end; elsewhere a line is printed every five seconds.
+    """
+    began, words = time.monotonic(), "starting"
+
+    def say(text: str) -> None:
+        nonlocal words
+        words = text
+
+    def now() -> str:
+        return f"{words} [{time.monotonic() - began:.0f} s]"
+
+    def repeat() -> None:
+        while not ended.wait(_REPEAT):
+            console.print(now(), markup=False, highlight=False, soft_wrap=True)
+
+    if console.is_terminal:
+        columns = (progress.SpinnerColumn(), _Note(now))
+        with progress.Progress(*columns, console=console, transient=True) as shown:
+            shown.add_task("", total=None, note=None)
+            yield say
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield say
+    finally:
+        ended.set()
+        thread.join()
 
 
 def display(console: Console, jobs: int) -> Display:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any
 
 import rich.table
@@ -22,12 +23,27 @@ def show(machine: bool, value: Any, parts: Sequence[str | Table], code: int = 0)
     if machine:
         print(json.dumps(value, indent=1, default=lambda each: str(each) if isinstance(each, Path) else repr(each)))
         return code
+    screen = console(stderr=False)
     for part in parts:
         if isinstance(part, str):
-            print(part)
+            print(folded(screen, part))
         else:
-            print_table(console(stderr=False), part)
+            print_table(screen, part)
     return code
+
+
+def folded(console: Console, text: str) -> str:
+    """Return a text in lines that end between words, if it is for a terminal; a long path stays whole."""
+    if not console.is_terminal:
+        return text
+    wrapper = TextWrapper(
+        console.width, expand_tabs=False, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
+    )
+    lines = []
+    for line in text.split("\n"):
+        wrapper.subsequent_indent = "    " if line.startswith(" ") else ""
+        lines += wrapper.wrap(line)
+    return "\n".join(lines)
 
 
 def console(*, stderr: bool) -> Console:

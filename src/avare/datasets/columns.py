@@ -5,6 +5,7 @@ text, or a single one for two texts. Missing numbers become the mean of their co
 that says where. Dates have no one meaning as numbers, and are refused.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ _ROWS = 8_192  # checked at once
 _MOST_NAMES = 20  # in an error message or a sentence
 _MOST_CATEGORIES = 50  # different texts of a column, unless it is chosen by name
 _LONGEST = 40  # characters of a cell that a message shows
+_NUMBERED = 10  # rows from which 1, 2, 3, ..., in any order, are hardly a coincidence
 MISSING = ("", "NA", "N/A", "NaN", "nan", "n/a", "na", "NULL", "Null", "null", "None", "none", "?", ".", "-", "#N/A")
 """Cells of text that are missing values."""
 TRUTH = ("false", "true")
@@ -43,6 +45,8 @@ class Table(NamedTuple):
         What was done to the columns, one sentence each.
     classes
         The texts of the labels, in the order of their numbers; () if labels are numbers.
+    filled
+        Columns of X whose missing values were filled, each with the column that says where.
     """
 
     X: Any
@@ -51,6 +55,15 @@ class Table(NamedTuple):
     columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    filled: tuple[tuple[int, int], ...] = ()
+
+
+class Part(NamedTuple):
+    """A column of numbers, made of a column of a table."""
+
+    name: str
+    values: NDArray[Any]
+    says_where: bool = False  # the column before it was filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,7 @@ def convert(source: Source, wanted: Wanted) -> Table:
     kept = np.flatnonzero(~np.isnan(labels))
     if not len(kept):
         raise DatasetError(f"{source.name}: column {target!r}, the target, has no values")
-    parts: list[tuple[str, NDArray[Any]]] = []
+    parts: list[Part] = []
     notes, plain = [], []
     for name in source.names:
         if name == target:
@@ -122,15 +135,16 @@ def convert(source: Source, wanted: Wanted) -> Table:
         words = f"; {'; '.join(notes)}" if notes else ""
         raise DatasetError(f"{source.name} has no column besides the target {target!r}{words}")
     X = np.empty((len(kept), len(parts)))
-    for place, (_, values) in enumerate(parts):
-        X[:, place] = values
+    for place, part in enumerate(parts):
+        X[:, place] = part.values
     rows = kept.tolist() if len(kept) < len(labels) else range(len(kept))
-    names = tuple(name for name, _ in parts)
+    names = tuple(part.name for part in parts)
+    filled = tuple((place - 1, place) for place, part in enumerate(parts) if part.says_where)
     check_finite(X, lambda row, column: f"{source.name}, {source.place(rows[row])}: column {names[column]!r}")
     left_out = len(labels) - len(kept)
     said = [f"{listed(plain)}: numbers, as they are"] if plain else []
     said += [*notes, f"{target}: the target{_about(classes)}{_about_rows(left_out)}"]
-    return Table(X, labels[kept], lambda row: source.place(rows[row]), names, tuple(said), classes)
+    return Table(X, labels[kept], lambda row: source.place(rows[row]), names, tuple(said), classes, filled)
 
 
 def check_finite(X: NDArray[Any], place: Callable[[int, int], str]) -> None:
@@ -219,12 +233,11 @@ def _labels(source: Source, name: str, as_classes: bool) -> tuple[NDArray[np.flo
     return np.where(codes < 0, np.nan, codes.astype(np.float64)), texts
 
 
-def _feature(
-    source: Source, name: str, kept: NDArray[np.int64], wanted: Wanted
-) -> tuple[list[tuple[str, NDArray[Any]]], str]:
-    """Return the columns of numbers that a column becomes, by name, and what was done; "" if nothing."""
+def _feature(source: Source, name: str, kept: NDArray[np.int64], wanted: Wanted) -> tuple[list[Part], str]:
+    """Return the columns of numbers that a column becomes, and what was done; "" if nothing."""
     types = require("pyarrow", "reading tables").types
     column, is_chosen = _parsed(source, name)
+    whole = column
     if len(kept) < source.rows:
         column = column.take(kept)
     if types.is_null(column.type) or column.null_count == len(column):
@@ -236,19 +249,17 @@ def _feature(
     note = "true and false, as 1 and 0" if types.is_boolean(column.type) else ""
     absent = np.isnan(values)
     if not absent.any():
-        return [(name, values)], note
+        return [Part(name, values)], note or _hint_of_numbering(name, _numbers(whole))
     present = values[~absent]
     if not len(present):
         return [], "left out: it has no values"
-    values[absent] = mean = float(np.sum(present / len(present)))
+    values[absent] = np.sum(present / len(present))
     further = f"{name} is missing"
-    words = f"{int(absent.sum())} missing, filled with the mean {mean:.6g}; 1 in the new column '{further}'"
-    return [(name, values), (further, absent)], f"{note}; {words}" if note else words
+    words = f"{int(absent.sum())} missing, filled with the mean; 1 in the new column '{further}'"
+    return [Part(name, values), Part(further, absent, says_where=True)], f"{note}; {words}" if note else words
 
 
-def _categories(
-    source: Source, name: str, column: Any, chosen: bool, limit: float
-) -> tuple[list[tuple[str, NDArray[Any]]], str]:
+def _categories(source: Source, name: str, column: Any, chosen: bool, limit: float) -> tuple[list[Part], str]:
     """Return one column of 0 and 1 per category; a single one for two."""
     codes, texts = _coded(column)
     most = min(_MOST_CATEGORIES, max(2, len(codes) // 2))
@@ -264,9 +275,10 @@ def _categories(
         )
     if len(texts) <= 2:
         text = texts[-1]
-        return [(f"{name} = {text}", codes == len(texts) - 1)], f"text, 1 for {shown(text)}, 0 for {shown(texts[0])}"
-    words = listed([shown(text) for text in texts])
-    return [(f"{name} = {text}", codes == k) for k, text in enumerate(texts)], f"{len(texts)} categories: {words}"
+        words = f"text, 1 for {shown(text)}, 0 for {shown(texts[0])}"
+        return [Part(f"{name} = {text}", codes == len(texts) - 1)], words
+    words = f"{len(texts)} categories: {listed([shown(text) for text in texts])}"
+    return [Part(f"{name} = {text}", codes == k) for k, text in enumerate(texts)], words
 
 
 def _parsed(source: Source, name: str) -> tuple[Any, bool]:
@@ -350,6 +362,16 @@ def _dates(source: Source, name: str) -> DatasetError:
         f"{source.name}: column {name!r} holds dates or times, which have no one meaning as numbers: replace it by "
         "numbers (days since ..., month, hour), or drop it (--drop, drop=...)"
     )
+
+
+def _hint_of_numbering(name: str, values: NDArray[np.float64]) -> str:
+    """Return a hint if a column is 0, 1, 2, ... or 1, 2, 3, ..., in any order; "" if it is not."""
+    first, last = values.min(), values.max()
+    if len(values) < _NUMBERED or first not in (0.0, 1.0) or last != first + len(values) - 1.0:
+        return ""
+    if not np.array_equal(np.sort(values), np.arange(first, last + 1.0)):
+        return ""
+    return f"numbers, as they are; if they only number the rows, --drop {shlex.quote(name)} leaves them out"
 
 
 def _about(classes: Sequence[str]) -> str:

@@ -5,8 +5,9 @@ import gzip
 import hashlib
 import io
 import lzma
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
@@ -16,18 +17,18 @@ from avare.datasets.dataset import DamagedError, DatasetError
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
+PACKED = {".gz": (b"\x1f\x8b", "gzip"), ".bz2": (b"BZh", "bzip2"), ".xz": (b"\xfd7zXZ\x00", "xz")}
+"""How compressed files begin, and by what they are compressed."""
 FAILURES = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError)
 """Errors of reading a file."""
 _BLOCK = 2**20  # bytes read at once
+_FIRST = 4096  # bytes that show what a file is
 LIMIT = 4e9
 """The most bytes that a compressed file may unpack to, by default. A line may have a 256th of them."""
 _CONTENTS = {  # how files begin, and what they are
     b"PAR1": "Parquet",
     b"PK\x03\x04": "a zip archive",
     b"\x93NUMPY": "one NumPy array",
-    b"\x1f\x8b": "compressed by gzip",
-    b"BZh": "compressed by bzip2",
-    b"\xfd7zXZ\x00": "compressed by xz",
     b"\xff\xfe": "text in UTF-16",
     b"\xfe\xff": "text in UTF-16",
     b"%PDF": "PDF",
@@ -38,6 +39,7 @@ _CONTENTS = {  # how files begin, and what they are
     b"<h": "HTML",
     b"{": "JSON",
 }
+_PAIRS = re.compile(r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?([ \t]+[0-9]+:[^ \t]+)+[ \t]*(#.*)?")  # a line of LIBSVM text
 
 
 def compression(path: Path | str) -> str:
@@ -50,14 +52,23 @@ def compression(path: Path | str) -> str:
     return ending if ending in _OPENERS else ""
 
 
-def check_file(path: Path) -> None:
-    """Raise an error unless this is a file, and say what it is instead."""
+def unpacked(path: Path) -> Path:
+    """Return the path without the ending of a compressed file.
+
+    >>> unpacked(Path("a.csv.gz")).name, unpacked(Path("a.csv")).name
+    ('a.csv', 'a.csv')
+    """
+    return path.with_suffix("") if compression(path) else path
+
+
+def check_file(path: Path, endings: Collection[str]) -> None:
+    """Raise an error unless this is a file, and say what it is instead; the endings are of files to pass."""
     if path.is_file():
         return
     if path.is_dir():
-        inside = sorted(each.name for each in path.iterdir() if each.is_file())[:3]
-        example = f", such as {', '.join(inside)}" if inside else ""
-        raise DatasetError(f"{path} is a folder: pass a file{example}")
+        inside = sorted(each for each in path.iterdir() if unpacked(each).suffix.lower() in endings and each.is_file())
+        example = f", such as {inside[0]}" if inside else f" ({', '.join(endings)} or LIBSVM text)"
+        raise DatasetError(f"{path} is a folder: pass the path of a file{example}")
     if path.exists():
         raise DatasetError(f"{path} is a device, a pipe or a socket: pass a file")
     raise DatasetError(f"{path}{_link(path) or ': there is no such file'}")
@@ -76,11 +87,30 @@ def _link(path: Path) -> str:
     return f" is a link to {path.readlink()}, which does not exist" if path.is_symlink() else ""
 
 
-def contents(path: Path) -> str:
-    """Return what a file is by its first bytes, decompressed; "" if they do not say."""
-    with opened(path) as stream:
-        first = stream.read(8)
-    return next((name for start, name in _CONTENTS.items() if first.startswith(start)), "")
+def contents(path: Path) -> tuple[str, str]:
+    """Return how a file is compressed, as an ending, and what it is, by its first bytes; "" if they do not say."""
+    with opened(path, "") as stream:
+        first = stream.read(_FIRST)
+    packed = next((ending for ending, (start, _) in PACKED.items() if first.startswith(start)), "")
+    if packed:
+        with opened(path, packed) as stream:
+            first = stream.read(_FIRST)
+    return packed, next((name for start, name in _CONTENTS.items() if first.startswith(start)), _kind_of_text(first))
+
+
+def _kind_of_text(first: bytes) -> str:
+    """Return which kind of text a file begins with; "" if it is no text.
+
+    >>> _kind_of_text(b"-1 3:0.5 # one"), _kind_of_text(b"age;ill"), _kind_of_text(bytes(3))
+    ('LIBSVM text', 'CSV text', '')
+    """
+    text = first.decode("utf-8-sig", errors="replace").strip()
+    line = text.partition("\n")[0].rstrip()
+    if not line.replace("\t", " ").isprintable() or "\ufffd" in line:
+        return ""
+    if _PAIRS.fullmatch(line):
+        return "LIBSVM text"
+    return "CSV text" if any(sign in line for sign in ",;\t|") else "text" if line else ""
 
 
 def longest_line(limit: float) -> int:
@@ -147,10 +177,10 @@ def beyond(path: Path, words: str) -> DatasetError:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BufferedIOBase]:
-    """Open a file, and decompress it according to its ending."""
+def opened(path: Path, packed: str | None = None) -> Iterator[BufferedIOBase]:
+    """Open a file, and decompress it according to its ending, or to another one."""
     try:
-        with _OPENERS.get(compression(path), open)(path, "rb") as stream:
+        with _OPENERS.get(compression(path) if packed is None else packed, open)(path, "rb") as stream:
             yield stream
     except FAILURES as error:
         raise _unreadable(path, error) from error

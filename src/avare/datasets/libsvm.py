@@ -95,7 +95,7 @@ def _fault(line: bytes) -> str:
     """The reason why a line is not in LIBSVM's format."""
     label, *pairs = line.split() or [b""]
     if not re.fullmatch(_NUMBER, label):
-        if any(line.count(sign) > 1 for sign in (b",", b";")) and b":" not in line:
+        if re.search(rb"[,;\t] *[^ ,;]", line) and b":" not in line:
             return f"{_shown(line)} looks like CSV, not like LIBSVM text; then its name must end in .csv"
         return f"label {_shown(label)} must be a finite number; a line is `label index:value index:value ...`"
     for pair in pairs:

@@ -14,7 +14,7 @@ from avare._optional import require
 from avare.datasets.archives import read_npz
 from avare.datasets.columns import TRUTH, Table, Wanted, shown
 from avare.datasets.dataset import Dataset, DatasetError
-from avare.datasets.files import LIMIT, check_file, compression, contents
+from avare.datasets.files import LIMIT, PACKED, check_file, compression, contents, unpacked
 from avare.datasets.libsvm import read_libsvm
 from avare.datasets.tables import is_frame, read_csv, read_frame, read_parquet
 
@@ -24,7 +24,13 @@ _TASKS = ("classification", "regression", "auto")
 _LARGEST_CLASS = 2.0**53  # up to which float64 holds every integer
 _MOST_CLASSES = 100  # up to this many different whole numbers are classes, if that is not said
 _KINDS = {".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet", ".pq": "Parquet", ".npz": "NumPy archive"}
-_BEGINNINGS = {"Parquet": "Parquet", "NumPy archive": "a zip archive"}  # of `contents`, by kind
+_CONTENTS = {  # what `contents` may return, by kind; text may be unusual
+    "Parquet": ("", "Parquet"),
+    "NumPy archive": ("", "a zip archive"),
+    "CSV": ("", "text", "CSV text"),
+    "LIBSVM text": ("", "text", "CSV text", "LIBSVM text"),  # its reader knows better, and names a line
+}
+_ENDINGS = {"CSV text": ".csv", "LIBSVM text": ".libsvm", "Parquet": ".parquet"}  # to suggest, by contents
 _NOT_READ = {  # endings of files that are not read
     ".xlsx": "an Excel workbook: save it as CSV",
     ".xls": "an Excel workbook: save it as CSV",
@@ -108,13 +114,14 @@ def read(
     else:
         path = Path(source).expanduser()
         place = str(path)
-        check_file(path)
+        check_file(path, _KINDS)
         kind, name = _kind(path)
+        _check_contents(path, kind)
         _check_options(path, kind, wanted, features)
         table = _table(path, kind, wanted, dense, features)
     y = _labels(place, table, task)
     description = f"{kind}: {len(y)} rows, {table.X.shape[1]} features"
-    end = (table.columns, table.notes, table.classes if y.dtype == np.int64 else ())
+    end = (table.columns, table.notes, table.classes if y.dtype == np.int64 else (), table.filled)
     return Dataset(name, table.X, y, description, place, *end)
 
 
@@ -128,12 +135,12 @@ def _names(option: str, given: str | Sequence[str]) -> tuple[str, ...]:
 
 def _kind(path: Path) -> tuple[str, str]:
     """Return the format of a file by its ending, and the name of the dataset."""
-    name = path.stem if compression(path) else path.name
+    name = unpacked(path).name
     ending = Path(name).suffix.lower()
     if ending in _NOT_READ:
         raise DatasetError(f"{path} is {_NOT_READ[ending]}")
     kind = _KINDS.get(ending, "LIBSVM text")
-    if kind in _BEGINNINGS and compression(path):
+    if kind in ("Parquet", "NumPy archive") and compression(path):
         raise DatasetError(f"{path}: only text files may be compressed; decompress it first")
     return kind, name.split(".")[0] or name
 
@@ -149,10 +156,27 @@ def _check_options(path: Path, kind: str, wanted: Wanted, features: int | None) 
         raise ValueError(f"features = {features}: {path} is read as {kind}, which has its own number of columns")
 
 
+def _check_contents(path: Path, kind: str) -> None:
+    """Raise an error if a file is not what its ending says; say what it is, and what to do."""
+    packed, found = contents(path)
+    as_named = packed == compression(path)
+    if found in _CONTENTS[kind] and (as_named or not (packed or found)):  # if nothing is known, its reader may know
+        return
+    name = unpacked(path)
+    advice = "save it as CSV in UTF-8, or name it as what it is"
+    if found in _CONTENTS[kind]:
+        advice = f"rename it to {name.name}{packed}"
+    elif found in _ENDINGS:
+        is_text = found in _CONTENTS["LIBSVM text"]
+        before, after = ("", packed) if is_text or not packed else ("decompress it, and ", "")
+        advice = f"{before}rename it to {name.stem}{_ENDINGS[found]}{after}"
+    words = [] if as_named else [f"is compressed by {PACKED[packed][1]}" if packed else "is not compressed"]
+    if found:
+        words.append(f"{'looks like' if found.endswith('text') else 'is'} {found}")
+    raise DatasetError(f"{path} is not what its ending says: it {' and '.join(words)}; {advice}")
+
+
 def _table(path: Path, kind: str, wanted: Wanted, dense: bool, features: int | None) -> Table:
-    found, expected = contents(path), _BEGINNINGS.get(kind, "")
-    if found != expected and found:
-        raise DatasetError(f"{path} is read as {kind} by its ending, but it is {found}: rename it, or save it again")
     if kind == "CSV":
         return read_csv(path, wanted)
     if kind == "Parquet":

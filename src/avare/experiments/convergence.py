@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.experiments.content import Figure, Panel, Section, Table
+from avare.experiments.content import ANSWERS, Figure, Panel, Section, Table
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.descent import MEASURES, RULES
 from avare.experiments.records import (
@@ -52,6 +52,7 @@ _AXES = {
 }  # the title of each measure, whether its axis is logarithmic, and what it means
 _TIMED = "suboptimality"  # the measure that is also shown over seconds
 _HINT = "Charts: mean of the runs, and one standard deviation; on log axes a band does not go below the lowest run."
+_TITLES = {"bias": "intercept", "held_out": "rows held out"}  # of settings whose names do not say it
 # Runs that differ in one of these are shown apart, each with its own title.
 _SETTING = ("experiment", "dataset", "data_digest", "loss", "epochs", "batch_size", "l2", "caution", "bias", "held_out")
 
@@ -253,7 +254,11 @@ def details_of(groups: Sequence[Group]) -> tuple[Section, ...]:
     """Return how each group was run: settings, seeds, and seconds per run."""
     found = []
     for group in groups:
-        setting = {key: value for key, value in group.setting.items() if value is not None}
+        setting = {
+            _TITLES.get(key, key): ANSWERS[value] if isinstance(value, bool) else value
+            for key, value in group.setting.items()
+            if value is not None
+        }
         seeds = sorted({seed for series in group.series for seed in series.seeds})
         took = (sum(len(each.seeds) * each.seconds[part] for each in group.series) for part in PARTS)
         pairs = {**setting, "seeds": ", ".join(map(str, seeds)), "seconds in all": spent(*took)}
@@ -360,11 +365,22 @@ def final_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "dataset; steps; sampler; runs||integer; epochs||integer; suboptimality||digits; relative_error||digits; "
         "regret||power; took|a run"
     )
-    times = [duration(row["seconds"]) if row["seconds"] >= 10.0 else f"{row['seconds']:.1f} s" for row in rows]
+    times = [_brief(row["seconds"]) for row in rows]
     shown = [{**row, "took": took} for row, took in zip(rows, times, strict=True)]
     columns += "; test|test error|digits" if any(row["test"] is not None for row in rows) else ""
     columns += "; diverged||integer" if any(row["diverged"] for row in rows) else ""
     return Table.of("", columns, shown)
+
+
+def _brief(seconds: float) -> str:
+    """Write the time of a run.
+
+    >>> _brief(0.0123), _brief(1.23), _brief(123.0)
+    ('12 ms', '1.2 s', '2 min')
+    """
+    if seconds < 0.1:
+        return f"{1e3 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10.0 else duration(seconds)
 
 
 def _finished(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -50,6 +50,7 @@ class Data:
     notes: tuple[str, ...] = ()  # what was done to the columns of a file
     held_out: int = 0  # how many of the rows, the last ones, are for a test only
     bias: bool = False  # whether a model of them has an intercept
+    filled: tuple[tuple[int, int], ...] = ()  # columns whose missing values were filled, and those that say where
 
     def __len__(self) -> int:
         return len(self.y) - self.held_out
@@ -106,7 +107,8 @@ def obtain(
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
         name = Path(found.source).name if is_taken else found.name
     label = source if isinstance(source, str) else name
-    return Data(name, found.X, found.y, digest(found.X, found.y), notes=found.notes), _fitting(label, found.y, loss)
+    about: dict[str, Any] = {"notes": found.notes, "filled": found.filled}
+    return Data(name, found.X, found.y, digest(found.X, found.y), **about), _fitting(label, found.y, loss)
 
 
 def digest(X: Any, y: NDArray[Any]) -> str:

@@ -5,6 +5,7 @@ of the noise. If f is about quadratic there, noise adds 2 ((f(x) + f(y)) / 2 - f
 rest above the optimum is distance: it would be there without noise, and no sampler makes it smaller.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from avare.solvers import sgd
 
 MOSTLY = 0.8
 """From this share of the suboptimality on, noise or distance is what limits."""
+_ENDS = {0: "very little", 10: "nearly all"}  # of the suboptimality, in tenths
 _SEEDS = (1_000_003, 1_000_033)  # not those of the runs that are compared
 
 
@@ -44,15 +46,17 @@ def limits_of(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Rec
     return {"seconds": seconds, "limits": {"noise": noise, "distance": distance}, "status": "finished"}
 
 
-def separate(problem: Linear, ends: Sequence[NDArray[np.float64]], optimum: float) -> tuple[float, float]:
-    """Return what noise and distance add to the optimum at the ends of some runs.
+def separate(
+    problem: Linear, ends: Sequence[NDArray[np.float64]], optimum: float, objectives: Sequence[float] | None = None
+) -> tuple[float, float]:
+    """Return what noise and distance add to the optimum at the ends of some runs, whose objectives may be known.
 
     >>> from avare.problems import LeastSquares
     >>> problem = LeastSquares(np.eye(2), [0.0, 0.0], l2=0.0)
     >>> separate(problem, [np.array([3.0, 1.0]), np.array([3.0, -1.0])], 0.0)  # 3 to go, and noise of 1
     (1.0, 4.0)
     """
-    reached = float(np.mean([problem.objective(x) for x in ends]))
+    reached = float(np.mean([problem.objective(x) for x in ends] if objectives is None else objectives))
     centre = problem.objective(np.mean(ends, axis=0))
     noise = max(0.0, len(ends) / (len(ends) - 1.0) * (reached - centre))
     return noise, max(0.0, reached - optimum - noise)
@@ -64,14 +68,18 @@ def share_of_noise(limits: Mapping[str, float]) -> float:
     return limits["noise"] / total if total > 0.0 else 0.0
 
 
-def words_of_limits(limits: Mapping[str, float], sooner: bool = False) -> str:
-    """Say what limits the baseline; and whether a sampler is sooner.
+def words_of_limits(
+    limits: Mapping[str, float], sooner: bool = False, between: tuple[float, float] | None = None
+) -> str:
+    """Say what limits the baseline; and whether a sampler is sooner. The share of noise may have an interval.
 
-    >>> words_of_limits({"noise": 0.1, "distance": 9.9})[:70]
-    'Conditioning, not noise, limits Uniform: at its end, noise is 1 % of i'
+    >>> words_of_limits({"noise": 1.0, "distance": 9.0})[:75]
+    'Conditioning, not noise, limits Uniform: at its end, noise is about 10 % of'
     """
     share = share_of_noise(limits)
-    part = f"at its end, noise is {100.0 * share:.0f} % of its suboptimality"
+    part = f"at its end, noise is {_amount(share, between)} of its suboptimality"
+    if between is not None and between[0] <= 1.0 - MOSTLY < MOSTLY <= between[1]:
+        return f"It is not clear whether noise or distance limits {BASELINE}: {part}."
     if share >= MOSTLY:
         return f"Noise limits {BASELINE}: {part}."
     rest = f"{part}, and the rest is distance that is still to go"
@@ -81,3 +89,15 @@ def words_of_limits(limits: Mapping[str, float], sooner: bool = False) -> str:
         advice = "Use more --epochs, a larger --l2 or, if you passed --raw, scaled columns."
         return f"Conditioning, not noise, limits {BASELINE}: {rest}. {advice}"
     return f"Noise and distance limit {BASELINE}: {rest}."
+
+
+def _amount(share: float, between: tuple[float, float] | None) -> str:
+    """Write a share in tens of per cent: what two runs, or the ends of an interval, are good for.
+
+    >>> _amount(0.43, None), _amount(0.97, None), _amount(0.43, (0.31, 0.55)), _amount(1.0, (1.0, 1.0))
+    ('about 40 %', 'nearly all', '30 to 60 %', 'nearly all')
+    """
+    low, high = (round(10.0 * share),) * 2
+    if between is not None:
+        low, high = math.floor(10.0 * between[0]), math.ceil(10.0 * between[1])
+    return f"{10 * low} to {10 * high} %" if low < high else _ENDS.get(low, f"about {10 * low} %")

@@ -1,5 +1,6 @@
 """What is done to your data before a run: columns on one scale, an intercept, and rows held out for a test."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ def prepared(data: Data, loss: str, *, raw: bool = False, test: float = 0.0) -> 
         square, so that zeros stay zeros.
     test
         The share of rows to hold out, drawn with a fixed seed. At least two rows of each class, or all it has, are
-        trained on.
+        trained on. Missing values of a file are filled again, with the mean of the rows that are trained on.
 
     Examples
     --------
@@ -49,10 +50,19 @@ def prepared(data: Data, loss: str, *, raw: bool = False, test: float = 0.0) -> 
         if not len(others):
             raise ValueError(f"test = {test}: no row of {len(y)} is left for the test")
         order, held_out = np.concatenate([chosen, others]), len(others)
-        X, y = X[order], y[order]
+        X, y = X[order], y[order]  # copies
+        _fill(X, data.filled, len(chosen))
     if not raw:
         X = _standardised(X, len(y) - held_out)
     return replace(data, X=X, y=y, digest=digest(X, y), held_out=held_out, bias=not raw)
+
+
+def _fill(X: Any, filled: Sequence[tuple[int, int]], rows: int) -> None:
+    """Fill missing values with the mean of the first rows, in place; with 0 if all of those lack a value."""
+    for column, says_where in filled:
+        absent = X[:, says_where] != 0.0
+        present = X[:rows, column][~absent[:rows]]
+        X[absent, column] = np.sum(present / max(1, len(present)))
 
 
 def _standardised(X: Any, rows: int) -> Any:

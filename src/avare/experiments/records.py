@@ -187,6 +187,8 @@ def _words(key: str, value: Any) -> str:
         "replacement": "with replacement" if value else "without replacement",
         "evaluations": f"{len(value) if isinstance(value, list) else 0} evaluations",
         "data_digest": f"data {str(value)[:6]}",
+        "held_out": f"{value} rows held out" if value else "no rows held out",
+        "bias": "with an intercept" if value else "without an intercept",
     }
     return words.get(key, f"{key} = {short(value)}")
 
@@ -203,12 +205,17 @@ def count(number: int, noun: str) -> str:
 
 
 def spent(steps: float, evaluation: float) -> str:
-    """Say how many seconds runs took: 30 in steps, 10 in evaluation (25 %)."""
+    """Say how many seconds runs took.
+
+    >>> spent(30.0, 10.0), spent(0.06, 0.04)
+    ('30 in steps, 10 in evaluation (25 %)', '0.06 in steps, 0.04 in evaluation (40 %)')
+    """
     total = steps + evaluation
     if not math.isfinite(total):
         return "not known"
     share = f" ({100.0 * evaluation / total:.0f} %)" if total > 0.0 else ""
-    return f"{steps:.0f} in steps, {evaluation:.0f} in evaluation{share}"
+    parts = (f"{part:.0f}" if part >= 10.0 else f"{part:.2g}" for part in (steps, evaluation))
+    return " in steps, ".join(parts) + f" in evaluation{share}"
 
 
 # --- numbers for JSON -----------------------------------------------------------------------

@@ -22,8 +22,9 @@ from avare.experiments.records import count, number
 CONFIDENCE = 0.95
 ALIKE = 1.25
 """Samplers whose factor is surely between 1/1.25 and 1.25 do not differ."""
+PLATEAU = 1.05
+"""Ratio of the suboptimalities at the same time, below which two samplers are on the same plateau."""
 _LEVELS = 5
-_PLATEAU = 1.05  # ratio of the last suboptimalities, below which two curves lie on the same plateau
 _SMALLEST = 1.1  # factor that is worth a word
 
 Curve = tuple[ArrayLike, ArrayLike]
@@ -38,7 +39,8 @@ class Verdict:
     factor: float  # the baseline's time over the sampler's; NaN if it is not known
     low: float  # the interval of the factor
     high: float
-    runs: int  # of the sampler with fewer
+    runs: int  # of the sampler with fewer; 0 if one of them diverged
+    epochs: int = 2  # evaluations of the shortest run, after its start; times cannot be compared with fewer than 2
 
     @property
     def words(self) -> str:
@@ -46,17 +48,38 @@ class Verdict:
 
         >>> Verdict("sooner", 2.4, 2.1, 2.8, 3).words, Verdict("cannot tell", 1.2, 0.7, 2.0, 3).words
         ('sooner by 2.1 to 2.8 times', 'cannot tell with 3 runs')
+        >>> Verdict("cannot tell", 1.2, 0.7, 2.0, 3).advice
+        'Use more --runs.'
         """
         if self.kind == "sooner":
             return f"sooner by {_digits(self.low)} to {_digits(self.high)} times"
         if self.kind == "later":
             return f"later by {_digits(1.0 / self.high)} to {_digits(1.0 / self.low)} times"
-        return self.kind if self.kind == "no difference" else f"cannot tell with {count(self.runs, 'run')}"
+        if self.kind == "no difference":
+            return self.kind
+        if not self.runs:
+            return f"{self.kind} (a run diverged)"
+        return f"{self.kind} with {count(self.runs, 'run')}{' of 1 epoch' * self.is_short}"
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the runs have too few evaluations."""
+        return self.epochs < 2
+
+    @property
+    def advice(self) -> str:
+        """What to do to get a verdict; "" if there is one."""
+        if self.kind != "cannot tell":
+            return ""
+        if not self.runs:
+            return "Use --steps auto."
+        options = {"--epochs": self.is_short, "--runs": self.runs == 1 or not self.is_short}
+        return f"Use more {' and '.join(option for option, helps in options.items() if helps)}."
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields and the words; None for what is not known."""
         numbers = {name: number(getattr(self, name)) for name in ("factor", "low", "high")}
-        return {"kind": self.kind, "words": self.words, **numbers, "runs": self.runs}
+        return {"kind": self.kind, "words": self.words, "advice": self.advice, **numbers, "runs": self.runs}
 
 
 def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
@@ -76,14 +99,18 @@ def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
     if runs == 0:
         return Verdict("cannot tell", math.nan, math.nan, math.nan, runs)
     times, own = [_logarithm(*curve) for curve in baseline], [_logarithm(*curve) for curve in sampler]
+    epochs = min(len(along) for along, _ in (*times, *own))
+    if epochs < 2:
+        return Verdict("cannot tell", math.nan, math.nan, math.nan, runs, epochs)
     levels = np.linspace(*_range([*times, *own]), _LEVELS)
     theirs, ours = (np.array([_reached(curve, levels) for curve in each]) for each in (times, own))
     difference = float(theirs.mean() - ours.mean())
     margin = math.inf if runs == 1 else _margin(theirs, ours)
     low, factor, high = (_exp(value) for value in (difference - margin, difference, difference + margin))
-    ends = [np.array([curve[1][-1] for curve in each]) for each in (times, own)]
+    last = min(along[-1] for along, _ in (*times, *own))  # in seconds, some runs end sooner
+    ends = [np.array([np.interp(last, *curve) for curve in each]) for each in (times, own)]
     lead = float(ends[0].mean() - ends[1].mean())
-    level = runs > 1 and abs(lead) + _margin(*ends) < math.log(_PLATEAU)  # on the same plateau
+    level = runs > 1 and abs(lead) + _margin(*ends) < math.log(PLATEAU)  # on the same plateau
     sure = (low > 1.0 or high < 1.0) and abs(difference) >= math.log(_SMALLEST)
     kind = "cannot tell"
     if level:
@@ -184,12 +211,13 @@ def sentences(found: Verdicts) -> list[str]:
         about = [word for word, shown in zip((key[0], f"{key[1]} steps"), several, strict=True) if shown]
         name = f"{key[2]} ({', '.join(about)})" if about else key[2]
         epochs, seconds = judged["epochs"].words, judged["seconds"].words
+        advice = "".join(f" {each}" for each in dict.fromkeys(one.advice for one in judged.values()) if each)
         if judged["epochs"].kind in ("sooner", "later"):
             lines.append(
-                f"Verdict: {name} reaches {BASELINE}'s suboptimality {epochs} in epochs; in seconds: {seconds}."
+                f"Verdict: {name} reaches {BASELINE}'s suboptimality {epochs} in epochs; in seconds: {seconds}.{advice}"
             )
         else:
-            lines.append(f"Verdict: {name} and {BASELINE}: {epochs} in epochs; in seconds: {seconds}.")
+            lines.append(f"Verdict: {name} and {BASELINE}: {epochs} in epochs; in seconds: {seconds}.{advice}")
     return lines
 
 
