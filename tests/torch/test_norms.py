@@ -245,6 +245,27 @@ def test_sequences_in_half_precision_and_positions_that_do_not_count() -> None:
     ]
 
 
+@pytest.mark.parametrize("ignored", [0.0, 0.3, 0.9, 1.0])
+@pytest.mark.parametrize("at_a_time", [40, 2**21])
+def test_kernels_for_sequences_give_the_same_as_operations(
+    ignored: float, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contiguous logits take the kernels, others the operations: all read, some read, and none that counts."""
+    monkeypatch.setattr("avare.torch.norms._AT_A_TIME", at_a_time)
+    generator = torch.Generator().manual_seed(3)
+    output = 5.0 * torch.randn(4, 9, 7, generator=generator)
+    target = torch.randint(7, (4, 9), generator=generator)
+    target[torch.rand(4, 9, generator=generator) < ignored] = 5
+    apart = output.movedim(-1, 0).contiguous().movedim(0, -1)
+    for options in ({}, {"ignore_index": 5}):
+        found = avt.output_norms(output, target, class_dim=-1, **options)  # type: ignore[arg-type]
+        torch.testing.assert_close(found, avt.output_norms(apart, target, class_dim=-1, **options))  # type: ignore[arg-type]
+    target[2, 4] = 7
+    for logits in (output, apart):
+        with pytest.raises(ValueError, match=r"target\[2, 4\] = 7: must be in \[0, 7\)"):
+            avt.output_norms(logits, target, class_dim=-1)
+
+
 def test_reductions_of_other_losses_divide_by_the_entries() -> None:
     output, target = torch.tensor([[3.0, 1.0], [0.0, 5.0]]), torch.zeros(2, 2)
     sums = avt.output_norms(output, target, "squared")

@@ -31,6 +31,7 @@ from avare.samplers import Sampler, Uniform
 from avare.torch.distributed import Mode, Ranks
 from avare.torch.epoch import Cursor
 from avare.torch.indexed import Collate, Kept, Pairs
+from avare.torch.kernels import copy_part, scale
 from avare.torch.pool import STATE_FIELDS, Pool
 from avare.torch.states import check_arguments, with_arrays, with_tensors
 from avare.torch.visits import Visits
@@ -44,6 +45,8 @@ _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it h
 _LATE = 64  # received batches that the gain may still count when their norms arrive
 _MOST_NAMED = 5  # indices in an error message
 _FIELDS = ("epoch", "drawn", "ahead_indices", "ahead_weights", "visits", "waiting", "fingerprint")
+_COMMON = (torch.int64, torch.float32, torch.float64)  # types of index and norms
+_INTEGER, _REAL = np.dtype(np.int64), (np.dtype(np.float32), np.dtype(np.float64))
 _HINTS = {"layout": "; each sharded rank must save its own state, and load that one"}
 
 
@@ -408,11 +411,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         }
 
     def _draw(self) -> Draw:
-        self.sampler.keep(len(self.cursor.ahead) + _LATE)
+        if self.sampler._most_pending != len(self.cursor.ahead) + _LATE:
+            self.sampler.keep(len(self.cursor.ahead) + _LATE)
         batch = self.sampler.sample() if self.pool is None else self._draw_unit(self.pool)
         self._visits.draw(batch.indices, self._steps)
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
-        return Draw(batch.indices, batch.weights * self._scale)
+        weights = np.empty(len(batch))
+        scale(batch.weights, self._scale, weights)
+        return Draw(batch.indices, weights)
 
     def _draw_unit(self, pool: Pool) -> Batch:
         """Draw a pool, or a batch: of a shuffled pass, if nothing keeps the memory of the sampler fresh."""
@@ -437,14 +443,19 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def _pairs(self, draw: Draw) -> Pairs:
         """Return a copy of this rank's part of a batch, with indices into the whole dataset."""
         own = self.ranks.own(len(draw.indices))
-        return Pairs(draw.indices[own] + self.ranks.offset, draw.weights[own].astype(np.float32))
+        indices = np.empty(own.stop - own.start, dtype=np.int64)
+        weights = np.empty(len(indices), dtype=np.float32)
+        copy_part(draw.indices, draw.weights, own.start, self.ranks.offset, indices, weights)
+        return Pairs(indices, weights)
 
     def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices into this rank's sampler, and norms, or raise an error."""
         check_in_update(not_finite)
-        index, norms = validation.from_tensor("index", index), validation.from_tensor("norms", norms)
-        if self.ranks.mode == "alone" and _are_plain(index, norms) and self._visits.are_valid(index, norms):
-            return index, norms.astype(np.float64)  # the common case, in one kernel
+        index, norms = _as_array("index", index), _as_array("norms", norms)
+        if self.ranks.mode == "alone" and _are_plain(index, norms):
+            values = np.empty(len(norms))
+            if self._visits.are_valid(index, norms, values):
+                return index, values  # the common case, in one kernel
         offset, examples = self.ranks.offset, self.ranks.examples
         indices = validation.indices("index", index, self.ranks.n) - offset
         if examples < self.ranks.n:
@@ -513,10 +524,19 @@ def _checksum(state: Mapping[str, Any]) -> int:
     return checksum(with_arrays({**state, **own}))
 
 
+def _as_array(name: str, values: Any) -> Any:
+    """Return a tensor as an array, at once in the common case; anything else unchanged."""
+    if type(values) is not torch.Tensor or not values.is_cpu or values.layout is not torch.strided:
+        return validation.from_tensor(name, values)
+    if values.dtype not in _COMMON or values.requires_grad or values.is_neg():
+        return validation.from_tensor(name, values)
+    return values.numpy()
+
+
 def _are_plain(index: Any, norms: Any) -> bool:
     """Whether these are contiguous arrays of the same length, as they come with a batch on the CPU."""
-    if not (isinstance(index, np.ndarray) and isinstance(norms, np.ndarray)):
+    if not (type(index) is type(norms) is np.ndarray and index.shape == norms.shape and index.ndim == 1):
         return False
-    if not (index.dtype == np.int64 and norms.dtype in (np.float32, np.float64)):
+    if not (index.dtype is _INTEGER and norms.dtype in _REAL):
         return False
-    return index.ndim == 1 and index.shape == norms.shape and index.flags.c_contiguous and norms.flags.c_contiguous
+    return index.flags.c_contiguous and norms.flags.c_contiguous

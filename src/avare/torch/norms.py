@@ -4,13 +4,16 @@ The norm of an example's gradient in the output bounds that in the parameters, u
 slowly from example to example. For a sampler this is usually enough, and it costs next to nothing.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from avare import _validation as validation
 from avare._compilation import lean
@@ -27,6 +30,7 @@ _DEFAULTS: dict[str, Any] = {
     "reduction": "sum",
     "not_finite": "raise",
 }
+_FLOATS = (torch.float32, torch.float64)
 _SMALL = 2**16  # logits; for more, torch is faster than the kernel
 _AT_A_TIME = 2**21  # logits of sequences: few megabytes, and few operations to start
 
@@ -103,9 +107,9 @@ def output_norms(
     >>> output_norms(torch.zeros(1, 3, 2), torch.tensor([[0, 1, -100]]), class_dim=-1, reduction="mean")
     tensor([0.5000])
     """
-    is_plain = class_weight is None and pos_weight is None and ignore_index is None and label_smoothing == 0.0
-    if is_plain and loss == "cross_entropy" and not_finite == "raise" and class_dim == 1 and reduction == "sum":
-        norms = _small(output, target)
+    is_plain = class_weight is None and pos_weight is None and label_smoothing == 0.0
+    if is_plain and loss == "cross_entropy" and reduction == "sum":
+        norms = _common(output, target, ignore_index, class_dim, not_finite)
         if norms is not None:
             return norms
     given = class_weight, pos_weight, label_smoothing, ignore_index, class_dim, reduction, not_finite
@@ -199,22 +203,53 @@ def check_not_finite(not_finite: str) -> None:
         raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'keep'")
 
 
-def _small(output: Tensor, target: Tensor) -> Tensor | None:
-    """The common case: few logits on the CPU and class indices. Return None in any other case.
+def _common(output: Any, target: Any, ignore_index: Any, class_dim: Any, not_finite: str) -> Tensor | None:
+    """The common cases, where kernels replace dozens of operations: contiguous logits on the CPU and class indices.
 
-    One kernel replaces a dozen operations, which take longer to start than to run.
+    Return None in any other case, and if a class or a norm is not valid.
     """
-    if not (type(output) is type(target) is Tensor and output.device.type == target.device.type == "cpu"):
+    if not (type(output) is type(target) is Tensor and output.is_cpu and target.is_cpu) or is_compiling():
         return None
-    if not (output.dtype in (torch.float32, torch.float64) and target.dtype == torch.int64):
+    if not (target.dtype is torch.int64 and output.is_contiguous() and target.is_contiguous()):
         return None
-    if not (output.ndim == 2 and target.shape == output.shape[:1] and output.numel() <= _SMALL):
+    dimensions = output.ndim
+    if dimensions == 2 and class_dim == 1 and ignore_index is None and not_finite == "raise":
+        return _small(output.detach(), target.numpy()) if output.dtype in _FLOATS else None
+    if dimensions > 2 and class_dim in (-1, dimensions - 1) and not_finite in ("raise", "keep"):
+        ignored = -100 if ignore_index is None else ignore_index
+        is_common = output.is_floating_point() and type(ignored) is int and abs(ignored) < 2**63
+        return _of_positions(output.detach(), target.numpy(), ignored) if is_common else None
+    return None
+
+
+def _small(output: Tensor, classes: NDArray[np.int64]) -> Tensor | None:
+    """The norms of few logits, (batch, classes): operations take longer to start than to run."""
+    logits = output.numpy()
+    if classes.shape != logits.shape[:1] or logits.size > _SMALL:
         return None
-    if not (output.is_contiguous() and target.is_contiguous()) or torch.compiler.is_compiling():
-        return None
-    logits = output.detach().numpy()
     norms = np.empty(len(logits), dtype=logits.dtype)
-    return torch.from_numpy(norms) if _softmax_norms(logits, target.detach().numpy(), norms) else None
+    return torch.from_numpy(norms) if _softmax_norms(logits, classes, norms) else None
+
+
+def _of_positions(output: Tensor, classes: NDArray[np.int64], ignored: int) -> Tensor | None:
+    """The norms of logits at many positions, (batch, ..., classes): as `_norms_of_sequences`, with kernels."""
+    if classes.shape != output.shape[:-1] or not classes.size:
+        return None
+    wide = torch.promote_types(output.dtype, torch.float32)
+    logits, classes, found = output.flatten(0, -2), classes.reshape(-1), torch.zeros(len(output), dtype=wide)
+    norms = np.zeros(len(classes))
+    count = max(1, _AT_A_TIME // max(logits.shape[1], 1))
+    for first in range(0, len(classes), count):
+        part, own = logits[first : first + count], classes[first : first + count]
+        rows: Any = slice(None)  # read all if half count: a view is faster than a copy of some
+        if 2 * _number_of(ignored, own) > len(own):
+            rows = np.flatnonzero(own != ignored)
+            part, own = part.index_select(0, torch.from_numpy(rows)), own[rows]
+        p = torch.softmax(part, 1, wide)
+        if not _subtract_one_hot(p.numpy(), own, ignored):
+            return None
+        norms[first : first + count][rows] = torch.linalg.vector_norm(p, dim=1).numpy()
+    return found if _add_up(norms, found.numpy()) else None
 
 
 def _position_norms(output: Tensor, target: Tensor, loss: str, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -240,29 +275,31 @@ def _position_norms(output: Tensor, target: Tensor, loss: str, options: dict[str
 
 def _norms_of_sequences(output: Tensor, target: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Return the norm at each position of class indices; the classes come last. Some positions at a time."""
-    classes, counted = output.shape[-1], ~_ignored(target, given)
-    valid = (target >= 0) & (target < classes)
-    _refuse("target", target, counted & ~valid, f"must be in [0, {classes})")
-    shape = target.shape
-    output, target, counted = output.flatten(1, -2), target.long().flatten(1), counted.flatten(1)
-    norms = torch.zeros(target.shape, dtype=torch.promote_types(output.dtype, torch.float32), device=output.device)
-    options = {**given, "ignore_index": None, "not_finite": "keep"}
-    count, length = target.shape
+    classes, ignored = output.shape[-1], _ignored(target, given)
+    indices = target.long().masked_fill(ignored, 0)
+    if indices.numel() and not _are_below(indices, classes):
+        wrong = (target < 0) | (target >= classes)
+        _refuse("target", target, wrong & ~ignored, f"must be in [0, {classes})")
+    output, indices, counted = output.flatten(1, -2), indices.flatten(1), ~ignored.flatten(1)
+    count, length = indices.shape
+    norms = output.new_zeros(count, length, dtype=torch.promote_types(output.dtype, torch.float32))
+    gradient = _gradient_of_classes
+    if given["class_weight"] is not None or given["label_smoothing"] != 0.0:
+        options = {**given, "ignore_index": None, "not_finite": "keep"}
+        gradient = functools.partial(_gradient, loss="cross_entropy", given=options)
     positions = max(1, min(length, _AT_A_TIME // max(classes, 1)))
     examples = max(1, _AT_A_TIME // max(classes * length, 1))
     for first in range(0, count, examples):
         for start in range(0, length, positions):
             part = slice(first, first + examples), slice(start, start + positions)
-            chosen, rows, classes_of = counted[part], output[part], target[part]
-            if 2 * int(chosen.sum()) >= chosen.numel():  # read all: a view is faster than a copy of some
-                rows, classes_of = rows.flatten(0, 1), classes_of.masked_fill(~chosen, 0).flatten()
-                found = _gradient(rows, classes_of, "cross_entropy", options)
-                found = from_output_grad(found, not_finite="keep").view(chosen.shape)
-                norms[part] = torch.where(chosen, found, 0.0)
-            elif chosen.any():
-                found = _gradient(rows[chosen], classes_of[chosen], "cross_entropy", options)
-                norms[part][chosen] = from_output_grad(found, not_finite="keep")
-    return norms.reshape(shape), counted.sum(dim=1)
+            chosen, rows, own = counted[part], output[part], indices[part]
+            number = int(chosen.sum())
+            if 2 * number >= chosen.numel():  # read all: a view is faster than a copy of some
+                found = torch.linalg.vector_norm(gradient(rows.flatten(0, 1), own.flatten()), dim=1)
+                norms[part] = found.view(chosen.shape)
+            elif number:
+                norms[part][chosen] = torch.linalg.vector_norm(gradient(rows[chosen], own[chosen]), dim=1)
+    return norms.masked_fill_(~counted, 0.0).reshape(target.shape), counted.sum(dim=1)
 
 
 def _reduced(norms: Tensor, counts: Tensor, reduction: str) -> Tensor:
@@ -328,9 +365,7 @@ def _cross_entropy(
     if not_finite == "raise" and not math.isfinite(p.sum().item()):  # here, because ignored targets are removed below
         _refuse_infinite("output", output)
     if class_weight is None and label_smoothing == 0.0 and ignore_index is None and _are_classes(target, output):
-        # The same as below, in a third of the time.
-        indices = target.long().unsqueeze(1)
-        return p.scatter_add_(1, indices, p.new_full((), -1.0).expand_as(indices))
+        return _less_one_hot(p, target.long())  # the same as below, in a third of the time
     weights = torch.ones(classes, dtype=output.dtype, device=output.device)
     if class_weight is not None:
         weights = torch.as_tensor(class_weight).detach().to(weights)
@@ -372,8 +407,24 @@ def _are_classes(target: Tensor, output: Tensor) -> bool:
         return False
     if target.shape != (output.shape[0], *output.shape[2:]):
         return False
-    low, high = torch.aminmax(target)
-    return bool(low.item() >= 0 and high.item() < output.shape[1])
+    return _are_below(target, output.shape[1])
+
+
+def _are_below(indices: Tensor, classes: int) -> bool:
+    """Whether integers, at least one, are indices of classes."""
+    low, high = torch.aminmax(indices)
+    return bool(low.item() >= 0 and high.item() < classes)
+
+
+def _gradient_of_classes(output: Tensor, classes: Tensor) -> Tensor:
+    """Return softmax minus one-hot class, row by row."""
+    return _less_one_hot(torch.softmax(output, 1, torch.promote_types(output.dtype, torch.float32)), classes)
+
+
+def _less_one_hot(p: Tensor, classes: Tensor) -> Tensor:
+    """Subtract 1 in place at the class of each row, or position."""
+    indices = classes.unsqueeze(1)
+    return p.scatter_add_(1, indices, p.new_full((), -1.0).expand_as(indices))
 
 
 def _binary(output: Tensor, target: Tensor, not_finite: NotFinite, pos_weight: Tensor | None) -> Tensor:
@@ -453,6 +504,42 @@ def _refuse(name: str, values: Tensor, wrong: Tensor, rule: str) -> None:
 
 
 # --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _number_of(value, values):
+    """Count a value."""
+    number = 0
+    for j in range(len(values)):
+        number += values[j] == value
+    return number
+
+
+@lean
+def _subtract_one_hot(p, classes, ignored):
+    """Subtract 1 at the class of each row; rows that are ignored become 0. Return whether all classes are valid."""
+    for i in range(len(p)):
+        if classes[i] == ignored:
+            p[i] = 0.0
+        elif 0 <= classes[i] < p.shape[1]:
+            p[i, classes[i]] -= 1.0
+        else:
+            return False
+    return True
+
+
+@lean
+def _add_up(norms, found):
+    """Write the norm of each example, from those at its positions; return whether all are finite."""
+    length = len(norms) // len(found)
+    for i in range(len(found)):
+        square = 0.0
+        for j in range(i * length, (i + 1) * length):
+            square += norms[j] * norms[j]
+        if not square < np.inf:
+            return False
+        found[i] = math.sqrt(square)
+    return True
 
 
 @lean

@@ -56,9 +56,6 @@ _RARELY = 8  # pools: the least is found again
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
 
-_AS_IT_IS = contextlib.nullcontext()
-
-
 def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf, without: float | None = None) -> float:
     """Return how many batches a pool should have, at most ``most``; 1 if no pool pays.
 
@@ -290,13 +287,13 @@ class Pool:
             began = time.perf_counter()
             torch.cuda.synchronize()  # what is still running belongs to the last step
             self._asked += time.perf_counter() - began
-        with torch.no_grad(), _evaluating() if self._mode == "eval" else _AS_IT_IS:
-            found = self.score(batch)
-        scores = _common(found)
+        with torch.no_grad():
+            found = self.score(batch) if self._mode is None else _in_evaluation_mode(self.score, batch)
+        scores = _common(found, size)
         if scores is None:
             scores = validation.nonnegative("score(batch)", found)
-        if len(scores) != size:
-            raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
+            if len(scores) != size:
+                raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
         self._scored = size
         return scores
 
@@ -405,19 +402,18 @@ class Timed(Iterator[Any]):
         return next(self._loaded)
 
 
-def _common(found: Any) -> NDArray[np.float64] | None:
-    """Return scores in the common case: valid ones in a vector of float32 on the CPU. Otherwise None."""
+def _common(found: Any, size: int) -> NDArray[np.float64] | None:
+    """Return scores in the common case: ``size`` valid ones in a vector of float32 on the CPU. Otherwise None."""
     if not (type(found) is torch.Tensor and found.dtype is torch.float32 and found.is_cpu):
         return None
-    if found.ndim != 1 or not found.is_contiguous():
+    if found.shape != (size,) or found.requires_grad or not found.is_contiguous():
         return None
-    scores = np.empty(len(found))
-    return scores if _are_copied(found.detach().numpy(), scores) else None
+    scores = np.empty(size)
+    return scores if _are_copied(found.numpy(), scores) else None
 
 
-@contextlib.contextmanager
-def _evaluating() -> Iterator[None]:
-    """Put every module in evaluation mode when it is called, and back at the end."""
+def _in_evaluation_mode(score: Callable[[Any], Any], batch: Any) -> Any:
+    """Score with every module in evaluation mode when it is called, and put it back at the end."""
     switched: list[torch.nn.Module] = []
 
     def switch(module: torch.nn.Module, _: Any) -> None:
@@ -429,7 +425,7 @@ def _evaluating() -> Iterator[None]:
 
     handle = register_module_forward_pre_hook(switch)
     try:
-        yield
+        return score(batch)
     finally:
         handle.remove()
         for each in switched:

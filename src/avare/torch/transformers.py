@@ -40,6 +40,7 @@ from transformers.trainer_utils import seed_worker
 from avare.samplers import Sampler
 from avare.torch.importance import Importance
 from avare.torch.indexed import check_dataset
+from avare.torch.kernels import add_targets
 from avare.torch.loader import ImportanceLoader
 from avare.torch.norms import output_norms
 
@@ -270,7 +271,7 @@ class ImportanceMixin:
                 "these; override example_losses and example_norms"
             )
         if shifts_labels:
-            labels = F.pad(labels, (0, 1), value=-100)[..., 1:]
+            labels = F.pad(labels[..., 1:], (0, 1), value=-100)
         return "cross_entropy", labels
 
     @property
@@ -318,17 +319,16 @@ class ImportanceMixin:
         if not self._is_compared:
             self._compare(outputs, labels, losses.sum() / counts.sum().clamp(min=1.0))
         weight = weight.to(losses)
-        total = (weight * losses).sum()
         takes_all = count is not None and trainer.model_accepts_loss_kwargs  # the Trainer expects the whole mean
         is_own = type(self).example_losses is not ImportanceMixin.example_losses
         if takes_all and not is_own and not labels.is_floating_point():
-            loss = total / count
-            if trainer.args.average_tokens_across_devices:
-                loss = loss * trainer.accelerator.num_processes
+            is_shared = trainer.args.average_tokens_across_devices and trainer.accelerator.num_processes > 1
+            targets = count / trainer.accelerator.num_processes if is_shared else count
         else:
-            loss = total / (len(weight) * (weight * counts).sum() / weight.sum()).clamp(min=1.0)
+            targets = (len(weight) * (weight * counts).sum() / weight.sum()).clamp(min=1.0)
             if takes_all:
-                loss = loss / trainer.current_gradient_accumulation_steps
+                targets = targets * trainer.current_gradient_accumulation_steps
+        loss = (losses * (weight / targets)).sum()
         return loss, outputs, self.example_norms(logits, labels)
 
     def _compare(self, outputs: Any, labels: Tensor, found: Tensor) -> None:
@@ -348,20 +348,19 @@ class ImportanceMixin:
         sums = np.zeros(4)
         shifts_labels = getattr(self._trainer, "_loss_shifts_labels", False)  # as the Trainer counts
         for inputs in samples:
-            weight, labels = inputs[_WEIGHT].numpy().astype(np.float64), inputs["labels"].numpy()
-            shown = labels[..., 1:] if shifts_labels else labels
-            counts = np.count_nonzero(shown.reshape(len(labels), -1) != -100, axis=1)
-            if len(counts) != len(weight):  # a flattened batch, which `compute_loss` refuses
+            weight, labels = inputs[_WEIGHT].numpy(), inputs["labels"].numpy()
+            if len(labels) != len(weight):  # a flattened batch, which `compute_loss` refuses
                 return 1.0
-            sums += weight.sum(), weight @ counts, counts.sum(), len(weight)
+            shown = labels[..., 1:] if shifts_labels else labels
+            add_targets(sums, weight, shown.reshape(len(labels), -1), -100)
         args = self._trainer.args
         if args.average_tokens_across_devices and args.world_size > 1:
             found = torch.from_numpy(sums).to(args.device)
             sums = self._trainer.accelerator.reduce(found, "sum").cpu().numpy()
-        weights, weighted, plain, examples = sums
+        weights, weighted, plain, examples = sums.tolist()
         if not (weights > 0.0 and weighted > 0.0):
             return 1.0
-        return float(examples * weighted / (weights * plain))
+        return examples * weighted / (weights * plain)
 
 
 class ImportanceTrainer(ImportanceMixin, transformers.Trainer):

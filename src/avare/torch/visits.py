@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import kernel, lean
+from avare._compilation import lean
 
 _LAST_STEP = 2**31 - 1
 
@@ -52,9 +52,9 @@ class Visits:
         """Whether any norm was reported. O(n)."""
         return bool(self.lag == self.lag or (self.last < 0).any())
 
-    def are_valid(self, indices: NDArray[np.int64], norms: NDArray[Any]) -> bool:
-        """Whether all examples have been drawn, and their norms are finite and not negative."""
-        return bool(_are_valid(self.last, indices, norms))
+    def are_valid(self, indices: NDArray[np.int64], norms: NDArray[Any], copies: NDArray[np.float64]) -> bool:
+        """Whether all examples have been drawn, and their norms are finite and not negative; copy the norms."""
+        return bool(_are_valid(self.last, indices, norms, copies))
 
     def never_drawn(self, indices: NDArray[np.int64]) -> list[int]:
         """The positions in ``indices`` of examples that were never drawn."""
@@ -65,7 +65,7 @@ class Visits:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@kernel
+@lean
 def _draw(last, indices, step):
     added, ages, known = 0, 0.0, 0
     for index in indices:
@@ -79,14 +79,15 @@ def _draw(last, indices, step):
 
 
 @lean
-def _are_valid(last, indices, norms):
+def _are_valid(last, indices, norms, copies):
     for j in range(len(indices)):
         if not (0 <= indices[j] < len(last) and last[indices[j]] != 0 and 0.0 <= norms[j] < np.inf):
             return False
+        copies[j] = norms[j]
     return True
 
 
-@kernel
+@lean
 def _report(last, indices, step):
     removed, lags = 0, 0.0
     for index in indices:

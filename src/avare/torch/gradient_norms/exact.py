@@ -1,5 +1,6 @@
 """The gradient norm of each example over all parameters."""
 
+import math
 from collections.abc import Iterable
 from typing import Any, Literal, Self
 
@@ -181,9 +182,9 @@ class GradientNorms:
             norms *= count
         if factors is not None:
             norms /= factors.to(norms)
-        wrong = (~torch.isfinite(norms)).nonzero()
-        if len(wrong) and not_finite == "raise":
-            raise ValueError(f"norms[{wrong[0].item()}] = {norms[wrong[0]].item()}: the gradient is not finite")
+        if not_finite == "raise" and not math.isfinite(norms.sum().item()):
+            for place in (~torch.isfinite(norms)).nonzero().flatten().tolist():  # none if the sum overflows
+                raise ValueError(f"norms[{place}] = {norms[place].item()}: the gradient is not finite")
         self.reset()
         return norms
 
@@ -227,12 +228,13 @@ def _factors(weight: Any, count: int) -> Tensor | None:
         raise TypeError(f"weight has dtype {values.dtype}: must hold real numbers")
     if values.shape != (count,):
         raise ValueError(f"weight has shape {tuple(values.shape)}: must be ({count},), one for each example")
-    wrong = (~torch.isfinite(values) | (values == 0)).nonzero()
-    if len(wrong):
-        place = wrong[0].item()
-        reason = "the norm cannot be known from this pass" if values[place] == 0 else "must be finite"
-        raise ValueError(f"weight[{place}] = {values[place].item()}: {reason}")
-    return values.abs()
+    factors = values.abs()
+    low, high = torch.aminmax(factors) if count else (1.0, 1.0)
+    if not 0.0 < float(low) <= float(high) < math.inf:  # also if one is NaN
+        for place in (~torch.isfinite(values) | (values == 0)).nonzero().flatten().tolist():
+            reason = "the norm cannot be known from this pass" if values[place] == 0 else "must be finite"
+            raise ValueError(f"weight[{place}] = {values[place].item()}: {reason}")
+    return factors
 
 
 def _squares_written(uses: list[Use], others: dict[nn.Parameter, list[Part]], count: int) -> Tensor:
