@@ -9,10 +9,10 @@ PIP     = $(RUN) -m pip --disable-pip-version-check --quiet
 WITHIN  = $(addprefix --constraint ,$(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all quick lint types docs bench campaign wheel readme clean
+.PHONY: help install demo test test-all test-oldest quick lint types docs bench campaign wheel readme clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "avare needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
@@ -55,8 +55,24 @@ KERNELS = problems samplers simplex solvers structures
 test: checks ## linters, types and all tests but the slow ones
 	@$(MAKE) --no-print-directory tests MARK='not slow'
 
-test-all: checks ## the slow tests too
+test-all: checks ## the slow tests too, and those with the oldest versions
 	@AVARE_DRAWS=all $(MAKE) --no-print-directory tests MARK='slow or not slow'
+	@$(MAKE) --no-print-directory test-oldest
+
+# What needs neither PyTorch nor JAX: their oldest builds for one processor are not in every registry. Old packages
+# may warn of newer ones.
+OLDEST = $(VENV)-oldest
+test-oldest: $(OLDEST)/installed ## tests with the oldest supported versions, in an environment of their own
+	@echo "Testing with the oldest versions ..."
+	@$(OLDEST)/bin/python -m pytest --quiet --numprocesses=auto -m 'not slow' -W default \
+		--ignore=tests/torch --ignore=tests/jax --ignore=tests/experiments/nets --ignore=tests/e2e tests
+
+$(OLDEST)/installed: pyproject.toml constraints/oldest.txt
+	@$(MAKE) --no-print-directory VENV=$(OLDEST) $(OLDEST)/made
+	@echo "Installing the oldest versions ..."
+	@$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints/oldest.txt \
+		--editable '.[arviz,dask,experiments,sklearn]' hypothesis pandas psutil pytest pytest-timeout pytest-xdist
+	@touch $@
 
 # Compiled, without coverage: what has changed since the commit SINCE, and what mirrors it in tests/.
 SINCE ?= HEAD
@@ -118,5 +134,5 @@ wheel: $(VENV)/made ## a wheel for PyPI, in dist/; URL=... makes the links of it
 	@$(PIP) wheel --no-deps --wheel-dir dist ./build
 
 clean: ## remove .venv, caches and results/
-	rm -rf $(VENV) results build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) results build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples -name __pycache__ -type d -exec rm -rf {} +
