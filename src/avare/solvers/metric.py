@@ -39,17 +39,22 @@ class Metric(NamedTuple):
         return self.lengths * weights if len(weights) else self.lengths.astype(np.float64)
 
 
-def bends_of(problem: Linear, x: Vector | None = None) -> Vector:
-    """The curvature of each example: the largest, or twice that at x, and not below a hundredth of the largest.
+def bends_of(problem: Linear, curvatures: Vector | None = None) -> Vector:
+    """The curvature of each example: the largest, or twice that given, and not below a hundredth of the largest.
 
-    With several outputs, the sum of the curvatures at x bounds that along any direction.
+    With several outputs, the sum of their curvatures bounds that along any direction.
     """
     largest = np.full(problem.n, problem.curvature)
     if len(problem._model.sample_weight):
         largest *= problem._model.sample_weight
-    if x is None:
+    if curvatures is None:
         return largest
-    return np.minimum(largest, 2.0 * problem.outputs * problem._curvatures(x) + _LEAST_BEND * largest)
+    return np.minimum(largest, 2.0 * problem.outputs * curvatures + _LEAST_BEND * largest)
+
+
+def is_whole(problem: Linear) -> bool:
+    """Whether the metric is a whole matrix: if X is dense and has few columns, and without an l1 term."""
+    return problem._model.matrix.dense is not None and problem.width <= _WIDEST and problem.l1 == 0.0
 
 
 def metric_of(problem: Linear, bends: Vector) -> Metric:
@@ -64,7 +69,7 @@ def metric_of(problem: Linear, bends: Vector) -> Metric:
     curvature = squared_columns(problem, bends, shift) + problem._l2[:width]
     inverse = 1.0 / np.maximum(curvature, max(_FLAT * float(curvature.max()), np.finfo(float).tiny))
     centred = shift if model.matrix.sparse is None and free else np.empty(0)
-    if model.matrix.dense is not None and width <= _WIDEST and problem.l1 == 0.0:
+    if is_whole(problem):
         factor = _factor_of(problem, bends, centred, np.sqrt(inverse))
         lengths = np.empty(problem.n, dtype=np.float32)
         for first in range(0, problem.n, _CHUNK):

@@ -18,12 +18,12 @@ from avare.samplers import Sampler, build, get
 from avare.solvers.differences import Differences
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, checked_pair
-from avare.solvers.metric import bends_of, metric_of
+from avare.solvers.metric import bends_of, is_whole, metric_of
+from avare.solvers.passes import first_scores, sample_of, sample_size
 from avare.solvers.sgd import Run, describe, resume_of
 from avare.solvers.trace import evaluation_steps
 
 _BATCH = 32
-_SAMPLE, _FEWEST, _ROWS_PER_COLUMN = 16, 1000, 20  # a first fit has 1/16 of the rows, but not less than these
 _SAMPLE_EPOCHS = 8
 
 
@@ -124,12 +124,15 @@ def saga(
     if auto and step_size != "auto":
         raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
     size = None if auto else validation.number("step_size", step_size, above=0.0)
+    bends, survey = bends_of(problem), None
     if start is None and auto and resume is None and epochs > 0:
-        start = start_from_sample(problem)
-    metric = metric_of(problem, bends_of(problem))
+        found = start = start_from_sample(problem)
+        if found is not None and is_whole(problem):
+            survey = problem._survey(found)
+    metric = metric_of(problem, bends)
     if isinstance(sampler, str):
+        scores = bends * metric.lengths.astype(np.float64) ** 2
         norms = metric.norms(problem)
-        scores = problem.curvature * norms * metric.lengths
         drawn = build_by_norms(sampler, problem, batch_size, norms, scores, seed)
     elif batch_size is not None or seed is not None:
         name, value = ("seed", seed) if batch_size is None else ("batch_size", batch_size)
@@ -148,7 +151,7 @@ def saga(
         optimum=optimum,
         start=start,
         callback=callback,
-        method=lambda iterates: Differences(problem, drawn, iterates, metric, size=size, tol=tol),
+        method=lambda iterates: Differences(problem, drawn, iterates, metric, size=size, tol=tol, survey=survey),
     )
     if resume is not None:
         loop.resume(*loop.read(resume_of("saga", resume)))
@@ -166,30 +169,22 @@ def batch_size_of(n: int) -> int:
     return min(_BATCH, math.ceil(n / 100))
 
 
-def start_from_sample(problem: Linear, start: Vector | None = None) -> Vector | None:
+def start_from_sample(problem: Linear) -> Vector | None:
     """Fit a sixteenth of the rows, for a start near the minimum; None if there are too few, or if it does not help.
 
-    Rows are drawn in proportion to their sample weights. The error that is left is that of the sample: fitting it any
-    closer would be in vain.
+    Rows are drawn in proportion to their sample weights, the same number of each class. The error that is left is that
+    of the sample: fitting it any closer would be in vain. Other rows tell whether the fit is better than 0.
     """
-    size, weights = problem.n // _SAMPLE, problem._model.sample_weight
-    if size < max(_FEWEST, _ROWS_PER_COLUMN * problem.width):
+    size, weights = sample_size(problem), problem._model.sample_weight
+    if size is None or (len(weights) and not weights.any()):
         return None
-    generator, total = np.random.default_rng(0), float(problem.n)
-    if not len(weights):
-        rows = generator.choice(problem.n, size, replace=False, shuffle=False)
-    elif weights.any():
-        total = float(weights.sum())
-        rows = generator.choice(problem.n, size, p=weights / total)
-    else:
-        return None
-    sample = problem._sample(np.sort(rows), np.full(size, total / size))
+    generator, scores = np.random.default_rng(0), first_scores(problem)
+    sample, others = (sample_of(problem, size, scores, generator) for _ in range(2))
     tol = 0.3 * math.sqrt(problem.width / size)
-    run = saga(sample, epochs=_SAMPLE_EPOCHS, tol=tol, start=start, evaluate="never", seed=0)
+    run = saga(sample, epochs=_SAMPLE_EPOCHS, tol=tol, evaluate="never", seed=0)
     if run.status == "interrupted":
         raise KeyboardInterrupt(run.message)
-    before = problem._objective_at_zero() if start is None else problem._objective(start)
-    return run.x if run.x.any() and problem._objective(run.x) < before else None
+    return run.x if run.x.any() and others._objective(run.x) < others._objective_at_zero() else None
 
 
 def build_by_norms(
