@@ -119,6 +119,7 @@ class Differences:
                 self._sampler._steps += count
             if count and (step + count) % self.period == 0:
                 self._pass_in_order()
+            self._memory.since[:] = step + count
             return count
         epoch = step // self.period
         self._survey = self._survey if count == 0 else None

@@ -33,11 +33,6 @@ class Metric(NamedTuple):
     lengths: NDArray[np.float32]
     """The length of each row in the metric: sqrt(sum_j D_j a_ij^2), or sqrt(a_i . M a_i)."""
 
-    def norms(self, problem: Linear) -> Vector:
-        """A bound on the norms of the gradients, up to a factor: a length times the sample weight."""
-        weights = problem._model.sample_weight
-        return self.lengths * weights if len(weights) else self.lengths.astype(np.float64)
-
 
 def bends_of(problem: Linear, curvatures: Vector | None = None) -> Vector:
     """The curvature of each example: the largest, or twice that given, and not below a hundredth of the largest.
@@ -52,9 +47,9 @@ def bends_of(problem: Linear, curvatures: Vector | None = None) -> Vector:
     return np.minimum(largest, 2.0 * problem.outputs * curvatures + _LEAST_BEND * largest)
 
 
-def is_whole(problem: Linear) -> bool:
-    """Whether the metric is a whole matrix: if X is dense and has few columns, and without an l1 term."""
-    return problem._model.matrix.dense is not None and problem.width <= _WIDEST and problem.l1 == 0.0
+def is_narrow(problem: Linear) -> bool:
+    """Whether a whole matrix of curvatures serves the problem: if X has few columns, and without an l1 term."""
+    return problem.width <= _WIDEST and problem.l1 == 0.0
 
 
 def metric_of(problem: Linear, bends: Vector) -> Metric:
@@ -69,7 +64,7 @@ def metric_of(problem: Linear, bends: Vector) -> Metric:
     curvature = squared_columns(problem, bends, shift) + problem._l2[:width]
     inverse = 1.0 / np.maximum(curvature, max(_FLAT * float(curvature.max()), np.finfo(float).tiny))
     centred = shift if model.matrix.sparse is None and free else np.empty(0)
-    if is_whole(problem):
+    if model.matrix.dense is not None and is_narrow(problem):
         factor = _factor_of(problem, bends, centred, np.sqrt(inverse))
         lengths = np.empty(problem.n, dtype=np.float32)
         for first in range(0, problem.n, _CHUNK):

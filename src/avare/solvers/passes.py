@@ -6,8 +6,8 @@ gradient g of all rows. A sample of the rows j, with weights w, gives the rest. 
     sum_j w_j (f_j(x) - grad f_j(x0) . x) + g . x + penalty.
 
 This is a control variate, as in SAGA: the gradient is exact at x0, and away from it only the *differences* from x0 are
-those of the sample. Rows are drawn in proportion to these. Each pass leaves a share of the distance to the minimum, which
-is about the root of (columns / rows of the sample).
+those of the sample. Rows are drawn in proportion to these. Of the distance to the minimum, each pass leaves about the
+root of (columns / rows of the sample).
 """
 
 import numpy as np

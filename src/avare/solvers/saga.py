@@ -15,14 +15,17 @@ from avare._randomness import Seed
 from avare.problems import Linear
 from avare.problems.base import Vector
 from avare.samplers import Sampler, build, get
+from avare.solvers.balance import Balance, squares_to_balance
 from avare.solvers.differences import Differences
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, checked_pair
-from avare.solvers.metric import bends_of, is_whole, metric_of
+from avare.solvers.metric import bends_of, is_narrow, metric_of
 from avare.solvers.passes import first_scores, sample_of, sample_size
 from avare.solvers.sgd import Run, describe, resume_of
+from avare.solvers.steps import Iterates
 from avare.solvers.trace import evaluation_steps
 
+_DEFAULT = "Calibrated"
 _BATCH = 32
 _SAMPLE_EPOCHS = 8
 
@@ -124,16 +127,22 @@ def saga(
     if auto and step_size != "auto":
         raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
     size = None if auto else validation.number("step_size", step_size, above=0.0)
-    bends, survey = bends_of(problem), None
-    if start is None and auto and resume is None and epochs > 0:
-        found = start = start_from_sample(problem)
-        if found is not None and is_whole(problem):
-            survey = problem._survey(found)
-    metric = metric_of(problem, bends)
+    first = None if start is None else problem.vector("start", start)
+    alone = auto and isinstance(sampler, str) and sampler == _DEFAULT  # others are asked for all rows
+    squares, survey = _squares(problem, first, resume) if alone else None, None
+    if first is None and auto and squares is None and resume is None and epochs > 0:
+        first = start_from_sample(problem)
+        survey = problem._survey(first) if first is not None and alone and is_narrow(problem) else None
+    bends = bends_of(problem)
+    if squares is None:
+        metric = metric_of(problem, bends)
+        lengths = metric.lengths.astype(np.float64)
+    else:
+        lengths = np.sqrt(squares)
     if isinstance(sampler, str):
-        scores = bends * metric.lengths.astype(np.float64) ** 2
-        norms = metric.norms(problem)
-        drawn = build_by_norms(sampler, problem, batch_size, norms, scores, seed)
+        weights = problem._model.sample_weight
+        norms = lengths * weights if len(weights) else lengths
+        drawn = build_by_norms(sampler, problem, batch_size, norms, bends * lengths**2, seed)
     elif batch_size is not None or seed is not None:
         name, value = ("seed", seed) if batch_size is None else ("batch_size", batch_size)
         raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")
@@ -142,6 +151,12 @@ def saga(
     checked_pair(problem, drawn)
     epoch = max(1, problem.n // drawn.batch_size)
     progress = validation.boolean("progress", progress)
+
+    def steps(iterates: Iterates) -> Balance | Differences:
+        if squares is not None:
+            return Balance(problem, drawn, iterates, squares, tol=tol)
+        return Differences(problem, drawn, iterates, metric, size=size, tol=tol, survey=survey)
+
     loop = Loop(
         problem,
         drawn,
@@ -149,9 +164,9 @@ def saga(
         steps=epochs * epoch,
         evaluations=evaluation_steps(evaluate, epochs * epoch, epoch),
         optimum=optimum,
-        start=start,
+        start=first,
         callback=callback,
-        method=lambda iterates: Differences(problem, drawn, iterates, metric, size=size, tol=tol, survey=survey),
+        method=steps,
     )
     if resume is not None:
         loop.resume(*loop.read(resume_of("saga", resume)))
@@ -159,9 +174,17 @@ def saga(
         loop.run(interrupt, lambda loop: line.say(describe(loop)))
     if loop.status == "diverged":
         warnings.warn(loop.message, DivergenceWarning, stacklevel=2)
-    differences = loop._method
-    assert isinstance(differences, Differences)
-    return Run(loop, differences.size, solver="saga")
+    method = loop._method
+    assert isinstance(method, Balance | Differences)
+    return Run(loop, method.size, solver="saga")
+
+
+def _squares(problem: Linear, start: Vector | None, resume: Any) -> Vector | None:
+    """The squared lengths of the rows if the steps are those of `balance`: now, or when the state was saved."""
+    if isinstance(resume, Mapping):
+        return problem._squared_lengths() if "balance/seed" in resume else None
+    passes = start is None and is_narrow(problem) and sample_size(problem) is not None
+    return None if passes else squares_to_balance(problem, start)
 
 
 def batch_size_of(n: int) -> int:
