@@ -32,10 +32,10 @@ NOTE = (
     "Epochs (iterations for lbfgs, newton-cholesky and liblinear), and processor seconds with one thread, until the "
     "objective is within 10⁻³ and 10⁻⁶ of the optimum, relative to it. The budget is the smallest of 1, 2, 3, 4, 6, 8, "
     "12, ... that suffices; seconds are those of a whole fit with it, with the checks of the data and all set-up, the "
-    "median of three. A dash: not reached by a fit within the limit of seconds. “Weighted” has sample weights "
-    "lognormal(0, 1.5). With many rows and few columns an epoch of `avare.saga` is one pass over all rows and a fit of a "
-    "sixteenth of them. The first start is such a fit too, which its seconds include and its epochs do not. An iteration "
-    "of liblinear is a Newton step with many passes over the data."
+    "median of three. A dash: not reached when a fit took longer than the limit of seconds; larger budgets were not "
+    "tried. “Weighted” has sample weights lognormal(0, 1.5). With many rows and few columns an epoch of `avare.saga` "
+    "is one pass over all rows and a fit of a sixteenth of them. Its start is such a fit too, which its seconds include "
+    "and its epochs do not. An iteration of liblinear is a Newton step, with many passes over the data."
 )
 _MULTINOMIAL = ("saga", "sag", "lbfgs", "newton-cholesky")
 _EXACT = 500  # columns, up to which a Newton method finds the optimum

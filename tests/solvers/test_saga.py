@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 import avare
-from avare.problems import Generic, LeastSquares, Linear, Logistic
+from avare.problems import Generic, LeastSquares, Linear, Logistic, Softmax
 from avare.solvers import DivergenceWarning, differences, passes
 from avare.solvers.balance import Balance, squares_to_balance
 from avare.solvers.differences import Differences
@@ -243,6 +243,34 @@ def test_with_many_rows_a_few_passes_are_enough(csr: bool, bias: Any) -> None:
     stopped = avare.saga(problem, tol=1e-5, seed=3, evaluate="never")
     assert stopped.status == "converged" and stopped.epochs <= 5
     assert problem.objective(stopped.x) <= (1.0 + 1e-8) * least
+
+
+@compiled_only
+def test_columns_with_few_entries_get_their_share_of_the_samples() -> None:
+    generator = np.random.default_rng(3)
+    X = (generator.random((20_000, 30)) < 0.001).astype(np.float64)  # 20 entries in a column
+    X[:, 0] = 1.0
+    problem = Logistic(X, X @ generator.normal(size=30) * 3.0 + generator.logistic(size=20_000) > 1.0, l2=0.01)
+    bends = bends_of(problem)
+    metric = metric_of(problem, bends)
+    whole = (X * bends[:, None]).T @ X + 0.01 * np.eye(30)
+    found = np.linalg.eigvals(metric.matrix @ whole).real  # all 1 if all rows were used; 1200 are, 40 per column
+    assert found.min() > 0.5 and found.max() < 2.0
+    least = problem.objective(problem.minimize())
+    run = avare.saga(problem, epochs=10, tol=0.0, seed=1)
+    assert run.trace.objective[-1] < (1.0 + 1e-7) * least
+
+
+@compiled_only
+def test_classes_of_different_curvatures_end_the_passes() -> None:
+    generator = np.random.default_rng(4)
+    X, truth = generator.normal(size=(20_000, 6)), generator.normal(size=(6, 5))
+    y = (30.0 * X @ truth + generator.gumbel(size=(20_000, 5))).argmax(axis=1)
+    problem = Softmax(X, y, l2=1.0, bias="free")
+    run = avare.saga(problem, epochs=10, tol=0.0, seed=1)
+    objective = run.trace.objective
+    assert (objective[1:] <= objective[:-1]).all()
+    assert not run._loop._method._in_order
 
 
 @compiled_only

@@ -244,7 +244,7 @@ class Differences:
             "saga/surveyed": Field(bool),
             "saga/scales": Field(np.float64, (2,), at_least=0.5 * _LEAST_SCALE, at_most=_LARGEST_SCALE),
             "saga/numbers": Field(np.float64, (4,), **any_number),
-            "saga/heights": Field(np.float64, (2,)),
+            "saga/heights": Field(np.float64, (2,), at_most=math.inf),
             "saga/size": Field(float, at_least=5e-324),
         }
 
@@ -314,8 +314,7 @@ class Differences:
         if self._in_order:
             assert self._survey is not None
             self._kept[:] = self._memory.x
-            lengths = self._metric.lengths.astype(np.float64)
-            x, self._promised = corrected_minimum(self._problem, self._iterates.x, self._survey, lengths)
+            x, self._promised = corrected_minimum(self._problem, self._iterates.x, self._survey, self._metric.lengths)
             self._move(x)
 
     def _look(self) -> None:
@@ -371,8 +370,8 @@ class Differences:
         if not self._iterates.x.any():  # all outputs are 0: no need to read X
             slopes = np.empty_like(slopes)
             slopes_into(*self._problem._terms(slice(None)), np.zeros_like(slopes), slopes)
-        norms = np.linalg.norm(slopes, axis=1) * self._metric.lengths
-        return float(self.period * self._problem.n * (norms @ norms))
+        squares = np.einsum("ij,ij->i", slopes, slopes) * self._metric.lengths.astype(np.float64) ** 2
+        return float(self.period * self._problem.n * squares.sum())
 
     def _set_slopes(self, x: Vector, table: Vector) -> None:
         problem = self._problem

@@ -69,7 +69,8 @@ def metric_of(problem: Linear, bends: Vector) -> Metric:
         lengths = np.empty(problem.n, dtype=np.float32)
         for first in range(0, problem.n, _CHUNK):
             part = slice(first, min(first + _CHUNK, problem.n))
-            lengths[part] = np.linalg.norm(_centred_rows(problem, part, centred) @ factor, axis=1)
+            turned = _centred_rows(problem, part, centred) @ factor
+            lengths[part] = np.sqrt(np.einsum("ij,ij->i", turned, turned))  # `norm` would take several times as long
         return Metric(inverse, factor @ factor.T, centred, lengths)
     return Metric(inverse, np.empty((0, 0)), centred, lengths_of(problem, inverse, shift))
 
@@ -101,8 +102,10 @@ def _factor_of(problem: Linear, bends: Vector, shift: Vector, root: Vector) -> V
     rows, weights = np.arange(problem.n), bends
     if problem.n > 2 * _ROWS_PER_COLUMN * width and bends.any():
         size = _ROWS_PER_COLUMN * width
-        rows = np.random.default_rng(0).choice(problem.n, size, p=bends / bends.sum())
-        weights = np.full(size, bends.sum() / size)
+        # In proportion to their squared lengths, so that each column gets its share: some may have few entries.
+        scores = bends * lengths_of(problem, root**2, shift if len(shift) else None).astype(np.float64) ** 2
+        rows = np.random.default_rng(0).choice(problem.n, size, p=scores / scores.sum())
+        weights = bends[rows] * scores.sum() / (size * scores[rows])
     total = np.diag(problem._l2[:width] * root**2)
     for first in range(0, len(rows), _CHUNK):
         part = rows[first : first + _CHUNK]

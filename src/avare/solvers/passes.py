@@ -10,14 +10,18 @@ those of the sample. Rows are drawn in proportion to these. Of the distance to t
 root of (columns / rows of the sample).
 """
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from avare.problems.base import Vector
 from avare.problems.linear import Linear, Survey
+from avare.solvers.metric import bends_of
 
 _SHARE = 16  # one over the share of the rows in a sample
 _FEWEST, _ROWS_PER_COLUMN = 1000, 20  # rows in a sample
-_NEWTON_STEPS, _ENOUGH = 8, 1e-3  # stop when a step promises less than this share of what the first one did
+_NEWTON_STEPS, _ENOUGH = 20, 1e-3  # stop when a step promises less than this share of what the first one did
 _SHORTEST = 1e-3  # of a Newton step
 _FLAT = 1e-12  # of the largest curvature
 
@@ -50,14 +54,15 @@ def first_scores(problem: Linear) -> Vector:
     return scores
 
 
-def corrected_minimum(problem: Linear, x: Vector, survey: Survey, lengths: Vector) -> tuple[Vector, float]:
+def corrected_minimum(problem: Linear, x: Vector, survey: Survey, lengths: NDArray[np.float32]) -> tuple[Vector, float]:
     """Return the minimum of a sample that is corrected by a survey at x, and what it promises the objective to fall by.
 
-    `lengths` are those of the rows in some metric. By Newton's method, from x.
+    `lengths` are those of the rows in some metric. By Newton's method, from x. If that takes too many steps, as with
+    several classes of different curvatures, the promise is infinite.
     """
     size = sample_size(problem)
     assert size is not None
-    sample = sample_of(problem, size, _scores(survey, lengths), np.random.default_rng(0))
+    sample = sample_of(problem, size, _scores(problem, survey, lengths.astype(np.float64)), np.random.default_rng(0))
     shift = survey.gradient - sample._gradient(x)
 
     def height(at: Vector) -> float:
@@ -82,15 +87,21 @@ def corrected_minimum(problem: Linear, x: Vector, survey: Survey, lengths: Vecto
             break
         x, high = there, low
         slope = sample._gradient(x) + shift + problem._l2 * x
+    else:
+        return x, math.inf
     return x, first - high
 
 
-def _scores(survey: Survey, lengths: Vector) -> Vector:
-    """How much the gradient of each example may differ: by its curvature, and by its slope, which may change too."""
-    scores = np.zeros(len(lengths))
-    for each in (survey.curvatures * lengths**2, np.linalg.norm(survey.slopes, axis=1) * lengths):
+def _scores(problem: Linear, survey: Survey, lengths: Vector) -> Vector:
+    """How much the gradient of each example may differ from that at x: a third each by three measures.
+
+    These are its curvature, its slope, and the bound on its curvature, for examples whose loss is flat at x only.
+    """
+    scores = np.zeros(problem.n)
+    slopes = np.abs(survey.slopes).sum(axis=1)
+    for each in (survey.curvatures * lengths**2, slopes * lengths, bends_of(problem) * lengths**2):
         total = float(each.sum())
-        scores += each / total if total > 0.0 else 1.0 / len(each)
+        scores += each / total if total > 0.0 else 1.0 / problem.n
     return scores
 
 

@@ -58,6 +58,19 @@ def saga(
     inverse of the second derivative: correlated columns do not slow the steps down. The penalties of the problem, l2
     and l1, are taken by a proximal step.
 
+    With the defaults, automatic steps and the sampler "Calibrated" by its name, two kinds of problems have epochs that
+    need fewer passes over the data and no sampler:
+
+    - Many rows and few columns (16,000 rows and 320 per column, at most 256 columns, l1 = 0). An epoch is one pass over
+      the rows in order, for the gradient of all, and a fit of a sixteenth of them that this gradient corrects. If the
+      objective does not fall as the fit promises, the steps above take over.
+    - Sparse X, l2 > 0 and rows that are short next to it: the mean of the smoothness constants is at most l2, or 100 l2
+      if there are no more rows than columns. An epoch has n visits to rows, each a step of dual coordinate ascent; rows
+      are visited in proportion to 1 + smoothness / l2, evenly. There is no step size: ``run.step_size`` is infinite.
+
+    Both have the same table, the same stopping rule, and everything else below. Pass a `start`, a number as the step
+    size, or a sampler object for the steps of SAGA only.
+
     Cost: O(entries of the batch) per step, plus O(dim) if X is dense. Memory: 8 bytes per example and output, and 4 per
     example, besides the sampler's.
 
@@ -67,14 +80,14 @@ def saga(
         A linear model of `avare.problems`.
     sampler
         A sampler for the same number of examples, or the name of one. `Calibrated` is the best by far for differences.
-        It continues from its present state.
+        A sampler continues from its present state.
     step_size
         A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is
         1 / (5 S / m + 10 L), with S the sum of all smoothness constants and L that of the sum, in the metric of the
         steps, and m the batch size. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
         less, the steps grow. They also grow by a quarter, up to 1 / 2L, after an epoch that left more than half of the
         gradient, and shrink again, but not below this, if it grew. If the differences or the gradient grow much, the
-        run returns to the iterate of the last epoch and halves the step.
+        run returns to the iterate of the last epoch and halves the step, or gives up the measured curvatures.
     epochs
         Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
     tol
@@ -87,7 +100,7 @@ def saga(
         Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
     start
         The first iterate. By default 0, or the fit of a sixteenth of the rows if there are at least 1000 of these, and
-        20 per column.
+        20 per column. The sample has the same number of each class.
     evaluate
         As for `sgd`; "never" saves one pass over the data per epoch.
     optimum
