@@ -34,8 +34,8 @@ NOTE = (
     "12, ... that suffices; seconds are those of a whole fit with it, with the checks of the data and all set-up, the "
     "median of three. A dash: not reached when a fit took longer than the limit of seconds; larger budgets were not "
     "tried. “Weighted” has sample weights lognormal(0, 1.5). With many rows and few columns an epoch of `avare.saga` "
-    "is one pass over all rows and a fit of a sixteenth of them. Its start is such a fit too, which its seconds include "
-    "and its epochs do not. An iteration of liblinear is a Newton step, with many passes over the data."
+    "is one pass over all rows and a fit of a sixteenth of them. Its start is such a fit too: its seconds include it, "
+    "its epochs do not. An iteration of liblinear is a Newton step, with many passes over the data."
 )
 _MULTINOMIAL = ("saga", "sag", "lbfgs", "newton-cholesky")
 _EXACT = 500  # columns, up to which a Newton method finds the optimum
