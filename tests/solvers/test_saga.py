@@ -270,7 +270,8 @@ def test_classes_of_different_curvatures_end_the_passes() -> None:
     run = avare.saga(problem, epochs=10, tol=0.0, seed=1)
     objective = run.trace.objective
     assert (objective[1:] <= objective[:-1]).all()
-    assert not run._loop._method._in_order
+    method = run._loop._method
+    assert isinstance(method, Differences) and not method._in_order
 
 
 @compiled_only

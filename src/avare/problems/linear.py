@@ -317,9 +317,9 @@ def _survey(model, coefficients, indices, slopes, curvatures, gradient, scratch)
     gradient[:, :] = 0.0
     loss = 0.0
     for first in range(0, len(indices), BLOCK):
-        count = min(BLOCK, len(indices) - first)
-        load(model.matrix, indices, first, count, coefficients, scratch.rows, scratch.outputs, scratch.squares)
-        for r in range(count):
+        size = min(BLOCK, len(indices) - first)
+        load(model.matrix, indices, first, size, coefficients, scratch.rows, scratch.outputs, scratch.squares)
+        for r in range(size):
             index = indices[first + r]
             factor = _factor(model.sample_weight, index)
             loss += factor * value(model.loss, model.targets[index], scratch.outputs[r])
@@ -330,7 +330,7 @@ def _survey(model, coefficients, indices, slopes, curvatures, gradient, scratch)
             for k in range(len(coefficients)):
                 scratch.outputs[r, k] *= factor
                 slopes[index, k] = scratch.outputs[r, k]
-        add(model.matrix, indices, first, count, scratch.outputs, scratch.rows, gradient)
+        add(model.matrix, indices, first, size, scratch.outputs, scratch.rows, gradient)
     return loss
 
 
