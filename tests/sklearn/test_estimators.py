@@ -295,7 +295,8 @@ def test_the_optimum_of_larger_data(make: Any, weighted: bool) -> None:
     weight = uneven(len(y)) if weighted else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        reference = LogisticRegression(solver="lbfgs", tol=1e-9, max_iter=20_000).fit(X, y, sample_weight=weight)
+        # lbfgs ends at a relative distance of 1e-4: where the objective is flat, its last digits say nothing.
+        reference = LogisticRegression(solver="newton-cg", tol=1e-9, max_iter=2000).fit(X, y, sample_weight=weight)
     least = objective(reference, X, y, weight)
     model = AvareClassifier(random_state=0).fit(X, y, sample_weight=weight)
     assert objective(model, X, y, weight) <= 1.0001 * least

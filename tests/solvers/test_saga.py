@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 import avare
-from avare.problems import Generic, LeastSquares, Linear, Logistic
-from avare.solvers import DivergenceWarning
+from avare.problems import Generic, LeastSquares, Linear, Logistic, Softmax
+from avare.solvers import DivergenceWarning, differences, passes
+from avare.solvers.balance import Balance, squares_to_balance
 from avare.solvers.differences import Differences
 from avare.solvers.metric import bends_of, metric_of
+from avare.solvers.passes import first_scores, sample_of
 from avare.solvers.saga import start_from_sample
 from avare.solvers.saga_kernels import glide
 from linear_models import PROBLEMS, N, make, saved_and_loaded
@@ -182,21 +184,223 @@ def test_convergence_is_linear_to_the_last_digits_on_an_ill_conditioned_problem(
     assert left[1] <= max(left[0] ** 1.4, 1e-13) and left[2] <= max(left[1] ** 1.4, 1e-13)
 
 
-@compiled_only
-@pytest.mark.parametrize("weighted", [False, True])
-def test_many_rows_start_from_the_fit_of_some(weighted: bool) -> None:
+def many_rows(weighted: bool = False, csr: bool = False, **options: Any) -> Logistic:
+    """20,000 rows of four columns, a tenth of them positive."""
     generator = np.random.default_rng(12)
     X = generator.normal(size=(20_000, 4)) * generator.lognormal(0.0, 1.0, (20_000, 1))
     y = X @ [1.0, -1.0, 0.5, 0.0] + generator.logistic(size=20_000) > 4.0
     weights = generator.lognormal(0.0, 1.5, 20_000) if weighted else None
-    problem = Logistic(X, y, l2=1.0, sample_weight=weights)
+    return Logistic(sparse.csr_matrix(X) if csr else X, y, **{"l2": 1.0, "sample_weight": weights, **options})
+
+
+@compiled_only
+@pytest.mark.parametrize("weighted", [False, True])
+def test_many_rows_start_from_the_fit_of_some(weighted: bool) -> None:
+    problem = many_rows(weighted)
     found = start_from_sample(problem)
     assert found is not None
     # 1250 rows: an excess of about 4 / 2500 per row of unit weight, some times that if weights are uneven.
     least = problem.objective(problem.minimize())
     assert least < problem.objective(found) < least + 20.0 * 20_000 * 4.0 / 2500.0
-    assert start_from_sample(Logistic(X[:15_000], y[:15_000])) is None
-    assert start_from_sample(Logistic(X, y, sample_weight=np.zeros(20_000))) is None
+    rows, signs = np.asarray(problem._model.matrix.dense), problem._model.targets
+    assert start_from_sample(Logistic(rows[:15_000], signs[:15_000])) is None
+    assert start_from_sample(Logistic(rows, signs, sample_weight=np.zeros(20_000))) is None
+
+
+def test_a_sample_estimates_all_sums() -> None:
+    problem = make("Logistic", sample_weight=np.random.default_rng(1).lognormal(0.0, 1.0, N))
+    x, generator = np.array([0.3, -0.5, 0.2, 0.1]), np.random.default_rng(2)
+    for scores in (first_scores(problem), np.random.default_rng(3).lognormal(0.0, 0.5, N)):
+        found = np.array([sample_of(problem, 50, scores, generator)._gradient(x) for _ in range(400)])
+        error = found.std(axis=0) / 20.0
+        assert (np.abs(found.mean(axis=0) - problem._gradient(x)) < 4.0 * error).all()  # 8 comparisons at 4 sigma
+    positive = problem._model.targets > 0.0
+    assert first_scores(problem)[positive].sum() == pytest.approx(first_scores(problem)[~positive].sum())
+
+
+@pytest.mark.parametrize("csr", [False, True])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_survey_is_all_sums_in_one_pass(name: str, csr: bool) -> None:
+    problem = make(name, csr=csr, bias=True, sample_weight=np.random.default_rng(1).lognormal(0.0, 1.0, N))
+    x = np.random.default_rng(2).normal(size=problem.dim)
+    found = problem._survey(x)
+    assert np.allclose(found.gradient, problem._gradient(x), rtol=1e-12)
+    assert np.allclose(found.curvatures, problem._curvatures(x), rtol=1e-12)
+    assert np.allclose(found.slopes, slopes_at(problem, x, range(N)), atol=1e-12)
+    assert found.loss == pytest.approx(problem._objective(x), rel=1e-12)
+
+
+@compiled_only
+@pytest.mark.parametrize("csr", [False, True])
+@pytest.mark.parametrize("bias", [False, "free"])
+def test_with_many_rows_a_few_passes_are_enough(csr: bool, bias: Any) -> None:
+    problem = many_rows(weighted=True, csr=csr, bias=bias, l2=0.01)
+    least = problem.objective(problem.minimize())
+    run = avare.saga(problem, epochs=6, tol=0.0, seed=3)
+    left = run.trace.objective / least - 1.0
+    # The sample has 300 rows per column: a pass leaves about 1/300 of it. Weights make this some times as much.
+    assert (left[1:5] < 0.1 * left[:4]).all() and left[-1] < 1e-9
+    stopped = avare.saga(problem, tol=1e-5, seed=3, evaluate="never")
+    assert stopped.status == "converged" and stopped.epochs <= 5
+    assert problem.objective(stopped.x) <= (1.0 + 1e-8) * least
+
+
+@compiled_only
+def test_columns_with_few_entries_get_their_share_of_the_samples() -> None:
+    generator = np.random.default_rng(3)
+    X = (generator.random((20_000, 30)) < 0.001).astype(np.float64)  # 20 entries in a column
+    X[:, 0] = 1.0
+    problem = Logistic(X, X @ generator.normal(size=30) * 3.0 + generator.logistic(size=20_000) > 1.0, l2=0.01)
+    bends = bends_of(problem)
+    metric = metric_of(problem, bends)
+    whole = (X * bends[:, None]).T @ X + 0.01 * np.eye(30)
+    found = np.linalg.eigvals(metric.matrix @ whole).real  # all 1 if all rows were used; 1200 are, 40 per column
+    assert found.min() > 0.5 and found.max() < 2.0
+    least = problem.objective(problem.minimize())
+    run = avare.saga(problem, epochs=10, tol=0.0, seed=1)
+    assert run.trace.objective[-1] < (1.0 + 1e-7) * least
+
+
+@compiled_only
+def test_classes_of_different_curvatures_end_the_passes() -> None:
+    generator = np.random.default_rng(4)
+    X, truth = generator.normal(size=(20_000, 6)), generator.normal(size=(6, 5))
+    y = (30.0 * X @ truth + generator.gumbel(size=(20_000, 5))).argmax(axis=1)
+    problem = Softmax(X, y, l2=1.0, bias="free")
+    run = avare.saga(problem, epochs=10, tol=0.0, seed=1)
+    objective = run.trace.objective
+    assert (objective[1:] <= objective[:-1]).all()
+    method = run._loop._method
+    assert isinstance(method, Differences) and not method._in_order
+
+
+@compiled_only
+@pytest.mark.parametrize("tol", [0.0, 1e-12])
+@pytest.mark.parametrize("step", [700, 1250])
+def test_passes_resume_to_the_same_iterates(tol: float, step: int) -> None:
+    problem = many_rows()
+    whole = avare.saga(problem, epochs=4, tol=tol, seed=9)
+    first = avare.saga(problem, epochs=4, tol=tol, seed=9, evaluate=[step], callback=lambda now: True)
+    assert first.steps == step  # of 625 in an epoch
+    rest = avare.saga(problem, epochs=4, tol=tol, resume=saved_and_loaded(first.state_dict(), "pickle"))
+    assert np.array_equal(whole.x, rest.x)
+
+
+@compiled_only
+@pytest.mark.parametrize("csr", [False, True])
+def test_a_pass_that_does_not_help_is_undone(csr: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = many_rows(csr=csr)
+    least = problem.objective(problem.minimize())
+    right, calls = passes.corrected_minimum, []
+
+    def wrong(problem: Any, x: Vector, *more: Any) -> tuple[Vector, float]:
+        calls.append(problem.n)
+        found, promised = right(problem, x, *more)
+        return found + 3.0, promised
+
+    monkeypatch.setattr(differences, "corrected_minimum", wrong)
+    run = avare.saga(problem, epochs=8, tol=0.0, seed=1)
+    assert calls == [20_000] and run.trace.objective[1] > 1.1 * run.trace.objective[0]
+    assert run.trace.objective[2] == pytest.approx(run.trace.objective[0])  # and SAGA does the rest
+    assert run.trace.objective[-1] < 1.0001 * least
+
+
+def test_another_sampler_is_asked_for_all_rows() -> None:
+    methods: list[Any] = []
+    for problem in (make("Logistic", csr=True, l2=4.0), many_rows()):
+        sampler = avare.Uniform(problem.n, 5, seed=1)
+        avare.saga(problem, sampler, epochs=1, callback=lambda now: methods.append(now._loop._method))
+    assert all(isinstance(method, Differences) and not method._in_order for method in methods)
+
+
+# --- dual steps ----------------------------------------------------------------------------
+
+
+class PlainDual:
+    """Dual coordinate ascent as it is defined."""
+
+    def __init__(self, problem: Linear, method: Balance) -> None:
+        self.problem, self.rows = problem, rows_of(problem)
+        self.table = np.zeros((problem.n, problem.outputs))
+        self.l2, self.l1 = (each[: problem.width].copy() for each in (problem._l2, problem._l1))
+        self.l2[-1:] = method._stiffness
+        self.centre = np.zeros(problem.outputs)
+        weights = problem._model.sample_weight
+        smooth = problem.curvature * (weights if len(weights) else 1.0) * (self.rows**2 / self.l2).sum(axis=1)
+        self.rates = 1.0 + smooth
+
+    @property
+    def x(self) -> Vector:
+        total = self.table.T @ self.rows
+        x = -np.sign(total) * np.maximum(np.abs(total) - self.l1, 0.0) / self.l2
+        x[:, -1] += self.centre
+        return np.asarray(x)
+
+    def visit(self, index: int) -> None:
+        new = slopes_at(self.problem, self.x.ravel(), [index])[index]
+        self.table[index] += (new - self.table[index]) / self.rates[index]
+
+
+def balance_of(problem: Linear, tol: float = 0.0) -> tuple[Balance, Any]:
+    squares = squares_to_balance(problem, None)
+    assert squares is not None
+    iterates = avare.solvers.steps.Iterates(np.zeros(problem.dim), np.zeros(0), np.zeros((0, problem.dim)))
+    return Balance(problem, avare.Uniform(problem.n, 5, seed=4), iterates, squares, tol=tol), iterates
+
+
+@pytest.mark.parametrize("name", ["Logistic", "Softmax"])
+@pytest.mark.parametrize("options", [{"bias": "free"}, {"bias": True, "l1": 0.4}, {}, {"bias": "free", "l1": 0.4}])
+def test_dual_steps_are_those_of_the_plain_transcription(name: str, options: dict[str, Any]) -> None:
+    weights = np.random.default_rng(1).lognormal(0.0, 1.0, N)
+    problem = make(name, csr=True, l2=4.0, sample_weight=weights, **options)
+    method, iterates = balance_of(problem)
+    plain = PlainDual(problem, method)
+    for epoch in range(2):
+        for first in (0, 11):  # an epoch in two parts
+            method.advance(None, 30 * epoch + first, np.ones(11 if first == 0 else 19), np.empty((0, 0)))  # type: ignore[arg-type]
+        for index in method._order[1]:
+            plain.visit(int(index))
+        assert np.allclose(iterates.x, plain.x.ravel(), rtol=1e-9, atol=1e-11)
+        method.check(30 * (epoch + 1))
+        if options.get("bias") == "free":
+            plain.centre = plain.x[:, -1].copy()
+    assert np.abs(iterates.x).max() > 1e-2
+
+
+def test_visits_are_spread_evenly_and_follow_the_smoothness() -> None:
+    weights = np.random.default_rng(1).lognormal(0.0, 1.5, N)
+    problem = make("Logistic", csr=True, l2=4.0, sample_weight=weights)
+    method, _ = balance_of(problem)
+    rates = 1.0 + 0.25 * weights * (rows_of(problem) ** 2).sum(axis=1) / 4.0
+    rates /= rates.mean()
+    visits = np.zeros(N)
+    for epoch in range(20):
+        visits += np.bincount(method._order_of(epoch), minlength=N)
+        assert np.abs(visits - (epoch + 1) * rates).max() < 1.0 + 1e-9
+    assert not np.array_equal(method._order_of(3), np.sort(method._order_of(3)))
+
+
+@compiled_only
+def test_dual_steps_converge_on_a_wide_problem_with_uneven_weights() -> None:
+    generator = np.random.default_rng(5)
+    X = sparse.random(400, 1500, density=0.02, random_state=6, format="csr")
+    y = X @ generator.normal(size=1500) + 0.3 * generator.logistic(size=400) > 0.0
+    problem = Logistic(X, y, l2=0.5, bias="free", sample_weight=generator.lognormal(0.0, 1.5, 400))
+    least = problem.objective(problem.minimize())
+    run = avare.saga(problem, epochs=200, tol=1e-7, seed=1)
+    assert run.status == "converged" and run.step_size == math.inf
+    assert run.trace.objective[-1] <= (1.0 + 1e-11) * least
+    loose = avare.saga(problem, epochs=200, tol=1e-2, seed=1, evaluate="never")
+    assert loose.status == "converged" and loose.epochs < run.epochs
+
+
+def test_dual_steps_are_for_strong_penalties_and_starts_at_zero() -> None:
+    problem = make("Logistic", csr=True, bias="free", l2=4.0)
+    assert squares_to_balance(problem, np.array([0.0, 0.0, 0.0, 0.0, 2.0])) is not None
+    assert squares_to_balance(problem, np.array([0.0, 0.1, 0.0, 0.0, 2.0])) is None
+    assert squares_to_balance(make("Logistic", csr=True, l2=0.01), None) is None
+    assert squares_to_balance(make("Logistic", csr=True, l2=0.0), None) is None
+    assert squares_to_balance(make("Logistic", l2=4.0), None) is None
 
 
 @compiled_only
@@ -266,21 +470,29 @@ def test_every_sampler_runs(name: str) -> None:
     assert run.trace.objective[-1] < 0.9 * run.trace.objective[0]
 
 
-@pytest.mark.parametrize(("csr", "way"), [(False, "pickle"), (True, "savez")])
-def test_resumes_to_the_same_iterates(csr: bool, way: str) -> None:
-    problem = make("Softmax", csr=csr, bias="free", l1=0.1 if csr else 0.0)
-    whole = avare.saga(problem, epochs=12, tol=0.0, batch_size=6, seed=9)
+@pytest.mark.parametrize(
+    ("csr", "way", "sampler", "table"),
+    [
+        (False, "pickle", "Calibrated", "saga/table"),
+        (True, "savez", "Uniform", "saga/table"),
+        (True, "savez", "Calibrated", "balance/table"),
+    ],
+)
+def test_resumes_to_the_same_iterates(csr: bool, way: str, sampler: str, table: str) -> None:
+    problem = make("Softmax", csr=csr, bias="free", l1=0.1 if csr else 0.0, l2=4.0 if csr else 0.7)
+    options: dict[str, Any] = {"sampler": sampler, "epochs": 12, "tol": 0.0, "batch_size": 6}
+    whole = avare.saga(problem, seed=9, **options)
 
     def stop(now: Any) -> bool:
         return bool(now.step >= 130)  # in the middle of an epoch of 25 steps, after curvatures were measured
 
     steps = sorted({*range(0, 301, 25), 130})
-    first = avare.saga(problem, epochs=12, tol=0.0, batch_size=6, seed=9, evaluate=steps, callback=stop)
+    first = avare.saga(problem, seed=9, evaluate=steps, callback=stop, **options)
     assert first.status == "stopped" and first.steps == 130
     state = saved_and_loaded(first.state_dict(), way)
-    rest = avare.saga(problem, epochs=12, tol=0.0, batch_size=6, resume=state)
+    rest = avare.saga(problem, resume=state, **options)
     assert np.array_equal(whole.x, rest.x) and np.any(whole.x != 0.0)
-    assert state["saga/table"].nbytes == 8 * problem.n * problem.outputs
+    assert state[table].nbytes == 8 * problem.n * problem.outputs
 
 
 def test_a_state_that_does_not_fit_is_refused() -> None:

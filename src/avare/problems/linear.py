@@ -41,6 +41,19 @@ class LinearModel(NamedTuple):
     loss: Any
 
 
+class Survey(NamedTuple):
+    """All examples at one x."""
+
+    slopes: NDArray[np.float64]
+    """The derivatives of each loss by its outputs, times the sample weight."""
+    curvatures: NDArray[np.float64]
+    """The mean second derivative of each loss over its outputs, times the sample weight."""
+    gradient: NDArray[np.float64]
+    """The gradient of the sum, without the penalty."""
+    loss: float
+    """The sum of the losses."""
+
+
 class Scratch(NamedTuple):
     """Arrays that kernels overwrite."""
 
@@ -240,6 +253,16 @@ class Linear(Problem):
             _mean_curvatures(*self._terms(part), outputs, result[part])
         return result
 
+    def _survey(self, x: Vector) -> Survey:
+        """Compute slopes, curvatures, the gradient and the loss in one pass over the data."""
+        coefficients, scratch, losses = self.coefficients(x), self.scratch(), []
+        slopes, curvatures = np.empty((self.n, self.outputs)), np.empty(self.n)
+        gradient, total = np.empty((self.outputs, self.width)), np.zeros(self.dim)
+        for part in self._chunks():
+            losses.append(_survey(self._model, coefficients, _indices(part), slopes, curvatures, gradient, scratch))
+            total += gradient.ravel()
+        return Survey(slopes, curvatures, total, _total(losses))
+
     def _squared_lengths(self) -> Vector:
         result = np.empty(self.n)
         for part, _, squares in self._outputs(np.empty((0, self.width))):
@@ -286,6 +309,29 @@ def add_gradients(model, coefficients, indices, weights, gradient, norms, scratc
             for k in range(len(coefficients)):
                 scratch.outputs[r, k] *= factor * weights[first + r]
         add(model.matrix, indices, first, count, scratch.outputs, scratch.rows, gradient)
+
+
+@lean
+def _survey(model, coefficients, indices, slopes, curvatures, gradient, scratch):
+    """Set the slopes and curvatures of some examples, and the gradient to the sum of theirs; return their loss."""
+    gradient[:, :] = 0.0
+    loss = 0.0
+    for first in range(0, len(indices), BLOCK):
+        size = min(BLOCK, len(indices) - first)
+        load(model.matrix, indices, first, size, coefficients, scratch.rows, scratch.outputs, scratch.squares)
+        for r in range(size):
+            index = indices[first + r]
+            factor = _factor(model.sample_weight, index)
+            loss += factor * value(model.loss, model.targets[index], scratch.outputs[r])
+            for k in range(len(coefficients)):
+                scratch.directions[r, k] = scratch.outputs[r, k]  # the next two overwrite them
+            curvatures[index] = factor * mean_curvature(model.loss, model.targets[index], scratch.directions[r])
+            slope(model.loss, model.targets[index], scratch.outputs[r])
+            for k in range(len(coefficients)):
+                scratch.outputs[r, k] *= factor
+                slopes[index, k] = scratch.outputs[r, k]
+        add(model.matrix, indices, first, size, scratch.outputs, scratch.rows, gradient)
+    return loss
 
 
 @lean

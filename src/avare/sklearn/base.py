@@ -18,7 +18,8 @@ from avare import samplers
 from avare.problems import Linear
 from avare.solvers import saga
 from avare.solvers.metric import bends_of, metric_of, step_size_of
-from avare.solvers.saga import batch_size_of, start_from_sample
+from avare.solvers.passes import sample_size
+from avare.solvers.saga import batch_size_of
 
 _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen
 
@@ -73,9 +74,7 @@ class LinearEstimator(BaseEstimator):
         """Minimise, and keep the coefficients; return the number of epochs. One epoch of smaller steps with a scale."""
         batch = min(self.batch_size, problem.n) if not isinstance(self.batch_size, str) else batch_size_of(problem.n)
         step_size: float | str = "auto"
-        if scale is None and not self.warm_start:
-            found = start_from_sample(problem, start)
-            start = start if found is None else found
+        of_sample = scale is None and not self.warm_start and sample_size(problem) is not None
         if scale is not None:
             bends = bends_of(problem)
             step_size = scale * step_size_of(problem, metric_of(problem, bends), bends, batch)[0]
@@ -86,7 +85,7 @@ class LinearEstimator(BaseEstimator):
             epochs=self.max_iter if scale is None else 1,
             tol=self.tol if scale is None else 0.0,
             batch_size=batch,
-            start=start,
+            start=None if of_sample else start,
             evaluate="never",
             progress=bool(self.verbose),
             seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),

@@ -8,11 +8,12 @@ import numpy as np
 
 from avare._state import Field, State, read
 from avare.problems.base import Vector
-from avare.problems.linear import Linear
+from avare.problems.linear import Linear, Survey
 from avare.problems.matrix import BLOCK
 from avare.samplers.base import Sampler
 from avare.samplers.kernels import can_learn
 from avare.solvers.metric import Metric, bends_of, metric_of, step_size_of
+from avare.solvers.passes import corrected_minimum
 from avare.solvers.saga_kernels import (
     Buffers,
     Memory,
@@ -30,11 +31,16 @@ _FIRST_MEASURE, _LESS = 4, 0.7  # when to measure curvatures first, and by how m
 _SLOW, _FASTER = 0.5, 1.25  # if an epoch leaves more than the first of the gradient, steps grow by the second
 _LEAST_SCALE = 1e-9  # of the step, after which it has diverged
 _LARGEST_SCALE = 1e9
+_KEPT = 0.25  # of the decrease that a pass in order promises: with less, it was the last
 _MARGIN = 0.5  # the estimate of the gradient must be this far below the tolerance, at first, to be verified
 
 
 class Differences:
-    """The steps of one run of SAGA, with their memory: a `Method` of the loop."""
+    """The steps of one run of SAGA, with their memory: a `Method` of the loop.
+
+    With a survey of all examples at the first iterate, epochs are passes in order (see `passes`) as long as the
+    objective falls as they promise.
+    """
 
     def __init__(
         self,
@@ -45,6 +51,7 @@ class Differences:
         *,
         size: float | None,
         tol: float,
+        survey: Survey | None = None,
     ) -> None:
         self._problem, self._sampler, self._iterates, self._metric = problem, sampler, iterates, metric
         self._auto, self._tol = size is None, tol
@@ -81,7 +88,12 @@ class Differences:
         self._rates = self._rates_of(size)
         # Half of the squared gradient, in the metric, is about the decrease that is still possible.
         self._scale_of_objective = highest = problem._objective_at_zero()
-        if iterates.x.any():
+        self._in_order, self._survey = survey is not None, survey  # whether epochs are passes, and what x's has shown
+        self._height = self._promised = 0.0  # the objective at the last survey, and by how much it is to fall until ...
+        if survey is not None:
+            self._fill_table(survey)
+            self._last, self._height = self._estimate(), survey.loss + problem._penalty(iterates.x)
+        elif iterates.x.any():
             highest = max(highest, problem._objective(iterates.x))
             self._fill_table()  # with an empty one, the noise of the first epoch would lead away again
         # The largest that the estimated gradient may become.
@@ -102,7 +114,15 @@ class Differences:
     def advance(self, settings: Settings, step: int, sizes: Vector, noise: Vector) -> int:
         """Make one step per size, after `step` steps; return how many were finite."""
         done, count = 0, len(sizes)
+        if self._in_order:  # nothing until the end of the epoch
+            with self._sampler._lock:
+                self._sampler._steps += count
+            if count and (step + count) % self.period == 0:
+                self._pass_in_order()
+            self._memory.since[:] = step + count
+            return count
         epoch = step // self.period
+        self._survey = self._survey if count == 0 else None
         if count and self._auto and step % self.period == 0 and epoch >= _FIRST_MEASURE and epoch & (epoch - 1) == 0:
             self._measure(_LESS)  # here and not after the last step, for which it would be too late
         while True:
@@ -121,6 +141,10 @@ class Differences:
     def check(self, step: int) -> str | None:
         """Adapt the steps to what the last epoch has shown; return why the iterates have converged, if they have."""
         memory = self._memory
+        if self._in_order and self._tol > 0.0:
+            self._look()
+        if self._in_order or self._survey is not None:  # the epoch was a pass
+            return self._converged(step, self._last) if self._survey is not None else None
         noise = float(memory.noise[0])
         memory.noise[0] = 0.0
         there = self._iterates.x.reshape(memory.x.shape)
@@ -161,9 +185,10 @@ class Differences:
             return None
         # Where steps could grow, curvatures are less than the metric says, and a larger decrease is still possible.
         bound = self._tol * math.sqrt(2.0 * self._scale_of_objective / self._widest)
-        if estimate > self._margin * bound:
+        if estimate > (self._margin if self._survey is None else 1.0) * bound:
             return None
-        true = self._length(self._problem._gradient(self._iterates.x))
+        exact = self._survey is not None
+        true = estimate if exact else self._length(self._problem._gradient(self._iterates.x))
         if true > bound:  # wait until the estimate is smaller by as much as it was wrong
             self._margin = min(0.5 * self._margin, 0.7 * estimate / true)
             return None
@@ -183,8 +208,11 @@ class Differences:
             "saga/kept": self._kept.copy(),
             "saga/measured": self._measured.copy(),
             "saga/auto": self._auto,
+            "saga/in_order": self._in_order,
+            "saga/surveyed": self._survey is not None,
             "saga/scales": np.array([self._scale, self._widest]),
             "saga/numbers": np.array([self._most, self._margin, self._limit, self._last]),
+            "saga/heights": np.array([self._height, self._promised]),
             "saga/size": self.size,
         }
 
@@ -212,8 +240,11 @@ class Differences:
             "saga/kept": Field(np.float64, self._kept.shape),
             "saga/measured": Field(np.float64, self._measured.shape, also=math.nan),
             "saga/auto": Field(bool),
+            "saga/in_order": Field(bool),
+            "saga/surveyed": Field(bool),
             "saga/scales": Field(np.float64, (2,), at_least=0.5 * _LEAST_SCALE, at_most=_LARGEST_SCALE),
             "saga/numbers": Field(np.float64, (4,), **any_number),
+            "saga/heights": Field(np.float64, (2,), at_most=math.inf),
             "saga/size": Field(float, at_least=5e-324),
         }
 
@@ -222,6 +253,10 @@ class Differences:
         for name, array in zip(Memory._fields, self._memory, strict=True):
             array[...] = values[f"saga/{name}"]
         self._kept[:] = values["saga/kept"]
+        self._in_order = values["saga/in_order"]
+        self._height, self._promised = map(float, values["saga/heights"])
+        if values["saga/surveyed"]:
+            self._survey = self._problem._survey(values["saga/x"].ravel())
         if not np.isnan(values["saga/measured"]).any():
             self._iterates.x[:] = values["saga/measured"]
             self._measure(math.inf)
@@ -272,21 +307,61 @@ class Differences:
                 sampler.move(float(np.linalg.norm(self._memory.x - before)))  # type: ignore[attr-defined]
         return count
 
+    def _pass_in_order(self) -> None:
+        """Move to the minimum of a sample that the gradient of all rows corrects."""
+        if self._survey is None:
+            self._look()
+        if self._in_order:
+            assert self._survey is not None
+            self._kept[:] = self._memory.x
+            x, self._promised = corrected_minimum(self._problem, self._iterates.x, self._survey, self._metric.lengths)
+            self._move(x)
+
+    def _look(self) -> None:
+        """Survey all examples. If the objective has not fallen as the last pass promised, it was the last in order."""
+        before = self._height
+        self._see()
+        if not before - self._height >= _KEPT * self._promised:
+            self._in_order = False
+            if not self._height < before:
+                self._move(self._kept.ravel())
+                self._see()
+
+    def _see(self) -> None:
+        self._survey = self._problem._survey(self._iterates.x)
+        self._fill_table(self._survey)
+        self._last, self._height = self._estimate(), self._survey.loss + self._problem._penalty(self._iterates.x)
+
+    def _move(self, x: Vector) -> None:
+        self._iterates.x[:] = x
+        self._memory.x[:] = x.reshape(self._memory.x.shape)
+        self._survey = None
+
     def _retreat(self, step: int) -> None:
-        """Return to the iterate of the last check, with its slopes, and halve the step."""
+        """Return to the iterate of the last check, with its slopes, and halve the step.
+
+        If curvatures were measured, they were too small: all are what they were before instead.
+        """
         memory = self._memory
         memory.x[:] = self._kept
         memory.since[:] = step
         memory.noise[0] = 0.0
         self._iterates.x[:] = self._kept.ravel()
         self._fill_table()
+        if np.isnan(self._measured).any():
+            self._set_scale(0.5 * self._scale)
+        else:
+            self._scale = min(self._scale, 1.0)
+            self._bend_by(bends_of(self._problem))
+            self._measured[:] = np.nan
+        self._limit = _GROWTH * max(math.sqrt(2.0 * self._scale_of_objective), self._estimate())
         self._last = 0.0
-        self._set_scale(0.5 * self._scale)
 
-    def _fill_table(self) -> None:
+    def _fill_table(self, survey: Survey | None = None) -> None:
         """Set the table to the slopes at the iterate, and G to the gradient."""
-        self._set_slopes(self._iterates.x, self._memory.table)
-        gradient = self._problem._gradient(self._iterates.x).reshape(self._memory.x.shape)
+        survey = self._problem._survey(self._iterates.x) if survey is None else survey
+        self._memory.table[:] = survey.slopes
+        gradient = survey.gradient.reshape(self._memory.x.shape)
         self._memory.sums[:] = np.vstack([gradient, gradient])
 
     def _first_moments(self) -> float:
@@ -295,8 +370,8 @@ class Differences:
         if not self._iterates.x.any():  # all outputs are 0: no need to read X
             slopes = np.empty_like(slopes)
             slopes_into(*self._problem._terms(slice(None)), np.zeros_like(slopes), slopes)
-        norms = np.linalg.norm(slopes, axis=1) * self._metric.lengths
-        return float(self.period * self._problem.n * (norms @ norms))
+        squares = np.einsum("ij,ij->i", slopes, slopes) * self._metric.lengths.astype(np.float64) ** 2
+        return float(self.period * self._problem.n * squares.sum())
 
     def _set_slopes(self, x: Vector, table: Vector) -> None:
         problem = self._problem
@@ -306,19 +381,22 @@ class Differences:
     def _measure(self, less: float) -> None:
         """Take the curvatures at the iterate for the metric and the step, if their sum is less than before."""
         problem = self._problem
-        bends = bends_of(problem, self._iterates.x)
+        bends = bends_of(problem, problem._survey(self._iterates.x).curvatures)
         bend = float(bends.sum())
         if bend < less * self._bend:
             self._scale = min(self._scale, max(1.0, self._scale * bend / self._bend))  # it made up for the same
-            self._bend = bend
             self._measured[:] = self._iterates.x
-            before = self._metric.lengths
-            self._metric = metric_of(problem, bends)
-            self._most *= float(self._metric.lengths @ self._metric.lengths) / max(float(before @ before), 1e-300)
-            self.size, self._largest = step_size_of(problem, self._metric, bends, self._sampler.batch_size)
-            self._rates = self._rates_of(self.size * self._scale)
+            self._bend_by(bends)
             self._last = self._estimate()
             self._limit = _GROWTH * self._last
+
+    def _bend_by(self, bends: Vector) -> None:
+        """Set the metric and the step for the curvature of each example."""
+        self._bend, before = float(bends.sum()), self._metric.lengths
+        self._metric = metric_of(self._problem, bends)
+        self._most *= float(self._metric.lengths @ self._metric.lengths) / max(float(before @ before), 1e-300)
+        self.size, self._largest = step_size_of(self._problem, self._metric, bends, self._sampler.batch_size)
+        self._rates = self._rates_of(self.size * self._scale)
 
     def _estimate(self) -> float:
         """The length of the gradient as the table has it."""

@@ -33,23 +33,23 @@ class Metric(NamedTuple):
     lengths: NDArray[np.float32]
     """The length of each row in the metric: sqrt(sum_j D_j a_ij^2), or sqrt(a_i . M a_i)."""
 
-    def norms(self, problem: Linear) -> Vector:
-        """A bound on the norms of the gradients, up to a factor: a length times the sample weight."""
-        weights = problem._model.sample_weight
-        return self.lengths * weights if len(weights) else self.lengths.astype(np.float64)
 
+def bends_of(problem: Linear, curvatures: Vector | None = None) -> Vector:
+    """The curvature of each example: the largest, or twice that given, and not below a hundredth of the largest.
 
-def bends_of(problem: Linear, x: Vector | None = None) -> Vector:
-    """The curvature of each example: the largest, or twice that at x, and not below a hundredth of the largest.
-
-    With several outputs, the sum of the curvatures at x bounds that along any direction.
+    With several outputs, the sum of their curvatures bounds that along any direction.
     """
     largest = np.full(problem.n, problem.curvature)
     if len(problem._model.sample_weight):
         largest *= problem._model.sample_weight
-    if x is None:
+    if curvatures is None:
         return largest
-    return np.minimum(largest, 2.0 * problem.outputs * problem._curvatures(x) + _LEAST_BEND * largest)
+    return np.minimum(largest, 2.0 * problem.outputs * curvatures + _LEAST_BEND * largest)
+
+
+def is_narrow(problem: Linear) -> bool:
+    """Whether a whole matrix of curvatures serves the problem: if X has few columns, and without an l1 term."""
+    return problem.width <= _WIDEST and problem.l1 == 0.0
 
 
 def metric_of(problem: Linear, bends: Vector) -> Metric:
@@ -64,12 +64,13 @@ def metric_of(problem: Linear, bends: Vector) -> Metric:
     curvature = squared_columns(problem, bends, shift) + problem._l2[:width]
     inverse = 1.0 / np.maximum(curvature, max(_FLAT * float(curvature.max()), np.finfo(float).tiny))
     centred = shift if model.matrix.sparse is None and free else np.empty(0)
-    if model.matrix.dense is not None and width <= _WIDEST and problem.l1 == 0.0:
+    if model.matrix.dense is not None and is_narrow(problem):
         factor = _factor_of(problem, bends, centred, np.sqrt(inverse))
         lengths = np.empty(problem.n, dtype=np.float32)
         for first in range(0, problem.n, _CHUNK):
             part = slice(first, min(first + _CHUNK, problem.n))
-            lengths[part] = np.linalg.norm(_centred_rows(problem, part, centred) @ factor, axis=1)
+            turned = _centred_rows(problem, part, centred) @ factor
+            lengths[part] = np.sqrt(np.einsum("ij,ij->i", turned, turned))  # `norm` would take several times as long
         return Metric(inverse, factor @ factor.T, centred, lengths)
     return Metric(inverse, np.empty((0, 0)), centred, lengths_of(problem, inverse, shift))
 
@@ -101,8 +102,10 @@ def _factor_of(problem: Linear, bends: Vector, shift: Vector, root: Vector) -> V
     rows, weights = np.arange(problem.n), bends
     if problem.n > 2 * _ROWS_PER_COLUMN * width and bends.any():
         size = _ROWS_PER_COLUMN * width
-        rows = np.random.default_rng(0).choice(problem.n, size, p=bends / bends.sum())
-        weights = np.full(size, bends.sum() / size)
+        # In proportion to their squared lengths, so that each column gets its share: some may have few entries.
+        scores = bends * lengths_of(problem, root**2, shift if len(shift) else None).astype(np.float64) ** 2
+        rows = np.random.default_rng(0).choice(problem.n, size, p=scores / scores.sum())
+        weights = bends[rows] * scores.sum() / (size * scores[rows])
     total = np.diag(problem._l2[:width] * root**2)
     for first in range(0, len(rows), _CHUNK):
         part = rows[first : first + _CHUNK]

@@ -15,15 +15,18 @@ from avare._randomness import Seed
 from avare.problems import Linear
 from avare.problems.base import Vector
 from avare.samplers import Sampler, build, get
+from avare.solvers.balance import Balance, squares_to_balance
 from avare.solvers.differences import Differences
 from avare.solvers.interrupt import Interrupt
 from avare.solvers.loop import Callback, DivergenceWarning, Loop, checked_pair
-from avare.solvers.metric import bends_of, metric_of
+from avare.solvers.metric import bends_of, is_narrow, metric_of
+from avare.solvers.passes import first_scores, sample_of, sample_size
 from avare.solvers.sgd import Run, describe, resume_of
+from avare.solvers.steps import Iterates
 from avare.solvers.trace import evaluation_steps
 
+_DEFAULT = "Calibrated"
 _BATCH = 32
-_SAMPLE, _FEWEST, _ROWS_PER_COLUMN = 16, 1000, 20  # a first fit has 1/16 of the rows, but not less than these
 _SAMPLE_EPOCHS = 8
 
 
@@ -55,6 +58,19 @@ def saga(
     inverse of the second derivative: correlated columns do not slow the steps down. The penalties of the problem, l2
     and l1, are taken by a proximal step.
 
+    With the defaults, automatic steps and the sampler "Calibrated" by its name, two kinds of problems have epochs that
+    need fewer passes over the data and no sampler:
+
+    - Many rows and few columns (16,000 rows and 320 per column, at most 256 columns, l1 = 0). An epoch is one pass over
+      the rows in order, for the gradient of all, and a fit of a sixteenth of them that this gradient corrects. If the
+      objective does not fall as the fit promises, the steps above take over.
+    - Sparse X, l2 > 0 and rows that are short next to it: the mean of the smoothness constants is at most l2, or 100 l2
+      if there are no more rows than columns. An epoch has n visits to rows, each a step of dual coordinate ascent; rows
+      are visited in proportion to 1 + smoothness / l2, evenly. There is no step size: ``run.step_size`` is infinite.
+
+    Both have the same table, the same stopping rule, and everything else below. Pass a `start`, a number as the step
+    size, or a sampler object for the steps of SAGA only.
+
     Cost: O(entries of the batch) per step, plus O(dim) if X is dense. Memory: 8 bytes per example and output, and 4 per
     example, besides the sampler's.
 
@@ -64,14 +80,14 @@ def saga(
         A linear model of `avare.problems`.
     sampler
         A sampler for the same number of examples, or the name of one. `Calibrated` is the best by far for differences.
-        It continues from its present state.
+        A sampler continues from its present state.
     step_size
         A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is
         1 / (5 S / m + 10 L), with S the sum of all smoothness constants and L that of the sum, in the metric of the
         steps, and m the batch size. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
         less, the steps grow. They also grow by a quarter, up to 1 / 2L, after an epoch that left more than half of the
         gradient, and shrink again, but not below this, if it grew. If the differences or the gradient grow much, the
-        run returns to the iterate of the last epoch and halves the step.
+        run returns to the iterate of the last epoch and halves the step, or gives up the measured curvatures.
     epochs
         Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
     tol
@@ -84,7 +100,7 @@ def saga(
         Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
     start
         The first iterate. By default 0, or the fit of a sixteenth of the rows if there are at least 1000 of these, and
-        20 per column.
+        20 per column. The sample has the same number of each class.
     evaluate
         As for `sgd`; "never" saves one pass over the data per epoch.
     optimum
@@ -124,13 +140,22 @@ def saga(
     if auto and step_size != "auto":
         raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
     size = None if auto else validation.number("step_size", step_size, above=0.0)
-    if start is None and auto and resume is None and epochs > 0:
-        start = start_from_sample(problem)
-    metric = metric_of(problem, bends_of(problem))
+    first = None if start is None else problem.vector("start", start)
+    alone = auto and isinstance(sampler, str) and sampler == _DEFAULT  # others are asked for all rows
+    squares, survey = _squares(problem, first, resume) if alone else None, None
+    if first is None and auto and squares is None and resume is None and epochs > 0:
+        first = start_from_sample(problem)
+        survey = problem._survey(first) if first is not None and alone and is_narrow(problem) else None
+    bends = bends_of(problem)
+    if squares is None:
+        metric = metric_of(problem, bends)
+        lengths = metric.lengths.astype(np.float64)
+    else:
+        lengths = np.sqrt(squares)
     if isinstance(sampler, str):
-        norms = metric.norms(problem)
-        scores = problem.curvature * norms * metric.lengths
-        drawn = build_by_norms(sampler, problem, batch_size, norms, scores, seed)
+        weights = problem._model.sample_weight
+        norms = lengths * weights if len(weights) else lengths
+        drawn = build_by_norms(sampler, problem, batch_size, norms, bends * lengths**2, seed)
     elif batch_size is not None or seed is not None:
         name, value = ("seed", seed) if batch_size is None else ("batch_size", batch_size)
         raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")
@@ -139,6 +164,12 @@ def saga(
     checked_pair(problem, drawn)
     epoch = max(1, problem.n // drawn.batch_size)
     progress = validation.boolean("progress", progress)
+
+    def steps(iterates: Iterates) -> Balance | Differences:
+        if squares is not None:
+            return Balance(problem, drawn, iterates, squares, tol=tol)
+        return Differences(problem, drawn, iterates, metric, size=size, tol=tol, survey=survey)
+
     loop = Loop(
         problem,
         drawn,
@@ -146,9 +177,9 @@ def saga(
         steps=epochs * epoch,
         evaluations=evaluation_steps(evaluate, epochs * epoch, epoch),
         optimum=optimum,
-        start=start,
+        start=first,
         callback=callback,
-        method=lambda iterates: Differences(problem, drawn, iterates, metric, size=size, tol=tol),
+        method=steps,
     )
     if resume is not None:
         loop.resume(*loop.read(resume_of("saga", resume)))
@@ -156,9 +187,17 @@ def saga(
         loop.run(interrupt, lambda loop: line.say(describe(loop)))
     if loop.status == "diverged":
         warnings.warn(loop.message, DivergenceWarning, stacklevel=2)
-    differences = loop._method
-    assert isinstance(differences, Differences)
-    return Run(loop, differences.size, solver="saga")
+    method = loop._method
+    assert isinstance(method, Balance | Differences)
+    return Run(loop, method.size, solver="saga")
+
+
+def _squares(problem: Linear, start: Vector | None, resume: Any) -> Vector | None:
+    """The squared lengths of the rows if the steps are those of `balance`: now, or when the state was saved."""
+    if isinstance(resume, Mapping):
+        return problem._squared_lengths() if "balance/seed" in resume else None
+    passes = start is None and is_narrow(problem) and sample_size(problem) is not None
+    return None if passes else squares_to_balance(problem, start)
 
 
 def batch_size_of(n: int) -> int:
@@ -166,30 +205,22 @@ def batch_size_of(n: int) -> int:
     return min(_BATCH, math.ceil(n / 100))
 
 
-def start_from_sample(problem: Linear, start: Vector | None = None) -> Vector | None:
+def start_from_sample(problem: Linear) -> Vector | None:
     """Fit a sixteenth of the rows, for a start near the minimum; None if there are too few, or if it does not help.
 
-    Rows are drawn in proportion to their sample weights. The error that is left is that of the sample: fitting it any
-    closer would be in vain.
+    Rows are drawn in proportion to their sample weights, the same number of each class. The error that is left is that
+    of the sample: fitting it any closer would be in vain. Other rows tell whether the fit is better than 0.
     """
-    size, weights = problem.n // _SAMPLE, problem._model.sample_weight
-    if size < max(_FEWEST, _ROWS_PER_COLUMN * problem.width):
+    size, weights = sample_size(problem), problem._model.sample_weight
+    if size is None or (len(weights) and not weights.any()):
         return None
-    generator, total = np.random.default_rng(0), float(problem.n)
-    if not len(weights):
-        rows = generator.choice(problem.n, size, replace=False, shuffle=False)
-    elif weights.any():
-        total = float(weights.sum())
-        rows = generator.choice(problem.n, size, p=weights / total)
-    else:
-        return None
-    sample = problem._sample(np.sort(rows), np.full(size, total / size))
+    generator, scores = np.random.default_rng(0), first_scores(problem)
+    sample, others = (sample_of(problem, size, scores, generator) for _ in range(2))
     tol = 0.3 * math.sqrt(problem.width / size)
-    run = saga(sample, epochs=_SAMPLE_EPOCHS, tol=tol, start=start, evaluate="never", seed=0)
+    run = saga(sample, epochs=_SAMPLE_EPOCHS, tol=tol, evaluate="never", seed=0)
     if run.status == "interrupted":
         raise KeyboardInterrupt(run.message)
-    before = problem._objective_at_zero() if start is None else problem._objective(start)
-    return run.x if run.x.any() and problem._objective(run.x) < before else None
+    return run.x if run.x.any() and others._objective(run.x) < others._objective_at_zero() else None
 
 
 def build_by_norms(

@@ -173,7 +173,7 @@ def expected_norms(problem: Linear, control: str, mode: Vector) -> Vector:
     """
     if control == "none":
         return problem._norms(mode)
-    bends = bends_of(problem, mode)
+    bends = bends_of(problem, problem._curvatures(mode))
     curvature = diagonal_curvature(problem, mode)[: problem.width]
     spread = lengths_of(problem, 1.0 / np.maximum(curvature, 1e-12 * max(float(curvature.max()), 1e-300)))
     return np.asarray(bends * problem.lengths * spread)
