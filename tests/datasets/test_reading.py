@@ -31,6 +31,12 @@ from numpy.typing import NDArray
 from avare.datasets import Dataset, DatasetError, files, read
 from tiny_datasets import naming
 
+
+def gzipped(content: bytes) -> bytes:
+    """Compress without the time: names of tests must be the same in all processes."""
+    return gzip.compress(content, mtime=0)
+
+
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda content: content,
     ".gz": gzip.compress,
@@ -387,9 +393,9 @@ def test_refuses_bad_arguments(
             "rename it to fake.csv",
         ),
         ("fake.csv", ROWS, "it looks like LIBSVM text", "rename it to fake.libsvm"),
-        ("fake.csv.gz", gzip.compress(ROWS), "it looks like LIBSVM text", "rename it to fake.libsvm.gz"),
+        ("fake.csv.gz", gzipped(ROWS), "it looks like LIBSVM text", "rename it to fake.libsvm.gz"),
         ("fake.csv", parquet(a=[1, 2], y=[0, 1]), "it is Parquet", "rename it to fake.parquet"),
-        ("fake.csv.gz", gzip.compress(parquet(a=[1])), "it is Parquet", "decompress it, and rename it to fake.parquet"),
+        ("fake.csv.gz", gzipped(parquet(a=[1])), "it is Parquet", "decompress it, and rename it to fake.parquet"),
         ("fake.csv", "a,y\n".encode("utf-16"), "it is text in UTF-16", "save it as CSV in UTF-8"),
         ("fake.csv.gz", TABLE, "it is not compressed and looks like CSV text", "rename it to fake.csv"),
         (
@@ -399,7 +405,7 @@ def test_refuses_bad_arguments(
             "rename it to fake.csv.bz2",
         ),
         ("a.csv.gz", lzma.compress(TABLE), "it is compressed by xz and looks like CSV text", "rename it to a.csv.xz"),
-        ("a.npz", gzip.compress(TABLE), "it is compressed by gzip and looks like CSV text", "rename it to a.csv.gz"),
+        ("a.npz", gzipped(TABLE), "it is compressed by gzip and looks like CSV text", "rename it to a.csv.gz"),
         ("a.svm.gz", ROWS, "it is not compressed and looks like LIBSVM text", "rename it to a.svm"),
     ],
 )
@@ -436,8 +442,8 @@ def test_the_error_says_what_to_install(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv.gz", gzip.compress(b"a,y\n" + b"1,0\n2,1\n" * 30_000), "unpacks to more than 200000 bytes"),
-        ("a.libsvm.gz", gzip.compress(b"1 1:1\n0 1:1\n" * 30_000), "unpacks to more than 200000 bytes"),
+        ("a.csv.gz", gzipped(b"a,y\n" + b"1,0\n2,1\n" * 30_000), "unpacks to more than 200000 bytes"),
+        ("a.libsvm.gz", gzipped(b"1 1:1\n0 1:1\n" * 30_000), "unpacks to more than 200000 bytes"),
         ("a.csv.xz", lzma.compress(b"a,y\n1,0\n" + b"2" * 150_000), "has a line of more than 1024 bytes"),
         (
             "a.csv",

@@ -160,8 +160,8 @@ def test_the_pool_is_switched_off_and_on_again() -> None:
         ratios.append(loader.pool_ratio)
         sizes.append(len(loader._batches.cursor.latest.indices))  # type: ignore[union-attr]  # there is one
     assert set(ratios[:200]) == {1.0} and sizes[:20] == [8, 16] * 10  # to measure the costs
-    assert sizes[20:28] == [8, 16] * 2 + [8, 8, 8, 16]  # more and more seldom
-    assert sizes[28:198] == [8, 8, 8, 8, 16] * 34  # one draw in five is a small pool
+    assert sizes[20:36] == [8, 16] * 2 + [8] * 3 + [16] + [8] * 7 + [16]  # more and more seldom
+    assert sizes[36:196] == ([8] * 9 + [16]) * 16  # one draw in ten is a small pool
     assert ratios[399] == pytest.approx(8.0) and sizes[399] == 64  # sqrt(20 * 11.5) is above the largest
     assert ratios[599] == 1.0 and set(sizes[560:]) == {8, 16}
     assert loader.relative_error == pytest.approx(0.0, abs=0.05) and loader.cost_ratio == 20.0
@@ -220,7 +220,7 @@ def test_reported_norms_replace_probes() -> None:
                 loader.update(index, torch.ones(10))
         return len(calls)
 
-    assert steps(update=False) == 10 + 5 + 2  # ten of twenty, then after 2, 2, 4, 8, 16, then one in twenty
+    assert steps(update=False) == 10 + 6  # ten of twenty, then after 2, 2, 4, 8, 16 and 32; at last, one in forty
     assert steps(update=True) == 10
 
 

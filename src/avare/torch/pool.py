@@ -14,7 +14,7 @@ times those of the pool.
 *How large a pool.* With c the time to train on an example over the time that a pool takes for one, and RE the relative
 error of the sampler's distribution, a step takes kappa + c, and its noise is proportional to 1 + RE / kappa. The
 product is least at kappa = sqrt(c RE), and is less than without a pool if RE > 4c / (c - 1)^2: see `best_ratio`. Both
-numbers are measured during training. While a pool does not pay, a small one is drawn now and then, for at most two per
+numbers are measured during training. While a pool does not pay, a small one is drawn now and then, for at most one per
 cent of the time, to notice when it pays again. The batches between are shuffled passes, since nothing keeps the memory
 fresh; if the consumer reports norms, it is fresh, and they come straight from the sampler. `Automatic` has the rest.
 """
@@ -50,7 +50,7 @@ _FIRST = 10  # pools before the first decision
 _WITH_POOLS = 0.5  # the part of uniform's relative error that a sampler is expected to have, until it is measured
 _LEARNING = 0.1  # the weight of a new measurement of that part
 _PROBE = 2.0  # batches: the size of these pools, and of those that are drawn now and then
-_FOR_PROBES = 0.02  # the part of the time that these may take, while the pool is off
+_FOR_PROBES = 0.01  # the part of the time that these may take, while the pool is off
 _RECENT = 64  # measured times, of which the least counts: other processes make the others longer, by any factor
 _RARELY = 8  # pools: the least is found again
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
@@ -142,7 +142,7 @@ class Automatic(Rule):
         self.ratio = best_ratio(self._with * uniform, pool.cost_ratio, most, self._without * uniform)
 
     def interval(self, pool: "Pool") -> float:
-        """Return 2 for the first batches, then twice as many each time, up to what costs two per cent of the time.
+        """Return 2 for the first batches, then twice as many each time, up to what costs one per cent of the time.
 
         A pool that does not pay yet may soon do so: norms are alike in a net that has not been trained.
         """
