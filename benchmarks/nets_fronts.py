@@ -147,9 +147,9 @@ SHOWN = {  # to a reader in a hurry
 LABELS = {UNIFORM: "DataLoader, shuffled", OURS: "ImportanceLoader"}  # as users know them
 MEANING = (
     f"AdamW, batches of {BATCH_SIZE}, one thread; samplers take turns of some tens of steps. Seconds are processor "
-    "time without evaluations. Step sizes are chosen for each sampler by its mean training loss with three other seeds, "
-    f"after {SEARCHED:g} of the epochs, among {', '.join(f'{step:g}' for step in STEPS)}. Thinned: shuffled passes "
-    "thinned by remembered norms."
+    "time without evaluations. Step sizes are chosen for each sampler by its mean training loss over three other "
+    f"seeds, after {SEARCHED:g} of the epochs, among {', '.join(f'{step:g}' for step in STEPS)}. Thinned: shuffled "
+    "passes thinned by remembered norms."
 )
 CONSTANT_STEPS = (
     "Constant steps. The last columns are the part of uniform's epochs and seconds after which uniform's final "
