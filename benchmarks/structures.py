@@ -154,11 +154,7 @@ def _cycle(news: Norms) -> Callable[[], Norms]:
 
 
 def by_size(n: int, seconds: float, slowest: int) -> dict[str, float]:
-    """Seconds a step of ours and of each rival that can do n.
-
-    Rivals that read all N numbers have turns of their own: their steps take seconds where N is large, and the system
-    uses such a pause to take large pages away from what was not read. Between two training steps there is none.
-    """
+    """Seconds a step of ours and of each rival that can do n."""
     generator = np.random.default_rng(1)
     norms = generator.lognormal(0.0, 2.0, n)
     news = generator.lognormal(0.0, 2.0, (64, BATCH_SIZE))
@@ -166,14 +162,14 @@ def by_size(n: int, seconds: float, slowest: int) -> dict[str, float]:
         OURS: ours(norms, news),
         WITH: ours(norms, news, replacement=True),
         SUM_TREE: sum_tree(norms, news),
+        CHOICE: choice(norms, news),
+        SORT: sorting(norms, news),
     }
-    found = interleave(steps, seconds=seconds)
-    steps = {CHOICE: choice(norms, news), SORT: sorting(norms, news)}
     if n < 2**24 and find_spec("torch") is not None:  # its limit
         steps[MULTINOMIAL] = multinomial(norms, news)
     if n <= slowest:
         steps[ORDER_TREE] = ours(norms, news, replacement=True, structure="order_tree")
-    return {**found, **interleave(steps, seconds=seconds)}
+    return interleave(steps, seconds=seconds)
 
 
 def building(n: int) -> dict[str, float]:
