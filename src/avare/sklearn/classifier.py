@@ -90,7 +90,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         l1_ratio: float = 0.0,
         fit_intercept: bool = True,
         max_iter: int = 1000,
-        tol: float = 1e-4,
+        tol: float = 3e-5,
         class_weight: Any = None,
         warm_start: bool = False,
         random_state: Any = None,

@@ -80,7 +80,7 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
         l1_ratio: float = 0.0,
         fit_intercept: bool = True,
         max_iter: int = 1000,
-        tol: float = 1e-4,
+        tol: float = 3e-5,
         warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
