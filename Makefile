@@ -62,16 +62,17 @@ test-all: checks ## the slow tests too, and those with the oldest versions
 # What needs neither PyTorch nor JAX: their oldest builds for one processor are not in every registry. Old packages
 # may warn of newer ones.
 OLDEST = $(VENV)-oldest
+OTHERS = cli datasets experiments property report sklearn statistical
 test-oldest: $(OLDEST)/installed ## tests with the oldest supported versions, in an environment of their own
 	@echo "Testing with the oldest versions ..."
 	@$(OLDEST)/bin/python -m pytest --quiet --numprocesses=auto -m 'not slow' -W default \
-		--ignore=tests/torch --ignore=tests/jax --ignore=tests/experiments/nets --ignore=tests/e2e tests
+		--ignore=tests/experiments/nets tests/test_*.py $(addprefix tests/,$(KERNELS) $(OTHERS))
 
 $(OLDEST)/installed: pyproject.toml constraints/oldest.txt
 	@$(MAKE) --no-print-directory VENV=$(OLDEST) $(OLDEST)/made
 	@echo "Installing the oldest versions ..."
 	@$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints/oldest.txt \
-		--editable '.[arviz,dask,experiments,sklearn]' hypothesis pandas psutil pytest pytest-timeout pytest-xdist
+		--editable '.[arviz,dask,experiments,sklearn]' hypothesis pandas psutil pytest pytest-cov pytest-timeout pytest-xdist
 	@touch $@
 
 # Compiled, without coverage: what has changed since the commit SINCE, and what mirrors it in tests/.
