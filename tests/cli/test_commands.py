@@ -264,6 +264,7 @@ best = { seeds = [1], checkpoints = 2, test_every = 1 }
 
 
 def test_reproduce_nets(avare_command: Any, report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="nets are trained with PyTorch")
     files, _, _ = mnist(n=150)
     enter(monkeypatch, "mnist", files)
     folder = write(tmp_path / "data", files)
