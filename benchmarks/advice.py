@@ -58,7 +58,7 @@ def datasets(folder: str | None) -> Iterator[tuple[str, Data, str, dict[str, Any
             yield name, prepared(data, loss), loss, {}
 
 
-def measure(data: Data, loss: str, runs: int, settings: dict[str, Any]) -> dict[str, Any]:
+def measure(data: Data, loss: str, runs: int, jobs: int, settings: dict[str, Any]) -> dict[str, Any]:
     """What diagnose expects, and what compare finds."""
     began = time.perf_counter()
     with warnings.catch_warnings():
@@ -66,7 +66,7 @@ def measure(data: Data, loss: str, runs: int, settings: dict[str, Any]) -> dict[
         expected = diagnose(data, loss, **settings)
     middle = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        records = compare(data, loss, Store(folder), samplers=(BASELINE, SAMPLER), runs=runs, jobs=2, **settings)
+        records = compare(data, loss, Store(folder), samplers=(BASELINE, SAMPLER), runs=runs, jobs=jobs, **settings)
     ended = time.perf_counter()
     (judged,) = verdicts_of([record for record in records if "sampler" in record["spec"]]).values()
     found = judged["epochs"]
@@ -87,7 +87,15 @@ def row_of(name: str, entry: dict[str, Any]) -> list[str]:
     noise = [f"{100.0 * share_of_noise(limits):.0f} %" for limits in (expected, entry["limits"])]
     cells = [f"{expected['n']:,}", f"{expected['gain_at_optimum']:.2f}", advice, f"{found['factor']:.2f}"]
     cells += [f"{found['low']:.2f} to {found['high']:.2f}", found["words"], "yes" if entry["within"] else "**no**"]
-    return [name, *cells, ", ".join(noise)]
+    return [name, *cells, *in_seconds(expected, entry["seconds"]), ", ".join(noise)]
+
+
+def in_seconds(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """The cells about seconds: expected, and found."""
+    advice = "cannot tell" if expected["factor_in_seconds"] is None else f"{expected['factor_in_seconds']:.2f}"
+    if None in (found["factor"], found["low"], found["high"]):
+        return [advice, found["words"]]
+    return [advice, f"{found['factor']:.2f} ({found['low']:.2f} to {found['high']:.2f})"]
 
 
 def main() -> None:
@@ -96,6 +104,7 @@ def main() -> None:
     parser.add_argument("--data", help="folder with ijcnn1 and mnist; without it, these two are left out")
     parser.add_argument("--only", nargs="*", help="names of datasets; what is stored of the others is kept")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     arguments = parser.parse_args()
     result: dict[str, Any] = {"where": where(), "runs": arguments.runs, "datasets": {}}
     if arguments.only and (RESULTS / "advice.json").exists():
@@ -103,7 +112,7 @@ def main() -> None:
     for name, data, loss, settings in datasets(arguments.data):
         if arguments.only and name not in arguments.only:
             continue
-        entry = {**measure(data, loss, arguments.runs, settings), "commit": result["where"]["commit"]}
+        entry = {**measure(data, loss, arguments.runs, arguments.jobs, settings), "commit": result["where"]["commit"]}
         result["datasets"][name] = entry
         print(row_of(name, entry), f"{entry['took'][0]:.0f} s, {entry['took'][1]:.0f} s", flush=True)
         keep(result)
@@ -114,12 +123,13 @@ def keep(result: dict[str, Any]) -> None:
     found = result["datasets"]
     right = sum(each["within"] for each in found.values())
     headings = ["dataset", "N", "gain at the optimum", "expected", "found", "interval", "verdict", "within a factor 2"]
-    headings += ["noise: expected, found"]
+    headings += ["in seconds: expected", "found (interval)", "noise: expected, found"]
     text = f"""# What `avare diagnose` expects, and what `avare compare` finds
 
 How much sooner {SAMPLER} is where {BASELINE} ends after 20 epochs, in epochs; {result["runs"]} runs of each. Columns
 are standardised, with an intercept, and step sizes are found for each sampler. *Noise*: its share of {BASELINE}'s
-suboptimality at the end; the rest is distance. {right} of {len(found)} are within a factor 2, or
+suboptimality at the end; the rest is distance. *In seconds*: the same in seconds, expected from the timed steps of the
+pilot runs, and as found. {right} of {len(found)} are within a factor 2, or
 diagnose says that it cannot tell.
 
 {table(headings, [row_of(name, entry) for name, entry in found.items()])}"""
