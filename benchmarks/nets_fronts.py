@@ -36,7 +36,7 @@ from harness import RESULTS, save, table, where
 from nets_race import race
 
 UNIFORM, OURS = "DataLoader", "TwoStages"
-RIVALS = ("Calibrated", "UpperBound", "InfoBatch", "Thinned")
+RIVALS = ("Calibrated", "Passes", "UpperBound", "InfoBatch")
 FIXED = ("TwoStages, 2", "TwoStages, 3", "TwoStages, 5")
 OPTIMISER, BATCH_SIZE = "adamw", 64
 STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
