@@ -14,22 +14,22 @@ from laws import FALSE_ALARM, chi_square, draws_of
 NORMS = np.array([0.0, 0.1, 0.1, 0.2, 3.0, 4.0, 4.0, 5.0])
 
 
-def trained(size: int = 2, floor: float = 0.3, seed: int = 0) -> avare.Passes:
+def trained(size: int = 2, least: float = 0.3, seed: int = 0) -> avare.Passes:
     """A sampler that knows all norms, at the start of a pass."""
-    sampler = avare.Passes(len(NORMS), size, floor=floor, seed=seed)
+    sampler = avare.Passes(len(NORMS), size, least=least, seed=seed)
     sampler.update(np.arange(len(NORMS)), NORMS)
     return sampler
 
 
-@pytest.mark.parametrize("floor", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("least", [0.2, 0.5, 1.0])
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
-def test_probabilities_of_being_kept(size: int, floor: float) -> None:
-    sampler = trained(size, floor)
-    expected = np.clip(NORMS / NORMS.mean(), floor, 1.0).sum()
+def test_probabilities_of_being_kept(size: int, least: float) -> None:
+    sampler = trained(size, least)
+    expected = np.clip(NORMS / NORMS.mean(), least, 1.0).sum()
     count = min(math.ceil(expected / size - 1e-9) * size, len(NORMS))
     kept = sampler.probabilities() * count
-    assert np.allclose(kept, two_stages.inclusion(NORMS, count, floor * len(NORMS) / count), rtol=1e-9)
-    assert kept.min() >= floor * (1.0 - 1e-12)
+    assert np.allclose(kept, two_stages.inclusion(NORMS, count, least * len(NORMS) / count), rtol=1e-9)
+    assert kept.min() >= least * (1.0 - 1e-12)
     batches = [sampler.sample() for _ in range(count // size)]
     indices = np.concatenate([batch.indices for batch in batches])
     assert len(np.unique(indices)) == len(indices)  # each once per pass
@@ -104,13 +104,13 @@ def test_every_example_comes_again() -> None:
 
 
 def test_states_resume_in_the_middle_of_a_pass() -> None:
-    sampler, other = trained(seed=3), avare.Passes(len(NORMS), 2, floor=0.3)
+    sampler, other = trained(seed=3), avare.Passes(len(NORMS), 2, least=0.3)
     sampler.sample()
     state = sampler.state_dict()
     after = [sampler.sample().indices.tolist() for _ in range(9)]
     other.load_state_dict(state)
     assert [other.sample().indices.tolist() for _ in range(9)] == after
-    with pytest.raises(ValueError, match=r"state\['floor'\] = 0.3: this sampler has 0.2"):
+    with pytest.raises(ValueError, match=r"state\['least'\] = 0.3: this sampler has 0.2"):
         avare.Passes(len(NORMS), 2).load_state_dict(state)
     for name, value, message in (
         ("_order", None, r"state\['order'\] is no permutation"),
@@ -126,7 +126,7 @@ def test_states_resume_in_the_middle_of_a_pass() -> None:
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="replacement = True: Passes draws without replacement only"):
         avare.Passes(5, 2, replacement=True)
-    with pytest.raises(ValueError, match=r"floor = 0.0: must be at least 0.001"):
-        avare.Passes(5, 2, floor=0.0)
-    with pytest.raises(ValueError, match=r"floor = 1.5: must be at most 1"):
-        avare.Passes(5, 2, floor=1.5)
+    with pytest.raises(ValueError, match=r"least = 0.0: must be at least 0.001"):
+        avare.Passes(5, 2, least=0.0)
+    with pytest.raises(ValueError, match=r"least = 1.5: must be at most 1"):
+        avare.Passes(5, 2, least=1.5)

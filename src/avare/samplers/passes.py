@@ -33,7 +33,7 @@ class Passes(Sampler):
 
     .. math:: \pi_i = \min(\max(h_i / \bar h, \varphi), 1),
 
-    with the mean norm :math:`\bar h` and the floor :math:`\varphi`. Exactly K examples are kept, a multiple of the
+    with the mean norm :math:`\bar h` and :math:`\varphi` = ``least``. Exactly K examples are kept, a multiple of the
     batch size. They are drawn in random order, each once. An example in the batch has the weight
     :math:`K / (m \pi_i)`. Examples without a norm are kept for certain, so the first pass has all of them.
 
@@ -54,7 +54,7 @@ class Passes(Sampler):
         m, the number of draws per step.
     replacement
         Must be False: this sampler draws without replacement only.
-    floor
+    least
         The smallest probability of being kept in a pass, in [0.001, 1].
     seed
         See `Sampler`.
@@ -77,10 +77,10 @@ class Passes(Sampler):
     without_replacement_only = True
 
     def __init__(
-        self, n: int, batch_size: int = 128, *, replacement: bool = False, floor: float = 0.2, seed: Seed = None
+        self, n: int, batch_size: int = 128, *, replacement: bool = False, least: float = 0.2, seed: Seed = None
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self.floor = validation.number("floor", floor, at_least=0.001, at_most=1.0)
+        self.least = validation.number("least", least, at_least=0.001, at_most=1.0)
         """The smallest probability of being kept in a pass."""
         self._norms = np.full(self.n, _UNSEEN)
         self._kept = np.ones(self.n)
@@ -102,13 +102,13 @@ class Passes(Sampler):
         if drawn + self.batch_size <= count:
             return self._kept / count
         kept = np.empty(self.n)
-        return kept / choose_probabilities(self._norms, self.floor, self.batch_size, kept)
+        return kept / choose_probabilities(self._norms, self.least, self.batch_size, kept)
 
     def _compiled(self) -> PassesState:
-        return PassesState(self.floor, self._norms, self._kept, self._order, self._progress)
+        return PassesState(self.least, self._norms, self._kept, self._order, self._progress)
 
     def _arguments(self) -> State:
-        return {**super()._arguments(), "floor": self.floor}
+        return {**super()._arguments(), "least": self.least}
 
     def _fields(self) -> Fields:
         return {
@@ -134,7 +134,7 @@ class Passes(Sampler):
 class PassesState(NamedTuple):
     """What the kernels of `Passes` read and write."""
 
-    floor: float
+    least: float
     norms: NDArray[np.float64]
     kept: NDArray[np.float64]
     """The probabilities with which the examples of this pass were kept."""
@@ -163,7 +163,7 @@ def _draw(state, step, source, indices, probabilities, weights):
 def _begin_pass(state, size, source):
     """Choose the examples of the next pass, at least ``size``."""
     n = len(state.norms)
-    count = choose_probabilities(state.norms, state.floor, size, state.kept)
+    count = choose_probabilities(state.norms, state.least, size, state.kept)
     kept = np.empty(count, dtype=np.int64)
     draw_places(state.kept, source, kept)
     is_kept = np.zeros(n, dtype=np.bool_)
@@ -178,7 +178,7 @@ def _begin_pass(state, size, source):
 
 
 @kernel
-def choose_probabilities(norms, floor, size, kept):
+def choose_probabilities(norms, least, size, kept):
     """Fill ``kept`` with the probability of each example to be kept; return how many will be."""
     n, total, seen = len(norms), 0.0, 0
     for norm in norms:
@@ -191,12 +191,12 @@ def choose_probabilities(norms, floor, size, kept):
     expected = float(n - seen)
     for norm in norms:
         if norm != _UNSEEN:
-            expected += min(max(norm * seen / total, floor), 1.0)
+            expected += min(max(norm * seen / total, least), 1.0)
     count = min(math.ceil(expected / size - _ROUNDING) * size, n)
     sizes = np.empty(n)
     for i in range(n):
         sizes[i] = _FIRST if norms[i] == _UNSEEN else norms[i] * (seen / total)
-    solve_inclusion(sizes, count, floor * n / count, kept)
+    solve_inclusion(sizes, count, least * n / count, kept)
     return count
 
 
