@@ -33,7 +33,7 @@ from avare.experiments.nets import plan as nets
 from avare.experiments.nets.results import reached
 from avare.experiments.nets.training import Training
 from avare.experiments.store import Spec
-from avare.plotting import RC_PARAMS, SKY, Style, assign, line, log_axis
+from avare.plotting import RC_PARAMS, SKY, Style, assign, line, log_axis, log_ticks
 from harness import RESULTS, save, table, where
 from nets_race import race
 
@@ -501,17 +501,16 @@ def draw(found: dict[str, Any]) -> None:
         figure = Figure(figsize=(8.0, 2.7 * len(shown)), layout="constrained")
         axes = figure.subplots(len(shown), 2, squeeze=False)
         for row, (name, runs) in zip(axes, shown.items(), strict=True):
-            for axis, measure, label in zip(
-                row, ("loss", "test_error"), ("Training loss", "Test error, %"), strict=True
-            ):
+            for axis, measure, title in zip(row, MEASURES, ("Training loss", "Test error, %"), strict=True):
                 for place, sampler in enumerate(each for each in samplers if each in NETS[name].samplers):
                     ends = _front(runs, sampler, measure)
                     seconds = np.array([run["seconds"][-1] for run in ends])
                     values = np.array([run[measure][-1] for run in ends]) * (100.0 if measure == "test_error" else 1.0)
                     style = styles["Uniform" if sampler == UNIFORM else sampler]
                     line(axis, seconds, values, style, place, len(samplers)).set_label(sampler)
-                axis.set(title=NETS[name].title, xlabel="Seconds of training", ylabel=label, xlim=(0.0, None))
-            row[0].set_yscale("log")
+                axis.set(title=NETS[name].title, xlabel="Seconds of training", ylabel=title, xscale="log", yscale="log")
+                log_ticks(axis.xaxis)
+                log_ticks(axis.yaxis)
         axes[0, 0].legend()
         figure.savefig(RESULTS / "nets_fronts.png", dpi=160)
 
