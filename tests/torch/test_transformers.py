@@ -244,6 +244,30 @@ def test_learns_and_evaluates_as_the_plain_trainer_does(tmp_path: Path) -> None:
     assert trainer.evaluate(dataset)["eval_loss"] == plain.evaluate()["eval_loss"]
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("overridden", ["example_losses", "example_norms"])
+def test_in_one_pass_losses_and_norms_are_those_of_the_methods(
+    overridden: str, smoothing: float, tmp_path: Path
+) -> None:
+    """Within rounding of float32; a method that is overridden is called."""
+    called = []
+
+    def note(self: Any, *args: Any) -> Any:
+        called.append(overridden)
+        return getattr(ImportanceMixin, overridden)(self, *args)
+
+    dataset, weight = texts(4, padded=True), torch.tensor([0.5, 2.0, 1.5, 0.2])
+    batch = {key: torch.stack([each[key] for each in dataset]) for key in dataset[0]}
+    found = []
+    for kind in (ImportanceTrainer, type("Apart", (ImportanceTrainer,), {overridden: note})):
+        trainer = kind(language_model(), arguments(tmp_path, label_smoothing_factor=smoothing), train_dataset=dataset)
+        loss, _, norms = trainer._weighted_loss(trainer.model, batch, weight, None)
+        loss.backward()
+        found.append((loss, norms, *(p.grad for p in trainer.model.parameters())))
+        assert called == ([] if kind is ImportanceTrainer else [overridden])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
 def test_a_loss_of_ones_own(tmp_path: Path) -> None:
     class Squares(ImportanceTrainer):
         def example_losses(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
