@@ -2,16 +2,18 @@
 
 A run that is annealed to its own end is better than a longer one that is stopped there. So each sampler runs several
 lengths, each with its own one-cycle of step sizes, and what counts is the front: the least loss, and the least test
-error, for a given time. First each sampler gets its own step sizes, from a search that continues until the best one is
-inside. Then samplers take turns, so that other work on the machine disturbs all alike. Every search and every race is
-stored in ``--runs``: stop and resume at any time, or begin with an empty folder. This is a small version of ``avare
-reproduce nets --plan pools.toml``, with one optimiser and one batch size. Needs MNIST, IJCNN1 and CIFAR10, from
+error, for a given time. First each sampler gets its own step sizes for each length, from a search that continues until
+the best one is inside: one by the training loss, and one by the error on validation examples, which are neither trained
+on nor tested. Then samplers take turns, so that other work on the machine disturbs all alike. Every search and every
+race is stored in ``--runs``: stop and resume at any time, or begin with an empty folder. This is a small version of
+``avare reproduce nets --plan pools.toml``, with one optimiser and one batch size. Needs MNIST, IJCNN1 and CIFAR10, from
 ``--data``, AVARE_DATA or the network.
 """
 
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import time
@@ -36,17 +38,20 @@ from harness import RESULTS, save, table, where
 from nets_race import race
 
 UNIFORM, OURS = "DataLoader", "TwoStages"
-RIVALS = ("Calibrated", "UpperBound", "InfoBatch", "Thinned")
+RIVALS = ("Calibrated", "Passes", "UpperBound", "InfoBatch")
 FIXED = ("TwoStages, 2", "TwoStages, 3", "TwoStages, 5")
 OPTIMISER, BATCH_SIZE = "adamw", 64
 STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 START = 2  # of these: where the search begins
-LENGTHS = (0.2, 0.3, 0.5, 1.0)  # of the epochs
-SEARCHED = 0.5  # the length for which the largest step of the cycle is chosen
+LENGTHS = (0.125, 0.25, 0.5, 1.0)  # of the epochs
+FIXED_LENGTH = 0.5  # for pools of a fixed size
+MEASURES = ("loss", "test_error")
 CHECKPOINTS = 8
 THROWN_BACK = 10.0  # times its least loss: a run that ends there has lost its progress
 SEARCH_SEEDS, SEEDS = (11, 12, 13), (1, 2, 3, 4, 5)
 Arrays = tuple[NDArray[np.float32], NDArray[np.int64]]
+Searched = dict[str, dict[str, dict[str, float]]]
+"""By "sampler|rule|length" and step size: the mean of each measure."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +61,14 @@ class Net:
     title: str
     model: str  # in pools.toml
     examples: int
-    tested: int
+    tested: int  # and as many for validation
     epochs: int
     seeds: tuple[int, ...] = SEEDS
     samplers: tuple[str, ...] = (UNIFORM, OURS, *RIVALS)
-    fixed: tuple[str, ...] = FIXED  # annealed over SEARCHED only, with the step size of OURS
+    fixed: tuple[str, ...] = FIXED  # annealed over FIXED_LENGTH only, with the step size of OURS
     rules: tuple[str, ...] = ("constant", "one-cycle")
     step: float | None = None  # if it is not searched
+    search_seeds: tuple[int, ...] = SEARCH_SEEDS
     flipped: float = 0.0  # the part of the labels that is random
     aims: tuple[tuple[str, float], ...] = ()  # for OURS, by the names of `aims`
 
@@ -72,9 +78,9 @@ NETS = {
     "ijcnn1": Net(
         "MLP on IJCNN1",
         "ijcnn1-mlp",
-        8000,
-        20000,
-        10,
+        16000,
+        10000,
+        8,
         aims=(
             *(("epochs", 0.35), ("seconds", 0.5), ("annealed seconds", 0.45), ("annealed seconds to error", 0.5)),
             *(("possible over realised gain", 2.0), ("runs thrown back", 0.0), *AHEAD),
@@ -83,7 +89,7 @@ NETS = {
     "mlp": Net(
         "MLP on MNIST",
         "mnist-mlp",
-        6400,
+        12800,
         10000,
         10,
         aims=(
@@ -94,7 +100,7 @@ NETS = {
     "cnn": Net(
         "CNN on MNIST",
         "mnist-cnn",
-        3200,
+        6400,
         10000,
         8,
         aims=(
@@ -130,13 +136,14 @@ NETS = {
     "wide": Net(
         "wide CNN on MNIST",
         "mnist-cnn-wide",
-        1600,
-        2000,
+        3200,
+        5000,
         8,
         (1, 2, 3),
-        (UNIFORM, OURS, "UpperBound", "InfoBatch"),
+        (UNIFORM, OURS, "Passes", "UpperBound", "InfoBatch"),
         (),
         ("one-cycle",),
+        search_seeds=(11,),
         aims=(("annealed seconds", 0.6), ("error above uniform's", 2.0), *AHEAD),
     ),
 }
@@ -147,20 +154,20 @@ SHOWN = {  # to a reader in a hurry
 LABELS = {UNIFORM: "DataLoader, shuffled", OURS: "ImportanceLoader"}  # as users know them
 MEANING = (
     f"AdamW, batches of {BATCH_SIZE}, one thread; samplers take turns of some tens of steps. Seconds are processor "
-    "time without evaluations. Step sizes are chosen for each sampler by its mean training loss over three other "
-    f"seeds, after {SEARCHED:g} of the epochs, among {', '.join(f'{step:g}' for step in STEPS)}. Thinned: shuffled "
-    "passes thinned by remembered norms."
+    "time without evaluations. Step sizes are chosen for each sampler and each length of a run among "
+    f"{', '.join(f'{step:g}' for step in STEPS)}: where the training loss is shown, by the mean training loss of three "
+    "other seeds; where the test error is shown, by their mean error on validation examples. The wide CNN has one such "
+    "seed."
 )
 CONSTANT_STEPS = (
     "Constant steps. The last columns are the part of uniform's epochs and seconds after which uniform's final "
     f"training loss is reached. A run is thrown back if it ends above {THROWN_BACK:g} times its least loss."
 )
-ANNEALED_STEPS = (
-    "One-cycle: training loss, test error and seconds at the end of runs of these lengths; ± is the standard error."
-)
-SEARCHES = (
-    f"Searches: the least training loss after {SEARCHED:g} of the epochs, the mean of three seeds, and its step size."
-)
+ANNEALED_STEPS = {
+    "loss": "One-cycle: training loss and seconds at the end of runs of these lengths, and the largest step; ± is the "
+    "standard error. Steps are chosen by the training loss.",
+    "test_error": "The same for the test error. Steps are chosen by the validation error.",
+}
 FRONT = (
     "Annealed runs against the longest one of uniform batches: the part of its seconds after which its training loss, "
     "and its test error, are reached, on a line through the ends of the runs."
@@ -190,11 +197,11 @@ def main() -> None:
     if not arguments.report:
         torch.set_num_threads(1)
         worlds = {name: World(NETS[name], arguments.data, arguments.runs / name) for name in arguments.nets}
-        steps = {name: world.search() for name, world in worlds.items()}
+        searched = {name: world.search() for name, world in worlds.items()}
         for place in range(arguments.seeds):
             for name, world in worlds.items():
                 if time.monotonic() - began < 60.0 * arguments.minutes:
-                    world.race(steps[name], place)
+                    world.race(searched[name], place)
     report(arguments.runs)
 
 
@@ -206,13 +213,20 @@ class World:
         with resources.as_file(resources.files("avare.experiments.nets") / "pools.toml") as path:
             ours = nets.read_plan(path)
         sizes = {"examples": net.examples, "tested": net.tested, "grid_epochs": 1, "epochs": net.epochs}
-        self.plan = dataclasses.replace(ours, wanted={**ours.wanted, "models": {net.model: sizes}})
-        self.data: dict[str, Data] = nets.load(self.plan, folder)
+
+        def with_sizes(**changes: int) -> nets.NetPlan:
+            return dataclasses.replace(ours, wanted={**ours.wanted, "models": {net.model: {**sizes, **changes}}})
+
+        self.plan = with_sizes()
+        known = net.examples + net.tested  # for training, then for validation
+        self.data: dict[str, Data] = nets.load(with_sizes(examples=known), folder)
         X, y = self.data[net.model].X, self.data[net.model].y.copy()
         generator = np.random.default_rng(0)
         chosen = np.flatnonzero(generator.random(net.examples) < net.flipped)
         y[chosen] = generator.integers(0, int(y.max()) + 1, len(chosen))
-        self.arrays: Arrays = X, y
+        self.searched: Arrays = X[:known], y[:known]
+        rows = np.r_[: net.examples, known : len(y)]
+        self.raced: Arrays = X[rows], y[rows]
 
     def spec(self, sampler: str, rule: str, step: float, length: float, seed: int) -> Spec:
         """Return the specification of a run."""
@@ -221,38 +235,38 @@ class World:
         checkpoints = CHECKPOINTS if rule == "constant" else 1
         return {**task.spec, "epochs": length * task.spec["epochs"], "checkpoints": checkpoints}
 
-    def search(self) -> dict[str, float]:
-        """Return the best step size of each sampler and rule, by "sampler|rule"."""
+    def search(self) -> Searched:
+        """Return what step sizes lead to, for each sampler, rule and length."""
         path = self.stem.with_suffix(".search.json")
-        found: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.exists() else {}
+        found: Searched = json.loads(path.read_text()) if path.exists() else {}
 
-        def loss(sampler: str, rule: str, place: int) -> float:
-            losses = found.setdefault(f"{sampler}|{rule}", {})
-            key = f"{STEPS[place]:g}"
-            if key not in losses:
-                losses[key] = float(np.mean([self.final_loss(sampler, rule, STEPS[place], s) for s in SEARCH_SEEDS]))
+        def look(sampler: str, rule: str, length: float, measure: str, place: int) -> float:
+            kept, step = found.setdefault(label(sampler, rule, length), {}), f"{STEPS[place]:g}"
+            if step not in kept:
+                runs = [self.ends(sampler, rule, STEPS[place], length, seed) for seed in self.net.search_seeds]
+                kept[step] = {name: float(np.mean([run[name] for run in runs])) for name in MEASURES}
                 path.write_text(json.dumps(found, indent=1))
-                print(f"{self.net.title}, {sampler}, {rule}, {key}: {losses[key]:.4g}", flush=True)
-            return losses[key]
+                print(f"{self.net.title}, {sampler}, {rule}, {length:g}, {step}: {kept[step]}", flush=True)
+            return kept[step][measure]
 
-        if self.net.step is not None:
-            return {f"{sampler}|{rule}": self.net.step for sampler in self.net.samplers for rule in self.net.rules}
-        best = {}
-        for sampler in self.net.samplers:
-            for rule in self.net.rules:
-                place = climb(functools.partial(loss, sampler, rule))
-                best[f"{sampler}|{rule}"] = STEPS[place]
-        return best
+        for sampler, rule in itertools.product(self.net.samplers, self.net.rules):
+            for length in lengths_of(rule):
+                if self.net.step is not None:
+                    found[label(sampler, rule, length)] = {f"{self.net.step:g}": dict.fromkeys(MEASURES, math.nan)}
+                    continue
+                for measure in MEASURES if rule == "one-cycle" else MEASURES[:1]:
+                    climb(functools.partial(look, sampler, rule, length, measure))
+        return found
 
-    def final_loss(self, sampler: str, rule: str, step: float, seed: int) -> float:
-        """Return the training loss at the end of a run of the length that is searched."""
-        spec = self.spec(sampler, rule, step, SEARCHED, seed)
-        run = Training(spec, *self.arrays)
+    def ends(self, sampler: str, rule: str, step: float, length: float, seed: int) -> dict[str, float]:
+        """Return the training loss and the validation error at the end of a run."""
+        spec = self.spec(sampler, rule, step, length, seed)
+        run = Training(spec, *self.searched)
         finite = run.advance(round(spec["epochs"] * run.steps_per_epoch))
-        value = run.measure(tested=False).get("loss") if finite else None
-        return 1e300 if value is None else value
+        found = run.measure(tested=True) if finite else {}
+        return {name: 1e300 if found.get(name) is None else float(found[name] or 0.0) for name in MEASURES}
 
-    def race(self, steps: dict[str, float], place: int) -> None:
+    def race(self, searched: Searched, place: int) -> None:
         """Train all runs of a seed in turns, unless they are stored."""
         if place >= len(self.net.seeds):
             return
@@ -261,34 +275,49 @@ class World:
         stored = json.loads(path.read_text())["runs"] if path.exists() else {}
         print(f"Training {self.net.title}, seed {seed} ...", flush=True)
         specs = {}
-        for sampler in (*self.net.samplers, *self.net.fixed):
-            searched = sampler if sampler in self.net.samplers else OURS
-            lengths = LENGTHS if sampler in self.net.samplers else (SEARCHED,)
-            for rule, length in (("constant", 1.0), *(("one-cycle", length) for length in lengths)):
-                if rule not in self.net.rules or (rule == "constant" and sampler in self.net.fixed):
+        for sampler, rule in itertools.product((*self.net.samplers, *self.net.fixed), self.net.rules):
+            for length in lengths_of(rule):
+                if sampler in self.net.fixed and (rule, length) != ("one-cycle", FIXED_LENGTH):
                     continue
-                step = steps[f"{searched}|{rule}"]
-                specs[f"{sampler}|{rule}|{length:g}"] = self.spec(sampler, rule, step, length, seed)
-        specs = {label: spec for label, spec in specs.items() if label not in stored}
+                for measure in MEASURES:
+                    step = best_step(searched, sampler, rule, length, measure)
+                    specs[f"{label(sampler, rule, length)}|{step}"] = self.spec(
+                        sampler, rule, float(step), length, seed
+                    )
+        specs = {name: spec for name, spec in specs.items() if name not in stored}
         if not specs:
             return
-        traces = race(specs, *self.arrays, tested=True)
-        for label, trace in traces.items():
-            trace["step"] = specs[label]["step"]
-        result = {"where": self.where, "seed": seed, "runs": {**stored, **traces}}
-        path.write_text(json.dumps(result, indent=1))
+        traces = race(specs, *self.raced, tested=True)
+        path.write_text(json.dumps({"where": self.where, "seed": seed, "runs": {**stored, **traces}}, indent=1))
 
 
-def climb(loss: Callable[[int], float]) -> int:
-    """Return the place of the least loss among `STEPS`: from the start, as long as the loss falls."""
+def label(sampler: str, rule: str, length: float) -> str:
+    """Return the name of runs that differ in the step size and the seed only."""
+    return f"{sampler}|{rule}|{length:g}"
+
+
+def lengths_of(rule: str) -> tuple[float, ...]:
+    """Return the lengths of the runs with a rule, in parts of the epochs."""
+    return LENGTHS if rule == "one-cycle" else (1.0,)
+
+
+def best_step(searched: Searched, sampler: str, rule: str, length: float, measure: str) -> str:
+    """Return the step size with the least training loss or, of annealed runs, the least validation error."""
+    found = searched[label(OURS if sampler in FIXED else sampler, rule, length)]
+    measure = "loss" if rule == "constant" else measure
+    return min(found, key=lambda step: found[step][measure])
+
+
+def climb(measure: Callable[[int], float]) -> None:
+    """Look at steps from the start on, as long as the measure falls, in both directions."""
     best = START
+    measure(best)
     for direction in (1, -1):
         place = best + direction
-        while 0 <= place < len(STEPS) and loss(place) < loss(best):
+        while 0 <= place < len(STEPS) and measure(place) < measure(best):
             best, place = place, place + direction
         if best != START:
             break
-    return best
 
 
 # --- report ---------------------------------------------------------------------------------
@@ -297,53 +326,34 @@ def climb(loss: Callable[[int], float]) -> int:
 def report(folder: Path) -> None:
     """Write tables and figure of the stored races."""
     found: dict[str, Any] = {}
-    searches: dict[str, Any] = {}
+    searches: dict[str, Searched] = {}
     place = where()
-    for name in NETS:
+    for name, net in NETS.items():
         path = folder / f"{name}.search.json"
-        if path.exists():
-            searches[name] = json.loads(path.read_text())
         stored = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}.race*.json"))]
-        if stored:
-            place = {**place, "commit": stored[-1]["where"]["commit"], "date": stored[-1]["where"]["date"]}
-            labels = [label for label in stored[0]["runs"] if all(label in each["runs"] for each in stored)]
-            found[name] = {label: together([each["runs"][label] for each in stored]) for label in labels}
-            found[name]["seeds"] = [each["seed"] for each in stored]
-    text = "\n\n".join(
-        [
-            "# Nets: fronts of loss and test error",
-            MEANING,
-            AIMS,
-            judged(found),
-            *tables(found),
-            SEARCHES,
-            searched(searches),
-        ]
-    )
+        if not stored:
+            continue
+        searches[name] = json.loads(path.read_text()) if path.exists() else {}
+        place = {**place, "commit": stored[-1]["where"]["commit"], "date": stored[-1]["where"]["date"]}
+        found[name] = {measure: {} for measure in MEASURES}
+        found[name]["seeds"] = [each["seed"] for each in stored]
+        for sampler, rule in itertools.product((*net.samplers, *net.fixed), net.rules):
+            for length, measure in itertools.product(lengths_of(rule), MEASURES):
+                run = label(sampler, rule, length)
+                step = f"{net.step:g}" if net.step else best_step(searches[name], sampler, rule, length, measure)
+                traces = [each["runs"].get(f"{run}|{step}") for each in stored]
+                if all(traces):
+                    found[name][measure][run] = {"step": float(step), **together(traces)}
+    text = "\n\n".join(["# Nets: fronts of loss and test error", MEANING, AIMS, judged(found), *tables(found)])
     save("nets_fronts", {"where": place, "races": found, "searches": searches}, text)
     draw(found)
     draw_seconds(found)
     print(text)
 
 
-def searched(searches: dict[str, dict[str, dict[str, float]]]) -> str:
-    """Return the table of the searches."""
-    rows = []
-    for name, found in searches.items():
-        for sampler in NETS[name].samplers:
-            cells = []
-            for rule in ("constant", "one-cycle"):
-                losses = found.get(f"{sampler}|{rule}", {})
-                best = min(losses, key=lambda step: losses[step], default="")
-                cells += [f"{losses[best]:.3g}", best] if best else ["", ""]
-            if any(cells):
-                rows.append([f"{NETS[name].title}, {sampler}", *cells])
-    return table(["", "constant: loss", "step", "one-cycle: loss", "largest step"], rows)
-
-
 def together(traces: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the means of the seeds, the standard errors at the end, and whether a run was thrown back."""
-    found: dict[str, Any] = {"step": traces[0]["step"]}
+    found: dict[str, Any] = {}
     for key in ("epoch", "seconds", "loss", "test_error", "gain", "possible"):
         values = np.array([trace[key] for trace in traces])
         found[key] = values.mean(axis=0).tolist()
@@ -369,7 +379,7 @@ def judged(found: dict[str, Any]) -> str:
 def aims(runs: dict[str, Any], net: Net) -> dict[str, float]:
     """Return the number of each aim that these runs can judge; infinite if a loss was not reached."""
     found = {}
-    ours, uniform = runs.get(f"{OURS}|constant|1"), runs.get(f"{UNIFORM}|constant|1")
+    ours, uniform = (runs["loss"].get(label(sampler, "constant", 1.0)) for sampler in (OURS, UNIFORM))
     if ours is not None and uniform is not None:
         for aim, along in (("epochs", "epoch"), ("seconds", "seconds")):
             found[aim] = (
@@ -379,26 +389,30 @@ def aims(runs: dict[str, Any], net: Net) -> dict[str, float]:
         possible, realised = np.array(ours["possible"][1:]), np.array(ours["gain"][1:])
         found["possible over realised gain"] = float(np.max((possible / realised)[possible >= 3.0], initial=0.0))
         found["runs thrown back"] = float(ours["thrown_back"])
-    fronts = {sampler: _front(runs, sampler) for sampler in net.samplers}
+    fronts = {sampler: _front(runs, sampler, "loss") for sampler in net.samplers}
     if len(fronts[OURS]) > 1:
-        own, other = fronts[OURS], fronts[UNIFORM]
-        seconds = np.array([end["seconds"][-1] for end in own])
-        goal = other[-1]
-        for aim, key in (("annealed seconds", "loss"), ("annealed seconds to error", "test_error")):
-            values = np.array([end[key][-1] for end in own])
-            found[aim] = reached(values, goal[key][-1], seconds) / goal["seconds"][-1]
-        found["error above uniform's"] = max(_excess(end, other) for end in own)
+        found["annealed seconds"] = _part(runs, OURS, "loss")
+        found["annealed seconds to error"] = _part(runs, OURS, "test_error")
+        errors = {sampler: _front(runs, sampler, "test_error") for sampler in (OURS, UNIFORM)}
+        found["error above uniform's"] = max(_excess(end, errors[UNIFORM]) for end in errors[OURS])
+        times = (fronts[OURS][0]["seconds"][-1], fronts[UNIFORM][-1]["seconds"][-1])
         for rival in ("InfoBatch", "UpperBound"):
             if rival in fronts:
-                times = (seconds[0], goal["seconds"][-1])
-                found[f"ahead of {rival}"] = max(_at(own, at) / _at(fronts[rival], at) for at in times)
+                found[f"ahead of {rival}"] = max(_at(fronts[OURS], at) / _at(fronts[rival], at) for at in times)
     return {aim: math.inf if math.isnan(value) else value for aim, value in found.items()}
 
 
-def _front(runs: dict[str, Any], sampler: str) -> list[dict[str, Any]]:
-    """Return the annealed runs of a sampler, shortest first."""
-    labels = [f"{sampler}|one-cycle|{length:g}" for length in LENGTHS]
-    return [runs[label] for label in labels if label in runs]
+def _front(runs: dict[str, Any], sampler: str, measure: str) -> list[dict[str, Any]]:
+    """Return the annealed runs of a sampler with the steps that were chosen by a measure, shortest first."""
+    labels = [label(sampler, "one-cycle", length) for length in LENGTHS]
+    return [runs[measure][each] for each in labels if each in runs[measure]]
+
+
+def _part(runs: dict[str, Any], sampler: str, measure: str) -> float:
+    """Return the part of uniform's seconds after which annealed runs reach the end of its longest run."""
+    front, goal = _front(runs, sampler, measure), _front(runs, UNIFORM, measure)[-1]
+    values, seconds = (np.array([end[key][-1] for end in front]) for key in (measure, "seconds"))
+    return float(reached(values, goal[measure][-1], seconds) / goal["seconds"][-1])
 
 
 def _at(front: list[dict[str, Any]], at: float, key: str = "loss") -> float:
@@ -416,75 +430,60 @@ def _excess(end: dict[str, Any], uniform: list[dict[str, Any]]) -> float:
 
 
 def _number(value: float) -> str:
-    return "not reached" if math.isinf(value) else f"{value:.2f}"
+    return f"{value:.2f}" if math.isfinite(value) else "not reached"
 
 
 def tables(found: dict[str, Any]) -> list[str]:
     """Return the tables of constant steps, of annealed steps, and of the fronts."""
-    constant, annealed, fronts = [], [], []
+    constant: list[list[str]] = []
+    annealed: dict[str, list[list[str]]] = {measure: [] for measure in MEASURES}
+    fronts: list[list[str]] = []
     for name, runs in found.items():
         net, seeds = NETS[name], len(runs["seeds"])
         for sampler in (*net.samplers, *net.fixed):
             title = f"{net.title}, {sampler}"
-            run, uniform = runs.get(f"{sampler}|constant|1"), runs.get(f"{UNIFORM}|constant|1")
+            run, uniform = (runs["loss"].get(label(each, "constant", 1.0)) for each in (sampler, UNIFORM))
             if run is not None:
-                parts = [
-                    reached(np.array(run["loss"]), uniform["loss"][-1], np.array(run[along])) / uniform[along][-1]
-                    for along in ("epoch", "seconds")
-                ]
-                constant.append(
-                    [
-                        title,
-                        str(seeds),
-                        f"{run['step']:g}",
-                        f"{run['loss'][-1]:.3g}{_spread(run['loss_error'], '.1g')}",
-                        f"{100 * run['test_error'][-1]:.2f}{_spread(100 * run['test_error_error'], '.2f')} %",
-                        f"{run['seconds'][-1]:.2f}",
-                        *(f"{part:.2f}" for part in parts),
-                        str(run["thrown_back"]),
-                    ]
-                )
-            ends = [runs.get(f"{sampler}|one-cycle|{length:g}") for length in LENGTHS]
-            if any(ends):
-                largest = next(end["step"] for end in ends if end)
-                annealed.append([title, f"{largest:g}", *map(_end, ends)])
-            ends = _front(runs, sampler)
-            if len(ends) > 1 and sampler != UNIFORM:
-                seconds = np.array([end["seconds"][-1] for end in ends])
-                goal = runs[f"{UNIFORM}|one-cycle|1"]
-                parts = [
-                    reached(np.array([end[key][-1] for end in ends]), goal[key][-1], seconds) / goal["seconds"][-1]
-                    for key in ("loss", "test_error")
-                ]
-                fronts.append([title, *("not reached" if math.isnan(part) else f"{part:.2f}" for part in parts)])
+                constant.append([title, str(seeds), *_constant(run, uniform)])
+            for measure in MEASURES:
+                ends = [runs[measure].get(label(sampler, "one-cycle", length)) for length in LENGTHS]
+                if any(ends):
+                    annealed[measure].append([title, *(_end(end, measure) for end in ends)])
+            if len(_front(runs, sampler, "loss")) > 1 and sampler != UNIFORM:
+                fronts.append([title, *(_number(_part(runs, sampler, measure)) for measure in MEASURES)])
+    headings = ["", "seeds", "step", "loss", "test error", "seconds", "of uniform's epochs", "of its seconds"]
+    lengths = [f"{length:g} of the epochs" for length in LENGTHS]
+    parts = [CONSTANT_STEPS, table([*headings, "runs thrown back"], constant)]
+    for measure in MEASURES:
+        parts += [ANNEALED_STEPS[measure], table(["", *lengths], annealed[measure])]
+    return [*parts, FRONT, table(["", "of uniform's seconds, to its loss", "to its test error"], fronts)]
+
+
+def _constant(run: dict[str, Any], uniform: dict[str, Any]) -> list[str]:
+    """Return the cells of a run with constant steps."""
+    parts = [
+        reached(np.array(run["loss"]), uniform["loss"][-1], np.array(run[along])) / uniform[along][-1]
+        for along in ("epoch", "seconds")
+    ]
     return [
-        CONSTANT_STEPS,
-        table(
-            [
-                "",
-                "seeds",
-                "step",
-                "loss",
-                "test error",
-                "seconds",
-                "of uniform's epochs",
-                "of its seconds",
-                "runs thrown back",
-            ],
-            constant,
-        ),
-        ANNEALED_STEPS,
-        table(["", "largest step", *(f"{length:g} of the epochs" for length in LENGTHS)], annealed),
-        FRONT,
-        table(["", "of uniform's seconds, to its loss", "to its test error"], fronts),
+        f"{run['step']:g}",
+        _value(run, "loss"),
+        _value(run, "test_error"),
+        f"{run['seconds'][-1]:.2f}",
+        *map(_number, parts),
+        str(run["thrown_back"]),
     ]
 
 
-def _end(run: dict[str, Any] | None) -> str:
-    if run is None:
-        return ""
-    error = f"{100 * run['test_error'][-1]:.2f}{_spread(100 * run['test_error_error'], '.2f')} %"
-    return f"{run['loss'][-1]:.3g}, {error}, {run['seconds'][-1]:.2f} s"
+def _end(run: dict[str, Any] | None, measure: str) -> str:
+    """Return where a run ends, its seconds and its largest step."""
+    return "" if run is None else f"{_value(run, measure)}, {run['seconds'][-1]:.2f} s, {run['step']:g}"
+
+
+def _value(run: dict[str, Any], measure: str) -> str:
+    if measure == "loss":
+        return f"{run['loss'][-1]:.3g}{_spread(run['loss_error'], '.1g')}"
+    return f"{100 * run['test_error'][-1]:.2f}{_spread(100 * run['test_error_error'], '.2f')} %"
 
 
 def _spread(error: float, form: str) -> str:
@@ -506,7 +505,7 @@ def draw(found: dict[str, Any]) -> None:
                 row, ("loss", "test_error"), ("Training loss", "Test error, %"), strict=True
             ):
                 for place, sampler in enumerate(each for each in samplers if each in NETS[name].samplers):
-                    ends = _front(runs, sampler)
+                    ends = _front(runs, sampler, measure)
                     seconds = np.array([run["seconds"][-1] for run in ends])
                     values = np.array([run[measure][-1] for run in ends]) * (100.0 if measure == "test_error" else 1.0)
                     style = styles["Uniform" if sampler == UNIFORM else sampler]
@@ -523,7 +522,7 @@ def draw_seconds(found: dict[str, Any]) -> None:
     with matplotlib.rc_context(RC_PARAMS):
         figure = Figure(figsize=(8.0, 2.9), layout="constrained")
         for axis, (name, title) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
-            runs = {label: found[name][f"{sampler}|constant|1"] for sampler, label in LABELS.items()}
+            runs = {label: found[name]["loss"][f"{sampler}|constant|1"] for sampler, label in LABELS.items()}
             for place, (sampler, label) in enumerate(LABELS.items()):
                 style = _styles()["Uniform" if sampler == UNIFORM else sampler]
                 seconds, loss = np.array(runs[label]["seconds"]), np.array(runs[label]["loss"])

@@ -21,6 +21,7 @@ from avare.samplers import Mabs as Mabs
 from avare.samplers import Mixture as Mixture
 from avare.samplers import Optimal as Optimal
 from avare.samplers import Osmd as Osmd
+from avare.samplers import Passes as Passes
 from avare.samplers import Safe as Safe
 from avare.samplers import Sampler as Sampler
 from avare.samplers import Srg as Srg
@@ -44,6 +45,7 @@ __all__ = [
     "Mixture",
     "Optimal",
     "Osmd",
+    "Passes",
     "Safe",
     "Sampler",
     "Srg",

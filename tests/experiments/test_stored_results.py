@@ -89,3 +89,6 @@ def test_advice_comes_true_on_nine_of_ten_datasets() -> None:
     true = [expected is None or 0.5 <= expected / found <= 2.0 for expected, found in pairs]  # None: it cannot tell
     assert len(true) >= 10 and sum(true) >= 0.9 * len(true)
     assert {"ijcnn1", "mnist"} < set(stored)
+    seconds = [(each["expected"]["factor_in_seconds"], each["seconds"]["factor"]) for each in stored.values()]
+    true = [None in pair or 0.5 <= pair[0] / pair[1] <= 2.0 for pair in seconds]
+    assert sum(true) >= 0.9 * len(true)

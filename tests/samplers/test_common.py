@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from collections import defaultdict
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import avare
+import two_stages
 from avare.samplers import Sampler, get, names
 from sampler_checks import Make, SamplerChecks, by_name, own_names
 
@@ -45,6 +47,8 @@ class TestEverySampler(SamplerChecks):
             starts = twin._groups.starts
             members = [twin._groups.order[starts[k] : starts[k + 1]].tolist() for k in range(size)]
             return {sample: math.prod(size * p[i] for i in sample) for sample in itertools.product(*members)}
+        if isinstance(sampler, avare.Passes):
+            return thinned_law(p, sampler)
         if isinstance(sampler, avare.Mixture):
             rows = list(zip(sampler.mixture, sampler.components, strict=True))
             return {
@@ -56,9 +60,22 @@ class TestEverySampler(SamplerChecks):
     def weights_of(self, sampler: Sampler, p: NDArray[np.float64], indices: list[int]) -> NDArray[np.float64]:
         if isinstance(sampler, avare.Uniform):
             return np.full(len(indices), sampler.n / len(indices))
-        if isinstance(sampler, avare.Stratified):
+        if isinstance(sampler, avare.Stratified | avare.Passes):
             return avare.batch_weights(p[indices], replacement=True)
         return super().weights_of(sampler, p, indices)
+
+
+def thinned_law(p: NDArray[np.float64], sampler: Sampler) -> dict[tuple[int, ...], float]:
+    """The law of the first batch of a pass: all sets that it can keep, and all orders of each."""
+    twin = copy.deepcopy(sampler)
+    twin.sample()
+    count = int(twin._progress[1])  # type: ignore[attr-defined]  # of `Passes`
+    law: dict[tuple[int, ...], float] = defaultdict(float)
+    for kept, chance in two_stages.systematic_law(np.minimum(p * count, 1.0), count).items():
+        samples = list(itertools.permutations(kept, sampler.batch_size))
+        for sample in samples:
+            law[sample] += chance / len(samples)
+    return dict(law)
 
 
 def test_names_are_public() -> None:

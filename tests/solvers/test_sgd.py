@@ -28,7 +28,7 @@ def steps_of(problem: Any, batch_size: int = 1) -> avare.schedules.Schedule:
 
 
 def test_these_samplers_compile() -> None:
-    assert COMPILED == ["Avare", "Calibrated", "Srg", "Static", "Uniform"]
+    assert COMPILED == ["Avare", "Calibrated", "Passes", "Srg", "Static", "Uniform"]
 
 
 @pytest.mark.parametrize("averaging", ["none", "polyak", "suffix"])

@@ -77,6 +77,7 @@ _FIXED = {
     "Safe": Style(GREEN, "dot", ">"),
     "Stratified": Style(BLUE, "dash", "h"),
     "Srg": Style(PURPLE, "dot", "*"),
+    "Passes": Style(PURPLE, "solid", "H"),
     "Optimal": Style(BLACK, "dot", "p"),
     "UpperBound": Style(ORANGE, "dot", "d"),
 }

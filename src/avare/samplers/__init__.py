@@ -9,6 +9,7 @@ from avare.samplers.mabs import Mabs as Mabs
 from avare.samplers.mixture import Mixture as Mixture
 from avare.samplers.optimal import Optimal as Optimal
 from avare.samplers.osmd import Osmd as Osmd
+from avare.samplers.passes import Passes as Passes
 from avare.samplers.registry import build as build
 from avare.samplers.registry import get as get
 from avare.samplers.registry import names as names
@@ -28,6 +29,7 @@ __all__ = [
     "Mixture",
     "Optimal",
     "Osmd",
+    "Passes",
     "Safe",
     "Sampler",
     "Srg",

@@ -97,7 +97,7 @@ def sgd(
 
     Each step draws a batch, takes a step, and reports the norms of the batch to the sampler. The loop is compiled as
     a whole for the linear models of `avare.problems`, with a sampler that brings kernels: `Avare`, `Calibrated`,
-    `Uniform`, `Static`, `Srg`, or your own (see `avare.samplers.kernels`).
+    `Uniform`, `Static`, `Srg`, `Passes`, or your own (see `avare.samplers.kernels`).
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ def inclusion(sizes: NDArray[np.float64], count: int, floor: float = 0.0) -> NDA
         The smallest probability, in units of m / M: in [0, 1].
     """
     found = np.empty(len(sizes))
-    _solve(sizes, count, floor, found)
+    solve_inclusion(sizes, count, floor, found)
     return found
 
 
@@ -61,7 +61,7 @@ def draw_systematically(
     array([0, 1])
     """
     places = np.empty(count, dtype=np.int64)
-    _draw(probabilities, uniform_source(generator), places)
+    draw_places(probabilities, uniform_source(generator), places)
     return places
 
 
@@ -81,10 +81,10 @@ def choose(weights, scores, floor, source, before, after, places, drawn):
         largest = max(largest, scores[j])
     for j in range(len(scores)):  # scaled, so that no sum overflows
         sizes[j] = weights[j] * (scores[j] / largest) if largest > 0.0 else 0.0
-    _solve(sizes, len(places), floor, probabilities)
+    solve_inclusion(sizes, len(places), floor, probabilities)
     for _ in range(before):
         next_uniform(source)
-    _draw(probabilities, source, places)
+    draw_places(probabilities, source, places)
     for _ in range(after):
         next_uniform(source)
     for k in range(len(places)):
@@ -92,7 +92,8 @@ def choose(weights, scores, floor, source, before, after, places, drawn):
 
 
 @kernel
-def _solve(sizes, count, floor, probabilities):
+def solve_inclusion(sizes, count, floor, probabilities):
+    """Fill in the probabilities of `inclusion`."""
     many = len(sizes)
     least = floor * count / many
     falling = np.sort(sizes)[::-1]
@@ -126,7 +127,8 @@ def _solve(sizes, count, floor, probabilities):
 
 
 @kernel
-def _draw(probabilities, source, places):
+def draw_places(probabilities, source, places):
+    """Fill in the places of `draw_systematically`."""
     many = len(probabilities)
     order = np.arange(many)
     for j in range(many - 1, 0, -1):

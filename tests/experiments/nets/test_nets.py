@@ -131,7 +131,7 @@ def numbers(record: Record) -> Any:
         "TwoStages",
         "TwoStages, 3",
         "InfoBatch",
-        "Thinned",
+        "Passes",
         "calibrated, replaced",
     ],
 )
@@ -149,7 +149,7 @@ def test_every_sampler_trains_and_is_measured(sampler: str) -> None:
     assert trace["gain"][0] == pytest.approx(1.0, rel=0.01) and min(trace["possible"]) >= 1.0
     assert all(own <= best * (1 + 1e-9) for own, best in zip(trace["gain"], trace["possible"], strict=True))
     if sampler not in ("UpperBound", "TwoStages"):  # which may be switched off
-        assert (trace["gain"][-1] == 1.0) == (sampler in ("DataLoader", "InfoBatch", "Thinned"))
+        assert (trace["gain"][-1] == 1.0) == (sampler in ("DataLoader", "InfoBatch"))
     known = [value is not None for value in trace["calibration_error"]]
     expects = "Avare" in sampler or "alibrated" in sampler or "TwoStages" in sampler
     assert any(known) == expects and known[0] is False
@@ -287,28 +287,6 @@ def test_info_batch() -> None:
     hard, easy = weights[losses > 2.0].mean(), weights[losses < 2.0].mean()
     assert abs(float(easy - hard)) < 5.0 * math.sqrt(8.4 / 300) + 0.5
     assert weight.tolist() == [1.0] * size  # the last eighth has all examples again
-
-
-def test_thinned_passes() -> None:
-    n, size, passes = 400, 10, 60
-    dataset = torch.utils.data.TensorDataset(torch.zeros(n, 1), torch.arange(n))
-    loader = training.Thinned(dataset, size, 100, 0, floor=0.25)
-    norms = torch.tensor([0.0, 1.0, 6.0, 1.0]).repeat(n // 4)  # the mean is 2
-    wanted = torch.tensor([0.25, 0.5, 1.0, 0.5]).repeat(n // 4)
-    loader.update(torch.arange(n), norms)
-    weights, batches = torch.zeros(n), iter(loader)
-    for _ in range(int(passes * float(wanted.sum())) // size):
-        _, index, weight = next(batches)
-        assert torch.equal(weight, 1.0 / wanted[index])
-        weights.index_add_(0, index, weight)
-        loader.update(index, norms[index])
-    # Unbiased: the sums of 100 examples in about 60 passes, within five standard errors and a pass.
-    for kind in range(4):
-        chance = float(wanted[kind])
-        spread = math.sqrt(passes * (1.0 / chance - 1.0) / (n / 4))
-        assert abs(float(weights[kind::4].mean()) - passes) < 5.0 * spread + 1.5
-    loader.update(torch.arange(n), torch.zeros(n))  # all norms are 0: all examples are kept
-    assert loader._kept().tolist() == [1.0] * n
 
 
 def test_calibration_errors() -> None:

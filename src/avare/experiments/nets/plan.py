@@ -32,7 +32,6 @@ PARTS = ("grid", "best", "parts")
 ADDED_TIMES: Mapping[str, tuple[str, ...]] = {
     "DataLoader": (),
     "InfoBatch": (),
-    "Thinned": (),
     "UpperBound": ("importance", "pool"),
     "TwoStages": ("importance", "pool"),
 }

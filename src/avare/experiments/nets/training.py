@@ -233,11 +233,6 @@ def _info_batch(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches
     return Batches(loader, iter(loader), lambda norms: 1.0, losses=True)
 
 
-def _thinned(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
-    loader = Thinned(dataset, spec["batch_size"], spec["epochs"], spec["seed"], **spec["loader"].get("options", {}))
-    return Batches(loader, iter(loader), lambda norms: 1.0)
-
-
 class InfoBatch:
     """Shuffled passes that skip examples with small losses (Qin et al., ICLR 2024).
 
@@ -257,7 +252,7 @@ class InfoBatch:
     ) -> None:
         self.batch_size, self.skipped = batch_size, skipped
         self._generator = torch.Generator().manual_seed(seed)
-        self._found = torch.full((len(dataset),), math.inf)  # losses, or norms
+        self._losses = torch.full((len(dataset),), math.inf)
         self._weights = torch.ones(len(dataset))
         self._until = (1.0 - whole) * epochs * -(-len(dataset) // batch_size)  # steps
         indexed = TensorDataset(*dataset.tensors, torch.arange(len(dataset)))
@@ -267,20 +262,16 @@ class InfoBatch:
         for *batch, index in self._loader:
             yield batch, index, self._weights[index]
 
-    def update(self, index: Tensor, found: Tensor) -> None:
+    def update(self, index: Tensor, losses: Tensor) -> None:
         """Remember the losses of a batch."""
-        self._found[index] = found
-
-    def _kept(self) -> Tensor:
-        """Return the probability of each example to be in the next pass."""
-        return torch.where(self._found < self._found.mean(), 1.0 - self.skipped, 1.0)
+        self._losses[index] = losses
 
     def _batches(self) -> Iterator[list[int]]:
         steps = 0
         while True:
             weights = torch.ones_like(self._weights)
-            if steps < self._until and torch.isfinite(self._found).all():
-                kept = self._kept()
+            if steps < self._until and torch.isfinite(self._losses).all():
+                kept = torch.where(self._losses < self._losses.mean(), 1.0 - self.skipped, 1.0)
                 weights = (torch.rand(len(weights), generator=self._generator) < kept) / kept
             self._weights = weights
             places = torch.nonzero(weights).flatten()
@@ -288,20 +279,6 @@ class InfoBatch:
             for index in order.split(self.batch_size):
                 yield index.tolist()
                 steps += 1
-
-
-class Thinned(InfoBatch):
-    """Shuffled passes thinned by remembered norms: an example with norm h is kept with probability h / mean(h).
-
-    The probability is at most 1 and at least ``floor``, and its inverse is the weight.
-    """
-
-    def __init__(self, *arguments: Any, floor: float = 0.2) -> None:
-        super().__init__(*arguments, whole=0.0)
-        self.floor = floor
-
-    def _kept(self) -> Tensor:
-        return (self._found / self._found.mean()).nan_to_num(1.0).clamp(self.floor, 1.0)
 
 
 class _Passes:
@@ -343,7 +320,6 @@ LOADERS: dict[str, Callable[[Spec, TensorDataset, nn.Module], Batches]] = {
     "UpperBound": _upper_bound,
     "TwoStages": _two_stages,
     "InfoBatch": _info_batch,
-    "Thinned": _thinned,
 }
 """The makers of loaders that are no sampler's name, by kind."""
 

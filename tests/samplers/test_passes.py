@@ -1,0 +1,132 @@
+"""Thinned passes: what is kept and how often, each once per pass, weights, states."""
+
+import itertools
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+
+import avare
+import two_stages
+from laws import FALSE_ALARM, chi_square, draws_of
+
+NORMS = np.array([0.0, 0.1, 0.1, 0.2, 3.0, 4.0, 4.0, 5.0])
+
+
+def trained(size: int = 2, least: float = 0.3, seed: int = 0) -> avare.Passes:
+    """A sampler that knows all norms, at the start of a pass."""
+    sampler = avare.Passes(len(NORMS), size, least=least, seed=seed)
+    sampler.update(np.arange(len(NORMS)), NORMS)
+    return sampler
+
+
+@pytest.mark.parametrize("least", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_probabilities_of_being_kept(size: int, least: float) -> None:
+    sampler = trained(size, least)
+    expected = np.clip(NORMS / NORMS.mean(), least, 1.0).sum()
+    count = min(math.ceil(expected / size - 1e-9) * size, len(NORMS))
+    kept = sampler.probabilities() * count
+    assert np.allclose(kept, two_stages.inclusion(NORMS, count, least * len(NORMS) / count), rtol=1e-9)
+    assert kept.min() >= least * (1.0 - 1e-12)
+    batches = [sampler.sample() for _ in range(count // size)]
+    indices = np.concatenate([batch.indices for batch in batches])
+    assert len(np.unique(indices)) == len(indices)  # each once per pass
+    for batch in batches:
+        assert np.allclose(batch.weights, count / (size * kept[batch.indices]), rtol=1e-12)
+        assert np.allclose(batch.probabilities, kept[batch.indices] / count, rtol=1e-12)
+
+
+def test_the_law_of_a_pass() -> None:
+    sampler, count = trained(), 6
+    kept = sampler.probabilities() * count
+    law: dict[tuple[int, ...], float] = defaultdict(float)
+    for places, chance in two_stages.systematic_law(np.minimum(kept, 1.0), count).items():
+        for pair in itertools.permutations(places, 2):  # the second batch of the pass
+            law[pair] += chance / 30
+    draws = []
+    for _ in range(draws_of(40_000)):
+        batches = [sampler.sample() for _ in range(count // 2)]
+        draws.append(tuple(batches[1].indices.tolist()))
+    assert chi_square(draws, law) > FALSE_ALARM
+
+
+def test_a_later_batch_of_a_pass_is_unbiased_by_enumeration() -> None:
+    # Over the choice of the pass and its order, whatever was drawn before.
+    sampler, count, g = trained(), 6, np.array([3.0, -1.0, 4.0, 1.0, -5.0, 9.0, 2.0, -6.0])
+    kept = np.minimum(sampler.probabilities() * count, 1.0)
+    mean = 0.0
+    for places, chance in two_stages.systematic_law(kept, count).items():
+        orders = list(itertools.permutations(places, 4))
+        for order in orders:
+            batch = list(order[2:])
+            mean += chance / len(orders) * float(np.sum(count / (2 * kept[batch]) * g[batch]))
+    assert math.isclose(mean, g.sum(), rel_tol=1e-9)
+
+
+def test_examples_without_a_norm_are_kept_for_certain() -> None:
+    n, size = 23, 5
+    sampler = avare.Passes(n, size, seed=1)
+    assert np.isnan(sampler.norms()).all()
+    seen: set[int] = set()
+    for _ in range(4):
+        batch = sampler.sample()
+        sampler.update(batch.indices, 1e-3 + (batch.indices % 7 == 0))
+        seen |= set(batch.indices.tolist())
+        assert np.allclose(batch.weights, n / size)
+    left = sorted(set(range(n)) - seen)
+    assert len(left) == 3 and np.flatnonzero(np.isnan(sampler.norms())).tolist() == left
+    p = sampler.probabilities()
+    assert np.allclose(p[left], p.max()) and p.min() < 0.5 * p.max()
+    count = round(1.0 / p.max())
+    drawn = np.concatenate([sampler.sample().indices for _ in range(count // size)])
+    assert set(left) <= set(drawn.tolist())
+
+
+def test_norms_count_from_the_next_pass_on() -> None:
+    sampler = trained()
+    before = sampler.probabilities()
+    sampler.sample()
+    sampler.update(np.arange(len(NORMS)), NORMS[::-1])
+    assert np.array_equal(sampler.probabilities(), before)
+    sampler.sample()
+    sampler.sample()
+    assert np.allclose(sampler.probabilities(), before[::-1], rtol=1e-9)
+
+
+def test_every_example_comes_again() -> None:
+    sampler, steps = trained(), draws_of(40_000)
+    counts = Counter(int(i) for _ in range(steps) for i in sampler.sample().indices)
+    expected = sampler.probabilities() * 2 * steps
+    # Systematic draws vary less than independent ones: five of their standard deviations are a false alarm of 1e-6.
+    assert all(abs(counts[i] - expected[i]) < 5.0 * math.sqrt(expected[i]) for i in range(len(NORMS)))
+
+
+def test_states_resume_in_the_middle_of_a_pass() -> None:
+    sampler, other = trained(seed=3), avare.Passes(len(NORMS), 2, least=0.3)
+    sampler.sample()
+    state = sampler.state_dict()
+    after = [sampler.sample().indices.tolist() for _ in range(9)]
+    other.load_state_dict(state)
+    assert [other.sample().indices.tolist() for _ in range(9)] == after
+    with pytest.raises(ValueError, match=r"state\['least'\] = 0.3: this sampler has 0.2"):
+        avare.Passes(len(NORMS), 2).load_state_dict(state)
+    for name, value, message in (
+        ("_order", None, r"state\['order'\] is no permutation"),
+        ("_kept", 0.9, r"state\['kept'\] sums to"),
+        ("_progress", 7, r"state\['progress'\]\[0\] = 7: must be at most 6"),
+    ):
+        sampler.load_state_dict(state)
+        getattr(sampler, name)[0] = sampler._order[1] if value is None else value
+        with pytest.raises(ValueError, match=message):
+            other.load_state_dict(sampler.state_dict())
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match="replacement = True: Passes draws without replacement only"):
+        avare.Passes(5, 2, replacement=True)
+    with pytest.raises(ValueError, match=r"least = 0.0: must be at least 0.001"):
+        avare.Passes(5, 2, least=0.0)
+    with pytest.raises(ValueError, match=r"least = 1.5: must be at most 1"):
+        avare.Passes(5, 2, least=1.5)
