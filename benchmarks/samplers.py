@@ -67,7 +67,8 @@ def report(result: dict[str, Any]) -> str:
     def cost(each: dict[str, float], name: str) -> str:
         return f"{duration(each[name])} ({each[name] / each['Uniform']:.2g} ×, {each[name] / each['Avare']:.2g} ×)"
 
-    rows = [[name, *(cost(each, name) for each in result["costs"].values())] for name in names()]
+    measured = sorted(next(iter(result["costs"].values())))
+    rows = [[name, *(cost(each, name) for each in result["costs"].values())] for name in measured]
     limits = [
         [
             f"{name}, N = {int(n):.0e}",

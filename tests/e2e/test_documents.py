@@ -19,7 +19,10 @@ WITH_FRAMEWORKS = (
 
 
 def snippets(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    """The examples of a page, each in the lines that it has there: Numba reads the source of kernels from the page."""
+    text = page.read_text()
+    found = re.finditer(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    return ["\n" * text.count("\n", 0, match.start(1)) + match[1] for match in found]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != WITH_FRAMEWORKS], ids=lambda page: page.name)

@@ -58,6 +58,29 @@ def test_the_workflows_test_the_first_and_the_last_python() -> None:
     assert PROJECT["requires-python"] == f">={versions[0]}"
 
 
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("github-workflows", ".github/workflows/*.yml"),
+        ("github-issue-forms", ".github/ISSUE_TEMPLATE/[!c]*.yml"),
+        ("github-issue-config", ".github/ISSUE_TEMPLATE/config.yml"),
+        ("citation-file-format", "CITATION.cff"),
+    ],
+)
+def test_files_for_github_have_its_form(schema: str, files: str) -> None:
+    pytest.importorskip("check_jsonschema")
+    paths = sorted(ROOT.glob(files))
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert paths and done.returncode == 0, done.stdout + done.stderr
+
+
+def test_benchmarks_on_demand_are_files() -> None:
+    options = re.search(r"\[(\w+(?:, \w+)+)\]", (ROOT / ".github/workflows/benchmarks.yml").read_text())
+    assert options is not None
+    assert all((ROOT / "benchmarks" / f"{name}.py").exists() for name in options[1].split(", "))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_sdist_is_clean_and_its_tests_run(tmp_path: Path) -> None:

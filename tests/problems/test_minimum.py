@@ -129,12 +129,32 @@ def test_warns_if_rounding_is_the_limit(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["Logistic", "Softmax"])
-def test_warns_if_there_is_no_minimum(name: str) -> None:
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-10, 1e-40])
+@pytest.mark.parametrize("weights", [None, np.arange(30.0)])
+def test_warns_if_there_is_no_minimum(name: str, tolerance: float, weights: Array | None) -> None:
+    # Also where the tolerance is met: the gradient falls to 0, but no x is a minimum.
     X = np.random.default_rng(15).normal(size=(30, 2))
-    problem = CASES[name].make(X, X @ [1.0, 2.0] > 0.0, l2=0.0)
-    with pytest.warns(ToleranceWarning, match="the objective has no minimum"):
-        x = problem.minimize(tolerance=1e-40)
-    assert np.isfinite(x).all() and problem.objective(x) < 1e-8
+    y = X @ [1.0, 2.0] > 0.0
+    if weights is not None:
+        y[0] = not y[0]  # its weight is 0
+    problem = CASES[name].make(X, y, l2=0.0, sample_weight=weights)
+    with pytest.warns(ToleranceWarning, match="the objective has no minimum: x separates the classes") as caught:
+        x = problem.minimize(tolerance=tolerance)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert np.isfinite(x).all() and (tolerance > 1e-40 or problem.objective(x) < 1e-8)
+    # The proof: along x it falls further, as long as numbers can show it.
+    assert problem.objective(2.0 * x) < problem.objective(x) or problem.objective(x) == 0.0
+
+
+@pytest.mark.parametrize("name", ["Logistic", "Softmax"])
+def test_does_not_warn_of_a_minimum_that_exists(name: str) -> None:
+    X = np.random.default_rng(15).normal(size=(30, 2))
+    y = X @ [1.0, 2.0] > 0.0
+    CASES[name].make(X, y, l2=1e-6).minimize(tolerance=1e-8)  # warnings are errors
+    CASES[name].make(X, y, l2=0.0, l1=1e-3).minimize(tolerance=1e-6)
+    CASES[name].make(X, y, l2=0.0, sample_weight=np.zeros(30)).minimize()
+    y[:3] = ~y[:3]
+    CASES[name].make(X, y, l2=0.0).minimize()
 
 
 def test_warns_if_the_steps_run_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ class Problem(ABC):
 
         The method is SciPy's L-BFGS, followed for linear models by Newton's method with conjugate gradients. If it
         cannot reach the tolerance, for example because of rounding on large data, it warns with a
-        `ToleranceWarning`.
+        `ToleranceWarning`; so it does if x separates the classes and nothing penalises it: there is no minimum.
 
         Parameters
         ----------

@@ -84,6 +84,8 @@ class Linear(Problem):
     """What y holds: "classes" (one output per class), "two classes" or "numbers" (one output)."""
     curvature: float
     """The largest second derivative of the loss."""
+    endless: ClassVar[float] = 0.0
+    """A loss below this falls further, without end, as x grows; 0 if there is no such value."""
     classes: NDArray[Any]
     """The labels in order; empty if the targets are numbers."""
     outputs: int
@@ -206,6 +208,17 @@ class Linear(Problem):
             sums.append((losses.sum(), norms.sum(), cost))
         loss, total, cost = (_total(each) for each in zip(*sums, strict=True))
         return loss, total, cost
+
+    def _falls_without_end(self, x: Vector) -> bool:
+        """Return whether f falls for ever along x, so that it has no minimum: every loss does, and nothing holds x."""
+        if self.l2 > 0.0 or self.l1 > 0.0 or self.endless == 0.0:
+            return False
+        weights = self._model.sample_weight if len(self._model.sample_weight) else np.ones(self.n)
+        below = np.empty(self.n, dtype=np.bool_)
+        for part, losses, _ in self._evaluated(x):
+            below[part] = losses < self.endless * weights[part]
+        counted = weights > 0.0
+        return bool(counted.any() and below[counted].all())
 
     def _norms(self, x: Vector) -> Vector:
         result = np.empty(self.n)

@@ -47,6 +47,7 @@ class Logistic(Linear):
 
     target = "two classes"
     curvature = 0.25
+    endless = math.log(2.0)  # the right class is the likelier one
 
     def link(self, outputs: ArrayLike) -> NDArray[np.float64]:
         """Return the probability of the larger label, for each output."""

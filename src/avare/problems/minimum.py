@@ -23,7 +23,7 @@ _DAMPING = 1e-12  # of the curvature along the gradient
 
 
 class ToleranceWarning(UserWarning):
-    """A minimisation ended above the tolerance, because of rounding or of the objective itself.
+    """A minimisation ended above the tolerance, because of rounding, or the objective has no minimum.
 
     >>> import warnings
     >>> import avare
@@ -43,7 +43,7 @@ def minimum(problem: "Linear", start: Vector, tolerance: float, *, progress: boo
         if first > tolerance:
             x = _descend(problem, start, _NEAR * first, _FEW if problem.width <= _WIDEST else 1000, line)
         x, left = _newton(problem, x, tolerance, line)
-    return _warn_above(x, left, tolerance)
+    return _warn_above(x, left, tolerance, endless=problem._falls_without_end(x))
 
 
 def minimum_by_gradients(problem: Problem, start: Vector, tolerance: float, *, progress: bool) -> Vector:
@@ -115,15 +115,18 @@ def _descend(problem: Problem, start: Vector, tolerance: float, most: int, line:
     return np.asarray(result.x, dtype=np.float64)
 
 
-def _warn_above(x: Vector, left: float, tolerance: float) -> Vector:
-    """Return the best x, with a warning if its gradient is above the tolerance."""
-    if not left <= tolerance:
-        warnings.warn(
+def _warn_above(x: Vector, left: float, tolerance: float, *, endless: bool = False) -> Vector:
+    """Return the best x, with a warning if its gradient is above the tolerance, or if there is no minimum."""
+    text = ""
+    if endless:
+        text = "the objective has no minimum: x separates the classes, so that it falls without end; pass l2 > 0"
+    elif not left <= tolerance:
+        text = (
             f"the norm of the gradient is {left:.3g} at the best x, above tolerance = {tolerance:g}: the limit is "
-            "rounding, or the objective has no minimum or is flat there",
-            ToleranceWarning,
-            stacklevel=5,
+            "rounding, or the objective has no minimum or is flat there"
         )
+    if text:
+        warnings.warn(text, ToleranceWarning, stacklevel=5)
     return x
 
 
