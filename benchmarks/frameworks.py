@@ -1,9 +1,9 @@
 """Measure what the frameworks' classes cost, in processor seconds: `python benchmarks/frameworks.py`.
 
 Four parts: a step of `ImportanceTrainer` without a pool against one of the plain Trainer; `output_norms` for the logits
-of a language model against the forward and backward pass of the layer that makes them, with the peak of memory; exact
-norms of all parameters, and of LoRA adapters alone; and loss against seconds and tokens for the model of
-`examples/torch_language_model.py`. Rivals are measured in turns within one process.
+of a language model, and losses and norms in one pass, against the forward and backward pass of the layer that makes
+them, with the peak of memory; exact norms of all parameters, and of LoRA adapters alone; and loss against seconds and
+tokens for the model of `examples/torch_language_model.py`. Rivals are measured in turns within one process.
 """
 
 import argparse
@@ -27,6 +27,7 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import avare.torch as avt
+from avare.torch.cross_entropy import losses_and_norms
 from avare.torch.transformers import ImportanceTrainer
 from harness import RESULTS, duration, save, table, where
 from torch_language_model import LENGTH, encode, make_texts, make_trainer
@@ -94,9 +95,9 @@ def overhead(rounds: int, steps: int) -> dict[str, float]:
 
 
 def head(rounds: int) -> dict[str, float]:
-    """The median seconds of the last layer's forward and backward pass, and of the norms of its logits."""
+    """The median seconds of the last layer's forward and backward pass, of the norms of its logits, and of both."""
     layer, x, y = _layer()
-    seconds: dict[str, list[float]] = {"layer": [], "norms": []}
+    seconds: dict[str, list[float]] = {"layer": [], "norms": [], "one pass": []}
     for _ in range(rounds):
         began = time.process_time()
         logits = layer(x)
@@ -106,31 +107,37 @@ def head(rounds: int) -> dict[str, float]:
         avt.output_norms(logits, y, class_dim=-1)
         seconds["norms"].append(time.process_time() - began)
         del logits
+        began = time.process_time()
+        losses_and_norms(layer(x), y)[0].sum().backward()
+        seconds["one pass"].append(time.process_time() - began)
     return {name: float(np.median(each)) for name, each in seconds.items()}
 
 
 def peaks() -> dict[str, float]:
-    """The peak memory of that pass in bytes, without and with norms, each in a process of its own."""
+    """The peak memory of that pass in bytes, without norms, with them, and in one pass, each in its own process."""
     context = multiprocessing.get_context("spawn")
     found = {}
-    for name, with_norms in (("layer", False), ("with norms", True)):
+    for name in ("layer", "with norms", "one pass"):
         receive, send = context.Pipe(duplex=False)
-        process = context.Process(target=_peak, args=(send, with_norms))
+        process = context.Process(target=_peak, args=(send, name))
         process.start()
         found[name] = float(receive.recv())
         process.join()
     return found
 
 
-def _peak(send: Any, with_norms: bool) -> None:
+def _peak(send: Any, name: str) -> None:
     torch.set_num_threads(1)
     layer, x, y = _layer()
     before = _highest()
     logits = layer(x)
-    loss = F.cross_entropy(logits.view(-1, VOCABULARY), y.view(-1), reduction="none").mean()
-    if with_norms:  # where the Trainer asks for them: before the backward pass
+    if name == "one pass":
+        losses, _ = losses_and_norms(logits, y)
+    else:
+        losses = F.cross_entropy(logits.view(-1, VOCABULARY), y.view(-1), reduction="none")
+    if name == "with norms":  # before the backward pass, as in most loops
         avt.output_norms(logits, y, class_dim=-1)
-    loss.backward()
+    losses.mean().backward()
     send.send(_highest() - before)
 
 
@@ -229,10 +236,15 @@ def report(result: dict[str, Any]) -> str:
         plain, ours = result["head"]["layer"], result["head"]["norms"]
         what = f"forward and backward of the last layer, and output_norms of its ({BATCH}, {TIME}, {VOCABULARY}) logits"
         rows.append([what, duration(plain), duration(ours), f"{100 * ours / plain:+.1f} %"])
+        ours = result["head"]["one pass"]
+        what = "the same layer, and with losses and norms in one pass"
+        rows.append([what, duration(plain), duration(ours), f"{100 * (ours / plain - 1):+.1f} %"])
     if "peaks" in result:
-        plain, ours = result["peaks"]["layer"], result["peaks"]["with norms"]
-        what = "peak memory of that layer, and with norms"
-        rows.append([what, f"{plain / 2**20:.0f} MB", f"{ours / 2**20:.0f} MB", f"{100 * (ours / plain - 1):+.1f} %"])
+        plain = result["peaks"]["layer"]
+        for name, what in (("with norms", "output_norms"), ("one pass", "losses and norms in one pass")):
+            ours = result["peaks"][name]
+            sizes = [f"{size / 2**20:.0f} MB" for size in (plain, ours)]
+            rows.append([f"peak memory of that layer, and with {what}", *sizes, f"{100 * (ours / plain - 1):+.1f} %"])
     for name, step in result.get("adapters", {}).items():
         more = f"{100 * (step['norms'] / step['plain'] - 1):+.1f} %"
         rows.append([f"forward and backward, and with GradientNorms: {name}", *map(duration, step.values()), more])
@@ -264,7 +276,7 @@ def main() -> None:
     parts: dict[str, Callable[[Any], Any]] = {
         "head": lambda given: head(max(given.rounds - 2, 1)),
         "peaks": lambda given: peaks(),
-        "overhead": lambda given: overhead(given.rounds, 40),
+        "overhead": lambda given: overhead(3 * given.rounds, 40),
         "adapters": lambda given: adapters(given.rounds),
         "language_model": lambda given: language_model(given.steps, given.seeds),
     }

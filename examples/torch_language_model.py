@@ -1,7 +1,7 @@
 """Fine-tune a causal language model on text with many easy and some hard documents, with Transformers.
 
-    python examples/torch_language_model.py                      # a small model of random weights: nothing is
-    downloaded python examples/torch_language_model.py --model path/to/one  # of `save_pretrained`, with its tokenizer
+    python examples/torch_language_model.py                        # a small model of random weights, without downloads
+    python examples/torch_language_model.py --model path/to/one    # of `save_pretrained`, with its tokenizer
 
 Importance sampling takes two lines: the import, and `ImportanceTrainer(..., importance=...)` in place of
 `Trainer(...)`.

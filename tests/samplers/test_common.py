@@ -3,7 +3,6 @@
 import copy
 import itertools
 import math
-from collections import defaultdict
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,7 +47,9 @@ class TestEverySampler(SamplerChecks):
             members = [twin._groups.order[starts[k] : starts[k + 1]].tolist() for k in range(size)]
             return {sample: math.prod(size * p[i] for i in sample) for sample in itertools.product(*members)}
         if isinstance(sampler, avare.Passes):
-            return thinned_law(p, sampler)
+            begun = copy.deepcopy(sampler)
+            begun.sample()
+            return two_stages.thinned_law(p, int(begun._progress[1]), size)
         if isinstance(sampler, avare.Mixture):
             rows = list(zip(sampler.mixture, sampler.components, strict=True))
             return {
@@ -63,19 +64,6 @@ class TestEverySampler(SamplerChecks):
         if isinstance(sampler, avare.Stratified | avare.Passes):
             return avare.batch_weights(p[indices], replacement=True)
         return super().weights_of(sampler, p, indices)
-
-
-def thinned_law(p: NDArray[np.float64], sampler: Sampler) -> dict[tuple[int, ...], float]:
-    """The law of the first batch of a pass: all sets that it can keep, and all orders of each."""
-    twin = copy.deepcopy(sampler)
-    twin.sample()
-    count = int(twin._progress[1])  # type: ignore[attr-defined]  # of `Passes`
-    law: dict[tuple[int, ...], float] = defaultdict(float)
-    for kept, chance in two_stages.systematic_law(np.minimum(p * count, 1.0), count).items():
-        samples = list(itertools.permutations(kept, sampler.batch_size))
-        for sample in samples:
-            law[sample] += chance / len(samples)
-    return dict(law)
 
 
 def test_names_are_public() -> None:

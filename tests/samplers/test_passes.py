@@ -1,8 +1,7 @@
 """Thinned passes: what is kept and how often, each once per pass, weights, states."""
 
-import itertools
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -40,11 +39,7 @@ def test_probabilities_of_being_kept(size: int, least: float) -> None:
 
 def test_the_law_of_a_pass() -> None:
     sampler, count = trained(), 6
-    kept = sampler.probabilities() * count
-    law: dict[tuple[int, ...], float] = defaultdict(float)
-    for places, chance in two_stages.systematic_law(np.minimum(kept, 1.0), count).items():
-        for pair in itertools.permutations(places, 2):  # the second batch of the pass
-            law[pair] += chance / 30
+    law = two_stages.thinned_law(sampler.probabilities(), count, 2)  # that of any batch of the pass: here the second
     draws = []
     for _ in range(draws_of(40_000)):
         batches = [sampler.sample() for _ in range(count // 2)]
@@ -55,13 +50,10 @@ def test_the_law_of_a_pass() -> None:
 def test_a_later_batch_of_a_pass_is_unbiased_by_enumeration() -> None:
     # Over the choice of the pass and its order, whatever was drawn before.
     sampler, count, g = trained(), 6, np.array([3.0, -1.0, 4.0, 1.0, -5.0, 9.0, 2.0, -6.0])
-    kept = np.minimum(sampler.probabilities() * count, 1.0)
-    mean = 0.0
-    for places, chance in two_stages.systematic_law(kept, count).items():
-        orders = list(itertools.permutations(places, 4))
-        for order in orders:
-            batch = list(order[2:])
-            mean += chance / len(orders) * float(np.sum(count / (2 * kept[batch]) * g[batch]))
+    p, mean = sampler.probabilities(), 0.0
+    for order, chance in two_stages.thinned_law(p, count, 4).items():
+        batch = list(order[2:])
+        mean += chance * float(np.sum(g[batch] / (2 * p[batch])))
     assert math.isclose(mean, g.sum(), rel_tol=1e-9)
 
 

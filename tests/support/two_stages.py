@@ -65,6 +65,16 @@ def two_stages(
             yield tuple(pool[place] for place in places), weights[chosen] / included[chosen], chance * part
 
 
+def thinned_law(probabilities: NDArray[np.float64], count: int, size: int) -> dict[tuple[int, ...], float]:
+    """The probability of each ordered batch of a pass that keeps ``count`` examples: all sets, and all orders."""
+    law: dict[tuple[int, ...], float] = defaultdict(float)
+    for kept, chance in systematic_law(np.minimum(count * probabilities, 1.0), count).items():
+        samples = list(itertools.permutations(kept, size))
+        for sample in samples:
+            law[sample] += chance / len(samples)
+    return dict(law)
+
+
 def brute_force_ratio(relative_error: float, cost_ratio: float, most: float, without: float | None = None) -> float:
     """The pool ratio with the least product of cost and noise, on a fine grid; 1 for no pool."""
     without = relative_error if without is None else without

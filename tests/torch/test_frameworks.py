@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = {
     "lightning": ("lightning", "--epochs", "4"),
     "accelerate": ("accelerate", "--epochs", "4"),
-    "language_model": ("transformers", "--steps", "60"),
+    "language_model": ("transformers", "--steps", "120"),
 }
 TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 OFFLINE = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -94,15 +94,17 @@ def test_lightning_on_two_processes() -> None:
 
 @pytest.mark.slow
 def test_the_trainer_on_two_processes(tmp_path: Path) -> None:
-    """The draws and the losses of one process with the whole batch; then a rank that raises an error."""
+    """The draws and the losses of one process with the whole batch, also resumed; then a rank that raises an error."""
     pytest.importorskip("transformers", reason="transformers is not installed")
     script = str(ROOT / "tests" / "torch" / "train_trainer_ranks.py")
     one = run(script, str(tmp_path / "one"))
     two = run(script, str(tmp_path / "two"), launcher=TWO)
     drawn = [re.findall(r"^drawn (.*)$", text, flags=re.MULTILINE) for text in (one, two)]
-    assert drawn[0] == drawn[1]
+    assert drawn[0] == drawn[1] == 2 * drawn[0][:1]
     losses = [[float(word) for word in re.findall(r"loss ([\d.]+)", text)] for text in (one, two)]
-    assert len(losses[0]) == 6
+    assert len(losses[0]) == 12
+    for each in losses:
+        assert each[6:] == each[:6]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)  # AdamW amplifies what rounding differs
     assert "rank 0 stopped: ValueError: rank 1 failed, or received invalid norms" in two
     assert "rank 1 stopped: RuntimeError: out of luck" in two

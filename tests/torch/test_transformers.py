@@ -9,6 +9,7 @@ os.environ |= {
 }  # before the imports
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -209,10 +210,11 @@ def drawn_by(trainer: Any, **options: Any) -> list[list[int]]:
     return [index.tolist() for index in trainer.drawn]
 
 
-@pytest.mark.parametrize("stop", [4, 6])
-def test_resumes_in_the_middle_of_an_epoch_and_at_its_end(stop: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stop", "accumulated"), [(4, 1), (6, 1), (4, 2)])
+def test_resumes_in_the_middle_of_an_epoch_and_at_its_end(stop: int, accumulated: int, tmp_path: Path) -> None:
     def make(**options: Any) -> Recording:
-        kept = {"save_strategy": "steps", "save_steps": stop, "num_train_epochs": 3, "gradient_accumulation_steps": 1}
+        kept: dict[str, Any] = {"save_strategy": "steps", "save_steps": stop, "num_train_epochs": 3}
+        kept["gradient_accumulation_steps"] = accumulated
         return Recording(
             language_model(),
             arguments(tmp_path, **{**kept, **options}),
@@ -225,7 +227,7 @@ def test_resumes_in_the_middle_of_an_epoch_and_at_its_end(stop: int, tmp_path: P
     assert len(whole) == 18
     second = make()
     rest = drawn_by(second, resume_from_checkpoint=str(tmp_path / f"checkpoint-{stop}"))
-    assert rest == whole[stop:]
+    assert rest == whole[stop * accumulated :]
     assert losses_of(second) == losses_of(first)  # with those before, from the checkpoint
     assert second.state.epoch == first.state.epoch == 3
     measured = second.state.log_history[-2]
@@ -242,6 +244,75 @@ def test_learns_and_evaluates_as_the_plain_trainer_does(tmp_path: Path) -> None:
     assert trainer.importance_loader.gain != 1.0 and trainer.importance_loader.waiting == 0
     plain = transformers.Trainer(trainer.model, arguments(tmp_path), eval_dataset=dataset)
     assert trainer.evaluate(dataset)["eval_loss"] == plain.evaluate()["eval_loss"]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("overridden", ["example_losses", "example_norms"])
+def test_in_one_pass_losses_and_norms_are_those_of_the_methods(
+    overridden: str, smoothing: float, tmp_path: Path
+) -> None:
+    """Within rounding of float32; a method that is overridden is called."""
+    called = []
+
+    def note(self: Any, *args: Any) -> Any:
+        called.append(overridden)
+        return getattr(ImportanceMixin, overridden)(self, *args)
+
+    dataset, weight = texts(4, padded=True), torch.tensor([0.5, 2.0, 1.5, 0.2])
+    batch = {key: torch.stack([each[key] for each in dataset]) for key in dataset[0]}
+    found = []
+    for kind in (ImportanceTrainer, type("Apart", (ImportanceTrainer,), {overridden: note})):
+        trainer = kind(language_model(), arguments(tmp_path, label_smoothing_factor=smoothing), train_dataset=dataset)
+        loss, _, norms = trainer._weighted_loss(trainer.model, batch, weight, None)
+        loss.backward()
+        found.append((loss, norms, *(p.grad for p in trainer.model.parameters())))
+        assert called == ([] if kind is ImportanceTrainer else [overridden])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+def test_mixed_precision(tmp_path: Path) -> None:
+    """The loss of the plain Trainer if all weights are 1; gradients within the rounding of bfloat16, 2^-8."""
+    dataset = texts(4, padded=True)
+    batch = {key: torch.stack([each[key] for each in dataset]) for key in dataset[0]}
+    ours = trainer_of(tmp_path, dataset, avt.Importance(pool=None), bf16=True, max_steps=4)
+    plain = transformers.Trainer(language_model(), arguments(tmp_path, bf16=True), train_dataset=dataset)
+    count = plain._get_num_items_in_batch([batch], torch.device("cpu"))
+    loss, gradient = gradients(plain, [batch], count)
+    triple = batch, torch.arange(4), torch.ones(4)
+    ours.get_train_dataloader()
+    ours.importance_loader.update = lambda *_, **__: None  # these were not drawn
+    samples, count = ours.get_batch_samples(iter([triple]), 1, torch.device("cpu"))
+    found, of_found = gradients(ours, samples, count)
+    assert found == pytest.approx(loss, rel=1e-6)
+    torch.testing.assert_close(of_found, gradient, rtol=2**-8, atol=2**-8 * float(gradient.abs().max()))
+    ours.train()
+    assert ours.importance_loader.waiting == 0 and ours.importance_loader.gain > 0.0
+
+
+def test_norms_that_are_not_finite_are_skipped(tmp_path: Path) -> None:
+    class Overflowing(ImportanceTrainer):
+        def _forward(self, *args: Any, **options: Any) -> Any:
+            outputs = super()._forward(*args, **options)
+            factors = torch.tensor([1.0, math.inf])[:, None, None]
+            return {**outputs, "logits": outputs["logits"] * factors} if self._is_compared else outputs
+
+    options = {"max_steps": 2, "max_grad_norm": 0.0, "learning_rate": 0.0}
+    trainer = Overflowing(
+        language_model(), arguments(tmp_path, **options), train_dataset=texts(), importance=avt.Importance(pool=None)
+    )
+    trainer.train()
+    assert trainer.importance_loader is not None and trainer.importance_loader.waiting == 1
+
+
+def test_the_example_takes_a_pretrained_model(tmp_path: Path) -> None:
+    from torch_language_model import make_model, make_trainer
+
+    path = str(tmp_path / "model")
+    make_model()[0].save_pretrained(path)
+    _tokenizer().save_pretrained(path)
+    trainer = make_trainer(avt.Importance(pool=None), str(tmp_path), path, max_steps=1)
+    trainer.train()
+    assert trainer.state.global_step == 1
 
 
 def test_a_loss_of_ones_own(tmp_path: Path) -> None:
@@ -325,12 +396,10 @@ def test_the_page_runs() -> None:
     run_snippet("Transformers")
 
 
-def test_the_trainer_of_trl(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_trainer_of_trl(packed: bool, tmp_path: Path) -> None:
     trl = pytest.importorskip("trl", reason="trl is not installed")
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=_words(), eos_token="e", pad_token="p", unk_token="u"
-    )
 
     class ImportanceSFTTrainer(ImportanceMixin, trl.SFTTrainer):  # type: ignore[name-defined]
         pass
@@ -338,13 +407,14 @@ def test_the_trainer_of_trl(tmp_path: Path) -> None:
     texts = ["a b c d", "b b", "c a d a b", "d d d"] * 3
     common: dict[str, Any] = {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "logging_steps": 1}
     args = trl.SFTConfig(
-        str(tmp_path), per_device_train_batch_size=2, max_steps=3, save_strategy="no", bf16=False, **common
-    )
+        str(tmp_path), per_device_train_batch_size=2, max_steps=3, save_strategy="no", bf16=False, **common,
+        **({"packing": True, "packing_strategy": "wrapped", "max_length": 4} if packed else {}),
+    )  # fmt: skip
     trainer = ImportanceSFTTrainer(
         language_model(),
         args,
         train_dataset=datasets.Dataset.from_dict({"text": texts}),
-        processing_class=tokenizer,
+        processing_class=_tokenizer(),
         importance=avt.Importance(pool=2.0),
     )
     trainer.train()
@@ -354,9 +424,9 @@ def test_the_trainer_of_trl(tmp_path: Path) -> None:
     assert trainer.evaluate(trainer.train_dataset)["eval_loss"] > 0.0
 
 
-def _words() -> Any:
+def _tokenizer() -> Any:
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {word: place for place, word in enumerate("abcdepu")}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="u"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    return tokenizer
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="e", pad_token="p", unk_token="u")

@@ -1,5 +1,6 @@
-"""Train with `ImportanceTrainer` under torchrun: what was drawn, the losses, and a rank that raises an error."""
+"""Train with `ImportanceTrainer` under torchrun: draws, losses, a resumed run, a rank that raises an error."""
 
+import gc
 import os
 import sys
 from typing import Any
@@ -32,8 +33,8 @@ def make(kind: type[ImportanceTrainer], folder: str) -> ImportanceTrainer:
     )
     args = TrainingArguments(
         output_dir=folder, use_cpu=True, ddp_backend="gloo" if ranks > 1 else None, report_to="none", disable_tqdm=True,
-        save_strategy="no", logging_steps=1, per_device_train_batch_size=4 // ranks, gradient_accumulation_steps=2,
-        num_train_epochs=2, seed=3,
+        save_strategy="steps", save_steps=2, logging_steps=1, per_device_train_batch_size=4 // ranks,
+        gradient_accumulation_steps=2, num_train_epochs=2, seed=3,
     )  # fmt: skip
     dataset = [{"input_ids": row, "labels": label} for row, label in zip(ids, labels, strict=True)]
     return kind(GPT2LMHeadModel(config), args, train_dataset=dataset, importance=avt.Importance(pool=None))
@@ -42,21 +43,24 @@ def make(kind: type[ImportanceTrainer], folder: str) -> ImportanceTrainer:
 def main() -> None:
     """Print what rank 0 has seen, then how each rank stops."""
     folder = sys.argv[1]
-    trainer = make(ImportanceTrainer, folder)
-    trainer.train()
-    loader = trainer.importance_loader
-    assert loader is not None
-    if trainer.is_world_process_zero():
-        print("drawn", loader.importance_sampler.steps, loader.state_dict()["fingerprint"], flush=True)
-        for row in trainer.state.log_history:
-            if "loss" in row:
-                print(f"loss {row['loss']:.6f}", flush=True)
+    for resumed in (None, f"{folder}/checkpoint-4"):  # in the middle of the second epoch
+        trainer = make(ImportanceTrainer, folder)
+        trainer.train(resume_from_checkpoint=resumed)
+        loader = trainer.importance_loader
+        assert loader is not None
+        if trainer.is_world_process_zero():
+            print("drawn", loader.importance_sampler.steps, loader.state_dict()["fingerprint"], flush=True)
+            for row in trainer.state.log_history:
+                if "loss" in row:
+                    print(f"loss {row['loss']:.6f}", flush=True)
     if trainer.args.world_size > 1:
         trainer = make(Unlucky, folder)
         try:
             trainer.train()
         except (RuntimeError, ValueError) as error:
             print(f"rank {trainer.args.process_index} stopped: {type(error).__name__}: {error}", flush=True)
+        del trainer, loader
+        gc.collect()  # DDP first: if it is the last to hold the group, its destructor may wait for a thread forever
         torch.distributed.destroy_process_group()
 
 

@@ -20,7 +20,7 @@ the plain Trainer, with an error of order 1 / M. With weights of 1 it is the Tra
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -38,6 +38,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.trainer_utils import seed_worker
 
 from avare.samplers import Sampler
+from avare.torch.cross_entropy import losses_and_norms
 from avare.torch.importance import Importance
 from avare.torch.indexed import check_dataset
 from avare.torch.kernels import add_targets
@@ -118,8 +119,7 @@ class ImportanceMixin:
             reduction="none",
             label_smoothing=self._trainer.args.label_smoothing_factor,
         )
-        counts = target.ne(-100).reshape(len(target), -1).sum(dim=1)
-        return losses.reshape(len(target), -1).sum(dim=1), counts.to(losses.dtype)
+        return losses.reshape(len(target), -1).sum(dim=1), _number_of_targets(target).to(losses)
 
     def example_norms(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the norm of each example's gradient, or a bound, up to a common factor; of shape (batch,)."""
@@ -315,21 +315,32 @@ class ImportanceMixin:
                 f"logits has {len(logits)} rows for {len(weight)} examples: the batch was flattened; set "
                 "padding_free=False, and pack with packing_strategy='wrapped'"
             )
-        losses, counts = self.example_losses(logits, labels)
+        losses, counts, norms = self._of_examples(logits, labels)
         if not self._is_compared:
-            self._compare(outputs, labels, losses.sum() / counts.sum().clamp(min=1.0))
+            self._compare(outputs, labels, losses.sum() / counts().sum().clamp(min=1.0))
         weight = weight.to(losses)
         takes_all = count is not None and trainer.model_accepts_loss_kwargs  # the Trainer expects the whole mean
-        is_own = type(self).example_losses is not ImportanceMixin.example_losses
-        if takes_all and not is_own and not labels.is_floating_point():
+        if takes_all and not self._overrides("example_losses") and not labels.is_floating_point():
             is_shared = trainer.args.average_tokens_across_devices and trainer.accelerator.num_processes > 1
             targets = count / trainer.accelerator.num_processes if is_shared else count
         else:
-            targets = (len(weight) * (weight * counts).sum() / weight.sum()).clamp(min=1.0)
+            targets = (len(weight) * torch.dot(weight, counts()) / weight.sum()).clamp(min=1.0)
             if takes_all:
                 targets = targets * trainer.current_gradient_accumulation_steps
-        loss = (losses * (weight / targets)).sum()
-        return loss, outputs, self.example_norms(logits, labels)
+        return torch.dot(losses, weight / targets), outputs, norms
+
+    def _of_examples(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Callable[[], Tensor], Tensor]:
+        """Return what `example_losses` and `example_norms` do, in one pass if it can be; the counts when called."""
+        if not self._overrides("example_losses") and not self._overrides("example_norms"):
+            kind, target = self._loss_and_target(logits, labels)
+            if kind == "cross_entropy":
+                losses, norms = losses_and_norms(logits, target, self._trainer.args.label_smoothing_factor)
+                return losses, lambda: _number_of_targets(target).to(losses), norms
+        losses, counts = self.example_losses(logits, labels)
+        return losses, lambda: counts, self.example_norms(logits, labels)
+
+    def _overrides(self, name: str) -> bool:
+        return getattr(type(self), name) is not getattr(ImportanceMixin, name)
 
     def _compare(self, outputs: Any, labels: Tensor, found: Tensor) -> None:
         """Raise an error if the mean loss is not the model's."""
@@ -372,6 +383,11 @@ class ImportanceTrainer(ImportanceMixin, transformers.Trainer):
     >>> trainer = ImportanceTrainer(model, args, train_dataset=dataset, importance=Importance())  # doctest: +SKIP
     >>> trainer.train()  # doctest: +SKIP
     """
+
+
+def _number_of_targets(target: Tensor) -> Tensor:
+    """Return how many targets of each example count."""
+    return target.ne(-100).reshape(len(target), -1).sum(dim=1)
 
 
 def _with_weights(loader: ImportanceLoader, triple: Any) -> Any:
