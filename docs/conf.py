@@ -44,12 +44,14 @@ autodoc_typehints = "none"  # the types are in the signature
 autodoc_default_options = {"members": True, "inherited-members": True}
 autosummary_generate = True
 numpydoc_show_class_members = False
+toc_object_entries_show_parents = "hide"
 
 sphinx_gallery_conf = {
     "examples_dirs": [str(ROOT / "examples" / "gallery")],
     "gallery_dirs": ["docs/gallery"],
     "download_all_examples": False,
     "show_signature": False,
+    "capture_repr": (),  # only what is printed is shown
     "min_reported_time": 1e9,  # times depend on the machine
     "write_computation_times": False,
 }
@@ -105,10 +107,29 @@ def visit_block(translator: Any, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+# Stored tables without a heading.
+TITLES = {
+    "linear": "Linear models",
+    "sampling": "Chains: the cost of a step",
+    "nets/nets-aims": "Nets: the aims",
+    "nets/nets-aims-cells": "Nets: the aims, cell by cell",
+    "nets/nets-best": "Nets: each sampler at its best",
+    "nets/nets-parts": "Nets: variants of Calibrated",
+    "nets/nets-settings": "Nets: all settings",
+    "paper/check": "The paper's numbers and ours",
+    "paper/reproduce": "Where each sampler ends",
+    "paper/table1": "Table 1",
+    "paper/theory": "How the regret grows",
+    "sampling/sampling": "Posteriors: all settings",
+    "sampling/sampling-aims": "Posteriors: the aims",
+    "sampling/sampling-references": "Posteriors: the references",
+}
+
+
 def add_title(app: Any, name: str, source: list[str]) -> None:
-    """Give a stored table that has no heading the name of its file."""
+    """Give a stored table that has no heading its title."""
     if name.startswith("benchmarks/") and not re.search(r"^# ", source[0], flags=re.MULTILINE):
-        source[0] = f"# {Path(name).name}\n\n{source[0]}"
+        source[0] = f"# {TITLES[name.removeprefix('benchmarks/results/')]}\n\n{source[0]}"
 
 
 def skip(app: Any, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:

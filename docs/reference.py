@@ -80,7 +80,7 @@ def write(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     names = [module.__name__ for module in modules()]
     index = ["API reference", "=============", "", "Every public name, with an example that runs.", ""]
-    index += [".. list-table::", "   :widths: 30 70", ""]
+    index += [".. list-table::", "   :widths: 30 70", "   :class: autosummary", ""]
     for module in modules():
         first = (inspect.getdoc(module) or "").splitlines()[0]
         index += [f"   * - :doc:`{module.__name__} <{module.__name__}>`", f"     - {first}"]

@@ -9,6 +9,7 @@ the loss that of the data.
 """
 
 import time
+from collections.abc import Generator
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -38,7 +39,7 @@ print(f"{rate:.2%} of the examples are positive")
 EPOCHS, BATCH = 5, 128
 
 
-def batches(way: str, seed: int):  # type: ignore[no-untyped-def]  # of a loader or of another
+def batches(way: str, seed: int) -> Generator[tuple[torch.Tensor, ...], torch.Tensor, None]:
     """Yield x, y and weights for all epochs, and take back the norms."""
     generator = torch.Generator().manual_seed(seed)
     if way == "importance":

@@ -84,6 +84,13 @@ def test_the_demo_shows_avare_ahead_where_there_is_something_to_gain(tmp_path: P
     assert (tmp_path / "report" / "index.html").exists()
 
 
+@pytest.mark.parametrize("script", sorted(ROOT.glob("examples/gallery/plot_*.py")), ids=lambda script: script.stem)
+def test_an_example_of_the_gallery_ends_with_what_was_gained_in_seconds(script: Path) -> None:
+    *before, end = re.split(r"^# %%$", script.read_text(), flags=re.MULTILINE)
+    assert "plt.subplots" in "".join(before)
+    assert "seconds" in end and "print(" in end
+
+
 def test_import_is_light() -> None:
     def loaded(packages: str) -> set[str]:
         program = f"import sys, {packages}; print(' '.join(sys.modules))"

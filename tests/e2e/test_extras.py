@@ -78,6 +78,53 @@ for name in sorted(set(modules) - set(promised)):
 """
 
 
+USES = """
+import tempfile
+from pathlib import Path
+import avare
+from avare import plotting
+from avare.cli import main
+from avare.experiments import Store, compare, obtain
+
+problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 0.0])
+run = avare.sgd(problem, avare.Uniform(2, 1, seed=0), 0.1, epochs=1)
+chain = avare.sgld(problem, avare.Uniform(2, 1, seed=0), 0.1, steps=5, seed=0)
+folder = Path(tempfile.mkdtemp())
+(folder / "mine.csv").write_text("a,y\\n1,2\\n")
+data, loss = obtain("synthetic")
+for use in (
+    problem.minimize,
+    run.plot,
+    chain.plot,
+    chain.to_arviz,
+    chain.summary,
+    lambda: plotting.calibration(avare.Calibrated(10, 2, seed=0)),
+    lambda: avare.datasets.load("digits"),
+    lambda: avare.datasets.fetch("mnist", folder=folder),
+    lambda: avare.datasets.read(folder / "mine.csv", target="y"),
+    lambda: compare(data, loss, Store(folder), epochs=1, runs=1, jobs=1),
+    lambda: compare(data, loss, Store(folder), epochs=1, runs=1, jobs=2),
+    lambda: compare(data, loss, Store(folder), epochs=1, runs=1, dask="tcp://127.0.0.1:1"),
+):
+    try:
+        use()
+    except ImportError as error:
+        assert " needs " in str(error) and "pip install 'avare[" in str(error), error
+    else:
+        raise AssertionError(f"{use} works without its extra")
+for command in ("diagnose", "compare", "reproduce", "report", "datasets"):
+    assert main([command]) == 1
+"""
+
+
+@pytest.mark.slow
+def test_without_extras_everything_says_what_it_lacks() -> None:
+    script = SCRIPT.format(kept=installed_with(""), modules=[], promised=[]) + USES
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.count("avare: the command line needs typer: pip install 'avare[experiments]'") == 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", MODULES)
 def test_an_extra_alone(extra: str) -> None:

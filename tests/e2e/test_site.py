@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
@@ -25,7 +26,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = re.search(r"-m sphinx (.*) -D \S+ \. build/docs$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert recipe is not None and "-W" in recipe[1].split()
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", *recipe[1].split(), "-E", ".", str(folder)]
+    times = ["-D", "sphinx_gallery_conf.junit=times.xml"]  # the seconds of each example
+    command = [sys.executable, "-m", "sphinx", *recipe[1].split(), *times, "-E", ".", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -80,6 +82,13 @@ def test_every_example_of_the_gallery_has_a_figure_that_is_not_empty(site: Path)
         assert pictures, f"{script.name} has no figure"
         for picture in pictures:
             assert matplotlib.imread(picture)[..., :3].std() > 0.01, picture.name
+
+
+def test_every_example_of_the_gallery_takes_less_than_two_minutes(site: Path) -> None:
+    cases = ElementTree.parse(site / "times.xml").iter("testcase")
+    seconds = {case.get("name"): float(case.get("time", "nan")) for case in cases}
+    assert len(seconds) == len(list((ROOT / "examples" / "gallery").glob("plot_*.py")))
+    assert all(each < 120.0 for each in seconds.values()), seconds
 
 
 @pytest.fixture(scope="module")

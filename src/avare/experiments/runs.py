@@ -14,6 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from avare._optional import require
 from avare.experiments.base import Experiment
 from avare.experiments.registry import of_kind
 from avare.experiments.store import Record, Spec
@@ -30,8 +31,7 @@ def perform(
     The experiment is by default the one that is registered for ``spec["experiment"]``. BLAS uses one thread, so that
     runs side by side do not disturb each other, and so that the numbers do not depend on how many there are.
     """
-    from threadpoolctl import threadpool_limits
-
+    threadpool_limits = require("threadpoolctl", "a run").threadpool_limits
     owner = of_kind(spec["experiment"]) if experiment is None else experiment
     with interrupts_at_once(), threadpool_limits(1), warnings.catch_warnings():
         for category in (LimitWarning, DivergenceWarning, ToleranceWarning):  # records say it

@@ -11,6 +11,7 @@ from multiprocessing import resource_tracker
 from typing import Any, TypedDict, Unpack
 
 from avare import _validation as validation
+from avare._optional import require
 from avare.experiments.base import Stage, Stages, Task
 from avare.experiments.registry import of_kind
 from avare.experiments.runs import interrupts_at_once, perform
@@ -175,7 +176,7 @@ def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any
         with interrupts_at_once():
             yield lambda tasks: (_attempt(*_arguments(task)) for task in tasks)
         return
-    import joblib
+    joblib = require("joblib", "running side by side")
 
     def side_by_side(tasks: Iterable[Task], **arguments: Any) -> Any:
         with _interrupts_later():
@@ -214,12 +215,9 @@ def _attempt(*arguments: Any) -> Record | Exception:
 
 @contextmanager
 def _cluster(address: str) -> Iterator[Any]:
+    distributed = require("distributed", "running on a Dask cluster", "dask")
     try:
-        from distributed import Client
-    except ImportError:
-        raise ImportError("running on a Dask cluster needs distributed: pip install 'avare[dask]'") from None
-    try:
-        client = Client(address, timeout=_CONNECTING, set_as_default=False)
+        client = distributed.Client(address, timeout=_CONNECTING, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ConnectionError(f"dask = {address!r}: no scheduler answers: {error}") from error
     try:

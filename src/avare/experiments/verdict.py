@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from avare._optional import require
 from avare.experiments.convergence import BASELINE
 from avare.experiments.records import count, number
 
@@ -155,8 +156,7 @@ def _reached(curve: tuple[NDArray[np.float64], NDArray[np.float64]], levels: NDA
 
 def _margin(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> float:
     """Return half of Welch's interval for the difference of two means."""
-    from scipy.stats import t
-
+    t = require("scipy.stats", "a verdict").t
     shares = [float(each.var(ddof=1)) / len(each) for each in (theirs, ours)]
     total = sum(shares)
     if total == 0.0:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from avare._optional import require
 from avare._progress import Line
 from avare.problems.base import Problem, Vector
 
@@ -37,6 +38,7 @@ class ToleranceWarning(UserWarning):
 
 def minimum(problem: "Linear", start: Vector, tolerance: float, *, progress: bool) -> Vector:
     """Return the minimiser of a linear model's objective."""
+    require("scipy", "minimize")
     with Line(f"minimising {problem!r}", shown=progress) as line:
         first = float(np.linalg.norm(problem.gradient(start)))
         x = start
@@ -48,6 +50,7 @@ def minimum(problem: "Linear", start: Vector, tolerance: float, *, progress: boo
 
 def minimum_by_gradients(problem: Problem, start: Vector, tolerance: float, *, progress: bool) -> Vector:
     """Return that of a problem without second derivatives, by L-BFGS alone, which is less precise."""
+    require("scipy", "minimize")
     with Line(f"minimising {problem!r}", shown=progress) as line:
         x = _descend(problem, start, tolerance, _MANY, line)
     return _warn_above(x, float(np.linalg.norm(problem.gradient(x))), tolerance)
@@ -58,6 +61,7 @@ def minimum_by_parts(problem: "Linear", start: Vector, tolerance: float, *, prog
 
     Newton's method moves the coefficients that are not 0, as long as none changes its sign.
     """
+    require("scipy", "minimize")
     from scipy.optimize import minimize
     from scipy.sparse.linalg import LinearOperator, cg
 
