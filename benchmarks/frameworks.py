@@ -20,14 +20,17 @@ from typing import Any
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # before the imports
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
+import matplotlib
 import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
+from matplotlib.figure import Figure
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import avare.torch as avt
 from avare.torch.cross_entropy import losses_and_norms
+from avare.plotting import RC_PARAMS, assign, line, log_ticks
 from avare.torch.transformers import ImportanceTrainer
 from harness import RESULTS, duration, save, table, where
 from torch_language_model import LENGTH, encode, make_texts, make_trainer
@@ -209,20 +212,20 @@ def language_model(steps: int, seeds: int) -> dict[str, Any]:
 
 def plot(result: dict[str, Any], path: Path) -> None:
     """Draw loss against processor seconds and against tokens; lines are means over seeds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    for name, runs in result["curves"].items():
-        rows = np.mean([run["rows"] for run in runs], axis=0)
-        for axis, x in zip(axes, (rows[:, 1], rows[:, 0] * result["batch"] * result["length"] / 1e6), strict=True):
-            axis.plot(x, rows[:, 2], marker="o", markersize=3, label=name)
-    axes[0].set(xlabel="processor seconds", ylabel="test loss per token", yscale="log")
-    axes[1].set(xlabel="million tokens trained on")
-    axes[1].legend(frameon=False)
-    figure.savefig(path, dpi=130)
+    curves = {name: np.mean([run["rows"] for run in runs], axis=0) for name, runs in result["curves"].items()}
+    styles = assign(curves)
+    with matplotlib.rc_context(RC_PARAMS):
+        figure = Figure(figsize=(8.0, 3.0), layout="constrained")
+        axes = figure.subplots(1, 2, sharey=True)
+        for place, (name, rows) in enumerate(curves.items()):
+            tokens = rows[:, 0] * result["batch"] * result["length"] / 1e6
+            for axis, x in zip(axes, (rows[:, 1], tokens), strict=True):
+                line(axis, x, rows[:, 2], styles[name], place, len(curves)).set_label(name)
+        axes[0].set(xlabel="Processor seconds", ylabel="Test loss per token", yscale="log")
+        axes[1].set(xlabel="Million tokens trained on")
+        log_ticks(axes[0].yaxis)
+        axes[1].legend()
+        figure.savefig(path, dpi=160)
 
 
 def report(result: dict[str, Any]) -> str:
