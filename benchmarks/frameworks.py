@@ -29,8 +29,8 @@ from matplotlib.figure import Figure
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import avare.torch as avt
-from avare.torch.cross_entropy import losses_and_norms
 from avare.plotting import RC_PARAMS, assign, line, log_ticks
+from avare.torch.cross_entropy import losses_and_norms
 from avare.torch.transformers import ImportanceTrainer
 from harness import RESULTS, duration, save, table, where
 from torch_language_model import LENGTH, encode, make_texts, make_trainer
