@@ -286,6 +286,52 @@ def test_passes_resume_to_the_same_iterates(tol: float, step: int) -> None:
     assert np.array_equal(whole.x, rest.x)
 
 
+def wide(kind: str, bias: Any = False, weighted: bool = False) -> Any:
+    """A dense problem with too many columns for a whole matrix, and curvatures over four powers of ten."""
+    generator = np.random.default_rng(7)
+    turn = np.linalg.qr(generator.normal(size=(300, 300)))[0]
+    X = 0.2 + (generator.normal(size=(900, 300)) * np.logspace(0.7, -1.3, 300)) @ turn
+    outputs = X @ generator.normal(size=(300, 3)) + generator.logistic(size=(900, 3))
+    y = outputs.argmax(axis=1) if kind == "Softmax" else outputs[:, 0] > 0.0
+    weight = generator.lognormal(0.0, 1.5, 900) if weighted else None
+    return getattr(avare.problems, kind)(X, y, l2=1.0, bias=bias, sample_weight=weight)
+
+
+def metric_of(run: Any) -> Any:
+    return run._loop._method._metric
+
+
+@compiled_only
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("kind", "bias"), [("Logistic", False), ("Logistic", "free"), ("Softmax", "free")])
+def test_many_dense_columns_are_flattened_and_converge(kind: str, bias: Any, weighted: bool) -> None:
+    problem = wide(kind, bias, weighted)
+    least = problem.objective(problem.minimize())
+    run = avare.saga(problem, epochs=400, tol=1e-7, seed=2)
+    assert len(metric_of(run).basis) > 0
+    assert run.status == "converged" and problem.objective(run.x) <= least * (1.0 + 1e-10)
+
+
+@compiled_only
+def test_a_flattened_metric_lies_between_zero_and_the_diagonal() -> None:
+    metric = metric_of(avare.saga(wide("Logistic"), epochs=1, tol=0.0, seed=2))
+    root = np.sqrt(metric.inverse)
+    values = np.linalg.eigvalsh((metric.basis / root) @ (metric.basis / root).T)
+    assert values.min() >= 0.0 and 0.5 < values.max() < 1.0
+
+
+@compiled_only
+@pytest.mark.parametrize("step", [40, 170])
+def test_many_dense_columns_resume_to_the_same_iterates(step: int) -> None:
+    problem = wide("Logistic", "free")
+    options: dict[str, Any] = {"epochs": 8, "tol": 0.0, "batch_size": 25}
+    whole = avare.saga(problem, seed=9, **options)
+    first = avare.saga(problem, seed=9, evaluate=[step], callback=lambda now: True, **options)
+    assert first.steps == step  # of 36 in an epoch
+    rest = avare.saga(problem, resume=saved_and_loaded(first.state_dict(), "pickle"), **options)
+    assert np.array_equal(whole.x, rest.x) and np.any(whole.x != 0.0)
+
+
 @compiled_only
 @pytest.mark.parametrize("csr", [False, True])
 def test_a_pass_that_does_not_help_is_undone(csr: bool, monkeypatch: pytest.MonkeyPatch) -> None:

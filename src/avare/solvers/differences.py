@@ -31,6 +31,7 @@ _FIRST_MEASURE, _LESS = 4, 0.7  # when to measure curvatures first, and by how m
 _SLOW, _FASTER = 0.5, 1.25  # if an epoch leaves more than the first of the gradient, steps grow by the second
 _LEAST_SCALE = 1e-9  # of the step, after which it has diverged
 _LARGEST_SCALE = 1e9
+_MOST_NOISE = 1e280  # so that norms stay finite
 _KEPT = 0.25  # of the decrease that a pass in order promises: with less, it was the last
 _MARGIN = 0.5  # the estimate of the gradient must be this far below the tolerance, at first, to be verified
 
@@ -98,16 +99,19 @@ class Differences:
             self._fill_table()  # with an empty one, the noise of the first epoch would lead away again
         # The largest that the estimated gradient may become.
         self._limit = _GROWTH * math.sqrt(2.0 * highest)
-        self._most = _GROWTH * self._first_moments() if self._auto else math.inf  # the same for the second moments
+        moments = self._first_moments()
+        self._most = _GROWTH * moments if self._auto else math.inf  # the same for the second moments
+        self._memory.level[0] = math.sqrt(min(moments, _MOST_NOISE) / self.period)
 
     def _memory_of(self, problem: Linear) -> Memory:
         shape, table = (problem.outputs, problem.width), np.zeros((problem.n, problem.outputs))
         if self._columns is None:
             empty = np.zeros(0, dtype=np.int64)
-            return Memory(np.zeros(shape), np.zeros((2 * problem.outputs, problem.width)), table, empty, np.zeros(1))
+            sums = np.zeros((2 * problem.outputs, problem.width))
+            return Memory(np.zeros(shape), sums, table, empty, np.zeros(1), np.zeros(1))
         x, sums = self._columns[:, : problem.outputs], self._columns[:, problem.outputs : 3 * problem.outputs]
         since = self._columns.view(np.int64)[:, 3 * problem.outputs]
-        return Memory(x.T, sums.T, table, since, np.zeros(1))
+        return Memory(x.T, sums.T, table, since, np.zeros(1), np.zeros(1))
 
     # --- the method of a loop -----------------------------------------------------------------
 
@@ -147,6 +151,7 @@ class Differences:
             return self._converged(step, self._last) if self._survey is not None else None
         noise = float(memory.noise[0])
         memory.noise[0] = 0.0
+        memory.level[0] = math.sqrt(min(noise, _MOST_NOISE) / self.period)
         there = self._iterates.x.reshape(memory.x.shape)
         current(memory, self._rates, step, there)
         memory.x[:] = there
@@ -237,6 +242,7 @@ class Differences:
             **fields,
             "saga/since": Field(np.int64, self._memory.since.shape, at_least=0, at_most=step),
             "saga/noise": Field(np.float64, self._memory.noise.shape, **any_number),
+            "saga/level": Field(np.float64, self._memory.level.shape, **any_number),
             "saga/kept": Field(np.float64, self._kept.shape),
             "saga/measured": Field(np.float64, self._measured.shape, also=math.nan),
             "saga/auto": Field(bool),
@@ -419,4 +425,7 @@ class Differences:
             whole = whole - whole[:, -1:] * self._metric.shift
         if len(self._metric.matrix):
             return math.sqrt(max(float((whole * (whole @ self._metric.matrix)).sum()), 0.0))
-        return math.sqrt(float((whole**2 @ self._metric.inverse).sum()))
+        square = float((whole**2 @ self._metric.inverse).sum())
+        if len(self._metric.basis):
+            square -= float(((whole @ self._metric.basis.T) ** 2).sum())
+        return math.sqrt(max(square, 0.0))
