@@ -297,7 +297,7 @@ def wide(kind: str, bias: Any = False, weighted: bool = False) -> Any:
     return getattr(avare.problems, kind)(X, y, l2=1.0, bias=bias, sample_weight=weight)
 
 
-def metric_of(run: Any) -> Any:
+def metric_in(run: Any) -> Any:
     return run._loop._method._metric
 
 
@@ -308,13 +308,13 @@ def test_many_dense_columns_are_flattened_and_converge(kind: str, bias: Any, wei
     problem = wide(kind, bias, weighted)
     least = problem.objective(problem.minimize())
     run = avare.saga(problem, epochs=400, tol=1e-7, seed=2)
-    assert len(metric_of(run).basis) > 0
+    assert len(metric_in(run).basis) > 0
     assert run.status == "converged" and problem.objective(run.x) <= least * (1.0 + 1e-10)
 
 
 @compiled_only
 def test_a_flattened_metric_lies_between_zero_and_the_diagonal() -> None:
-    metric = metric_of(avare.saga(wide("Logistic"), epochs=1, tol=0.0, seed=2))
+    metric = metric_in(avare.saga(wide("Logistic"), epochs=1, tol=0.0, seed=2))
     root = np.sqrt(metric.inverse)
     values = np.linalg.eigvalsh((metric.basis / root) @ (metric.basis / root).T)
     assert values.min() >= 0.0 and 0.5 < values.max() < 1.0
