@@ -98,16 +98,19 @@ class Differences:
             self._fill_table()  # with an empty one, the noise of the first epoch would lead away again
         # The largest that the estimated gradient may become.
         self._limit = _GROWTH * math.sqrt(2.0 * highest)
-        self._most = _GROWTH * self._first_moments() if self._auto else math.inf  # the same for the second moments
+        moments = self._first_moments()
+        self._most = _GROWTH * moments if self._auto else math.inf  # the same for the second moments
+        self._memory.level[0] = math.sqrt(moments / self.period)
 
     def _memory_of(self, problem: Linear) -> Memory:
         shape, table = (problem.outputs, problem.width), np.zeros((problem.n, problem.outputs))
         if self._columns is None:
             empty = np.zeros(0, dtype=np.int64)
-            return Memory(np.zeros(shape), np.zeros((2 * problem.outputs, problem.width)), table, empty, np.zeros(1))
+            sums = np.zeros((2 * problem.outputs, problem.width))
+            return Memory(np.zeros(shape), sums, table, empty, np.zeros(1), np.zeros(1))
         x, sums = self._columns[:, : problem.outputs], self._columns[:, problem.outputs : 3 * problem.outputs]
         since = self._columns.view(np.int64)[:, 3 * problem.outputs]
-        return Memory(x.T, sums.T, table, since, np.zeros(1))
+        return Memory(x.T, sums.T, table, since, np.zeros(1), np.zeros(1))
 
     # --- the method of a loop -----------------------------------------------------------------
 
@@ -147,6 +150,7 @@ class Differences:
             return self._converged(step, self._last) if self._survey is not None else None
         noise = float(memory.noise[0])
         memory.noise[0] = 0.0
+        memory.level[0] = math.sqrt(noise / self.period)
         there = self._iterates.x.reshape(memory.x.shape)
         current(memory, self._rates, step, there)
         memory.x[:] = there
@@ -237,6 +241,7 @@ class Differences:
             **fields,
             "saga/since": Field(np.int64, self._memory.since.shape, at_least=0, at_most=step),
             "saga/noise": Field(np.float64, self._memory.noise.shape, **any_number),
+            "saga/level": Field(np.float64, self._memory.level.shape, **any_number),
             "saga/kept": Field(np.float64, self._kept.shape),
             "saga/measured": Field(np.float64, self._measured.shape, also=math.nan),
             "saga/auto": Field(bool),
@@ -419,4 +424,7 @@ class Differences:
             whole = whole - whole[:, -1:] * self._metric.shift
         if len(self._metric.matrix):
             return math.sqrt(max(float((whole * (whole @ self._metric.matrix)).sum()), 0.0))
-        return math.sqrt(float((whole**2 @ self._metric.inverse).sum()))
+        square = float((whole**2 @ self._metric.inverse).sum())
+        if len(self._metric.basis):
+            square -= float(((whole @ self._metric.basis.T) ** 2).sum())
+        return math.sqrt(max(square, 0.0))

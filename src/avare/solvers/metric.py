@@ -14,6 +14,10 @@ _WIDEST = 256  # columns, up to which the metric is a whole matrix
 _ROWS_PER_COLUMN = 40  # to estimate it
 _CHUNK = 4096  # rows to copy at a time
 _ROWS, _ROUNDS = 1024, 10  # of the power method: a rough estimate is enough
+_RANK = 128  # directions of large curvature that are flattened if there are more columns
+_BASIS_ROWS, _BASIS_ROUNDS = 4096, 3  # to find them
+_ENTRIES = 1 << 24  # to copy at a time
+_FLATTEST = 1e-6  # of the largest curvature: the least to which others are flattened
 _FLAT = 1e-12  # of the largest curvature: columns below it do not move faster
 _LEAST_BEND = 0.01  # of the largest curvature: the iterate still moves
 _SHARE = 0.2  # of the batch over the total smoothness, and ...
@@ -28,10 +32,14 @@ class Metric(NamedTuple):
     """D_j of each column, one over the curvature of f along it."""
     matrix: Vector
     """The inverse of the whole matrix of curvatures, if X is dense and has few columns; otherwise empty."""
+    basis: Vector
+    """With many columns of a dense X: B of D - B^T B, which is D flattened along directions of large curvature."""
     shift: Vector
     """The mean of each column, if columns are centred; otherwise empty."""
     lengths: NDArray[np.float32]
-    """The length of each row in the metric: sqrt(sum_j D_j a_ij^2), or sqrt(a_i . M a_i)."""
+    """The length of each row in the metric: sqrt(sum_j D_j a_ij^2), or sqrt(a_i . M a_i), M the matrix or D - B^T B."""
+    shares: NDArray[np.float32]
+    """With a basis, the smoothness constant of each row as a share of the sum of all; otherwise empty."""
 
 
 def bends_of(problem: Linear, curvatures: Vector | None = None) -> Vector:
@@ -64,15 +72,30 @@ def metric_of(problem: Linear, bends: Vector) -> Metric:
     curvature = squared_columns(problem, bends, shift) + problem._l2[:width]
     inverse = 1.0 / np.maximum(curvature, max(_FLAT * float(curvature.max()), np.finfo(float).tiny))
     centred = shift if model.matrix.sparse is None and free else np.empty(0)
+    none = np.empty((0, 0))
     if model.matrix.dense is not None and is_narrow(problem):
         factor = _factor_of(problem, bends, centred, np.sqrt(inverse))
-        lengths = np.empty(problem.n, dtype=np.float32)
-        for first in range(0, problem.n, _CHUNK):
-            part = slice(first, min(first + _CHUNK, problem.n))
-            turned = _centred_rows(problem, part, centred) @ factor
-            lengths[part] = np.sqrt(np.einsum("ij,ij->i", turned, turned))  # `norm` would take several times as long
-        return Metric(inverse, factor @ factor.T, centred, lengths)
-    return Metric(inverse, np.empty((0, 0)), centred, lengths_of(problem, inverse, shift))
+        lengths = np.sqrt(_squares_along(problem, centred, factor)).astype(np.float32)
+        return Metric(inverse, factor @ factor.T, none, centred, lengths, lengths[:0])
+    lengths = lengths_of(problem, inverse, shift)
+    wide = model.matrix.dense is not None and problem.l1 == 0.0
+    basis = _basis_of(problem, bends, centred, np.sqrt(inverse), lengths) if wide else none
+    if not len(basis):
+        return Metric(inverse, none, none, centred, lengths, lengths[:0])
+    squares = lengths.astype(np.float64) ** 2
+    left = np.maximum(squares - _squares_along(problem, centred, basis.T), _FLATTEST * squares)  # in spite of rounding
+    shares = bends * left / float(bends @ left)
+    return Metric(inverse, none, basis, centred, np.sqrt(left).astype(np.float32), shares.astype(np.float32))
+
+
+def _squares_along(problem: Linear, shift: Vector, directions: Vector) -> Vector:
+    """Return the squared length of each row after a product with a matrix."""
+    found, count = np.empty(problem.n), max(1, min(_CHUNK, _ENTRIES // problem.width))
+    for first in range(0, problem.n, count):
+        part = slice(first, min(first + count, problem.n))
+        turned = _centred_rows(problem, part, shift) @ directions
+        found[part] = np.einsum("ij,ij->i", turned, turned)  # `norm` would take several times as long
+    return found
 
 
 def squared_columns(problem: Linear, weights: Vector, shift: Vector | None = None) -> Vector:
@@ -115,6 +138,30 @@ def _factor_of(problem: Linear, bends: Vector, shift: Vector, root: Vector) -> V
     return np.asarray(root[:, None] * vectors / np.sqrt(np.maximum(values, _FLAT * max(float(values[-1]), 1e-300))))
 
 
+def _basis_of(problem: Linear, bends: Vector, shift: Vector, root: Vector, lengths: NDArray[np.float32]) -> Vector:
+    """Return B with D - B^T B flat: along the directions of largest curvature it has the curvature of the next one.
+
+    The directions are those of some rows, drawn in proportion to their smoothness, by the power method.
+    """
+    scores, generator = bends * lengths.astype(np.float64) ** 2, np.random.default_rng(1)
+    rank, total = min(_RANK, problem.n // 4, problem.width // 4), float(scores.sum())
+    if rank == 0 or total == 0.0:
+        return np.empty((0, 0))
+    count = min(problem.n, max(4 * rank, min(_BASIS_ROWS, _ENTRIES // problem.width)))
+    rows = generator.choice(problem.n, count, p=scores / total)
+    scaled = _centred_rows(problem, rows, shift) * root
+    scaled *= np.sqrt(bends[rows] * total / (count * scores[rows]))[:, None]
+    found = generator.standard_normal((problem.width, rank + rank // 4 + 1))
+    for _ in range(_BASIS_ROUNDS):
+        found = np.linalg.qr(scaled.T @ (scaled @ found))[0]
+    turned = scaled @ found
+    values, vectors = np.linalg.eigh(turned.T @ turned)
+    # Along all other directions there is at least the curvature of the penalty.
+    level = max(values[-rank - 1], float((problem._l2[: problem.width] * root**2).max()), _FLATTEST * values[-1])
+    above = values > level
+    return np.ascontiguousarray((found @ vectors[:, above] * np.sqrt(1.0 - level / values[above])).T * root)
+
+
 def _centred_rows(problem: Linear, part: Any, shift: Vector) -> Vector:
     dense = problem._model.matrix.dense
     assert dense is not None
@@ -130,14 +177,15 @@ def step_size_of(problem: Linear, metric: Metric, bends: Vector, batch_size: int
     """Choose a step size, 1 / (5 S / m + 10 L), and the largest that it may grow to, 1 / 2L.
 
     S is the sum of the smoothness constants and L the constant of the sum, both in the metric. The second is estimated
-    by the power method on some rows.
+    by the power method on some rows. With a basis L is small, and noise is a limit too: steps grow to 1 / (S / m + 2L).
     """
     constants = bends * metric.lengths.astype(np.float64) ** 2
     total = float(constants.sum())
     if total == 0.0:
         return 1.0, 1.0
     largest = 1.0 if len(metric.matrix) else _largest_of(problem, metric, bends, constants)
-    return 1.0 / (total / (_SHARE * batch_size) + largest / _LARGEST), _MOST / max(largest, 1e-300)
+    size = 1.0 / (total / (_SHARE * batch_size) + largest / _LARGEST)
+    return size, size * _MOST / _LARGEST if len(metric.basis) else _MOST / max(largest, 1e-300)
 
 
 def _largest_of(problem: Linear, metric: Metric, bends: Vector, constants: Vector) -> float:
@@ -149,6 +197,7 @@ def _largest_of(problem: Linear, metric: Metric, bends: Vector, constants: Vecto
     root = np.sqrt(metric.inverse)
     direction, largest = generator.standard_normal(problem.width), 0.0
     product, scratch = np.empty((1, problem.width)), problem.scratch()
+    flattened = metric.basis / root if len(metric.basis) else metric.basis
     for _ in range(_ROUNDS):
         direction /= max(float(np.linalg.norm(direction)), 1e-300)
         towards = root * direction
@@ -158,7 +207,11 @@ def _largest_of(problem: Linear, metric: Metric, bends: Vector, constants: Vecto
         result = product[0].copy()
         if len(metric.shift):
             result[:-1] -= metric.shift[:-1] * result[-1]
+        if len(metric.basis):
+            result += problem._l2[: problem.width] * towards  # no part of a proximal step
         direction = root * result
+        if len(metric.basis):
+            direction -= flattened.T @ (flattened @ direction)
         largest = float(np.linalg.norm(direction))
     return largest
 

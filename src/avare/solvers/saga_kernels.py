@@ -8,8 +8,12 @@ per output), and G = sum_i c_i a_i is known. A step draws a batch and estimates 
 with c' the slopes at the present x. It is unbiased for any table, and its variance falls with the differences. Each
 coefficient has its own step, alpha D_j, with D_j about one over its curvature, so that the scale of a column of X does
 not matter. If X is dense and has few columns, D is a whole matrix, about the inverse of the second derivative, so that
-correlations do not matter either. The penalty is a proximal step in the same metric: x_j is cut by alpha D_j l1 and
-divided by 1 + alpha D_j l2.
+correlations do not matter either. With more columns, a whole matrix would cost more than the batch: it is D - B^T B,
+with a row of B for each of some directions of large curvature. Steps are then many times as large, and a row of large
+smoothness that is drawn rarely would lead far away: the norms that the sampler learns get a share of their sum, in
+proportion to the smoothness, so that no probability is far below it.
+
+The penalty is a proximal step in the same metric: x_j is cut by alpha D_j l1 and divided by 1 + alpha D_j l2.
 
 With a dense X and a free bias, columns are centred implicitly: the steps are those for X - mean, and the bias follows.
 
@@ -45,6 +49,8 @@ class Memory(NamedTuple):
     since: NDArray[np.int64]
     noise: Vector
     """The sum of the second moments since the last check."""
+    level: Vector
+    """About the sum of all norms at the last check, the differences times the lengths of the rows."""
 
 
 class Rates(NamedTuple):
@@ -124,6 +130,8 @@ def step_by(dense, sparse, model, metric, memory, rates, step, buffers, scratch)
         for j in range(len(buffers.norms)):
             norm = min(buffers.norms[j], 1e140)  # so that the sum does not overflow
             memory.noise[0] += buffers.weights[j] * norm * norm / buffers.probabilities[j]
+            if len(metric.shares) > 0:  # about half of the draws follow the smoothness
+                buffers.norms[j] += memory.level[0] * np.float64(metric.shares[buffers.indices[j]])
     return finite
 
 
@@ -185,7 +193,7 @@ def _move_dense(model, metric, memory, rates, buffers, scratch):
     for k in range(count):
         last = x.shape[1] - 1
         along = sums[count + k, last]
-        if len(metric.matrix) > 0:
+        if len(metric.matrix) > 0 or len(metric.basis) > 0:
             _descend(x[k], sums[count + k], along, metric, rates, buffers.direction)
         elif len(metric.shift) > 0:
             moved = _prox_centred(x[k], sums[count + k], metric.shift, along, rates.size, rates.cut, rates.shrink)
@@ -197,13 +205,16 @@ def _move_dense(model, metric, memory, rates, buffers, scratch):
 
 @inlined
 def _descend(x, gradient, along, metric, rates, direction):
-    """Move by the gradient, the l2 term included, times the matrix of the metric."""
+    """Move by the gradient, the l2 term included, times the matrix of the metric, which may be D - B^T B."""
     for j in range(len(x)):
         gradient[j] += rates.l2[j] * x[j]
     if len(metric.shift) > 0:
         for j in range(len(x) - 1):
             gradient[j] -= metric.shift[j] * along
-    _multiply(metric.matrix, gradient, direction)
+    if len(metric.basis) > 0:
+        _flatten(metric.basis, metric.inverse, gradient, direction)
+    else:
+        _multiply(metric.matrix, gradient, direction)
     size, moved = rates.whole[0], 0.0
     for j in range(len(x)):
         x[j] -= size * direction[j]
@@ -221,6 +232,18 @@ def _multiply(matrix, vector, result):
         factor = vector[j]
         for i in range(len(result)):
             result[i] += factor * matrix[j, i]
+
+
+@product
+def _flatten(basis, inverse, vector, result):
+    for j in range(len(result)):
+        result[j] = inverse[j] * vector[j]
+    for k in range(len(basis)):
+        along = 0.0
+        for j in range(len(vector)):
+            along += basis[k, j] * vector[j]
+        for j in range(len(result)):
+            result[j] -= along * basis[k, j]
 
 
 @product
