@@ -13,6 +13,7 @@ from scipy import sparse
 import avare
 from avare.problems import Generic, LeastSquares, Linear, Logistic, Softmax
 from avare.solvers import DivergenceWarning, differences, passes
+from avare.solvers import metric as metrics
 from avare.solvers.balance import Balance, squares_to_balance
 from avare.solvers.differences import Differences
 from avare.solvers.metric import bends_of, metric_of
@@ -50,6 +51,9 @@ class Plain:
         self.problem, self.metric, self.size = problem, metric, size
         self.x = np.zeros((problem.outputs, problem.width))
         self.table = np.zeros((problem.n, problem.outputs))
+        self.matrix = metric.matrix
+        if len(metric.basis):
+            self.matrix = np.diag(metric.inverse) - metric.basis.T @ metric.basis
 
     def step(self, indices: Any, weights: Any) -> Vector:
         problem, metric, rows = self.problem, self.metric, rows_of(self.problem)
@@ -63,12 +67,12 @@ class Plain:
         centre = np.zeros(problem.width)
         centre[: len(metric.shift)] = metric.shift
         centre[-1:] *= 0.0 if len(metric.shift) else 1.0
-        if len(metric.matrix):
+        if len(self.matrix):
             estimate += l2 * self.x
         along = estimate[:, -1:] if len(metric.shift) else np.zeros((problem.outputs, 1))
         centred = estimate - along * centre
-        if len(metric.matrix):
-            there = self.x - self.size * centred @ metric.matrix
+        if len(self.matrix):
+            there = self.x - self.size * centred @ self.matrix
         else:
             sizes = self.size * metric.inverse
             there = self.x - sizes * centred
@@ -111,6 +115,71 @@ def test_steps_are_those_of_the_plain_transcription(name: str, csr: bool, option
     # Both add up the same terms in another order: a few hundred roundings.
     assert np.allclose(stopped.x, plain.x.ravel(), rtol=1e-9, atol=1e-11)
     assert np.abs(stopped.x).max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "bias"), [("Logistic", False), ("Softmax", "free")])
+def test_steps_with_many_columns(name: str, bias: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_WIDEST", 0)
+    weights = np.random.default_rng(1).lognormal(0.0, 1.0, N)
+    problem = make(name, bias=bias, sample_weight=weights)
+    scales = metric_of(problem, bends_of(problem))
+    assert len(scales.basis) == 1 and scales.shares.sum() == pytest.approx(1.0)
+    plain, twin = Plain(problem, scales, 0.05), avare.Calibrated(N, 7, seed=2)
+    first = slopes_at(problem, np.zeros(problem.dim), range(N))
+    level, noise, period = math.sqrt(N * ((first.T * scales.lengths) ** 2).sum()), 0.0, N // 7
+    for step in range(1, 31):
+        batch = twin.sample()
+        norms = plain.step(batch.indices, batch.weights)
+        # Half of the draws follow the smoothness: as many as the norms of the last epoch add up to.
+        twin.update(batch.indices, norms + level * scales.shares[batch.indices].astype(np.float64))
+        noise += float((batch.weights * norms**2 / batch.probabilities).sum())
+        if step % period == 0:
+            level, noise = math.sqrt(noise / period), 0.0
+    sampler = avare.Calibrated(N, 7, seed=2)
+    stopped = avare.saga(problem, sampler, 0.05, epochs=2, tol=0.0, evaluate=[30], callback=lambda now: True)
+    assert stopped.steps == 30 and np.abs(stopped.x).max() > 1e-3
+    assert np.allclose(stopped.x, plain.x.ravel(), rtol=1e-9, atol=1e-11)  # the same terms in another order
+    assert np.allclose(sampler.probabilities(), twin.probabilities(), rtol=1e-9)
+
+
+def correlated(n: int = 3000, width: int = 300, **options: Any) -> Logistic:
+    """Columns like pixels: positive, and strongly correlated."""
+    generator = np.random.default_rng(15)
+    turn = np.linalg.qr(generator.normal(size=(width, width)))[0]
+    X = 3.0 + generator.normal(size=(n, width)) * np.linspace(1.0, width, width) ** -1.0 * 20.0 @ turn
+    y = (X - 3.0) @ generator.normal(size=width) / 5.0 + generator.logistic(size=n) > 0.0
+    return Logistic(X, y, **{"l2": 1.0, **options})
+
+
+@compiled_only
+@pytest.mark.parametrize("bias", [False, "free"])
+def test_many_columns_are_flattened_along_the_largest_curvatures(bias: Any) -> None:
+    problem = correlated(bias=bias, sample_weight=np.random.default_rng(0).lognormal(0.0, 1.0, 3000))
+    bends = bends_of(problem)
+    scales = metric_of(problem, bends)
+    rows = rows_of(problem)
+    if bias:
+        rows[:, :-1] -= bends @ rows[:, :-1] / bends.sum()
+    matrix = np.diag(scales.inverse) - scales.basis.T @ scales.basis
+    whole = (rows * bends[:, None]).T @ rows + np.diag(problem._l2)
+    largest = [np.linalg.eigvals(each @ whole).real.max() for each in (matrix, np.diag(scales.inverse))]
+    assert largest[0] < 0.1 * largest[1] and np.linalg.eigvalsh(matrix).min() > 0.0
+    assert np.allclose(scales.lengths, np.sqrt(np.einsum("ij,jk,ik->i", rows, matrix, rows)), rtol=1e-3)  # float32
+    size, most = metrics.step_size_of(problem, scales, bends, 32)
+    total = float(bends @ scales.lengths.astype(np.float64) ** 2)
+    # The power method on some rows: L is right to a third.
+    assert 0.67 < most * (total / 32 + 2.0 * largest[0]) < 1.5 and most == pytest.approx(5.0 * size)
+
+
+@compiled_only
+def test_many_correlated_columns_with_uneven_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = correlated(sample_weight=np.random.default_rng(0).lognormal(0.0, 1.5, 3000))
+    least = problem.objective(problem.minimize(tolerance=1e-6))
+    left = [avare.saga(problem, epochs=30, tol=0.0, seed=1).trace.objective / least - 1.0]
+    monkeypatch.setattr(metrics, "_RANK", 0)
+    left.append(avare.saga(problem, epochs=30, tol=0.0, seed=1).trace.objective / least - 1.0)
+    assert left[0][-1] < 1e-6 and left[1][-1] > 100.0 * left[0][-1]
+    assert (np.diff(left[0]) < 1e-9).all()  # no epoch is lost to noise
 
 
 def test_the_estimate_is_unbiased_for_any_table() -> None:
@@ -517,14 +586,18 @@ def test_every_sampler_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("csr", "way", "sampler", "table"),
+    ("csr", "way", "sampler", "table", "widest"),
     [
-        (False, "pickle", "Calibrated", "saga/table"),
-        (True, "savez", "Uniform", "saga/table"),
-        (True, "savez", "Calibrated", "balance/table"),
+        (False, "pickle", "Calibrated", "saga/table", 256),
+        (False, "savez", "Calibrated", "saga/table", 0),
+        (True, "savez", "Uniform", "saga/table", 256),
+        (True, "savez", "Calibrated", "balance/table", 256),
     ],
 )
-def test_resumes_to_the_same_iterates(csr: bool, way: str, sampler: str, table: str) -> None:
+def test_resumes_to_the_same_iterates(
+    csr: bool, way: str, sampler: str, table: str, widest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_WIDEST", widest)
     problem = make("Softmax", csr=csr, bias="free", l1=0.1 if csr else 0.0, l2=4.0 if csr else 0.7)
     options: dict[str, Any] = {"sampler": sampler, "epochs": 12, "tol": 0.0, "batch_size": 6}
     whole = avare.saga(problem, seed=9, **options)

@@ -55,8 +55,9 @@ def saga(
 
     Each coefficient has its own step size, in proportion to one over the curvature along it: X need not be scaled. If
     X is dense and has at most 256 columns, and l1 is 0, a whole matrix takes the place of these numbers, about the
-    inverse of the second derivative: correlated columns do not slow the steps down. The penalties of the problem, l2
-    and l1, are taken by a proximal step.
+    inverse of the second derivative: correlated columns do not slow the steps down. With more columns, the 128
+    directions of largest curvature are flattened, and half of the draws follow the smoothness of the rows. The
+    penalties of the problem, l2 and l1, are taken by a proximal step.
 
     With the defaults, automatic steps and the sampler "Calibrated" by its name, two kinds of problems have epochs that
     need fewer passes over the data and no sampler:
@@ -71,8 +72,8 @@ def saga(
     Both have the same table, the same stopping rule, and everything else below. Pass a `start`, a number as the step
     size, or a sampler object for the steps of SAGA only.
 
-    Cost: O(entries of the batch) per step, plus O(dim) if X is dense. Memory: 8 bytes per example and output, and 4 per
-    example, besides the sampler's.
+    Cost: O(entries of the batch) per step, plus O(dim) if X is dense, or O(128 dim) with more than 256 dense columns.
+    Memory: 8 bytes per example and output, and 4 per example (8 with these columns), besides the sampler's.
 
     Parameters
     ----------
@@ -85,9 +86,10 @@ def saga(
         A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is
         1 / (5 S / m + 10 L), with S the sum of all smoothness constants and L that of the sum, in the metric of the
         steps, and m the batch size. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
-        less, the steps grow. They also grow by a quarter, up to 1 / 2L, after an epoch that left more than half of the
-        gradient, and shrink again, but not below this, if it grew. If the differences or the gradient grow much, the
-        run returns to the iterate of the last epoch and halves the step, or gives up the measured curvatures.
+        less, the steps grow. They also grow by a quarter, up to 1 / 2L (1 / (S / m + 2L) with more than 256 dense
+        columns), after an epoch that left more than half of the gradient, and shrink again, but not below this, if it
+        grew. If the differences or the gradient grow much, the run returns to the iterate of the last epoch and halves
+        the step, or gives up the measured curvatures.
     epochs
         Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
     tol

@@ -8,8 +8,12 @@ per output), and G = sum_i c_i a_i is known. A step draws a batch and estimates 
 with c' the slopes at the present x. It is unbiased for any table, and its variance falls with the differences. Each
 coefficient has its own step, alpha D_j, with D_j about one over its curvature, so that the scale of a column of X does
 not matter. If X is dense and has few columns, D is a whole matrix, about the inverse of the second derivative, so that
-correlations do not matter either. The penalty is a proximal step in the same metric: x_j is cut by alpha D_j l1 and
-divided by 1 + alpha D_j l2.
+correlations do not matter either. With more columns, a whole matrix would cost more than the batch: it is D - B^T B,
+with a row of B for each of some directions of large curvature. Steps are then many times as large, and a row of large
+smoothness that is drawn rarely would lead far away: the norms that the sampler learns get a share of their sum, in
+proportion to the smoothness, so that no probability is far below it.
+
+The penalty is a proximal step in the same metric: x_j is cut by alpha D_j l1 and divided by 1 + alpha D_j l2.
 
 With a dense X and a free bias, columns are centred implicitly: the steps are those for X - mean, and the bias follows.
 
