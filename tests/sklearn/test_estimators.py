@@ -103,6 +103,14 @@ def test_the_optimum_of_ridge(weighted: bool) -> None:
     model = AvareRegressor(C=2.0, tol=1e-8, random_state=0).fit(X, y, sample_weight=weight)
     assert np.allclose(model.coef_, reference.coef_, rtol=1e-5) and model.n_iter_ < 100
     assert model.intercept_ == pytest.approx(reference.intercept_, rel=1e-6)
+    plain = AvareRegressor(C=2.0, random_state=0).fit(X, y, sample_weight=weight)
+    assert squares(plain, X, y, weight) <= 1.0001 * squares(reference, X, y, weight)
+
+
+def squares(model: Any, X: Any, y: Any, weight: Any) -> float:
+    """The objective of Ridge with alpha = 0.5."""
+    losses = (X @ model.coef_ + model.intercept_ - y) ** 2
+    return float((losses * (1.0 if weight is None else weight)).sum() + 0.5 * (model.coef_**2).sum())
 
 
 def test_the_optimum_of_the_elastic_net_on_sparse_data() -> None:

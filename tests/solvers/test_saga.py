@@ -541,7 +541,9 @@ def test_columns_of_any_scale_give_the_same_steps() -> None:
 
 
 @compiled_only
-def test_an_automatic_step_never_diverges() -> None:
+@pytest.mark.parametrize("widest", [256, 0])
+def test_an_automatic_step_never_diverges(widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_WIDEST", widest)
     generator = np.random.default_rng(7)
     X = generator.standard_cauchy((400, 6)) * generator.lognormal(0, 4, 6)
     problem = LeastSquares(X, generator.standard_cauchy(400), sample_weight=generator.lognormal(0, 3, 400), l2=1e-6)
