@@ -55,7 +55,7 @@ KERNELS = problems samplers simplex solvers structures
 test: checks ## linters, types and all tests but the slow ones
 	@$(MAKE) --no-print-directory tests MARK='not slow'
 
-test-all: checks ## the slow tests too, and those with the oldest versions
+test-all: checks $(VENV)/docs-installed ## the slow tests too, the site, and the oldest versions
 	@AVARE_DRAWS=all $(MAKE) --no-print-directory tests MARK='slow or not slow'
 	@$(MAKE) --no-print-directory test-oldest
 
