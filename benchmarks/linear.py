@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
 import avare
@@ -30,15 +32,16 @@ TARGETS = (1e-3, 1e-6)
 BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 NOTE = (
     "Epochs (iterations for lbfgs, newton-cholesky and liblinear), and processor seconds with one thread, until the "
-    "objective is within 10⁻³ and 10⁻⁶ of the optimum, relative to it. The budget is the smallest of 1, 2, 3, 4, 6, 8, "
-    "12, ... that suffices; seconds are those of a whole fit with it, with the checks of the data and all set-up, the "
-    "median of three. A dash: not reached when a fit took longer than the limit of seconds; larger budgets were not "
-    "tried. “Weighted” has sample weights lognormal(0, 1.5). CIFAR10 binary: the six classes of animals against the "
-    "four of vehicles. With many rows and few columns an epoch of `avare.saga` is one pass over all rows and a fit of "
-    "a sixteenth of them. Its start is such a fit too: its seconds include it, its epochs do not. An iteration of "
-    "liblinear is a Newton step, with many passes over the data. The optimum is that of Newton's method; its gradient "
-    "proves that it is right to 10⁻⁹."
+    "objective is within 10⁻³ and 10⁻⁶ of the optimum, relative to it. The budget is the smallest of 1, 2, 3, 4, 6, 8,"
+    " 12, ... that suffices; seconds are those of a whole fit with it, with the checks of the data and all set-up, the"
+    " median of three. A dash: not reached when a fit took longer than the limit of seconds; larger budgets were not "
+    "tried. An empty cell: the solver does not take such data. “Weighted” has sample weights lognormal(0, 1.5). "
+    "CIFAR10 binary: the six classes of animals against the four of vehicles. With many rows and few columns an epoch "
+    "of `avare.saga` is one pass over all rows and a fit of a sixteenth of them. Its start is such a fit too: its "
+    "seconds include it, its epochs do not. An iteration of liblinear is a Newton step, with many passes over the "
+    "data. The optimum is that of Newton's method; its gradient proves that it is right to 10⁻⁹."
 )
+_STOCHASTIC = ("avare.saga", "saga", "sag", "SGDClassifier", "cyanure")
 _MULTINOMIAL = ("saga", "sag", "lbfgs", "newton-cholesky")
 _VEHICLES = (0, 1, 8, 9)  # of CIFAR10: airplane, automobile, ship, truck; the other six classes are animals
 _PRECISION = 1e-9  # of the optimum, relative to it
@@ -85,7 +88,17 @@ def cases(folder: Path | None) -> dict[str, Callable[[], tuple[Any, Any]]]:
         data = avare.datasets.load("cifar10", folder=folder)
         return data.X.astype(np.float64), np.where(np.isin(data.y, _VEHICLES), -1, 1)
 
+    def small() -> tuple[Any, Any]:
+        X, y = load_breast_cancer(return_X_y=True)
+        return scale(X), np.where(y == 1, 1, -1)
+
+    def few() -> tuple[Any, Any]:
+        X, y = load_digits(return_X_y=True)
+        return X / 16.0, y
+
     return {
+        "breast cancer": small,
+        "digits": few,
         "IJCNN1": ijcnn1,
         "sparse text": lambda: text(np.random.default_rng(1)),
         "imbalanced": lambda: imbalanced(np.random.default_rng(2)),
@@ -256,10 +269,42 @@ def measure(result: dict[str, Any], title: str, X: Any, y: Any, weight: Any, arg
             save("linear", result, as_text(result))
 
 
+def in_order(result: dict[str, Any]) -> dict[str, Any]:
+    """The measured cases, each without weights and then with them."""
+    titles = [title for name in cases(None) for title in (name, f"{name}, weighted")]
+    return {title: result["cases"][title] for title in titles if title in result["cases"]}
+
+
+def overview(result: dict[str, Any]) -> tuple[str, str]:
+    """Two tables with a row for each case, both targets in each cell: seconds of all, epochs of the stochastic ones."""
+    measured = in_order(result)
+    names = list(dict.fromkeys(name for case in measured.values() for name in case["solvers"]))
+    epochs = [name for name in names if name in _STOCHASTIC]
+    seconds_rows = [[title, *both(case["solvers"], names, "seconds")] for title, case in measured.items()]
+    epochs_rows = [[title, *both(case["solvers"], epochs, "budget")] for title, case in measured.items()]
+    return table(["seconds", *names], seconds_rows), table(["epochs", *epochs], epochs_rows)
+
+
+def both(solvers: dict[str, Any], names: list[str], measure: str) -> list[str]:
+    """What each solver needs to reach the one target and the other, the least of all in bold."""
+    found = {
+        name: [np.inf if each is None else each[measure] for each in solvers[name]["reached"]]
+        for name in names
+        if name in solvers
+    }
+    least = np.min(list(found.values()), axis=0)
+
+    def cell(value: float, best: float) -> str:
+        text = "–" if value == np.inf else f"{value:.2g}" if value < 10.0 else f"{value:.0f}"
+        return f"**{text}**" if value == best < np.inf else text
+
+    return [", ".join(map(cell, found[name], least)) if name in found else "" for name in names]
+
+
 def as_text(result: dict[str, Any]) -> str:
     """The result as a table, and what it shows."""
     rows = []
-    for title, case in result["cases"].items():
+    for title, case in in_order(result).items():
         for solver, found in case["solvers"].items():
             cells = [
                 ["–", "–"] if each is None else [f"{each['budget']:g}", f"{each['seconds']:.3g}"]
@@ -267,7 +312,7 @@ def as_text(result: dict[str, Any]) -> str:
             ]
             rows.append([title, solver, *cells[0], *cells[1], f"{found['limit']:g}", found["commit"][:7]])
     headings = ["data", "solver", "epochs to 10⁻³", "seconds", "epochs to 10⁻⁶", "seconds", "limit", "commit"]
-    parts = [NOTE, table(headings, rows)]
+    parts = [NOTE, *overview(result), table(headings, rows)]
     if "epoch" in result:
         found = result["epoch"]
         parts.append(

@@ -106,6 +106,12 @@ def test_the_page_of_experiments_quotes_what_differs_from_the_paper() -> None:
     assert quoted(page, r"smaller possible gain \(([\d.]+)") == [round(gains["synthetic"], 2)]
 
 
+def test_the_page_of_linear_models_has_the_tables() -> None:
+    page = (ROOT / "docs" / "linear.md").read_text()
+    for part in module("linear").overview(stored("linear")):
+        assert part in page
+
+
 def test_the_page_of_solvers_quotes_the_steps() -> None:
     found = [each for case in stored("steps")["cases"].values() for each in case["samplers"].values()]
     shares = [each["auto"]["share"] for each in found if each["auto"]["seconds"] >= 0.01]
