@@ -11,11 +11,19 @@ import numba
 import numpy as np
 import pytest
 
+import avare
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 WITH_FRAMEWORKS = (
     ROOT / "docs" / "frameworks.md"
 )  # its snippets run in tests/torch, where their frameworks are imported
+
+REGISTRIES = [
+    (avare.samplers.registry, "_KINDS"),
+    (avare.samplers.registry, "_EXAMPLES"),
+    (avare.problems.registry, "_KINDS"),
+]
 
 
 def snippets(page: Path) -> list[str]:
@@ -26,7 +34,11 @@ def snippets(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != WITH_FRAMEWORKS], ids=lambda page: page.name)
-def test_snippets_run_as_printed(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_snippets_run_as_printed(
+    page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in REGISTRIES:  # what a page registers is its own
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))
     for snippet in snippets(page):
         exec(compile(snippet, str(page), "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out

@@ -26,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = re.search(r"-m sphinx (.*) -D \S+ \. build/docs$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert recipe is not None and "-W" in recipe[1].split()
     folder = tmp_path_factory.mktemp("site")
-    times = ["-D", "sphinx_gallery_conf.junit=times.xml"]  # the seconds of each example
+    times = ["-D", "sphinx_gallery_conf.junit=times.xml"]  # what ran, and its seconds
     command = [sys.executable, "-m", "sphinx", *recipe[1].split(), *times, "-E", ".", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -84,11 +84,12 @@ def test_every_example_of_the_gallery_has_a_figure_that_is_not_empty(site: Path)
             assert matplotlib.imread(picture)[..., :3].std() > 0.01, picture.name
 
 
-def test_every_example_of_the_gallery_takes_less_than_two_minutes(site: Path) -> None:
-    cases = ElementTree.parse(site / "times.xml").iter("testcase")
-    seconds = {case.get("name"): float(case.get("time", "nan")) for case in cases}
-    assert len(seconds) == len(list((ROOT / "examples" / "gallery").glob("plot_*.py")))
-    assert all(each < 120.0 for each in seconds.values()), seconds
+def test_every_example_of_the_gallery_has_run(site: Path) -> None:
+    cases = list(ElementTree.parse(site / "times.xml").iter("testcase"))
+    assert len(cases) == len(list((ROOT / "examples" / "gallery").glob("plot_*.py")))
+    for case in cases:
+        assert not list(case), f"{case.get('name')}: {case[0].tag}"
+        assert float(case.get("time", "nan")) > 0.0
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def test_the_example_with_blackjax() -> None:
 def test_the_example_with_posteriors() -> None:
     pytest.importorskip("posteriors")
     found = subprocess.run(
-        [sys.executable, ROOT / "examples" / "posteriors_sghmc.py", "--epochs", "4"],
+        [sys.executable, ROOT / "examples" / "posteriors_sghmc.py", "--epochs", "2", "--seeds", "2"],
         capture_output=True,
         text=True,
         check=True,
