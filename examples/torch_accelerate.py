@@ -40,6 +40,7 @@ def main() -> None:
     accelerator.print(f"draws {loader.importance_sampler.steps}, gain {loader.gain:.2f}")
     if arguments.checkpoint is not None:
         accelerator.save_state(str(arguments.checkpoint))
+    model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)  # they hold the process group
     accelerator.end_training()
 
 

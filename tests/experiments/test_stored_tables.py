@@ -112,6 +112,18 @@ def test_the_page_of_linear_models_has_the_tables() -> None:
         assert part in page
 
 
+def test_the_page_of_posteriors_quotes_the_small_net() -> None:
+    net = stored("sampling")["net"]
+    means = {name: np.mean(runs, axis=0) for name, runs in net.items()}
+    errors = {name: np.std(runs, axis=0, ddof=1) / np.sqrt(len(runs)) for name, runs in net.items()}
+    pattern = r"log-loss is ([\d.]+) ± ([\d.]+) with `Calibrated` and ([\d.]+) ± ([\d.]+) with uniform"
+    found = [each[name][0] for name in ("Calibrated", "Uniform") for each in (means, errors)]
+    assert quoted("docs/sampling.md", pattern) == [round(each, 3) for each in found]
+    assert quoted("docs/sampling.md", r"calibration error ([\d.]+) % with both") == [
+        *{round(100.0 * mean[2], 1) for mean in means.values()}
+    ]
+
+
 def test_the_page_of_solvers_quotes_the_steps() -> None:
     found = [each for case in stored("steps")["cases"].values() for each in case["samplers"].values()]
     shares = [each["auto"]["share"] for each in found if each["auto"]["seconds"] >= 0.01]
