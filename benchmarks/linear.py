@@ -41,6 +41,7 @@ NOTE = (
     "such a fit too: its seconds include it, its epochs do not. An iteration of liblinear is a Newton step, with many "
     "passes over the data. The optimum is that of Newton's method; its gradient proves that it is right to 10⁻⁹."
 )
+_SOLVERS = ("avare.saga", "cyanure", "lbfgs", "saga", "sag", "newton-cholesky", "liblinear", "SGDClassifier")
 _STOCHASTIC = ("avare.saga", "saga", "sag", "SGDClassifier", "cyanure")
 _MULTINOMIAL = ("saga", "sag", "lbfgs", "newton-cholesky")
 _VEHICLES = (0, 1, 8, 9)  # of CIFAR10: airplane, automobile, ship, truck; the other six classes are animals
@@ -278,7 +279,7 @@ def in_order(result: dict[str, Any]) -> dict[str, Any]:
 def overview(result: dict[str, Any]) -> tuple[str, str]:
     """Two tables with a row for each case, both targets in each cell: seconds of all, epochs of the stochastic ones."""
     measured = in_order(result)
-    names = list(dict.fromkeys(name for case in measured.values() for name in case["solvers"]))
+    names = [name for name in _SOLVERS if any(name in case["solvers"] for case in measured.values())]
     epochs = [name for name in names if name in _STOCHASTIC]
     seconds_rows = [[title, *both(case["solvers"], names, "seconds")] for title, case in measured.items()]
     epochs_rows = [[title, *both(case["solvers"], epochs, "budget")] for title, case in measured.items()]
