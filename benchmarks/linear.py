@@ -77,7 +77,7 @@ def cases(folder: Path | None) -> dict[str, Callable[[], tuple[Any, Any]]]:
         data = avare.datasets.load("mnist", folder=folder)
         return data.X.astype(np.float64), np.where(data.y % 2 == 0, 1, -1)
 
-    def digits() -> tuple[Any, Any]:
+    def mnist_classes() -> tuple[Any, Any]:
         data = avare.datasets.load("mnist", folder=folder)
         return data.X.astype(np.float64), data.y
 
@@ -89,22 +89,22 @@ def cases(folder: Path | None) -> dict[str, Callable[[], tuple[Any, Any]]]:
         data = avare.datasets.load("cifar10", folder=folder)
         return data.X.astype(np.float64), np.where(np.isin(data.y, _VEHICLES), -1, 1)
 
-    def small() -> tuple[Any, Any]:
+    def breast_cancer() -> tuple[Any, Any]:
         X, y = load_breast_cancer(return_X_y=True)
         return scale(X), np.where(y == 1, 1, -1)
 
-    def few() -> tuple[Any, Any]:
+    def digits() -> tuple[Any, Any]:
         X, y = load_digits(return_X_y=True)
         return X / 16.0, y
 
     return {
-        "breast cancer": small,
-        "digits": few,
+        "breast cancer": breast_cancer,
+        "digits": digits,
         "IJCNN1": ijcnn1,
         "sparse text": lambda: text(np.random.default_rng(1)),
         "imbalanced": lambda: imbalanced(np.random.default_rng(2)),
         "MNIST odd/even": mnist,
-        "MNIST multinomial": digits,
+        "MNIST multinomial": mnist_classes,
         "CIFAR10 binary": cifar10,
     }
 

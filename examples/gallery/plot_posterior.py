@@ -23,7 +23,7 @@ problem = avare.problems.Logistic(x, y, l2=0.1)
 print(f"{y.mean():.2%} of the rows are positive")
 
 # %%
-# The reference: with so many rows the posterior is close to a normal law with the curvature at the mode.
+# The reference: with this many rows the posterior is close to a normal distribution, with the curvature at the mode.
 
 mode = problem.minimize()
 p = 1.0 / (1.0 + np.exp(-x @ mode))

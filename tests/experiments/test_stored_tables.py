@@ -110,6 +110,13 @@ def test_the_page_of_linear_models_has_the_tables() -> None:
     page = (ROOT / "docs" / "linear.md").read_text()
     for part in module("linear").overview(stored("linear")):
         assert part in page
+    epoch = stored("linear")["epoch"]
+    assert quoted(
+        "docs/linear.md", r"takes ([\d.]+) times as long as one of scikit-learn's `saga`, and stopping takes ([\d.]+) %"
+    ) == [
+        round(epoch["avare.saga"] / epoch["saga"], 2),
+        round(100.0 * epoch["stopping"], 1),
+    ]
 
 
 def test_the_page_of_posteriors_quotes_the_small_net() -> None:

@@ -472,7 +472,7 @@ def test_dual_steps_are_those_of_the_plain_transcription(name: str, options: dic
     plain = PlainDual(problem, method)
     for epoch in range(2):
         for first in (0, 11):  # an epoch in two parts
-            method.advance(None, 30 * epoch + first, np.ones(11 if first == 0 else 19), np.empty((0, 0)))  # type: ignore[arg-type]
+            method.advance(None, 30 * epoch + first, np.ones(11 if first == 0 else 19), np.empty((0, 0)))  # type: ignore[arg-type]  # settings: unused
         for index in method._order[1]:
             plain.visit(int(index))
         assert np.allclose(iterates.x, plain.x.ravel(), rtol=1e-9, atol=1e-11)
@@ -560,7 +560,7 @@ def test_it_retreats_and_halves_a_step_that_is_too_large() -> None:
     method.size *= 300.0
     method._rates = method._rates_of(method.size)
     for epoch in range(1, 40):
-        assert method.advance(None, (epoch - 1) * 30, np.ones(30), np.empty((0, 0))) == 30  # type: ignore[arg-type]
+        assert method.advance(None, (epoch - 1) * 30, np.ones(30), np.empty((0, 0))) == 30  # type: ignore[arg-type]  # settings: unused
         method.check(epoch * 30)
     assert method._scale < 1.0 and np.isfinite(iterates.x).all()
     assert problem.objective(iterates.x) < problem.objective(np.zeros(problem.dim))
@@ -665,7 +665,7 @@ def test_bad_arguments(options: dict[str, Any], error: type[Exception], message:
 def test_it_needs_a_linear_model_and_others_need_no_l1() -> None:
     plain = Generic(3, 2, batch_gradient=lambda x, i, w: (x, np.ones(len(i))))
     with pytest.raises(TypeError, match="problem is of type Generic: must be a linear model"):
-        avare.saga(plain)  # type: ignore[arg-type]
+        avare.saga(plain)  # type: ignore[arg-type]  # the point
     with pytest.raises(ValueError, match=r"problem has l1 = 0\.5: use avare\.saga"):
         avare.sgd(make("Logistic", l1=0.5), avare.Uniform(N, 4), 0.1)
     with pytest.raises(ValueError, match="bias = 'no': must be True, False or \"free\""):

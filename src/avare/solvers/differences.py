@@ -310,7 +310,7 @@ class Differences:
                 return done
             sampler.update(batch.indices, buffers.norms)
             if sampler.follows_path:
-                sampler.move(float(np.linalg.norm(self._memory.x - before)))  # type: ignore[attr-defined]
+                sampler.move(float(np.linalg.norm(self._memory.x - before)))  # type: ignore[attr-defined]  # only these have it
         return count
 
     def _pass_in_order(self) -> None:
