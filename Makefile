@@ -9,7 +9,7 @@ PIP     = $(RUN) -m pip --disable-pip-version-check --quiet
 WITHIN  = $(addprefix --constraint ,$(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-oldest quick lint types docs bench campaign wheel readme clean
+.PHONY: help install demo test test-all test-oldest quick lint types docs bench experiment campaign wheel readme clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,13 +66,13 @@ OTHERS = cli datasets experiments property report sklearn statistical
 test-oldest: $(OLDEST)/installed ## tests with the oldest supported versions, in an environment of their own
 	@echo "Testing with the oldest versions ..."
 	@$(OLDEST)/bin/python -m pytest --quiet --numprocesses=auto -m 'not slow' -W default \
-		--ignore=tests/experiments/nets tests/test_*.py $(addprefix tests/,$(KERNELS) $(OTHERS))
+		tests/test_*.py $(addprefix tests/,$(KERNELS) $(OTHERS))
 
 $(OLDEST)/installed: pyproject.toml constraints/oldest.txt
 	@$(MAKE) --no-print-directory VENV=$(OLDEST) $(OLDEST)/made
 	@echo "Installing the oldest versions ..."
 	@$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints/oldest.txt \
-		--editable '.[arviz,dask,experiments,sklearn]' hypothesis pandas psutil pytest pytest-cov pytest-timeout pytest-xdist
+		--editable '.[arviz,dask,experiments,sklearn]' hypothesis psutil pytest pytest-cov pytest-timeout pytest-xdist
 	@touch $@
 
 # Compiled, without coverage: what has changed since the commit SINCE, and what mirrors it in tests/.
@@ -119,6 +119,10 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/nets_race.py
 	@$(RUN) benchmarks/nets_fronts.py
 	@$(RUN) benchmarks/doubts.py
+
+EXPERIMENT ?= nets --quick
+experiment: $(VENV)/dev-installed ## an experiment of benchmarks/: EXPERIMENT=nets, sampling or theory, with options
+	@$(RUN) benchmarks reproduce $(EXPERIMENT)
 
 MINUTES ?= 10
 campaign: $(VENV)/dev-installed ## try to break it for MINUTES=10, from a new seed: a table in benchmarks/results/

@@ -12,15 +12,16 @@ import numpy as np
 import scipy.sparse
 
 from avare.experiments import Store, compare, diagnose, obtain
-from avare.experiments.convergence import BASELINE
-from avare.experiments.data import Data, digest
-from avare.experiments.limits import share_of_noise
-from avare.experiments.preparation import prepared
+from avare.experiments.aggregate import groups_of
+from avare.experiments.data import Data, digest, prepared
+from avare.experiments.noise_or_distance import share_of_noise
+from avare.experiments.records import Result
+from avare.experiments.sgd_runs import BASELINE, DEFAULT
 from avare.experiments.verdict import verdicts_of
 from avare.problems import ToleranceWarning
 from harness import RESULTS, save, table, where
 
-SAMPLER = "Avare"
+SAMPLER = DEFAULT
 
 
 def datasets(folder: str | None) -> Iterator[tuple[str, Data, str, dict[str, Any]]]:
@@ -68,14 +69,15 @@ def measure(data: Data, loss: str, runs: int, jobs: int, settings: dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         records = compare(data, loss, Store(folder), samplers=(BASELINE, SAMPLER), runs=runs, jobs=jobs, **settings)
     ended = time.perf_counter()
-    (judged,) = verdicts_of([record for record in records if "sampler" in record["spec"]]).values()
+    results = [Result.of(record) for record in records]
+    (judged,) = verdicts_of(groups_of(each for each in results if each.kind == "compare")).values()
     found = judged["epochs"]
     return {
         "expected": expected.as_dict(),
         "found": found.as_dict(),
         "seconds": judged["seconds"].as_dict(),
         "limits": next(record["limits"] for record in records if "limits" in record),
-        "within": expected.verdict == "cannot tell" or 0.5 <= expected.factor / found.factor <= 2.0,
+        "within": expected.verdict == "inconclusive" or 0.5 <= expected.factor / found.factor <= 2.0,
         "took": [middle - began, ended - middle],
     }
 
@@ -83,7 +85,7 @@ def measure(data: Data, loss: str, runs: int, jobs: int, settings: dict[str, Any
 def row_of(name: str, entry: dict[str, Any]) -> list[str]:
     """The row of a dataset."""
     expected, found = entry["expected"], entry["found"]
-    advice = "cannot tell" if expected["verdict"] == "cannot tell" else f"{expected['factor']:.2f}"
+    advice = "inconclusive" if expected["verdict"] == "inconclusive" else f"{expected['factor']:.2f}"
     noise = [f"{100.0 * share_of_noise(limits):.0f} %" for limits in (expected, entry["limits"])]
     cells = [f"{expected['n']:,}", f"{expected['gain_at_optimum']:.2f}", advice, f"{found['factor']:.2f}"]
     cells += [f"{found['low']:.2f} to {found['high']:.2f}", found["words"], "yes" if entry["within"] else "**no**"]
@@ -92,7 +94,7 @@ def row_of(name: str, entry: dict[str, Any]) -> list[str]:
 
 def in_seconds(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
     """The cells about seconds: expected, and found."""
-    advice = "cannot tell" if expected["factor_in_seconds"] is None else f"{expected['factor_in_seconds']:.2f}"
+    advice = "inconclusive" if expected["factor_in_seconds"] is None else f"{expected['factor_in_seconds']:.2f}"
     if None in (found["factor"], found["low"], found["high"]):
         return [advice, found["words"]]
     return [advice, f"{found['factor']:.2f} ({found['low']:.2f} to {found['high']:.2f})"]
@@ -126,11 +128,11 @@ def keep(result: dict[str, Any]) -> None:
     headings += ["in seconds: expected", "found (interval)", "noise: expected, found"]
     text = f"""# What `avare diagnose` expects, and what `avare compare` finds
 
-How much sooner {SAMPLER} is where {BASELINE} ends after 20 epochs, in epochs; {result["runs"]} runs of each. Columns
-are standardised, with an intercept, and step sizes are found for each sampler. *Noise*: its share of {BASELINE}'s
-suboptimality at the end; the rest is distance. *In seconds*: the same in seconds, expected from the timed steps of the
-pilot runs, and as found. {right} of {len(found)} are within a factor 2, or
-diagnose says that it cannot tell.
+How many times fewer epochs {SAMPLER} needs for the loss that {BASELINE} has after 20; {result["runs"]} runs of each.
+Columns are standardised, with an intercept, and step sizes are found for each sampler. *Noise*: its share of
+{BASELINE}'s suboptimality at the end; the rest is distance. *In seconds*: the same in seconds, expected from
+the timed steps of the pilot runs, and as found. {right} of {len(found)} are within a factor 2, or
+diagnose is inconclusive.
 
 {table(headings, [row_of(name, entry) for name, entry in found.items()])}"""
     save("advice", result, text)

@@ -16,11 +16,12 @@ import avare.report
 from avare import _validation as validation
 from avare import schedules
 from avare._randomness import Seed
-from avare._state import Field, Fields, State
 from avare.batch import Batch, weigh
-from avare.experiments import Plan, Store, read_plan, run_nets
+from avare.experiments import Store
 from avare.samplers import Sampler, register
-from avare.structures.race import mass_left
+from avare.state import Field, Fields, State
+from avare.structures.weighted_draws import mass_left
+from nets import Plan, read_plan, run_nets
 
 VARIANTS = {
     "by norm": {"kind": "Aged", "options": {"ages": 1}},
@@ -130,25 +131,25 @@ class Aged(Sampler):
         expected: NDArray[np.float64] = np.sqrt(both.ravel() if self._ages > 1 else by_norm)
         return expected
 
-    def _probabilities(self) -> NDArray[np.float64]:
+    def compute_probabilities(self) -> NDArray[np.float64]:
         if self._drawn is None:
             cells = self._cells()
             counts = np.bincount(cells, minlength=_NORM_CELLS * self._ages)
             self._drawn = _floored(self._expected(counts), counts, self.floor)[cells]
         return self._drawn
 
-    def _draw(self, size: int) -> Batch:
-        p = self._probabilities()
+    def draw(self, size: int) -> Batch:
+        p = self.compute_probabilities()
         ends = np.cumsum(p)
         found: list[int] = []
         while len(found) < size:  # repeated draws are dropped: the same law as drawing from the rest
-            more = np.searchsorted(ends, self._generator.random(size) * ends[-1], side="right")
+            more = np.searchsorted(ends, self.generator.random(size) * ends[-1], side="right")
             found = list(dict.fromkeys([*found, *np.minimum(more, self.n - 1).tolist()]))
         indices = np.array(found[:size], dtype=np.int64)
         self._drawn = None  # all ages change with the step
         return Batch(indices, weigh(p[indices], False, mass_left(p, indices)), p[indices])
 
-    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         cells = self._cells(indices)
         keep = self._decay ** (len(indices) / self.batch_size)
         self._squares *= keep
@@ -159,27 +160,28 @@ class Aged(Sampler):
         self._seen_at[indices] = self._steps
         self._drawn = None
 
-    def _arguments(self) -> State:
+    def arguments(self) -> State:
         return {
-            **super()._arguments(),
+            **super().arguments(),
             "ages": self._ages,
             "decay": self._decay,
             "prior": self._prior,
             "age_prior": self._age_prior,
-            "p_min": self._schedule.p_min,
+            "p_min": self._schedule.constants[-1],
         }
 
-    def _fields(self) -> Fields:
+    def fields(self) -> Fields:
         cells = self._squares.shape
         return {
             "by_norm": Field(np.int64, (self.n,), at_least=0, at_most=cells[0] - 1),
             "seen_at": Field(np.int64, (self.n,), at_least=0),
             "squares": Field(np.float64, cells, at_least=0.0),
             "counts": Field(np.float64, cells, at_least=0.0),
+            "drawn": None,
         }
 
-    def _restore(self, values: State) -> None:
-        super()._restore(values)
+    def restore(self, values: State) -> None:
+        super().restore(values)
         self._drawn = None
 
 

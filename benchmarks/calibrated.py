@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from avare.experiments.data import obtain
-from avare.experiments.paper.plan import Extent, descent_tasks
-from avare.experiments.runs import perform
+from avare.experiments import Request, obtain
+from avare.experiments.paper.plan import descents
+from avare.experiments.runner import perform
 from harness import save, table, where
 
 SAMPLERS = ("Avare", "Calibrated")
@@ -31,9 +31,8 @@ def main() -> None:
     found: dict[str, dict[str, list[float]]] = {}
     for name in ("ijcnn1", "mnist"):
         print(f"Measuring {name} ...", flush=True)
-        data, loss = obtain(name, folder=arguments.data)
-        extent = Extent(runs=arguments.seeds, samplers=SAMPLERS)
-        for task in descent_tasks("reproduce", data, loss, 0.0, extent):
+        data, _ = obtain(name, folder=arguments.data)
+        for task in descents(data, 0.0, Request(runs=arguments.seeds, samplers=SAMPLERS)):
             errors = perform(task.spec, data.X, data.y)["trace"]["relative_error"]
             cell = found.setdefault(f"{name}, {task.spec['steps']}", {sampler: [] for sampler in SAMPLERS})
             cell[task.spec["sampler"]].append(float(np.mean(errors[-LAST:])))

@@ -31,8 +31,8 @@ import avare
 from avare._randomness import uniform_source
 from avare.batch import weigh
 from avare.samplers import LimitWarning, Sampler
-from avare.structures import Buckets, Expectations, Floored, OrderTree
-from avare.structures.race import mass_left
+from avare.structures import Buckets, CalibratedCells, Floored, OrderTree
+from avare.structures.weighted_draws import mass_left
 from avare.structures.weights import Weights
 from harness import save, table, where
 
@@ -116,7 +116,7 @@ def structures(generator: np.random.Generator) -> int:
     kinds: list[Any] = [
         Buckets(start),
         OrderTree(start),
-        Expectations(start, prior=1.0),
+        CalibratedCells(start, prior=1.0),
         Weights(start),
         Floored(n, 0.4),
     ]

@@ -20,7 +20,6 @@ from typing import Any
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # before the imports
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
-import matplotlib
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -29,7 +28,7 @@ from matplotlib.figure import Figure
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import avare.torch as avt
-from avare.plotting import RC_PARAMS, assign, line, log_ticks
+from avare.plotting.charts import assign, drawing, line, log_ticks
 from avare.torch.cross_entropy import losses_and_norms
 from avare.torch.transformers import ImportanceTrainer
 from harness import RESULTS, duration, save, table, where
@@ -214,7 +213,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     """Draw loss against processor seconds and against tokens; lines are means over seeds."""
     curves = {name: np.mean([run["rows"] for run in runs], axis=0) for name, runs in result["curves"].items()}
     styles = assign(curves)
-    with matplotlib.rc_context(RC_PARAMS):
+    with drawing():
         figure = Figure(figsize=(8.0, 3.0), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for place, (name, rows) in enumerate(curves.items()):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from avare.experiments.runs import surroundings
+from avare.experiments.runner import surroundings
 
 RESULTS = Path(__file__).parent / "results"
 _SLOW, _MUCH_SLOWER = 0.01, 300.0  # seconds, and times the quickest

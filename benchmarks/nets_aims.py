@@ -1,7 +1,7 @@
 """What `Calibrated` is meant to reach on nets, and whether it does: `python benchmarks/nets_aims.py`.
 
 Three aims, judged cell by cell (docs/nets.md). With ``--store``, cells are computed from the runs of
-``avare reproduce nets``; ``--save`` then keeps both tables in ``benchmarks/results/nets``. Otherwise
+``python benchmarks reproduce nets``; ``--save`` then keeps both tables in ``benchmarks/results/nets``. Otherwise
 the kept cells are read and counted.
 """
 
@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from avare.experiments import Column, RecordError, Store, Table
-from avare.experiments.nets import NetsExperiment
-from avare.experiments.nets.plan import OPTIMISERS
-from avare.experiments.nets.results import DEFAULT, UNIFORM, NetResults, SeedGroup, gather, reached
+from avare.experiments import Column, Store, Table
+from avare.experiments.records import RecordError
 from avare.report.tables import as_markdown
 from harness import RESULTS
+from nets import NetsExperiment
+from nets.plan import OPTIMISERS
+from nets.results import DEFAULT, UNIFORM, NetResults, SeedGroup, gather, reached
 
 AIMS = (
     "not worse than uniform",
@@ -87,7 +88,7 @@ def main() -> None:
 def read_store(folder: Path) -> NetResults:
     """Return the runs on nets in a store."""
     experiment, results = NetsExperiment(), []
-    for record in Store(folder).records():
+    for record in Store(folder).read()[0]:
         if record["spec"].get("experiment") in experiment.kinds:
             try:
                 results.append(experiment.parse(record))

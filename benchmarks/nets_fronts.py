@@ -6,8 +6,8 @@ error, for a given time. First each sampler gets its own step sizes for each len
 the best one is inside: one by the training loss, and one by the error on validation examples, which are neither trained
 on nor tested. Then samplers take turns, so that other work on the machine disturbs all alike. Every search and every
 race is stored in ``--runs``: stop and resume at any time, or begin with an empty folder. This is a small version of
-``avare reproduce nets --plan pools.toml``, with one optimiser and one batch size. Needs MNIST, IJCNN1 and CIFAR10, from
-``--data``, AVARE_DATA or the network.
+``python benchmarks reproduce nets --plan pools.toml``, with one optimiser and one batch size. Needs MNIST, IJCNN1 and
+CIFAR10, from ``--data``, AVARE_DATA or the network.
 """
 
 import argparse
@@ -22,19 +22,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from avare.experiments.data import Data
-from avare.experiments.nets import plan as nets
-from avare.experiments.nets.results import reached
-from avare.experiments.nets.training import Training
 from avare.experiments.store import Spec
-from avare.plotting import RC_PARAMS, SKY, Style, assign, line, log_axis, log_ticks
+from avare.plotting.charts import SKY, Style, assign, drawing, line, log_axis, log_ticks
 from harness import RESULTS, save, table, where
+from nets import plan as nets
+from nets.results import reached
+from nets.training import Training
 from nets_race import race
 
 UNIFORM, OURS = "DataLoader", "TwoStages"
@@ -212,7 +211,7 @@ class World:
 
     def __init__(self, net: Net, folder: str | None, stem: Path) -> None:
         self.net, self.stem, self.where = net, stem, where()
-        with resources.as_file(resources.files("avare.experiments.nets") / "pools.toml") as path:
+        with resources.as_file(resources.files("nets") / "pools.toml") as path:
             ours = nets.read_plan(path)
         sizes = {"examples": net.examples, "tested": net.tested, "grid_epochs": 1, "epochs": net.epochs}
 
@@ -504,7 +503,7 @@ def draw(found: dict[str, Any]) -> None:
         return
     samplers = (UNIFORM, OURS, *RIVALS)
     styles = _styles()
-    with matplotlib.rc_context(RC_PARAMS):
+    with drawing():
         figure = Figure(figsize=(8.0, 2.7 * len(shown)), layout="constrained")
         axes = figure.subplots(len(shown), 2, squeeze=False)
         for row, (name, runs) in zip(axes, shown.items(), strict=True):
@@ -525,7 +524,7 @@ def draw(found: dict[str, Any]) -> None:
 def draw_seconds(found: dict[str, Any]) -> None:
     """Draw the training loss against seconds: one net where importance sampling helps, one where it does not."""
     shown = {name: title for name, title in SHOWN.items() if name in found}
-    with matplotlib.rc_context(RC_PARAMS):
+    with drawing():
         figure = Figure(figsize=(8.0, 2.9), layout="constrained")
         for axis, (name, title) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
             runs = {label: found[name]["loss"][f"{sampler}|constant|1"] for sampler, label in LABELS.items()}

@@ -1,7 +1,7 @@
 """Seconds of training to uniform's final loss: samplers at their best settings, in turns.
 
-``avare reproduce nets`` does two runs at a time, over an hour. Here samplers take turns, so that other work on the
-machine disturbs all alike. Settings are the stored results of that experiment; seeds and epochs are those of its
+``python benchmarks reproduce nets`` does two runs at a time, over an hour. Here samplers take turns, so that other work
+on the machine disturbs all alike. Settings are the stored results of that experiment; seeds and epochs are those of its
 plan. Needs MNIST, IJCNN1 and CIFAR10, from ``--data``, AVARE_DATA or the network.
 """
 
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from avare.experiments.nets import plan as nets
-from avare.experiments.nets.plan import OPTIMISERS
-from avare.experiments.nets.results import net_name, reached
-from avare.experiments.nets.training import Training
 from avare.experiments.store import Spec
 from harness import RESULTS, save, table, where
+from nets import plan as nets
+from nets.plan import OPTIMISERS
+from nets.results import net_name, reached
+from nets.training import Training
 
 UNIFORM, OURS = "DataLoader", "Calibrated"
 SAMPLERS = (UNIFORM, OURS, "UpperBound")

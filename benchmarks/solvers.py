@@ -45,7 +45,7 @@ LIMITS = [
 ]
 
 
-def step_sizes(problem: Linear, batch_size: int) -> avare.schedules.InverseTime:
+def step_sizes(problem: Linear, batch_size: int) -> avare.schedules.Schedule:
     """Return the paper's step sizes."""
     return avare.schedules.inverse_time(problem.n, problem.smoothness.max(), problem.l2, batch_size)
 

@@ -11,8 +11,7 @@ import numpy as np
 import scipy.sparse
 
 import avare
-from avare.experiments.data import obtain
-from avare.experiments.preparation import prepared
+from avare.experiments.data import obtain, prepared
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 from harness import RESULTS, save, table, where
 

@@ -110,7 +110,7 @@ def visit_block(translator: Any, node: nodes.math_block) -> None:
 # Stored tables without a heading.
 TITLES = {
     "linear": "Linear models",
-    "sampling": "Chains: the cost of a step",
+    "chains": "Chains: the cost of a step",
     "nets/nets-aims": "Nets: the aims",
     "nets/nets-aims-cells": "Nets: the aims, cell by cell",
     "nets/nets-best": "Nets: each sampler at its best",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from avare.experiments import Data, Store, compare, get
-from avare.experiments.data import digest
-from avare.experiments.preparation import prepared
+from avare.experiments import Data, Store, compare
+from avare.experiments.data import digest, prepared
+from avare.experiments.registry import get
 from avare.report import write
 
 

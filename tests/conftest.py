@@ -2,6 +2,7 @@
 
 import importlib
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numba
@@ -83,3 +84,21 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         importlib.import_module("avare.report.writing"), "render", lambda figure, styles: {"png": b"", "svg": b""}
     )
+
+
+@pytest.fixture
+def avare_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in an empty folder, without a report: exit code, output and errors."""
+    from avare.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("avare.cli.application.write_report", lambda store, out, **options: out / "index.html")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

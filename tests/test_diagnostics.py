@@ -32,16 +32,6 @@ def test_many_steps_at_once() -> None:
     assert np.allclose(diagnostics.gain(n), 9 * (n**2).sum(axis=1) / n.sum(axis=1) ** 2)
 
 
-def test_regrets() -> None:
-    generator = np.random.default_rng(2)
-    n, p = generator.lognormal(size=(6, 9)), generator.dirichlet(np.ones(9), size=6)
-    costs = (n**2 / p).sum()
-    assert np.isclose(diagnostics.dynamic_regret(n, p), costs - (n.sum(axis=1) ** 2).sum())
-    fixed = avare.minimize_variance(np.sqrt((n**2).sum(axis=0)))
-    assert np.isclose(diagnostics.static_regret(n, p), costs - diagnostics.cost(n, fixed).sum())
-    assert diagnostics.static_regret(n, p) < diagnostics.dynamic_regret(n, p)
-
-
 def test_edge_cases() -> None:
     assert diagnostics.cost([0.0, 1.0], [0.0, 1.0]) == 1.0
     assert diagnostics.cost([1.0, 1.0], [0.0, 1.0]) == np.inf
@@ -65,7 +55,6 @@ def test_edge_cases() -> None:
         (lambda: diagnostics.gain([[1.0, 2.0], [1.0, np.inf]]), r"norms\[1, 1\] = inf"),
         (lambda: diagnostics.gain([]), r"norms has shape \(0,\): must not be empty"),
         (lambda: diagnostics.gain(3.0), r"norms has shape \(\)"),
-        (lambda: diagnostics.dynamic_regret([1.0], [1.0]), r"norms has shape \(1,\): must have 2 dimensions"),
         (lambda: diagnostics.smoothness_ratio([0.0, 0.0]), "smoothness is all zero"),
     ],
 )

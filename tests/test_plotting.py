@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import avare
-import avare.report
 from avare import plotting, samplers
-from avare.plotting import Chart, Curve, Style, area, styles_of
+from avare.plotting import Chart, Curve, Style
+from avare.plotting.charts import GREEN, assign, styles_of
+from avare.plotting.learned import _area
 from sampler_checks import own_names
 
 
@@ -38,7 +39,7 @@ def test_shows_every_cell_where_it_is() -> None:
     (axis,) = figure.axes
     assert marks(axis, filled=True) == [[4.0, pytest.approx(4.0)], [16.0, pytest.approx(expected[-1])]]
     assert marks(axis, filled=False) == [[1.0, 1.0]] and observations[0] == 0.0
-    assert axis.collections[1].get_sizes().tolist() == pytest.approx(area(members[1:], 3).tolist())
+    assert axis.collections[1].get_sizes().tolist() == pytest.approx(_area(members[1:], 3).tolist())
     assert expected[-1] < 5.0 and remembered[-1] == 16.0  # below the diagonal
     diagonal, level = axis.lines
     assert list(diagonal.get_xdata()) == list(diagonal.get_ydata())
@@ -46,7 +47,7 @@ def test_shows_every_cell_where_it_is() -> None:
     assert list(level.get_ydata()) == pytest.approx([mean, mean])
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()][-1] == "3 examples"
+    assert [text.get_text() for text in legend.get_texts()][-1] == "from fewer: mostly the prior"
     assert not legend.get_window_extent().overlaps(axis.get_tightbbox())
 
 
@@ -90,10 +91,6 @@ def test_another_sampler_is_refused() -> None:
         plotting.calibration(avare.Avare(3, 1))  # type: ignore[arg-type]  # the point
 
 
-def test_the_report_has_it_too() -> None:
-    assert avare.report.calibration is plotting.calibration
-
-
 def test_the_band_ends_at_the_lowest_run_on_a_log_axis() -> None:
     mean, deviation = np.array([1.0, 1.0, -1.0, np.nan]), np.array([2.0, 0.5, 1.0, 1.0])
     curve = Curve("", np.arange(4.0), mean, deviation, np.array([0.1, 0.2, -3.0, np.nan]))
@@ -108,30 +105,30 @@ def test_the_band_ends_at_the_lowest_run_on_a_log_axis() -> None:
 
 def test_every_registered_sampler_has_its_own_style() -> None:
     names = {*own_names(), "Calibrated", "UpperBound"}
-    found = plotting.assign(names)
+    found = assign(names)
     assert set(plotting.charts._FIXED) >= names
     assert len({(style.colour, style.dash) for style in found.values()}) == len(names)
     assert len({style.marker for style in found.values()}) == len(names)
 
 
 def test_a_style_does_not_depend_on_what_else_is_shown() -> None:
-    assert plotting.assign(["Vrb"])["Vrb"] == plotting.assign(samplers.names())["Vrb"]
+    assert assign(["Vrb"])["Vrb"] == assign(samplers.names())["Vrb"]
 
 
 def test_unknown_names_get_the_next_free_style() -> None:
     names = [f"new{number:02}" for number in range(12)]
-    found = plotting.assign([*names, "Avare"])
+    found = assign([*names, "Avare"])
     taken = {(style.colour, style.dash) for style in plotting.charts._FIXED.values()}
     looks = [(found[name].colour, found[name].dash) for name in names]
     assert len(set(looks)) == 12 and not taken & set(looks)
-    assert plotting.assign(names[:3])["new02"] == found["new02"]
-    assert len(plotting.assign([f"new{number:03}" for number in range(100)])) == 100
+    assert assign(names[:3])["new02"] == found["new02"]
+    assert len(assign([f"new{number:03}" for number in range(100)])) == 100
 
 
 def test_a_curve_may_bring_its_own_style() -> None:
-    x, own = np.arange(2.0), Style(plotting.GREEN, "dot", "v")
+    x, own = np.arange(2.0), Style(GREEN, "dot", "v")
     found = styles_of([Chart("", "", (Curve("Avare", x, x), Curve("mine", x, x, style=own)))])
-    assert found == {"Avare": plotting.assign(["Avare"])["Avare"], "mine": own}
+    assert found == {"Avare": assign(["Avare"])["Avare"], "mine": own}
 
 
 def test_the_import_needs_no_matplotlib() -> None:

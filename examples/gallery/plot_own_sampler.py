@@ -2,8 +2,9 @@
 A sampler of your own
 =====================
 
-A sampler needs two methods: one that returns the probabilities, and one that draws. A third receives norms. This one
-remembers a decaying average of each example's norms, in place of the last norm as `avare.Avare` does.
+A sampler needs two methods: one that returns the probabilities, and one that draws. A third receives norms, a fourth
+declares the arrays that a saved state must contain. This one remembers a decaying average of each example's norms, in
+place of the last norm as `avare.Avare` does.
 """
 
 import time
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import avare
+from avare.state import Field
 
 
 class Averaged(avare.Sampler):
@@ -25,18 +27,22 @@ class Averaged(avare.Sampler):
         self.decay = decay
         self.average = np.zeros(n)
 
-    def _probabilities(self) -> NDArray[np.float64]:
+    def compute_probabilities(self) -> NDArray[np.float64]:
         total = self.average.sum()
         learned = self.average / total if total > 0.0 else np.full(self.n, 1.0 / self.n)
         return 0.8 * learned + 0.2 / self.n
 
-    def _draw(self, size: int) -> avare.Batch:
-        p = self._probabilities()
-        indices = self._generator.choice(self.n, size, p=p)
+    def draw(self, size: int) -> avare.Batch:
+        p = self.compute_probabilities()
+        indices = self.generator.choice(self.n, size, p=p)
         return avare.Batch(indices, avare.batch_weights(p[indices], replacement=True), p[indices])
 
-    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self.average[indices] += (1.0 - self.decay) * (norms - self.average[indices])
+
+    def fields(self) -> dict[str, Field]:
+        """Declare what `state_dict` must save, besides the arguments."""
+        return {"average": Field(np.float64, (self.n,), at_least=0.0)}
 
 
 # %%

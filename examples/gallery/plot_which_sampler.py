@@ -2,7 +2,7 @@
 Which sampler when: diagnose your data
 ======================================
 
-Importance sampling can gain much or nothing. `avare.experiments.diagnose_data` runs short pilots on your data and says
+Importance sampling can gain much or nothing. `avare.experiments.diagnose` runs short pilots on your data and says
 what to expect, before you change any code; on the command line it is ``avare diagnose mine.csv --target y``. Here are
 two tables of the same size: in one the rows have widely different lengths, in the other they are alike.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 import avare
-from avare.experiments import diagnose_data, obtain
+from avare.experiments import diagnose, obtain
 
 rng = np.random.default_rng(0)
 n, d = 5_000, 100
@@ -33,7 +33,7 @@ reached = {}
 for axis, (name, (X, y)) in zip(axes, tables.items(), strict=True):
     frame = pd.DataFrame(X, columns=[f"x{j}" for j in range(d)])
     data, loss = obtain(frame.assign(y=y), target="y")
-    found = diagnose_data(data, loss, batch_size=32)
+    found = diagnose(data, loss, batch_size=32)
     print(f"{name}. {found.words}\n")
 
     problem = avare.problems.get(loss)(data.X, data.y, l2=1.0)

@@ -48,6 +48,11 @@ def summing(function: Callable[..., Any]) -> Any:
     return _compile(function, fastmath={"reassoc", "nsz"})
 
 
+def quick(function: Callable[..., Any]) -> Any:
+    """Compile a loop over independent elements, several at once; sums are computed in parts."""
+    return _compile(function, _nrt=False, fastmath={"reassoc", "nsz", "contract", "arcp"})
+
+
 class ByType:
     """A kernel with one version for each type of its first argument, a ``NamedTuple``.
 

@@ -1,5 +1,8 @@
 """Ctrl-C in the command ``avare``: it ends with code 130 and one line, not with a traceback.
 
+One handler serves the whole process. The first Ctrl-C during a subcommand raises an exception, so that runs under way
+are cancelled and their claims released. At any other time, and the second time, Ctrl-C ends the process at once.
+
 The package imports this module first, because the rest takes a second, in which Ctrl-C would end in Python's own way.
 Nothing happens in any other program.
 """
@@ -7,11 +10,14 @@ Nothing happens in any other program.
 import os
 import signal
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
 INTERRUPTED = 130
+"""The exit code."""
 _SHOW_CURSOR = b"\x1b[?25h"  # a display of progress may have hidden it
 
 
@@ -24,6 +30,33 @@ def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
     with suppress(OSError):
         os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + b"avare: interrupted\n")
     os._exit(INTERRUPTED)
+
+
+@contextmanager
+def interruptible() -> Iterator[list[int]]:
+    """Make the first Ctrl-C raise `Interrupted` and the second one end the process; yield the signals that came.
+
+    The interrupted code may swallow the exception: the list still has the signal. After a complete command nothing is
+    left to interrupt, and the process ignores Ctrl-C. A program with a handler of its own keeps it.
+    """
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before not in (signal.default_int_handler, end_at_once):
+        yield came
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            end_at_once(number, frame)
+        raise Interrupted
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN if before is end_at_once and not came else before)
 
 
 def is_command() -> bool:

@@ -17,9 +17,9 @@ class Line:
 
     Parameters
     ----------
-    title
+    title : str
         What is being done.
-    shown
+    shown : bool, default=True
         Whether to write at all.
     """
 

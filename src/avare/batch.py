@@ -45,11 +45,11 @@ def batch_weights(probabilities: ArrayLike, replacement: bool, left: ArrayLike |
 
     Parameters
     ----------
-    probabilities
+    probabilities : array-like
         The probability of each index before the first draw.
-    replacement
+    replacement : bool
         Whether an index could occur twice.
-    left
+    left : array-like or None, default=None
         Without replacement: the sum of the probabilities that are left before each draw. Needed if little is left
         (below 1e-7), because the difference ``1 - sum p`` then loses its digits.
 

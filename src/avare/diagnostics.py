@@ -16,14 +16,12 @@ from avare import _validation as validation
 
 __all__ = [
     "cost",
-    "dynamic_regret",
     "gain",
     "kernel_stein",
     "optimal_cost",
     "polynomial_stein",
     "relative_error",
     "smoothness_ratio",
-    "static_regret",
 ]
 
 _SUM_TOLERANCE = 1e-6  # float32 probabilities are accepted
@@ -88,26 +86,6 @@ def gain(norms: ArrayLike) -> Result:
     return 1.0 + relative_error(n, np.full(n.shape[-1], 1.0 / n.shape[-1]))
 
 
-def dynamic_regret(norms: ArrayLike, p: ArrayLike) -> np.float64:
-    r"""Return the cost above that of the best p of each step, :math:`\sum_t [c_t(p_t) - \min_p c_t(p)]`. O(TN).
-
-    >>> float(dynamic_regret([[3.0, 1.0], [1.0, 3.0]], [[0.5, 0.5], [0.25, 0.75]]))
-    4.0
-    """
-    n = _matrix("norms", norms, ndim=2)
-    return np.float64((cost(n, p) - optimal_cost(n)).sum())
-
-
-def static_regret(norms: ArrayLike, p: ArrayLike) -> np.float64:
-    r"""Return the cost above that of the best fixed p, :math:`p_i \propto \sqrt{\sum_t n_{i,t}^2}`. O(TN).
-
-    >>> round(float(static_regret([[3.0, 1.0], [1.0, 3.0]], [[0.5, 0.5], [0.25, 0.75]])), 9)
-    -4.0
-    """
-    n = _matrix("norms", norms, ndim=2)
-    return np.float64(cost(n, p).sum() - np.sqrt((n**2).sum(axis=0)).sum() ** 2)
-
-
 def smoothness_ratio(smoothness: ArrayLike) -> np.float64:
     r"""Return the largest smoothness constant over the mean, :math:`N L_{\max} / \sum_i L_i`. O(N).
 
@@ -127,16 +105,16 @@ def polynomial_stein(draws: ArrayLike, gradients: ArrayLike, *, order: int = 2) 
 
     For a function P of the draws, :math:`E[\Delta P(x) - \nabla P(x) \cdot \nabla f(x)] = 0` under the posterior. The
     discrepancy is the length of the vector of these averages over all P that are products of up to `order` coordinates,
-    in units of the draws' standard deviations. It is linear in the gradients: those of batches, unbiased, serve as well
-    as exact ones. O(draws x dim^2): with gradients of batches, no pass over the data.
+    in units of the draws' standard deviations. It is linear in the gradients, so unbiased gradients of batches serve as
+    well as exact ones. O(draws x dim^2): with gradients of batches, no pass over the data.
 
     Parameters
     ----------
-    draws
+    draws : array-like
         Draws x dim.
-    gradients
-        The gradient of f at each draw, exact or an unbiased estimate, such as that of one batch.
-    order
+    gradients : array-like
+        The gradient of f at each draw, exact or an unbiased estimate, for example from one batch.
+    order : int, default=2
         1 or 2.
 
     Examples
@@ -165,11 +143,11 @@ def kernel_stein(draws: ArrayLike, gradients: ArrayLike, *, length: float = 1.0)
 
     Parameters
     ----------
-    draws
+    draws : array-like
         Draws x dim, at least two.
-    gradients
+    gradients : array-like
         The gradient of f at each draw, exact or an unbiased estimate from a batch of its own.
-    length
+    length : float, default=1.0
         The length of the kernel, in standard deviations times the square root of dim.
 
     Examples
@@ -207,7 +185,7 @@ def _standardised(draws: ArrayLike, gradients: ArrayLike) -> tuple[NDArray[np.fl
     if points.ndim != 2 or points.size == 0:
         raise ValueError(f"draws has shape {points.shape}: must have 2 dimensions, and not be empty")
     if points.shape != slopes.shape:
-        raise ValueError(f"gradients has shape {slopes.shape}: must be that of draws, {points.shape}")
+        raise ValueError(f"gradients has shape {slopes.shape}: must match draws, which have {points.shape}")
     for name, array in (("draws", points), ("gradients", slopes)):
         validation.finite(name, array.ravel())
     spread = points.std(axis=0)

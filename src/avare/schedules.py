@@ -6,8 +6,7 @@ comparable and can be pickled.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -17,31 +16,29 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._compilation import inlined
 
-__all__ = [
-    "Auto",
-    "Floor",
-    "InverseTime",
-    "Polynomial",
-    "Schedule",
-    "auto",
-    "constant",
-    "floor",
-    "inverse_time",
-    "polynomial",
-]
+__all__ = ["Schedule", "auto", "constant", "floor", "inverse_time", "polynomial"]
 
 _LARGEST_C = 1e6  # times the default
 
 
-class Schedule(ABC):
+@dataclass(frozen=True, slots=True)
+class Schedule:
     """A value for each step t, where t counts from 1.
 
-    >>> steps: Schedule = constant(0.5)  # any function of this module, except `auto`, returns one
+    >>> steps: Schedule = constant(0.5)  # all functions of this module, except `auto`, return one
     >>> steps(1), steps([1, 2])
     (0.5, array([0.5, 0.5]))
+
+    Parameters
+    ----------
+    formula : callable
+        Function of t, an integer or an array, and of the constants. It returns the value at t.
+    constants : tuple of float
+        What else the formula takes.
     """
 
-    __slots__ = ()
+    formula: Callable[..., Any]
+    constants: tuple[float, ...]
 
     @overload
     def __call__(self, t: int) -> float: ...
@@ -53,31 +50,27 @@ class Schedule(ABC):
             t = np.asarray(t)
         if np.min(t) < 1 if isinstance(t, np.ndarray) else t < 1:
             raise ValueError(f"t = {t}: steps count from 1")
-        return self._at(t)
-
-    @abstractmethod
-    def _at(self, t: Any) -> Any:
-        """Return the value at t, which has been checked."""
+        return self.formula(t, *self.constants)
 
 
-def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = None, p_min: float = 0.0) -> Floor:
+def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = None, p_min: float = 0.0) -> Schedule:
     r"""Return the schedule of the smallest probability that Avare allows at step t.
 
     .. math:: \varepsilon_t = \frac{1}{C^{1-\delta/3} (C + m(t-1))^{\delta/3}} + p_{\min}
 
     Parameters
     ----------
-    n
+    n : int
         Number of examples.
-    batch_size
+    batch_size : int, default=1
         m, the number of draws per step.
-    delta
+    delta : float, default=1.0
         How fast the iterates settle, in (0, 1]. For step sizes that fall as t^-b, use
         delta = b for SGD and b/2 for SGLD.
-    c
+    c : float or None, default=None
         C, at least 1 / (1/n - p_min), which is also the default (n if p_min = 0).
         C = 2n makes the paper's theorem hold for every horizon. At most a million times the default.
-    p_min
+    p_min : float, default=0.0
         The limit of the floor, in [0, 1/n]. Use 0 for decreasing steps; 1 / (5n) is a safe
         choice for constant steps.
 
@@ -104,21 +97,21 @@ def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = Non
             raise ValueError(f"c = {c}: must be at least 1 / (1/n - p_min) = {smallest}")
         if c > _LARGEST_C * max(n, smallest):  # weights without replacement would lose all digits
             raise ValueError(f"c = {c}: must be at most a million times 1 / (1/n - p_min)")
-    return Floor(n, batch_size, delta, float(c), p_min)
+    return Schedule(_floor_of_step, (batch_size, float(c), delta, p_min))
 
 
-def inverse_time(n: int, smoothness: float, strong_convexity: float, batch_size: int = 1) -> InverseTime:
+def inverse_time(n: int, smoothness: float, strong_convexity: float, batch_size: int = 1) -> Schedule:
     r"""Return the paper's step sizes for SGD, :math:`\alpha_t = m / (2 N L + m \mu t)`.
 
     Parameters
     ----------
-    n
+    n : int
         N, the number of examples.
-    smoothness
+    smoothness : float
         L, the largest smoothness constant of an example.
-    strong_convexity
+    strong_convexity : float
         mu, the strong convexity of the whole sum.
-    batch_size
+    batch_size : int, default=1
         m, the number of draws per step.
 
     Examples
@@ -132,19 +125,19 @@ def inverse_time(n: int, smoothness: float, strong_convexity: float, batch_size:
     if smoothness == 0.0 and strong_convexity == 0.0:
         raise ValueError("smoothness = 0.0 and strong_convexity = 0.0: one must be above 0")
     batch_size = validation.integer("batch_size", batch_size, at_least=1)
-    return InverseTime(2.0 * n * smoothness / batch_size, strong_convexity)
+    return Schedule(_inverse_time, (2.0 * n * smoothness / batch_size, strong_convexity))
 
 
-def polynomial(scale: float, offset: float, power: float) -> Polynomial:
+def polynomial(scale: float, offset: float, power: float) -> Schedule:
     r"""Return the step sizes :math:`\alpha_t = E / (F + t - 1)^\beta`.
 
     Parameters
     ----------
-    scale
+    scale : float
         E, above 0.
-    offset
+    offset : float
         F, at least 1.
-    power
+    power : float
         beta, in [0, 1].
 
     Examples
@@ -157,16 +150,16 @@ def polynomial(scale: float, offset: float, power: float) -> Polynomial:
     power = validation.number("power", power, at_least=0.0)
     if power > 1.0:
         raise ValueError(f"power = {power}: must be at most 1: otherwise the sum of all steps is finite")
-    return Polynomial(scale, offset, power)
+    return Schedule(_polynomial, (scale, offset, power))
 
 
-def constant(value: float) -> Polynomial:
+def constant(value: float) -> Schedule:
     """Return the same step size at each step.
 
     >>> constant(0.1)(7)
     0.1
     """
-    return Polynomial(validation.number("value", value, above=0.0), 1.0, 0.0)
+    return Schedule(_polynomial, (validation.number("value", value, above=0.0), 1.0, 0.0))
 
 
 def auto(power: float | None = None) -> Auto:
@@ -174,7 +167,7 @@ def auto(power: float | None = None) -> Auto:
 
     Parameters
     ----------
-    power
+    power : float or None, default=None
         How fast steps fall. By default as fast as noise demands, which is right for averaged iterates: the same
         as ``step_size="auto"``. With a number in [0, 1], sizes are found in the first tenth of the steps and then
         fall as t^-power: 0 keeps them constant, 1 is for the last iterate.
@@ -198,68 +191,26 @@ class Auto:
     power: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Floor(Schedule):
-    """The schedule that `floor` returns.
-
-    >>> floor(100).constants
-    (100.0, 1.0, 0.0)
-    """
-
-    n: int
-    batch_size: int
-    delta: float
-    c: float
-    p_min: float
-
-    @property
-    def constants(self) -> tuple[float, float, float]:
-        """What `floor_at` takes: c, delta and p_min."""
-        return self.c, self.delta, self.p_min
-
-    def _at(self, t: Any) -> Any:
-        return _floor(self.constants, self.batch_size * (t - 1))
+def _floor_of_step(t: Any, batch_size: float, c: float, delta: float, p_min: float) -> Any:
+    return _floor((batch_size, c, delta, p_min), t - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class InverseTime(Schedule):
-    """The schedule that `inverse_time` returns.
-
-    >>> InverseTime(offset=3.0, slope=1.0)(1)
-    0.25
-    """
-
-    offset: float
-    slope: float
-
-    def _at(self, t: Any) -> Any:
-        return 1.0 / (self.offset + self.slope * t)
+def _inverse_time(t: Any, offset: float, slope: float) -> Any:
+    return 1.0 / (offset + slope * t)
 
 
-@dataclass(frozen=True, slots=True)
-class Polynomial(Schedule):
-    """The schedule that `polynomial` and `constant` return.
-
-    >>> Polynomial(scale=1.0, offset=1.0, power=0.5)(4)
-    0.5
-    """
-
-    scale: float
-    offset: float
-    power: float
-
-    def _at(self, t: Any) -> Any:
-        return self.scale / (self.offset + t - 1) ** self.power
+def _polynomial(t: Any, scale: float, offset: float, power: float) -> Any:
+    return scale / (offset + t - 1) ** power
 
 
 # --- kernels -------------------------------------------------------------------------------
 
 
-def _floor(constants: tuple[float, float, float], drawn: Any) -> Any:
-    """Return the floor after a number of draws (or an array of numbers), from `Floor.constants`."""
-    c, delta, p_min = constants
+def _floor(constants: tuple[float, ...], steps: Any) -> Any:
+    """Return the floor after a number of steps (or an array of numbers), from the constants of `floor`."""
+    batch_size, c, delta, p_min = constants
     c = min(c, 1e300)  # it is infinite if p_min = 1/n; either way it adds nothing
-    return (c / (c + drawn)) ** (delta / 3.0) / c + p_min
+    return (c / (c + batch_size * steps)) ** (delta / 3.0) / c + p_min
 
 
 floor_at = inlined(_floor)

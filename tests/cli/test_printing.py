@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from avare.cli.display import display
-from avare.cli.printing import folded, print_table
-from avare.experiments import Table
+from avare.cli.display import Display
+from avare.cli.printing import print_table, say
+from avare.experiments import Table, Task
 from avare.experiments.data import Data
-from avare.experiments.descent import descents
+from avare.experiments.sgd_runs import Setting, descent_spec
 
 WIDE = Table.of(
     "",
@@ -33,25 +33,42 @@ WIDE = Table.of(
 )
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_no_terminal_cuts_a_digit_or_a_name(width: int) -> None:
     stream = io.StringIO()
     print_table(Console(file=stream, force_terminal=True, width=width, color_system=None), WIDE)
     lines = stream.getvalue().splitlines()
     assert all(len(line) <= width for line in lines) and "…" not in stream.getvalue()
-    for text in ("a long name[red]of a file", "Calibrated", "1.23 × 10⁻⁴", "0.457", "1.69 × 10¹⁰", "1 h 20 min"):
-        assert any(text in line for line in lines)
+    for number in ("1.23 × 10⁻⁴", "0.457", "1.69 × 10¹⁰"):
+        assert any(number in line for line in lines)
+    for word in ("a", "long", "name[red]of", "file", "decreasing", "Calibrated", "1", "h", "20", "min"):
+        assert any(word in line for line in lines)
     tables = stream.getvalue().count("Calibrated")
-    assert tables == {60: 1, 80: 4, 100: 2, 200: 1}[width]  # at 60, a line for each cell
+    assert tables == {40: 1, 60: 5, 80: 2, 100: 2, 200: 1}[width]  # at 40, a line for each cell
+
+
+def test_what_all_rows_have_in_common_is_printed_once() -> None:
+    rows = [
+        {"dataset": "mnist", "sampler": name, "runs": 3, "order": "Uniform > Mabs > Vrb > Avare", "regret": regret}
+        for name, regret in (("Uniform", 1.69e10), ("Avare", 1.2e10))
+    ]
+    table = Table.of("Where they end", "dataset; sampler; runs||integer; order||number; regret||power", rows)
+    texts = []
+    for width in (100, 36):
+        stream = io.StringIO()
+        print_table(Console(file=stream, force_terminal=True, width=width, color_system=None), table)
+        texts.append(stream.getvalue())
+        assert texts[-1].startswith("Where they end\n┏" if width == 100 else "Where they end\ndataset: mnist; runs: 3;")
+        assert all(len(line) <= width for line in texts[-1].splitlines())
+    assert [text.count("Mabs") for text in texts] == [2, 1] and "│ Uniform │ 1.69 × 10¹⁰ │" in texts[1]
 
 
 def test_names_are_printed_as_they_are() -> None:
     data = Data("x[red]y", np.ones((4, 2)), np.arange(4) % 2, "d")
-    settings: dict[str, Any] = {"epochs": 3, "batch_size": 2, "l2": 1.0}
-    tasks = descents("compare", data, "logistic", 0.0, runs=1, rules=["constant"], samplers=["Uniform"], **settings)
+    tasks = [Task(descent_spec("compare", data, Setting("logistic", 3, 2), "Uniform", "constant", 0), data)]
     for terminal in (False, True):
         stream = io.StringIO()
-        shown = display(Console(file=stream, force_terminal=terminal, width=80, color_system=None), 1)
+        shown = Display(Console(file=stream, force_terminal=terminal, width=80, color_system=None), 1)
         record: dict[str, Any] = {"spec": tasks[0].spec, "key": tasks[0].key}
         shown.begin("runs", tasks, [])
         shown.started(tasks[0])
@@ -72,14 +89,14 @@ def test_long_notes_are_folded_at_words() -> None:
 
 
 def test_sentences_are_folded_at_words_on_a_terminal_only() -> None:
-    text = "Columns of a.csv:\n  city: 3 categories of a long-hyphenated kind\nPage: a/very/long/path/to/index.html"
-    assert folded(Console(file=io.StringIO(), width=20), text) == text
-    lines = folded(Console(file=io.StringIO(), force_terminal=True, width=24), text).splitlines()
-    assert lines == [
-        "Columns of a.csv:",
-        "  city: 3 categories of",
-        "    a long-hyphenated",
-        "    kind",
+    text = "A verdict of a [long-hyphenated] kind\nPage: a/very/long/path/to/index.html"
+    plain, narrow = io.StringIO(), io.StringIO()
+    say(Console(file=plain, width=20), text)
+    assert plain.getvalue() == f"{text}\n"
+    say(Console(file=narrow, force_terminal=True, width=24, color_system=None), text)
+    assert [line.rstrip() for line in narrow.getvalue().splitlines()] == [
+        "A verdict of a",
+        "[long-hyphenated] kind",
         "Page:",
         "a/very/long/path/to/index.html",  # whole, to be copied
     ]

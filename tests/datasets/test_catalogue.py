@@ -106,7 +106,7 @@ def test_synthetic_has_its_own_seed() -> None:
     [
         ("mnits", {}, ValueError, "name = 'mnits': must be one of cifar10, digits, ijcnn1, mnist, synthetic"),
         ("mnist", {"split": "val"}, ValueError, "split = 'val': must be one of 'train', 'test'"),
-        ("digits", {"split": "test"}, ValueError, "split = 'test': digits has only 'train'"),
+        ("digits", {"split": "test"}, ValueError, "split = 'test': must be one of 'train' for digits"),
         ("digits", {"seed": 1}, ValueError, "seed = 1: only 'synthetic' is generated"),
         ("mnist", {"seed": 1}, ValueError, "seed = 1: only 'synthetic' is generated"),
         ("synthetic", {"seed": -1}, ValueError, "seed = -1: must be at least 0"),
@@ -144,14 +144,15 @@ def test_the_folder_precedes_the_variable_and_the_cache(
     assert where("digits") == fetch("synthetic") == {}
 
 
-def test_a_folder_needs_nothing_but_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_needs_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(monkeypatch, "ijcnn1", IJCNN1)
     write(tmp_path, IJCNN1)
-    for module in ("pooch", "scipy.sparse", "sklearn.datasets", "pyarrow"):
+    for module in ("pooch", "pandas", "pyarrow"):
         monkeypatch.setitem(sys.modules, module, None)
     assert len(load("ijcnn1", folder=tmp_path)) == 2
     with pytest.raises(ImportError, match=r"downloading and caching datasets needs pooch: pip install 'avare\[experi"):
         load("mnist", folder=tmp_path)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match="the digits dataset needs scikit-learn: pip install"):
         load("digits")
 
@@ -164,7 +165,7 @@ def test_a_wrong_checksum_names_file_expected_and_found(tmp_path: Path, ending: 
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'ijcnn1'}{ending} has the MD5 checksum ")
     assert "expected 3f95c31e40f84fef90fb8c4fbe4f4201" in message
-    assert message.endswith("; remove it to download the official one (in Python, verify=False reads this one)")
+    assert message.endswith("; remove it to download the official one (in Python, verify=False reads it)")
     assert load("ijcnn1", folder=tmp_path, verify=False).X.shape == (2, 22)
 
 
@@ -174,23 +175,18 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (IMAGES, b"", f"{IMAGES} is truncated: 4 bytes are missing"),
-        (IMAGES, b"\0\0\x08\x03" + 12 * b"\xff", rf"{IMAGES} is damaged: its header says that its shape is \(4294"),
+        (IMAGES, b"", f"{IMAGES} starts with : an idx file of this kind has 00000803"),
+        (IMAGES, b"\0\0\x08\x03" + 12 * b"\xff", rf"{IMAGES} has 0 bytes of values: its header says \(4294"),
         (IMAGES, b"\0\0\x08\x01" + bytes(8), f"{IMAGES} starts with 00000801: an idx file of this kind has 00000803"),
-        (IMAGES, idx(np.zeros((7, 4, 3), dtype=np.uint8))[:-5], f"{IMAGES} is truncated: 5 bytes are missing"),
-        (IMAGES, idx(np.zeros((7, 4, 3), dtype=np.uint8)) + b"x", f"{IMAGES} has more bytes than its header says"),
+        (IMAGES, idx(np.zeros((7, 4, 3), dtype=np.uint8))[:-5], rf"{IMAGES} has 79 bytes of values: .*\(7, 4, 3\)"),
+        (IMAGES, idx(np.zeros((7, 4, 3), dtype=np.uint8)) + b"x", rf"{IMAGES} has 85 bytes of values: .*\(7, 4, 3\)"),
         (
             IMAGES,
             idx(np.zeros((6, 4, 3), dtype=np.uint8)),
             f"{IMAGES} has 6 images: must match .*{LABELS}, which has 7",
         ),
-        (IMAGES, idx(np.zeros((7, 0, 3), dtype=np.uint8)), rf"{IMAGES} is empty: its shape is \(7, 0, 3\)"),
-        (
-            LABELS,
-            idx(np.array([0, 1, 2, 3, 77, 5, 6], dtype=np.uint8)),
-            f"{LABELS}, row 4: label = 77, must be below 10",
-        ),
-        (LABELS, idx(np.zeros(7, dtype=np.uint8)) + b"x", f"{LABELS} has more bytes than its header says"),
+        (IMAGES, idx(np.zeros((7, 0, 3), dtype=np.uint8)), rf"{IMAGES} has 0 bytes of values: .*\(7, 0, 3\)"),
+        (LABELS, idx(np.zeros(7, dtype=np.uint8)) + b"x", rf"{LABELS} has 8 bytes of values: .*\(7,\)"),
     ],
 )
 def test_damaged_idx_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -205,7 +201,6 @@ def test_damaged_idx_files(tmp_path: Path, name: str, content: bytes, message: s
     [
         (b"", "has 0 bytes: must be a multiple of 3073, and not empty"),
         (bytes(3074), "has 3074 bytes: must be a multiple of 3073"),
-        (bytes(3073) + bytes([10]) + bytes(3072), "row 1: label = 10, must be below 10"),
     ],
 )
 def test_damaged_cifar_files(tmp_path: Path, ending: str, content: bytes, message: str) -> None:
@@ -217,7 +212,7 @@ def test_damaged_cifar_files(tmp_path: Path, ending: str, content: bytes, messag
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"1 23:1\n", "ijcnn1, line 1: index 23 must be at most 22"),
+        (b"1 23:1\n", "ijcnn1, line 1: '23:1' must be index:value, .* index from 1 to 22"),
         (b"1 2:1\n0.5 2:1\n", "ijcnn1, line 2: label = 0.5, must be -1 or 1"),
         (b"1 2:1\n2 2:1\n", "ijcnn1, line 2: label = 2.0, must be -1 or 1"),
     ],
@@ -229,7 +224,7 @@ def test_other_data_must_fit_ijcnn1(tmp_path: Path, text: bytes, message: str) -
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_images_are_loaded_with_little_memory_besides_them(
+def test_images_are_loaded_with_half_their_memory_besides_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     if name == "mnist":
@@ -245,13 +240,13 @@ def test_images_are_loaded_with_little_memory_besides_them(
     data = load(name, folder=tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # A block of 512 rows as bytes, twice, the labels, the decompressor's buffers and the imports: about 4 MB.
-    assert peak < data.X.nbytes + data.y.nbytes + 8e6
+    # The file as bytes, a quarter of X in float32, of CIFAR10 twice; labels, buffers and imports: 8 MB at most.
+    assert peak < 1.5 * data.X.nbytes + data.y.nbytes + 8e6
     assert data.X.nbytes > 30e6
 
 
 def test_names() -> None:
-    assert names() == sorted(catalogue.ENTRIES | catalogue._MADE) and avare.datasets.load is load
+    assert names() == sorted(catalogue.ENTRIES) and avare.datasets.load is load
 
 
 SHAPES = {

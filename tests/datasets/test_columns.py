@@ -74,9 +74,9 @@ def test_columns_can_be_chosen(tmp_path: Path) -> None:
     assert read(path, target="id").classes == ("a1", "b2", "c3", "d4", "e5")
     assert read(path, target="zip", categories=["zip"]).y.tolist() == [0, 2, 0, 2, 1]
     for options, message in (
-        ({"drop": "i"}, r"a\.csv: drop = 'i', must be some of its columns: zip, id, n, y"),
-        ({"categories": ["zip", "x"]}, "categories = 'x', must be some of its columns"),
-        ({"drop": "y"}, "drop = 'y', but it is the target"),
+        ({"drop": "i"}, r"a\.csv: drop = 'i', must be one of its columns: zip, id, n, y"),
+        ({"categories": ["zip", "x"]}, "categories = 'x', must be one of its columns"),
+        ({"drop": "y"}, "drop = 'y', is the target"),
         ({"categories": "id", "limit": 100}, "column 'id' has 5 categories in 5 rows, which take more than 100 bytes"),
     ):
         with pytest.raises(DatasetError, match=message):
@@ -150,8 +150,8 @@ def test_text_labels_need_classification(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("caf\xe9,y\n1,0\n2,1\n", r"line 1: 'caf\\udce9' is not text in UTF-8; save the file as UTF-8"),
-        ("a,y\n\xe9,0\nb,1\n", "column 'a' holds bytes that are not text in UTF-8"),
+        ("caf\xe9,y\n1,0\n2,1\n", "cannot be read as CSV in UTF-8: 'utf-8' codec can't decode byte 0xe9"),
+        ("a,y\n\xe9,0\nb,1\n", "column 'a' holds bytes values, must hold numbers or text in UTF-8"),
     ],
 )
 def test_other_encodings_are_named(tmp_path: Path, content: str, message: str) -> None:
@@ -189,7 +189,7 @@ def test_a_data_frame(tmp_path: Path) -> None:
 def test_an_arrow_table_and_a_frame_of_objects() -> None:
     found = read(pyarrow.table({"a": [1, 2, 3], "y": [0.5, 1.5, 2.5]}), target="y", task="regression")
     assert found.X.tolist() == [[1.0], [2.0], [3.0]] and found.y.tolist() == [0.5, 1.5, 2.5]
-    with pytest.raises(DatasetError, match="DataFrame cannot be read: "):
+    with pytest.raises(DatasetError, match="DataFrame: column 'a' holds mixed-integer values, must hold numbers"):
         read(pd.DataFrame({"a": [1, "x", {}], "y": [0, 1, 0]}), target="y")
     with pytest.raises(DatasetError, match=r"DataFrame, row 1: label = 0\.5, must be an integer"):
         read(pd.DataFrame({"a": [1, 2], "y": [0.0, 0.5]}), target="y")
@@ -225,3 +225,25 @@ def attempt(source: Any) -> Dataset | None:
     with contextlib.suppress(DatasetError), naming(source if isinstance(source, Path) else Path("Table")):
         found = read(source, target="y", task="auto")
     return found
+
+
+def test_columns_of_numbers_are_not_inspected_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    looked, real = [], pd.api.types.infer_dtype
+
+    def look(column: Any, **options: Any) -> Any:
+        looked.append(column)
+        return real(column, **options)
+
+    monkeypatch.setattr(pd.api.types, "infer_dtype", look)
+    names = [f"{'column' * 20}{k}" for k in range(1_200)]  # more text than a cell of Python's csv may have
+    assert sum(map(len, names)) > 2**17
+    rows = [",".join([*(f"{1e300 * k + j}" for j in range(1_199)), f"{k}x"[:2], f"{k % 2}"]) for k in range(3)]
+    text = "\n".join([",".join([*names, "y"]), *rows])
+    assert read(put(tmp_path, "a.csv", text), target="y", categories=names[-1]).X.shape == (3, 1_199 + 3)
+    assert len(looked) == 1  # at the text
+
+
+def test_the_mean_of_large_numbers_does_not_overflow(tmp_path: Path) -> None:
+    large = read(put(tmp_path, "a.csv", "a,y\n1.7e308,0\n,1\n1.7e308,1\n1.6e308,0\n"), target="y")
+    assert large.X[1, 0] == pytest.approx(1.7e308 / 3 + 1.7e308 / 3 + 1.6e308 / 3)

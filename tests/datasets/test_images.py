@@ -72,7 +72,7 @@ def attempt(folder: Path, name: str, ending: str, content: bytes) -> bool:
         return True
     assert columns == 3072 if FILES[name] == "cifar10" else columns >= 1
     assert found.X.dtype == np.float32 and found.X.min() >= 0.0 and found.X.max() <= 1.0
-    assert found.y.min() >= 0 and found.y.max() <= 9
+    assert found.y.min() >= 0
     return True
 
 

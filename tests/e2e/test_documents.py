@@ -91,8 +91,8 @@ def test_the_demo_shows_avare_ahead_where_there_is_something_to_gain(tmp_path: P
         text=True,
         check=True,
     )
-    rare, even = re.findall(r"Verdict: .*?((?:sooner|later) by|no difference|cannot tell).* in epochs;", found.stdout)
-    assert rare == "sooner by" and even != "sooner by"
+    rare, even = re.findall(r"Verdict: Calibrated (.*?)\. Wall-clock time:", found.stdout)
+    assert "fewer epochs than Uniform" in rare and "fewer epochs" not in even
     assert (tmp_path / "report" / "index.html").exists()
 
 
@@ -107,14 +107,16 @@ def test_import_is_light() -> None:
     def loaded(packages: str) -> set[str]:
         program = f"import sys, {packages}; print(' '.join(sys.modules))"
         found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        return {name.split(".")[0] for name in found.stdout.split()}
+        return set(found.stdout.split())
 
-    assert loaded("avare") - loaded("numpy, numba") - sys.stdlib_module_names == {"avare"}
+    # Numba itself imports the root of SciPy: hence modules, and not packages, are compared.
+    added = {name.split(".")[0] for name in loaded("avare") - loaded("numpy, numba")} - sys.stdlib_module_names
+    assert added - {"numpy", "numba", "llvmlite"} == {"avare"}
 
 
-def test_the_package_needs_numpy_and_numba_only() -> None:
+def test_the_package_needs_numpy_numba_and_scipy_only() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert sorted(re.split(r"[<>=~!]", need)[0] for need in project["dependencies"]) == ["numba", "numpy"]
+    assert sorted(re.split(r"[<>=~!]", need)[0] for need in project["dependencies"]) == ["numba", "numpy", "scipy"]
     assert (ROOT / "src/avare/py.typed").exists()
 
 
@@ -153,7 +155,7 @@ def test_public_names_are_listed_and_there() -> None:
         *(avare.experiments, avare.plotting, avare.report, avare.torch),
     ):
         names = package.__all__
-        assert len(set(names)) == len(names) > 2 and all(hasattr(package, name) for name in names)
+        assert len(set(names)) == len(names) > 0 and all(hasattr(package, name) for name in names)
 
 
 @pytest.mark.parametrize("name", ["Avare", "Calibrated", "sgd", "sgld", "batch_weights", "minimize_variance"])

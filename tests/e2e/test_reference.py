@@ -13,7 +13,6 @@ def test_public_names_are_found() -> None:
     assert {"avare.Avare", "avare.samplers.Avare", "avare.torch.ImportanceLoader", "avare.schedules.floor"} <= found
     homes = {f"{entry.module}.{entry.name}": entry.home for entry in reference.entries()}
     assert homes["avare.samplers.Avare"] == "avare.Avare"
-    assert homes["avare.torch.Diagnosis"] == "avare.torch.NormReport"  # a former name leads to the present one
 
 
 def test_every_public_name_has_an_example() -> None:

@@ -8,22 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avare.experiments import diagnosis
-from avare.experiments.data import Data, obtain
-from avare.experiments.diagnosis import DataDiagnosis, diagnose_data
-from avare.experiments.preparation import with_all_classes
+from avare.experiments.data import Data, choose_rows, obtain
+from avare.experiments.diagnosis import Diagnosis, diagnose
 
 
 @pytest.fixture
 def missed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of 1,200 that are not among the 1,000 drawn with seed 3."""
     monkeypatch.setattr(diagnosis, "_MOST_NUMBERS", 2000)
-    drawn = np.random.default_rng(3).choice(1200, size=1000, replace=False)
+    drawn = np.random.default_rng(3).permutation(1200)[:1000]
     return [int(row) for row in np.setdiff1d(np.arange(1200), drawn)]
 
 
-def found(y: list[int], loss: str, seed: int = 3) -> DataDiagnosis:
+def found(y: list[int], loss: str, seed: int = 3) -> Diagnosis:
     X = np.random.default_rng(1).normal(size=(len(y), 2))
-    return diagnose_data(Data("rare", X, np.array(y), ""), loss, epochs=1, seed=seed)
+    return diagnose(Data("rare", X, np.array(y), ""), loss, epochs=1, seed=seed)
 
 
 def test_rare_classes_are_not_missed(missed: list[int]) -> None:
@@ -39,15 +38,15 @@ def test_rare_classes_are_not_missed(missed: list[int]) -> None:
 def test_pilot_runs_take_turns_and_are_counted() -> None:
     said: list[str] = []
     data, loss = obtain("synthetic")
-    found = diagnose_data(data, loss, batch_size=4, epochs=4, runs=3, say=said.append)
-    pilots = [re.sub("; about .* left", "", text) for text in said if text.startswith("pilot run ")]
-    assert pilots == [f"pilot run {k + 1} of 6, with {('Uniform', 'Avare')[k % 2]}" for k in range(6)]
-    assert re.fullmatch(".*; about [0-9]+ s left", said[-2]) and said[-1] == "taking noise and distance apart"
+    found = diagnose(data, loss, batch_size=4, epochs=4, runs=3, say=said.append)
+    pilots = [re.sub("; roughly .* left", "", text) for text in said if text.startswith("pilot run ")]
+    assert pilots == [f"pilot run {k + 1} of 6, with {('Uniform', 'Calibrated')[k % 2]}" for k in range(6)]
+    assert re.fullmatch(".*; roughly [0-9]+ s left", said[-2]) and said[-1] == "separating noise and distance"
     assert found.runs == 3 and found.noise_share is not None
     low, high = found.noise_share
     assert low <= found.noise / (found.noise + found.distance) <= high
     with pytest.raises(ValueError, match="runs = 2: must be at least 3"):
-        diagnose_data(data, loss, runs=2)
+        diagnose(data, loss, runs=2)
 
 
 def test_the_deviation_of_a_mean_is_its_standard_error() -> None:
@@ -72,17 +71,16 @@ def test_two_classes_stay_two(missed: list[int], loss: str) -> None:
 
 @given(y=st.lists(st.integers(-3, 9), min_size=1, max_size=60), data=st.data())
 def test_two_rows_of_each_class_or_all_it_has(y: list[int], data: st.DataObject) -> None:
-    labels = np.array(y)
-    chosen = np.array(data.draw(st.lists(st.integers(0, len(y) - 1), min_size=1, unique=True)))
-    rows = with_all_classes(chosen, labels, np.random.default_rng(0))
-    assert set(chosen.tolist()) <= set(rows.tolist()) and rows.tolist() == sorted(set(rows.tolist()))
+    size, labels = data.draw(st.integers(1, len(y))), np.array(y)
+    rows = choose_rows(labels, "softmax", size, np.random.default_rng(0))
+    assert rows.tolist() == sorted(set(rows.tolist())) and len(rows) >= size
     for each in set(y):
-        there, before = y.count(each), int((labels[chosen] == each).sum())
-        assert (labels[rows] == each).sum() == max(before, min(2, there))
+        assert (labels[rows] == each).sum() >= min(2, y.count(each))
+    assert len(choose_rows(labels, "least_squares", size, np.random.default_rng(0))) == size
 
 
 def test_which_rows_are_added_is_drawn() -> None:
     y = np.array([0, 0, *(10 * [1])])
-    rows = [with_all_classes(np.array([0, 1]), y, np.random.default_rng(seed)) for seed in range(200)]
+    rows = [choose_rows(y, "logistic", 1, np.random.default_rng(seed)) for seed in range(200)]
     assert all(len(each) == 4 for each in rows)
     assert {int(row) for each in rows for row in each} == set(range(12))  # one is left out with chance 10 * 0.8**200

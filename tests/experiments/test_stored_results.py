@@ -9,6 +9,7 @@ import pytest
 from avare.experiments.base import RUNS
 from avare.experiments.paper.checking import Row, check
 from avare.experiments.paper.plan import L2, SETTINGS
+from avare.experiments.records import Result
 
 PAPER = Path(__file__).parents[2] / "benchmarks" / "results" / "paper"
 KEYS = ("dataset", "steps", "sampler", "measure")
@@ -28,7 +29,7 @@ def stored() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def judged(stored: dict[str, Any]) -> list[Row]:
-    return check(records_of(stored))
+    return check([Result.of(record) for record in records_of(stored)])
 
 
 def records_of(numbers: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from avare.experiments.verdict import judge, sentences, verdicts_of
+from avare.experiments.aggregate import groups_of
+from avare.experiments.records import Result
+from avare.experiments.verdict import Verdicts, any_faster, judge, sentences, verdicts_of
 
 EPOCHS = 20
 
@@ -40,13 +42,13 @@ def kinds(times: int, runs: int, speed: float = 1.0, seed: int = 0, **options: A
 def test_equal_samplers_are_rarely_told_apart(runs: int, dim: int, distance: float) -> None:
     # The interval's level allows 2.5 % on each side. Of 200 draws, 5 % are 10: exceeded with a chance of 1 %.
     found = kinds(200, runs, dim=dim, distance=distance)
-    assert found.get("sooner", 0) < 10 and found.get("later", 0) < 10
+    assert found.get("faster", 0) < 10 and found.get("slower", 0) < 10
 
 
 @pytest.mark.parametrize(("runs", "dim"), [(3, 150), (5, 100)])
 def test_a_factor_of_one_and_a_half_is_found(runs: int, dim: int) -> None:
-    assert kinds(50, runs, speed=1.5, dim=dim, seed=1).get("sooner", 0) > 45
-    assert kinds(50, runs, speed=1 / 1.5, dim=dim, seed=2).get("later", 0) > 45
+    assert kinds(50, runs, speed=1.5, dim=dim, seed=1).get("faster", 0) > 45
+    assert kinds(50, runs, speed=1 / 1.5, dim=dim, seed=2).get("slower", 0) > 45
 
 
 def test_the_interval_has_the_factor() -> None:
@@ -58,7 +60,7 @@ def test_the_interval_has_the_factor() -> None:
 def test_distance_is_no_difference() -> None:
     generator = np.random.default_rng(4)
     found = judge(curves(generator, 3, distance=1e3), curves(generator, 3, speed=3.0, distance=1e3))
-    assert found.kind == "no difference" and found.words == "no difference"
+    assert found.kind == "no difference" and found.words == "no significant difference over 3 runs"
 
 
 def test_a_plateau_is_no_difference() -> None:
@@ -70,11 +72,11 @@ def test_a_plateau_is_no_difference() -> None:
     assert found.kind == "no difference"
 
 
-def test_the_same_end_after_more_seconds_is_later() -> None:
+def test_the_same_end_after_more_seconds_is_slower() -> None:
     x = np.arange(21.0)
     runs = [(1.0 + 0.01 * seed) / (1.0 + x) for seed in range(3)]
     found = judge([(x, each) for each in runs], [(2.0 * x, each) for each in runs])
-    assert found.kind == "later" and found.low < 0.5 < found.high
+    assert found.kind == "slower" and found.low < 0.5 < found.high
     flat = [1.0 + 0.01 * each for each in runs]  # unless nothing changes any more
     assert judge([(x, each) for each in flat], [(2.0 * x, each) for each in flat]).kind == "no difference"
 
@@ -82,15 +84,15 @@ def test_the_same_end_after_more_seconds_is_later() -> None:
 def test_one_run_cannot_tell() -> None:
     x = np.arange(1.0, 11.0)
     one, two = [(x, 1.0 / x)], [(x, 0.1 / x)]
-    assert judge(one, two).words == "cannot tell with 1 run" and judge(one, two).advice == "Use more --runs."
+    assert judge(one, two).words == "inconclusive (1 run); try --runs 5"
     assert judge(one, two).as_dict()["high"] is None
 
 
 def test_one_epoch_cannot_tell() -> None:
     one = [([0.0, 1.0], [9.0, 1.0 + 0.01 * seed]) for seed in range(3)]
     found = judge(one, [([0.0, 1.0], [9.0, 0.1])] * 3)
-    assert found.words == "cannot tell with 3 runs of 1 epoch" and found.advice == "Use more --epochs."
-    assert found.as_dict()["advice"] == found.advice and found.as_dict()["factor"] is None
+    assert found.words == "inconclusive (3 runs of 1 epoch); try --epochs 20"
+    assert found.as_dict()["words"] == found.words and found.as_dict()["factor"] is None
 
 
 def test_runs_that_are_the_same_and_runs_below_rounding() -> None:
@@ -98,42 +100,51 @@ def test_runs_that_are_the_same_and_runs_below_rounding() -> None:
     same = [(x, 1.0 / x)] * 3
     assert judge(same, same).kind == "no difference" and judge(same, same).factor == 1.0
     done = [(x, np.where(x > 3.0, -1e-16, 1.0 / x))] * 3  # at the optimum, up to rounding
-    assert judge(same, done).kind == "sooner" and judge(done, same).kind == "later"
+    assert judge(same, done).kind == "faster" and judge(done, same).kind == "slower"
 
 
-def record(sampler: str, seed: int, scale: float, status: str = "finished", **more: Any) -> dict[str, Any]:
+def record(sampler: str, seed: int, scale: float, status: str = "finished", steps: str = "auto") -> Result:
     x = np.arange(1.0, 21.0)
-    spec = {"dataset": "mine", "steps": "auto", "sampler": sampler, **more}
-    trace = {
-        "epoch": x.tolist(),
-        "seconds": (2.0 * x).tolist(),
-        "suboptimality": (scale * (1 + 0.01 * seed) / x).tolist(),
-    }
-    return {"spec": spec, "trace": trace, "seconds": {}, "status": status}
+    spec = {"dataset": "mine", "steps": steps, "sampler": sampler, "seed": seed, "epochs": 20}
+    trace = {"epoch": x, "seconds": 2.0 * x, "suboptimality": scale * (1 + 0.01 * seed) / x}
+    return Result(spec, trace, {}, {}, status, status == "finished", {})
+
+
+def found_in(results: list[Result]) -> Verdicts:
+    return verdicts_of(groups_of(results))
 
 
 def test_of_stored_runs() -> None:
     records = [record("Uniform", seed, 1.0) for seed in range(3)] + [record("Avare", seed, 0.4) for seed in range(3)]
-    ((key, judged),) = verdicts_of(records).items()
+    ((key, judged),) = found_in(records).items()
     assert key == ("mine", "auto", "Avare") and judged["epochs"].factor == pytest.approx(2.5, rel=0.02)
-    assert judged["seconds"].factor == pytest.approx(2.5, rel=0.02)
+    assert judged["seconds"].factor == pytest.approx(2.5, rel=0.02) and any_faster({key: judged})
     (line,) = sentences({key: judged})
-    words = "sooner by 2.4 to 2.6 times"
-    assert line == f"Verdict: Avare reaches Uniform's suboptimality {words} in epochs; in seconds: {words}."
-    assert not verdicts_of(records[3:])  # there is no baseline
-    both = verdicts_of(
+    assert line == (
+        "Verdict: Avare needs 2.4–2.6× fewer epochs than Uniform for the same loss. Wall-clock time: 2.4–2.6× faster."
+    )
+    (line,) = sentences(
+        found_in([record("Uniform", k, 0.4) for k in range(3)] + [record("Avare", k, 1.0) for k in range(3)])
+    )
+    assert line == (
+        "Verdict: Avare needs 2.4–2.6× more epochs than Uniform for the same loss. Wall-clock time: 2.4–2.6× slower."
+    )
+    assert not found_in(records[3:])  # there is no baseline
+    both = found_in(
         [*records, *(record(name, k, 1.0, steps="constant") for name in ("Uniform", "Avare") for k in range(2))]
     )
-    assert sentences(both)[1].startswith("Verdict: Avare (constant steps) and Uniform: ")
+    assert [line[:31] for line in sentences(both)] == [
+        "Verdict: Avare (constant steps)",
+        "Verdict: Avare (auto steps) nee",
+    ]
 
 
-def test_a_run_that_diverged_is_never_sooner() -> None:
+def test_a_run_that_diverged_is_never_faster() -> None:
     records = [record("Uniform", seed, 1.0) for seed in range(3)]
     records += [record("Avare", seed, 0.4, "diverged" if seed == 1 else "finished") for seed in range(3)]
-    (judged,) = verdicts_of(records).values()
-    assert judged["epochs"].kind == "cannot tell" and math.isnan(judged["epochs"].factor)
-    (line,) = sentences({("mine", "auto", "Avare"): judged})
-    assert line == (
-        "Verdict: Avare and Uniform: cannot tell (a run diverged) in epochs; in seconds: cannot tell (a run diverged). "
-        "Use --steps auto."
-    )
+    found = found_in(records)
+    (judged,) = found.values()
+    assert judged["epochs"].kind == "inconclusive" and math.isnan(judged["epochs"].factor) and not any_faster(found)
+    (line,) = sentences(found)
+    words = "inconclusive (a run diverged); try --steps auto"
+    assert line == f"Verdict: Avare and Uniform, in epochs: {words}. Wall-clock time: {words}."

@@ -1,14 +1,27 @@
 """An experiment from outside the package: how close two samplers come to the best distribution."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 import avare
-from avare.experiments import Experiment, Fields, Request, Result, Stage, Stages, Summary, Task, obtain, together
-from avare.experiments.content import Column, Figure, Panel, Section, Table
-from avare.experiments.store import Record
+from avare.experiments import (
+    Column,
+    Experiment,
+    Figure,
+    Panel,
+    Request,
+    Result,
+    Section,
+    Stage,
+    Stages,
+    Summary,
+    Table,
+    Task,
+    obtain,
+    together,
+)
 from avare.plotting import Chart, Curve
 
 
@@ -16,7 +29,7 @@ class CostExperiment(Experiment):
     """The relative error of each sampler's distribution after some epochs of SGD."""
 
     name = "toy"
-    kinds: ClassVar = {"toy": Fields(texts=("sampler",), integers=("seed",), columns=("epoch", "relative_error"))}
+    kinds = ("toy",)
 
     def stages(self, request: Request) -> Stages:
         """Two samplers with two seeds each."""
@@ -25,7 +38,7 @@ class CostExperiment(Experiment):
         runs = [{**spec, "sampler": name, "seed": seed} for name in ("Uniform", "Avare") for seed in range(2)]
         yield Stage("toy", [Task(run, data) for run in runs])
 
-    def run(self, spec: Any, X: Any, y: Any, optimum: float | None) -> Record:
+    def run(self, spec: Any, X: Any, y: Any, optimum: float | None) -> dict[str, Any]:
         """One run of SGD."""
         problem = avare.problems.Logistic(X, y, l2=1.0)
         sampler = avare.samplers.build(spec["sampler"], problem, 1, seed=spec["seed"])

@@ -17,7 +17,7 @@ class LogCosh(Linear):
     target = "numbers"
     curvature = 1.0
 
-    def _loss(self) -> LogCoshLoss:
+    def loss(self) -> LogCoshLoss:
         return LogCoshLoss()
 
 

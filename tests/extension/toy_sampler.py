@@ -22,17 +22,18 @@ class Halves(avare.Sampler):
         super().__init__(n, batch_size, replacement=replacement, seed=seed)  # type: ignore[arg-type]  # checked there
         self.share = share if n > 1 else 1.0
 
-    def _probabilities(self) -> NDArray[np.float64]:
+    def compute_probabilities(self) -> NDArray[np.float64]:
         first = (self.n + 1) // 2
         p = np.full(self.n, self.share / first)
         p[first:] = (1.0 - self.share) / max(self.n - first, 1)
         return p
 
-    def _compiled(self) -> "HalvesState":
+    @property
+    def kernels(self) -> "HalvesState":
         return HalvesState(self.n, self.share)
 
-    def _arguments(self) -> dict[str, object]:
-        return {**super()._arguments(), "share": self.share}
+    def arguments(self) -> dict[str, object]:
+        return {**super().arguments(), "share": self.share}
 
 
 class HalvesState(NamedTuple):

@@ -297,7 +297,7 @@ def test_other_numbers_are_converted(dtype: type, sparse: bool) -> None:
 def test_x_is_not_copied(kind: str, dtype: type) -> None:
     X, y, _ = example(Squares)
     given = IN_PLACE[kind](X.astype(dtype))
-    rows = problems.LeastSquares(given, y, bias=True)._model.matrix
+    rows = problems.LeastSquares(given, y, bias=True).model.matrix
     if kind.startswith("CSR"):
         assert rows.sparse is not None and rows.dense is None
         assert np.shares_memory(rows.sparse.values, given.data) and rows.sparse.values.dtype == dtype

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from avare.experiments.content import Column, Table
-from avare.report.tables import as_csv, as_html, as_markdown
+from avare.experiments.document import Column, Panel, Section, Table
+from avare.report.page import render
+from avare.report.tables import as_csv, as_markdown
 
 SMALL = Table(
     "A <caption>",
@@ -54,9 +55,9 @@ def test_markdown_is_rounded_and_aligned() -> None:
 
 
 def test_html_is_escaped_and_marks_the_verdicts() -> None:
-    text = as_html(SMALL)
+    text = render([Panel("P", (Section("S", (SMALL,)),))], {}, lead="", notices=()).split("<script>")[0]
     assert "<caption><span>A &lt;caption&gt;</span></caption>" in text and "a|b &lt;c&gt;" in text
-    assert '<span class="yes">agrees</span>' in text and '<span class="no">differs</span>' in text
+    assert '<td class="yes">agrees</td>' in text and '<td class="no">differs</td>' in text
     assert "<td>missing</td>" in text and "<td>yes</td>" in text
     assert '<td class="words">one &gt; two</td>' in text
     assert '<th scope="col" class="number">N</th>' in text and "detail" not in text

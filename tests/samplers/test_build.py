@@ -66,9 +66,9 @@ def test_the_horizon_goes_to_samplers_that_use_it() -> None:
     for name in own_names():
         uses = "horizon" in get(name).takes
         sampler = build(name, PROBLEM, 5, horizon=777)
-        assert sampler.state_dict().get("stated_horizon", 0) == (777 if uses else 0)
-    assert argument(build("Vrb", PROBLEM, 5, horizon=777, bound=2.0), "stated_bound") == 2.0
-    assert argument(build("Vrb", PROBLEM, 5), "stated_horizon") == 0
+        assert sampler.state_dict().get("given_horizon", 0) == (777 if uses else 0)
+    assert argument(build("Vrb", PROBLEM, 5, horizon=777, bound=2.0), "given_bound") == 2.0
+    assert argument(build("Vrb", PROBLEM, 5), "given_horizon") == 0
 
 
 def test_a_lasting_floor() -> None:

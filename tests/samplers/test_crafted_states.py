@@ -12,8 +12,8 @@ import pytest
 
 import avare
 import crafted
-from avare._state import Field, generator_from_text, generator_to_text
 from avare.samplers import Sampler, names
+from avare.state import Field, generator_from_text, generator_to_text
 
 pytestmark = pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning", "ignore::DeprecationWarning")
 
@@ -42,14 +42,13 @@ KNOWN = [
     ("Mabs", {"bound": -1.0}),
     ("Safe", {"norms": np.zeros(3)}),
     ("Vrb", {"costs": np.zeros(2)}),
-    ("Vrb", {"share": np.nan}),
     ("Stratified", {"order": np.full(crafted.N, -1)}),
     ("Stratified", {"sizes": np.array([0, 0, crafted.N])}),
     ("Osmd", {"drawn_with": np.full(crafted.N, 1e-300)}),
     ("Mixture", {"mixture": np.array([2.0, -1.0, 0.0])}),
     ("Mixture", {"metric": -np.eye(3)}),
     ("Calibrated", {"expectations_scale": np.inf}),
-    ("Static", {"weights_values": np.full(crafted.N, np.inf)}),
+    ("Optimal", {"reported": np.full(crafted.N, np.inf)}),
     ("Avare", {"moments": np.array([np.nan, 1.0])}),
     ("Avare", {"steps": 2**63}),
     ("Avare", {"pending_indices": np.full((1, crafted.SIZE), 10**9)}),
@@ -103,7 +102,8 @@ def test_every_field_is_declared() -> None:
     shared = {"format", "sampler", "fields", "checksum"}
     for name in (each for each in names() if each in crafted.makers()):
         sampler: Sampler = crafted.makers()[name](crafted.N, crafted.SIZE)
-        declared = {key for key, field in sampler._fields().items() if isinstance(field, Field)}
+        declared = {key for key, field in sampler.fields().items() if isinstance(field, Field)}
         parts = {key for part in vars(sampler).values() if hasattr(part, "state") for key in part.state()}
-        rest = set(sampler.state_dict()) - shared - set(sampler._arguments()) - set(sampler._shared_fields())
+        shared |= {"steps", "generator", "moments"}
+        rest = set(sampler.state_dict()) - shared - set(sampler.arguments())
         assert rest <= declared | parts, name

@@ -1,5 +1,6 @@
 """Kernels that a sampler brings, from outside the package: one file, in the compiled loop and under all checks."""
 
+import threading
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -7,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 import avare
-from avare._state import Field, Fields
 from avare.samplers import Sampler, register, register_kernels, registry
 from avare.samplers.kernels import can_learn, kernel, learn_nothing, next_uniform
+from avare.state import Field, Fields
 from linear_models import make
 from sampler_checks import Make, SamplerChecks, by_name
 
@@ -26,19 +27,20 @@ class Lopsided(Sampler):
         self._share = share
         self._totals = np.zeros(2)
 
-    def _probabilities(self) -> NDArray[np.float64]:
+    def compute_probabilities(self) -> NDArray[np.float64]:
         first = self.n // 2
         if first == 0:
             return np.ones(self.n)
         return np.where(np.arange(self.n) < first, self._share / first, (1.0 - self._share) / (self.n - first))
 
-    def _compiled(self) -> "LopsidedState":
+    @property
+    def kernels(self) -> "LopsidedState":
         return LopsidedState(self.n, self._share, self._totals)
 
-    def _arguments(self) -> dict[str, Any]:
-        return {**super()._arguments(), "share": self._share}
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), "share": self._share}
 
-    def _fields(self) -> Fields:
+    def fields(self) -> Fields:
         return {"totals": Field(np.float64, (2,), at_least=0.0)}
 
 
@@ -93,7 +95,7 @@ def test_it_is_known_by_its_name() -> None:
     assert isinstance(sampler, Lopsided) and sampler.replacement and sampler.n == problem.n
     assert type(by_name("Lopsided")(10, 2)) is Lopsided
     run = avare.sgd(problem, sampler, 0.01, epochs=2)
-    assert run._loop._compiled is not None and run.trace.objective[-1] < run.trace.objective[0]
+    assert run.compiled and run.trace.objective[-1] < run.trace.objective[0]
     assert sampler._totals.min() > 0.0
 
 
@@ -103,13 +105,14 @@ def test_without_a_compiled_learn_it_runs_in_the_plain_loop() -> None:
             super().__init__(n, 3, replacement=True, seed=0)
             self.received = 0
 
-        def _probabilities(self) -> NDArray[np.float64]:
+        def compute_probabilities(self) -> NDArray[np.float64]:
             return np.full(self.n, 1.0 / self.n)
 
-        def _compiled(self) -> "State":
+        @property
+        def kernels(self) -> "State":
             return State(self.n)
 
-        def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
             self.received += len(norms)
 
     class State(NamedTuple):
@@ -124,14 +127,14 @@ def test_without_a_compiled_learn_it_runs_in_the_plain_loop() -> None:
     register_kernels(State, draw=draw)
     problem = make("Logistic")
     sampler = Counting(problem.n)
-    assert not can_learn(sampler._compiled())
+    assert not can_learn(sampler.kernels)
     run = avare.sgd(problem, sampler, 0.01, steps=7)
-    assert run._loop._compiled is None and sampler.received == 21
+    assert not run.compiled and sampler.received == 21
 
 
 def test_a_sampler_that_learns_nothing() -> None:
     sampler = avare.Uniform(10, 2, seed=0)
-    assert can_learn(sampler._compiled()) and learn_nothing(sampler._compiled(), np.zeros(1, int), np.ones(1)) is None
+    assert can_learn(sampler.kernels) and learn_nothing(sampler.kernels, np.zeros(1, int), np.ones(1)) is None
     before = sampler.probabilities()
     sampler.update([0, 1], [1.0, 5.0])
     assert np.array_equal(sampler.probabilities(), before)
@@ -139,10 +142,86 @@ def test_a_sampler_that_learns_nothing() -> None:
 
 def test_a_sampler_without_any_way_to_draw_says_so() -> None:
     class Nothing(avare.Sampler):
-        def _probabilities(self) -> NDArray[np.float64]:
+        def compute_probabilities(self) -> NDArray[np.float64]:
             return np.full(self.n, 1.0 / self.n)
 
     sampler = Nothing(10, 2, replacement=True, seed=0)
-    with pytest.raises(NotImplementedError, match="Nothing must define _draw, or _compiled and its kernels"):
+    with pytest.raises(NotImplementedError, match="Nothing must define draw, or kernels"):
         sampler.sample()
     sampler.update([0], [1.0])  # ignored
+
+
+class Counted(avare.Sampler):
+    """Uniform draws that count, with every kind of attribute."""
+
+    def __init__(self, n: int, batch_size: int = 2, *, seed: Any = None) -> None:
+        super().__init__(n, batch_size, replacement=True, seed=seed)
+        self.counts = np.zeros(n)
+        self._uniform = np.full(n, 1.0 / n)
+        self.declared: Fields = {"counts": Field(np.float64, (n,), at_least=0.0), "uniform": None}
+
+    def compute_probabilities(self) -> NDArray[np.float64]:
+        return self._uniform.copy()
+
+    def draw(self, size: int) -> avare.Batch:
+        indices = self.generator.integers(self.n, size=size)
+        np.add.at(self.counts, indices, 1.0)
+        p = self._uniform[indices]
+        return avare.Batch(indices, avare.batch_weights(p, replacement=True), p)
+
+    def fields(self) -> Fields:
+        return self.declared
+
+
+def test_a_field_is_an_attribute_with_or_without_an_underscore() -> None:
+    sampler, other = Counted(5, seed=0), Counted(5)
+    for _ in range(7):
+        sampler.sample()
+    state = sampler.state_dict()
+    assert "uniform" not in state
+    other.load_state_dict(state)
+    assert np.array_equal(other.counts, sampler.counts) and other.counts.sum() == 14.0
+    assert other.sample().indices.tolist() == sampler.sample().indices.tolist()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros(2),
+        np.random.default_rng(0),
+        avare.structures.Weights(np.ones(2)),
+        [np.zeros(2)],
+        (1, np.zeros(2)),
+        {"a": np.zeros(2)},
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_array_that_is_not_declared_is_an_error(value: Any) -> None:
+    sampler = Counted(5)
+    sampler._more = value  # type: ignore[attr-defined]  # the point
+    with pytest.raises(TypeError, match=r"Counted\._more holds arrays, but fields\(\) does not declare it: declare it"):
+        sampler.state_dict()
+    sampler._more = [1, "text", None]  # type: ignore[attr-defined]
+    sampler.state_dict()
+    sampler.declared = {}
+    with pytest.raises(TypeError, match=r"Counted\.counts holds arrays"):
+        sampler.state_dict()
+
+
+def test_gain_keep_and_forget_wait_for_a_compiled_loop() -> None:
+    sampler = avare.Uniform(10, 2, seed=0)
+    batch, done = sampler.sample(), threading.Event()
+
+    def use() -> None:
+        sampler.keep(5)
+        sampler.forget(batch)
+        assert np.isnan(sampler.gain)
+        done.set()
+
+    thread = threading.Thread(target=use)
+    with sampler.compiled_draws():
+        thread.start()
+        assert not done.wait(0.1)  # seconds: long enough for three calls
+        assert sampler.pending_limit == 64 and len(sampler._pending) == 1
+    thread.join()
+    assert done.is_set() and sampler.pending_limit == 5 and len(sampler._pending) == 0

@@ -13,7 +13,7 @@ import avare
 from avare._randomness import uniform_source
 from avare.batch import weigh
 from avare.structures import weights as module
-from avare.structures.race import draw_batch, mass_left
+from avare.structures.weighted_draws import draw_batch, mass_left
 from avare.structures.weights import Weights
 
 CASES: list[list[float]] = [
@@ -87,7 +87,7 @@ def test_the_cases_that_were_wrong() -> None:
 
 
 def test_what_no_weight_can_make_up_for_is_refused_or_floored() -> None:
-    with pytest.raises(ValueError, match=r"smoothness\[1\] = 1e-310: too small beside the largest, 1.0"):
+    with pytest.raises(ValueError, match=r"smoothness\[1\] = 1e-310: too small next to 1.0"):
         avare.Static(2, 1, smoothness=[1.0, 1e-310], uniform=0.0)
     avare.Static(2, 1, smoothness=[1.0, 1e-310], uniform=1e-9)
     p = avare.Optimal(3, 1, norms=lambda: [1e300, 1e-300, 0.0]).probabilities()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import avare
 from avare.samplers import LimitWarning
-from avare.samplers.osmd import Osmd
+from avare.samplers.baselines.osmd import Osmd
 from avare.structures import Weights
 from crafted import sealed
 from laws import draws_of
@@ -80,7 +80,7 @@ def test_is_the_plain_rule(n: int, m: int, alpha: float) -> None:
         assert np.allclose(sampler.probabilities(), plain.p, rtol=1e-9, atol=0.0)
     sampler._distribution.check()
     assert repeats > 5
-    assert (sampler._limits.horizon, sampler._limits.bound) == (plain.horizon, plain.bound)
+    assert (sampler._horizon, sampler._bound) == (plain.horizon, plain.bound)
     assert plain.horizon > 20 and plain.bound > 2.0  # both were exceeded
     if n > 1 and compiled:
         assert returns > 10 or alpha < 0.4  # examples on the floor received norms again, and rose
@@ -185,7 +185,7 @@ def test_warns_once_of_each_limit() -> None:
     for step in range(20):
         batch = silent.sample()
         silent.update(batch.indices, np.full(4, 1.0 + step))
-    assert silent._limits.horizon > 20 and silent._limits.bound >= 20.0
+    assert silent._horizon > 20 and silent._bound >= 20.0
 
 
 @pytest.mark.parametrize("arguments", [{"horizon": 600, "bound": 8.0}, {}])
@@ -233,7 +233,7 @@ def test_refuses_another_state_and_does_not_change() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             sampler.load_state_dict(sealed({**state, "bound": 77.0, **changes}))
-        assert sampler.probabilities().tolist() == before and sampler._limits.bound == 3.0
+        assert sampler.probabilities().tolist() == before and sampler._bound == 3.0
 
 
 @pytest.mark.parametrize(

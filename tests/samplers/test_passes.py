@@ -1,7 +1,8 @@
 """Thinned passes: what is kept and how often, each once per pass, weights, states."""
 
+import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -57,23 +58,58 @@ def test_a_later_batch_of_a_pass_is_unbiased_by_enumeration() -> None:
     assert math.isclose(mean, g.sum(), rel_tol=1e-9)
 
 
-def test_examples_without_a_norm_are_kept_for_certain() -> None:
+def test_the_first_pass_has_every_example() -> None:
     n, size = 23, 5
     sampler = avare.Passes(n, size, seed=1)
     assert np.isnan(sampler.norms()).all()
-    seen: set[int] = set()
-    for _ in range(4):
-        batch = sampler.sample()
+    batches = [sampler.sample() for _ in range(5)]
+    for batch in batches:
+        assert len(np.unique(batch.indices)) == size and np.allclose(batch.weights, n / size)
+    counts = np.bincount(np.concatenate([batch.indices for batch in batches]), minlength=n)
+    assert counts.min() == 1 and counts.max() == 2 and counts.sum() == 25  # two fill up the last batch
+    for batch in batches:
         sampler.update(batch.indices, 1e-3 + (batch.indices % 7 == 0))
-        seen |= set(batch.indices.tolist())
-        assert np.allclose(batch.weights, n / size)
-    left = sorted(set(range(n)) - seen)
-    assert len(left) == 3 and np.flatnonzero(np.isnan(sampler.norms())).tolist() == left
     p = sampler.probabilities()
-    assert np.allclose(p[left], p.max()) and p.min() < 0.5 * p.max()
-    count = round(1.0 / p.max())
-    drawn = np.concatenate([sampler.sample().indices for _ in range(count // size)])
-    assert set(left) <= set(drawn.tolist())
+    assert not np.isnan(sampler.norms()).any() and p.min() < 0.5 * p.max()
+
+
+def test_every_batch_of_a_pass_that_is_filled_up_is_unbiased_by_enumeration() -> None:
+    # Five examples in batches of two: the third batch has the last example and one of the four before it.
+    laws: list[dict[tuple[int, ...], float]] = [defaultdict(float) for _ in range(3)]
+    orders = list(itertools.permutations(range(5)))
+    for order in orders:
+        laws[0][order[0:2]] += 1.0 / len(orders)
+        laws[1][order[2:4]] += 1.0 / len(orders)
+        for again in order[:4]:
+            for batch in itertools.permutations((again, order[4])):
+                laws[2][batch] += 1.0 / len(orders) / 4 / 2
+    g = np.array([3.0, -1.0, 4.0, 1.0, -5.0])
+    for law in laws:
+        assert math.isclose(sum(chance * 5 / 2 * g[list(batch)].sum() for batch, chance in law.items()), g.sum())
+    sampler = avare.Passes(5, 2, seed=4)
+    draws: list[list[tuple[int, ...]]] = [[], [], []]
+    for _ in range(draws_of(20_000)):
+        for each in draws:
+            each.append(tuple(sampler.sample().indices.tolist()))
+    for each, law in zip(draws, laws, strict=True):
+        assert chi_square(each, law) > FALSE_ALARM
+
+
+def test_batches_of_different_sizes_complete_a_pass() -> None:
+    sampler = avare.Passes(7, 3, seed=2)
+    seen = [sampler.sample(size).indices.tolist() for size in (2, 4, 3)]
+    assert set(itertools.chain(*seen)) == set(range(7)) and all(len(set(each)) == len(each) for each in seen)
+    assert len(set(sampler.sample(7).indices.tolist())) == 7
+
+
+def test_examples_without_a_norm_are_kept_for_certain() -> None:
+    sampler = avare.Passes(23, 5, seed=1)
+    known = np.arange(20)
+    sampler.update(known, 1e-3 + (known % 7 == 0))
+    p = sampler.probabilities()
+    assert np.allclose(p[20:], p.max()) and p.min() < 0.5 * p.max()
+    drawn = np.concatenate([sampler.sample().indices for _ in range(round(1.0 / p.max()) // 5)])
+    assert {20, 21, 22} <= set(drawn.tolist())
 
 
 def test_norms_count_from_the_next_pass_on() -> None:
@@ -105,7 +141,7 @@ def test_states_resume_in_the_middle_of_a_pass() -> None:
     with pytest.raises(ValueError, match=r"state\['least'\] = 0.3: this sampler has 0.2"):
         avare.Passes(len(NORMS), 2).load_state_dict(state)
     for name, value, message in (
-        ("_order", None, r"state\['order'\] is no permutation"),
+        ("_order", None, r"state\['order'\]\[0\] = \d: occurs twice"),
         ("_kept", 0.9, r"state\['kept'\] sums to"),
         ("_progress", 7, r"state\['progress'\]\[0\] = 7: must be at most 6"),
     ):

@@ -9,7 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 import avare
-from avare.samplers import LimitWarning, Sampler, mabs
+from avare.samplers import LimitWarning, Sampler
+from avare.samplers.baselines import mabs
+from avare.state import checksum
 
 Vector = NDArray[np.float64]
 STEPS = 30 if numba.config.DISABLE_JIT else 300
@@ -82,13 +84,13 @@ def test_srg(n: int) -> None:
     h, theta = np.zeros(n), 0.3
     sampler = avare.Srg(n, 3, theta=theta, seed=3)
     refreshed: list[NDArray[np.bool_]] = []
-    learn = sampler._learn
+    learn = sampler.learn
 
     def spy(indices: NDArray[np.int64], norms: Vector) -> None:
         refreshed.append(sampler._awaited[indices].copy())
         learn(indices, norms)
 
-    sampler._learn = spy  # type: ignore[method-assign]  # to see the coins
+    sampler.learn = spy  # type: ignore[method-assign]  # to see the coins
 
     def rule(indices: NDArray[np.int64], norms: Vector, p: Vector) -> Vector:
         for i, norm, fresh in zip(indices, norms, refreshed[-1], strict=True):
@@ -210,22 +212,12 @@ def test_limits_are_raised_with_one_warning_each(kind: type[avare.Mabs] | type[a
 
 
 @pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb])
-@pytest.mark.compiled
-def test_limits_that_are_kept_stay(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
-    sampler = kind(10, 2, horizon=8, bound=2.0, keep_limits=True, seed=9)
-    for _ in range(20):  # warnings are errors
-        sampler.update(sampler.sample().indices, [1999.0, 1.0])
-    assert (sampler._limits.horizon, sampler._limits.bound) == (8, 2.0)
-    with pytest.warns(LimitWarning, match="a norm of 2001 exceeds bound = 2"):  # a thousandfold
-        sampler.update(sampler.sample().indices, [2001.0, 1.0])
-    learned = kind(10, 2, keep_limits=True, seed=9)
-    for _ in range(60):
-        learned.update(learned.sample().indices, [7.0, 1.0])
-    assert learned._limits.horizon > 100 and learned._limits.bound == 7.0
-    with pytest.raises(ValueError, match=r"state\['keep_limits'\] = True: this sampler has False"):
-        kind(10, 2, horizon=8, bound=2.0).load_state_dict(
-            kind(10, 2, horizon=8, bound=2.0, keep_limits=True).state_dict()
-        )
+def test_a_state_with_a_limit_below_the_given_one_is_refused(kind: type[avare.Mabs] | type[avare.Vrb]) -> None:
+    given = kind(10, 2, horizon=8, bound=2.0)
+    state = {**given.state_dict(), "horizon": 4}
+    del state["checksum"]
+    with pytest.raises(ValueError, match=r"state\['horizon'\] = 4: must be an integer from 8 to"):
+        given.load_state_dict({**state, "checksum": checksum(state)})
 
 
 @pytest.mark.parametrize("kind", [avare.Mabs, avare.Vrb, avare.Osmd])
@@ -246,7 +238,7 @@ def test_a_state_saved_with_different_arguments_is_refused() -> None:
         avare.Static(2, 1, smoothness=[1.0, 2.0]).load_state_dict(
             avare.Static(2, 1, smoothness=[1.0, 3.0]).state_dict()
         )
-    with pytest.raises(ValueError, match=r"state\['stated_bound'\] = 3.0: this sampler has 0.0"):
+    with pytest.raises(ValueError, match=r"state\['given_bound'\] = 3.0: this sampler has 0.0"):
         avare.Vrb(2, 1).load_state_dict(avare.Vrb(2, 1, bound=3.0).state_dict())
 
 
@@ -277,7 +269,7 @@ def test_limits_that_are_not_given_are_learned_without_a_warning(kind: type[avar
         warnings.simplefilter("error")
         for step in range(100):
             sampler.update(sampler.sample().indices, [1.0 + step, 0.0])
-    assert sampler._limits.horizon >= 200 and sampler._limits.bound >= 100.0
+    assert sampler._horizon >= 200 and sampler._bound >= 100.0
 
 
 @pytest.mark.parametrize("norm", [1e30, 1e150, 1.7e308])

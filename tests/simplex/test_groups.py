@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare.simplex import split
+from avare.simplex.groups import split
 
 
 @given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=40), st.integers(1, 10))

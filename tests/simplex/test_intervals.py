@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from avare.simplex import groups, intervals, newton, safest, widened
+from avare.simplex import groups, intervals, newton
+from avare.simplex.intervals import safest, widened
 from compiled import assert_kernels_release_the_gil_and_are_cached
 
 compiled = not numba.config.DISABLE_JIT

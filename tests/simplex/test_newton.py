@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import optimize
 
-from avare.simplex import newton_step
+from avare.simplex.newton import newton_step
 
 compiled = not numba.config.DISABLE_JIT
 Vector = NDArray[np.float64]

@@ -190,7 +190,7 @@ def test_pipelines_searches_calibration_and_pickles() -> None:
 
 def test_it_warns_where_it_does_not_converge() -> None:
     X, y = datasets.load_breast_cancer(return_X_y=True)
-    with pytest.warns(ConvergenceWarning, match="increase max_iter"):
+    with pytest.warns(ConvergenceWarning, match="within max_iter = 1 steps"):
         model = AvareClassifier(max_iter=1, tol=1e-12, random_state=0).fit(X, y)
     assert model.n_iter_ == 1
 
@@ -200,7 +200,10 @@ def test_it_warns_where_it_does_not_converge() -> None:
     [
         ({"C": 0.0}, "The 'C' parameter of AvareClassifier must be a float in the range"),
         ({"loss": "hinge"}, "The 'loss' parameter of AvareClassifier must be a str among"),
-        ({"sampler": "Nobody"}, "The 'sampler' parameter of AvareClassifier must be a str among"),
+        (
+            {"sampler": "Nobody"},
+            "The 'sampler' parameter of AvareClassifier must be one of Avare, .* Got 'Nobody' instead",
+        ),
         ({"batch_size": 0}, "The 'batch_size' parameter of AvareClassifier must be"),
     ],
 )
@@ -311,3 +314,32 @@ def test_the_optimum_of_larger_data(make: Any, weighted: bool) -> None:
     exact = AvareClassifier(tol=1e-8, max_iter=10_000, random_state=0).fit(X, y, sample_weight=weight)
     assert objective(exact, X, y, weight) <= (1.0 + 1e-9) * least
     assert np.linalg.norm(exact.coef_ - reference.coef_) <= 1e-5 * np.linalg.norm(reference.coef_)
+
+
+@pytest.mark.parametrize("kind", [AvareClassifier, AvareRegressor])
+def test_an_infinite_c_means_no_penalty(kind: Any) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3))
+    y = X @ [1.0, -1.0, 0.5] + rng.normal(size=400)
+    target = y > 0.0 if kind is AvareClassifier else y
+    model = kind(C=np.inf, tol=1e-8, max_iter=3000, random_state=0).fit(X, target)
+    loss = avare.problems.Logistic if kind is AvareClassifier else avare.problems.LeastSquares
+    best = loss(X, target, l2=0.0, bias="free").minimize()
+    found = np.append(np.ravel(model.coef_), model.intercept_)
+    assert np.allclose(found, best, rtol=0, atol=1e-4 * np.abs(best).max())
+    with pytest.raises(ValueError, match="The 'C' parameter of"):
+        kind(C=0.0).fit(X, target)
+
+
+def test_a_sampler_registered_after_the_import_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from avare.samplers import registry
+
+    for name in ("_KINDS", "_EXAMPLES"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+
+    @avare.samplers.register()
+    class Later(avare.Uniform):
+        pass
+
+    X, y = np.random.default_rng(0).normal(size=(50, 2)), np.arange(50) % 2
+    assert AvareClassifier(sampler=Later.__name__, tol=0.1, random_state=0).fit(X, y).coef_.shape == (1, 2)

@@ -12,14 +12,15 @@ from scipy import sparse
 
 import avare
 from avare.problems import Generic, LeastSquares, Linear, Logistic, Softmax
-from avare.solvers import DivergenceWarning, differences, passes
-from avare.solvers import metric as metrics
-from avare.solvers.balance import Balance, squares_to_balance
-from avare.solvers.differences import Differences
-from avare.solvers.metric import bends_of, metric_of
-from avare.solvers.passes import first_scores, sample_of
-from avare.solvers.saga import start_from_sample
-from avare.solvers.saga_kernels import glide
+from avare.solvers import DivergenceWarning
+from avare.solvers.estimators.lagged import glide
+from avare.solvers.linear import preconditioner as preconditioners
+from avare.solvers.linear import subsampled_newton
+from avare.solvers.linear.choose import start_from_sample
+from avare.solvers.linear.dual_ascent import DualAscent, is_strong
+from avare.solvers.linear.preconditioner import bends_of, preconditioner_of
+from avare.solvers.linear.saga_steps import SagaSteps
+from avare.solvers.linear.subsampled_newton import sample_of
 from linear_models import PROBLEMS, N, make, saved_and_loaded
 from sampler_checks import own_names
 
@@ -28,7 +29,7 @@ compiled_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="minut
 
 
 def rows_of(problem: Linear) -> Vector:
-    dense, csr, bias = problem._model.matrix
+    dense, csr, bias = problem.model.matrix
     rows = np.asarray(dense) if csr is None else sparse.csr_matrix((csr.values, csr.columns, csr.starts)).toarray()
     return np.hstack([rows, np.ones((problem.n, 1))]) if bias else rows
 
@@ -63,7 +64,7 @@ class Plain:
         for index, weight in zip(indices, weights, strict=True):
             estimate += weight * np.outer(new[index] - self.table[index], rows[index])
         norms = np.linalg.norm(new[indices] - self.table[indices], axis=1) * metric.lengths[indices]
-        l1, l2 = (each[: problem.width] for each in (problem._l1, problem._l2))
+        l1, l2 = (each[: problem.width] for each in (problem.penalty.l1, problem.penalty.l2))
         centre = np.zeros(problem.width)
         centre[: len(metric.shift)] = metric.shift
         centre[-1:] *= 0.0 if len(metric.shift) else 1.0
@@ -103,7 +104,7 @@ def test_steps_are_those_of_the_plain_transcription(name: str, csr: bool, option
     weights = np.random.default_rng(1).lognormal(0.0, 1.0, N)
     problem = make(name, csr=csr, sample_weight=weights, **options)
     twin = avare.Calibrated(N, 7, replacement=True, seed=2)  # with replacement: some are drawn twice
-    plain = Plain(problem, metric_of(problem, bends_of(problem)), 0.05)
+    plain = Plain(problem, preconditioner_of(problem, bends_of(problem)), 0.05)
     repeats = 0
     for _ in range(30):
         batch = twin.sample()
@@ -119,10 +120,10 @@ def test_steps_are_those_of_the_plain_transcription(name: str, csr: bool, option
 
 @pytest.mark.parametrize(("name", "bias"), [("Logistic", False), ("Softmax", "free")])
 def test_steps_with_many_columns(name: str, bias: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_WIDEST", 0)
+    monkeypatch.setattr(preconditioners, "_WIDEST", 0)
     weights = np.random.default_rng(1).lognormal(0.0, 1.0, N)
     problem = make(name, bias=bias, sample_weight=weights)
-    scales = metric_of(problem, bends_of(problem))
+    scales = preconditioner_of(problem, bends_of(problem))
     assert len(scales.basis) == 1 and scales.shares.sum() == pytest.approx(1.0)
     plain, twin = Plain(problem, scales, 0.05), avare.Calibrated(N, 7, seed=2)
     first = slopes_at(problem, np.zeros(problem.dim), range(N))
@@ -156,16 +157,16 @@ def correlated(n: int = 3000, width: int = 300, **options: Any) -> Logistic:
 def test_many_columns_are_flattened_along_the_largest_curvatures(bias: Any) -> None:
     problem = correlated(bias=bias, sample_weight=np.random.default_rng(0).lognormal(0.0, 1.0, 3000))
     bends = bends_of(problem)
-    scales = metric_of(problem, bends)
+    scales = preconditioner_of(problem, bends)
     rows = rows_of(problem)
     if bias:
         rows[:, :-1] -= bends @ rows[:, :-1] / bends.sum()
     matrix = np.diag(scales.inverse) - scales.basis.T @ scales.basis
-    whole = (rows * bends[:, None]).T @ rows + np.diag(problem._l2)
+    whole = (rows * bends[:, None]).T @ rows + np.diag(problem.penalty.l2)
     largest = [np.linalg.eigvals(each @ whole).real.max() for each in (matrix, np.diag(scales.inverse))]
     assert largest[0] < 0.1 * largest[1] and np.linalg.eigvalsh(matrix).min() > 0.0
     assert np.allclose(scales.lengths, np.sqrt(np.einsum("ij,jk,ik->i", rows, matrix, rows)), rtol=1e-3)  # float32
-    size, most = metrics.step_size_of(problem, scales, bends, 32)
+    size, most = preconditioners.step_size_of(problem, scales, bends, 32)
     total = float(bends @ scales.lengths.astype(np.float64) ** 2)
     # The power method on some rows: L is right to a third.
     assert 0.67 < most * (total / 32 + 2.0 * largest[0]) < 1.5 and most == pytest.approx(5.0 * size)
@@ -176,7 +177,7 @@ def test_many_correlated_columns_with_uneven_weights(monkeypatch: pytest.MonkeyP
     problem = correlated(sample_weight=np.random.default_rng(0).lognormal(0.0, 1.5, 3000))
     least = problem.objective(problem.minimize(tolerance=1e-6))
     left = [avare.saga(problem, epochs=30, tol=0.0, seed=1).trace.objective / least - 1.0]
-    monkeypatch.setattr(metrics, "_RANK", 0)
+    monkeypatch.setattr(preconditioners, "_RANK", 0)
     left.append(avare.saga(problem, epochs=30, tol=0.0, seed=1).trace.objective / least - 1.0)
     assert left[0][-1] < 1e-6 and left[1][-1] > 100.0 * left[0][-1]
     assert (np.diff(left[0]) < 1e-9).all()  # no epoch is lost to noise
@@ -184,7 +185,7 @@ def test_many_correlated_columns_with_uneven_weights(monkeypatch: pytest.MonkeyP
 
 def test_the_estimate_is_unbiased_for_any_table() -> None:
     problem = make("Logistic", n=6, bias="free")
-    metric = metric_of(problem, bends_of(problem))
+    metric = preconditioner_of(problem, bends_of(problem))
     plain = Plain(problem, metric._replace(matrix=np.empty((0, 0))), 0.02)
     for index in (1, 4, 4, 2):
         plain.step(np.array([index]), np.array([6.0]))
@@ -196,7 +197,7 @@ def test_the_estimate_is_unbiased_for_any_table() -> None:
         for index in (first, second):
             estimate += (new[index] - table[index]) * rows[index] / (2.0 * p[index])
         mean += p[first] * p[second] * estimate.ravel()
-    assert np.allclose(mean, problem._gradient(x.ravel()), rtol=1e-12)
+    assert np.allclose(mean, problem.loss_gradient(x.ravel()), rtol=1e-12)
     assert np.abs(table).min() == 0.0 and np.abs(table).max() > 0.0  # some slopes are known, and stale
 
 
@@ -262,29 +263,33 @@ def many_rows(weighted: bool = False, csr: bool = False, **options: Any) -> Logi
     return Logistic(sparse.csr_matrix(X) if csr else X, y, **{"l2": 1.0, "sample_weight": weights, **options})
 
 
+def fit_sample(sample: Linear, epochs: int, tol: float) -> Vector:
+    return avare.saga(sample, epochs=epochs, tol=tol, evaluate="never", seed=0).x
+
+
 @compiled_only
 @pytest.mark.parametrize("weighted", [False, True])
 def test_many_rows_start_from_the_fit_of_some(weighted: bool) -> None:
     problem = many_rows(weighted)
-    found = start_from_sample(problem)
+    found = start_from_sample(problem, fit_sample)
     assert found is not None
     # 1250 rows: an excess of about 4 / 2500 per row of unit weight, some times that if weights are uneven.
     least = problem.objective(problem.minimize())
     assert least < problem.objective(found) < least + 20.0 * 20_000 * 4.0 / 2500.0
-    rows, signs = np.asarray(problem._model.matrix.dense), problem._model.targets
-    assert start_from_sample(Logistic(rows[:15_000], signs[:15_000])) is None
-    assert start_from_sample(Logistic(rows, signs, sample_weight=np.zeros(20_000))) is None
+    rows, signs = np.asarray(problem.model.matrix.dense), problem.model.targets
+    assert start_from_sample(Logistic(rows[:15_000], signs[:15_000]), fit_sample) is None
+    assert start_from_sample(Logistic(rows, signs, sample_weight=np.zeros(20_000)), fit_sample) is None
 
 
 def test_a_sample_estimates_all_sums() -> None:
     problem = make("Logistic", sample_weight=np.random.default_rng(1).lognormal(0.0, 1.0, N))
     x, generator = np.array([0.3, -0.5, 0.2, 0.1]), np.random.default_rng(2)
-    for scores in (first_scores(problem), np.random.default_rng(3).lognormal(0.0, 0.5, N)):
-        found = np.array([sample_of(problem, 50, scores, generator)._gradient(x) for _ in range(400)])
+    for scores in (problem.sampling_scores(), np.random.default_rng(3).lognormal(0.0, 0.5, N)):
+        found = np.array([sample_of(problem, 50, scores, generator).loss_gradient(x) for _ in range(400)])
         error = found.std(axis=0) / 20.0
-        assert (np.abs(found.mean(axis=0) - problem._gradient(x)) < 4.0 * error).all()  # 8 comparisons at 4 sigma
-    positive = problem._model.targets > 0.0
-    assert first_scores(problem)[positive].sum() == pytest.approx(first_scores(problem)[~positive].sum())
+        assert (np.abs(found.mean(axis=0) - problem.loss_gradient(x)) < 4.0 * error).all()  # 8 comparisons at 4 sigma
+    positive = problem.model.targets > 0.0
+    assert problem.sampling_scores()[positive].sum() == pytest.approx(problem.sampling_scores()[~positive].sum())
 
 
 @pytest.mark.parametrize("csr", [False, True])
@@ -292,11 +297,11 @@ def test_a_sample_estimates_all_sums() -> None:
 def test_a_survey_is_all_sums_in_one_pass(name: str, csr: bool) -> None:
     problem = make(name, csr=csr, bias=True, sample_weight=np.random.default_rng(1).lognormal(0.0, 1.0, N))
     x = np.random.default_rng(2).normal(size=problem.dim)
-    found = problem._survey(x)
-    assert np.allclose(found.gradient, problem._gradient(x), rtol=1e-12)
-    assert np.allclose(found.curvatures, problem._curvatures(x), rtol=1e-12)
+    found = problem.survey(x)
+    assert np.allclose(found.gradient, problem.loss_gradient(x), rtol=1e-12)
+    assert np.allclose(found.curvatures, problem.curvatures(x), rtol=1e-12)
     assert np.allclose(found.slopes, slopes_at(problem, x, range(N)), atol=1e-12)
-    assert found.loss == pytest.approx(problem._objective(x), rel=1e-12)
+    assert found.loss == pytest.approx(problem.total_loss(x), rel=1e-12)
 
 
 @compiled_only
@@ -321,7 +326,7 @@ def test_columns_with_few_entries_get_their_share_of_the_samples() -> None:
     X[:, 0] = 1.0
     problem = Logistic(X, X @ generator.normal(size=30) * 3.0 + generator.logistic(size=20_000) > 1.0, l2=0.01)
     bends = bends_of(problem)
-    metric = metric_of(problem, bends)
+    metric = preconditioner_of(problem, bends)
     whole = (X * bends[:, None]).T @ X + 0.01 * np.eye(30)
     found = np.linalg.eigvals(metric.matrix @ whole).real  # all 1 if all rows were used; 1200 are, 40 per column
     assert found.min() > 0.5 and found.max() < 2.0
@@ -339,20 +344,33 @@ def test_classes_of_different_curvatures_end_the_passes() -> None:
     run = avare.saga(problem, epochs=10, tol=0.0, seed=1)
     objective = run.trace.objective
     assert (objective[1:] <= objective[:-1]).all()
-    method = run._loop._method
-    assert isinstance(method, Differences) and not method._in_order
+    assert run.method == "saga" and run.epochs == 10
+    assert 1 < run.trace.step[2] < run.steps and run.trace.epoch[-1] == 10.0  # a pass is one step
+    only = avare.saga(problem, method="subsampled_newton", epochs=10, tol=0.0, seed=1)
+    assert only.status == "stopped" and only.epochs < 10 and "did not fall" in only.message
 
 
 @compiled_only
 @pytest.mark.parametrize("tol", [0.0, 1e-12])
-@pytest.mark.parametrize("step", [700, 1250])
-def test_passes_resume_to_the_same_iterates(tol: float, step: int) -> None:
+def test_passes_resume_to_the_same_iterates(tol: float) -> None:
     problem = many_rows()
     whole = avare.saga(problem, epochs=4, tol=tol, seed=9)
-    first = avare.saga(problem, epochs=4, tol=tol, seed=9, evaluate=[step], callback=lambda now: True)
-    assert first.steps == step  # of 625 in an epoch
+    first = avare.saga(problem, epochs=4, tol=tol, seed=9, evaluate=[2], callback=lambda now: True)
+    assert first.steps == 2 and first.method == "subsampled_newton"
     rest = avare.saga(problem, epochs=4, tol=tol, resume=saved_and_loaded(first.state_dict(), "pickle"))
-    assert np.array_equal(whole.x, rest.x)
+    assert np.array_equal(whole.x, rest.x) and rest.method == "subsampled_newton"
+
+
+@compiled_only
+def test_saga_after_passes_resumes_to_the_same_iterates(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = many_rows()
+    monkeypatch.setattr(subsampled_newton, "corrected_minimum", lambda problem, x, *more: (x + 3.0, 1.0))
+    whole = avare.saga(problem, epochs=4, tol=0.0, seed=9)
+    stop = 1 + 625 + 100  # a pass, an epoch of SAGA, and a part of the next
+    first = avare.saga(problem, epochs=4, tol=0.0, seed=9, evaluate=[stop], callback=lambda now: True)
+    assert first.steps == stop and first.method == whole.method == "saga"
+    rest = avare.saga(problem, epochs=4, tol=0.0, resume=saved_and_loaded(first.state_dict(), "savez"))
+    assert np.array_equal(whole.x, rest.x) and rest.epochs == 4 and rest.steps == 1 + 3 * 625
 
 
 def wide(kind: str, bias: Any = False, weighted: bool = False) -> Any:
@@ -366,8 +384,8 @@ def wide(kind: str, bias: Any = False, weighted: bool = False) -> Any:
     return getattr(avare.problems, kind)(X, y, l2=1.0, bias=bias, sample_weight=weight)
 
 
-def metric_in(run: Any) -> Any:
-    return run._loop._method._metric
+def own_preconditioner(problem: Linear) -> Any:
+    return preconditioner_of(problem, bends_of(problem))
 
 
 @compiled_only
@@ -377,13 +395,13 @@ def test_many_dense_columns_are_flattened_and_converge(kind: str, bias: Any, wei
     problem = wide(kind, bias, weighted)
     least = problem.objective(problem.minimize())
     run = avare.saga(problem, epochs=400, tol=1e-7, seed=2)
-    assert len(metric_in(run).basis) > 0
+    assert len(own_preconditioner(problem).basis) > 0
     assert run.status == "converged" and problem.objective(run.x) <= least * (1.0 + 1e-10)
 
 
 @compiled_only
 def test_a_flattened_metric_lies_between_zero_and_the_diagonal() -> None:
-    metric = metric_in(avare.saga(wide("Logistic"), epochs=1, tol=0.0, seed=2))
+    metric = own_preconditioner(wide("Logistic"))
     root = np.sqrt(metric.inverse)
     values = np.linalg.eigvalsh((metric.basis / root) @ (metric.basis / root).T)
     assert values.min() >= 0.0 and 0.5 < values.max() < 1.0
@@ -406,26 +424,58 @@ def test_many_dense_columns_resume_to_the_same_iterates(step: int) -> None:
 def test_a_pass_that_does_not_help_is_undone(csr: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = many_rows(csr=csr)
     least = problem.objective(problem.minimize())
-    right, calls = passes.corrected_minimum, []
+    right, calls = subsampled_newton.corrected_minimum, []
 
     def wrong(problem: Any, x: Vector, *more: Any) -> tuple[Vector, float]:
         calls.append(problem.n)
         found, promised = right(problem, x, *more)
         return found + 3.0, promised
 
-    monkeypatch.setattr(differences, "corrected_minimum", wrong)
+    monkeypatch.setattr(subsampled_newton, "corrected_minimum", wrong)
     run = avare.saga(problem, epochs=8, tol=0.0, seed=1)
     assert calls == [20_000] and run.trace.objective[1] > 1.1 * run.trace.objective[0]
-    assert run.trace.objective[2] == pytest.approx(run.trace.objective[0])  # and SAGA does the rest
+    assert run.trace.objective[2] < run.trace.objective[0] and run.method == "saga"  # SAGA does the rest
     assert run.trace.objective[-1] < 1.0001 * least
 
 
-def test_another_sampler_is_asked_for_all_rows() -> None:
-    methods: list[Any] = []
-    for problem in (make("Logistic", csr=True, l2=4.0), many_rows()):
-        sampler = avare.Uniform(problem.n, 5, seed=1)
-        avare.saga(problem, sampler, epochs=1, callback=lambda now: methods.append(now._loop._method))
-    assert all(isinstance(method, Differences) and not method._in_order for method in methods)
+@pytest.mark.parametrize("csr", [False, True])
+def test_a_sampler_and_its_name_do_the_same(csr: bool) -> None:
+    problem = make("Logistic", csr=True, l2=4.0) if csr else many_rows()
+    expected = "dual_ascent" if csr else "subsampled_newton"
+    calibrated = avare.Calibrated(problem.n, 5, seed=1)
+    runs = [
+        avare.saga(problem, calibrated, epochs=2, tol=0.0),
+        avare.saga(problem, "Calibrated", batch_size=5, epochs=2, tol=0.0, seed=1),
+    ]
+    assert [run.method for run in runs] == [expected] * 2 and np.array_equal(runs[0].x, runs[1].x)
+    assert calibrated.steps == 0 and calibrated.generator.random() == np.random.default_rng(1).random()
+    for sampler in ("Uniform", avare.Uniform(problem.n, 5, seed=1)):  # draws were asked for
+        assert avare.saga(problem, sampler, epochs=1, tol=0.0).method == "saga"
+
+
+def test_methods_that_draw_nothing_pretend_no_draws() -> None:
+    problem, seen = make("Logistic", csr=True, l2=4.0), list[Any]()
+    run = avare.saga(problem, epochs=3, tol=0.0, seed=1, callback=lambda now: seen.append(now.sampler))
+    assert run.method == "dual_ascent" and seen == [None] * 4
+    assert run.trace.step.tolist() == [0, 1, 2, 3] and run.trace.epoch.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert np.isnan(run.trace.gain).all() and np.isnan(run.trace.cost).all()
+    assert run.steps == run.epochs == 3 and not any(key.startswith("sampler/") for key in run.state_dict())
+    assert run.plot().get_suptitle() == "Objective  f(x), dual_ascent"
+
+
+@pytest.mark.parametrize(
+    ("method", "problem", "message"),
+    [
+        ("newton", {}, "method = 'newton': must be one of 'auto', 'saga', 'dual_ascent', 'subsampled_newton'"),
+        ("dual_ascent", {}, "needs a sparse X and l2 > 0"),
+        ("dual_ascent", {"csr": True, "l2": 0.0}, "needs a sparse X and l2 > 0"),
+        ("dual_ascent", {"csr": True, "l2": 4.0}, "starts at 0"),
+        ("subsampled_newton", {}, "needs l1 = 0, few columns, and 16,000 rows"),
+    ],
+)
+def test_a_method_that_does_not_fit_is_refused(method: Any, problem: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        avare.saga(make("Logistic", **problem), method=method, start=np.ones(4))
 
 
 # --- dual steps ----------------------------------------------------------------------------
@@ -434,13 +484,13 @@ def test_another_sampler_is_asked_for_all_rows() -> None:
 class PlainDual:
     """Dual coordinate ascent as it is defined."""
 
-    def __init__(self, problem: Linear, method: Balance) -> None:
+    def __init__(self, problem: Linear, method: DualAscent) -> None:
         self.problem, self.rows = problem, rows_of(problem)
         self.table = np.zeros((problem.n, problem.outputs))
-        self.l2, self.l1 = (each[: problem.width].copy() for each in (problem._l2, problem._l1))
+        self.l2, self.l1 = (each[: problem.width].copy() for each in (problem.penalty.l2, problem.penalty.l1))
         self.l2[-1:] = method._stiffness
         self.centre = np.zeros(problem.outputs)
-        weights = problem._model.sample_weight
+        weights = problem.model.sample_weight
         smooth = problem.curvature * (weights if len(weights) else 1.0) * (self.rows**2 / self.l2).sum(axis=1)
         self.rates = 1.0 + smooth
 
@@ -456,11 +506,9 @@ class PlainDual:
         self.table[index] += (new - self.table[index]) / self.rates[index]
 
 
-def balance_of(problem: Linear, tol: float = 0.0) -> tuple[Balance, Any]:
-    squares = squares_to_balance(problem, None)
-    assert squares is not None
-    iterates = avare.solvers.steps.Iterates(np.zeros(problem.dim), np.zeros(0), np.zeros((0, problem.dim)))
-    return Balance(problem, avare.Uniform(problem.n, 5, seed=4), iterates, squares, tol=tol), iterates
+def dual_of(problem: Linear, tol: float = 0.0) -> DualAscent:
+    assert is_strong(problem, None)
+    return DualAscent(problem, np.zeros(problem.dim), 4, tol=tol)
 
 
 @pytest.mark.parametrize("name", ["Logistic", "Softmax"])
@@ -468,24 +516,23 @@ def balance_of(problem: Linear, tol: float = 0.0) -> tuple[Balance, Any]:
 def test_dual_steps_are_those_of_the_plain_transcription(name: str, options: dict[str, Any]) -> None:
     weights = np.random.default_rng(1).lognormal(0.0, 1.0, N)
     problem = make(name, csr=True, l2=4.0, sample_weight=weights, **options)
-    method, iterates = balance_of(problem)
+    method = dual_of(problem)
     plain = PlainDual(problem, method)
     for epoch in range(2):
-        for first in (0, 11):  # an epoch in two parts
-            method.advance(None, 30 * epoch + first, np.ones(11 if first == 0 else 19), np.empty((0, 0)))  # type: ignore[arg-type]  # settings: unused
-        for index in method._order[1]:
+        method.advance(epoch, np.ones(1), np.empty((0, 0)))
+        for index in method._order_of(epoch):
             plain.visit(int(index))
-        assert np.allclose(iterates.x, plain.x.ravel(), rtol=1e-9, atol=1e-11)
-        method.check(30 * (epoch + 1))
+        assert np.allclose(method.x, plain.x.ravel(), rtol=1e-9, atol=1e-11)
+        method.check(epoch + 1)
         if options.get("bias") == "free":
             plain.centre = plain.x[:, -1].copy()
-    assert np.abs(iterates.x).max() > 1e-2
+    assert np.abs(method.x).max() > 1e-2
 
 
 def test_visits_are_spread_evenly_and_follow_the_smoothness() -> None:
     weights = np.random.default_rng(1).lognormal(0.0, 1.5, N)
     problem = make("Logistic", csr=True, l2=4.0, sample_weight=weights)
-    method, _ = balance_of(problem)
+    method = dual_of(problem)
     rates = 1.0 + 0.25 * weights * (rows_of(problem) ** 2).sum(axis=1) / 4.0
     rates /= rates.mean()
     visits = np.zeros(N)
@@ -511,11 +558,10 @@ def test_dual_steps_converge_on_a_wide_problem_with_uneven_weights() -> None:
 
 def test_dual_steps_are_for_strong_penalties_and_starts_at_zero() -> None:
     problem = make("Logistic", csr=True, bias="free", l2=4.0)
-    assert squares_to_balance(problem, np.array([0.0, 0.0, 0.0, 0.0, 2.0])) is not None
-    assert squares_to_balance(problem, np.array([0.0, 0.1, 0.0, 0.0, 2.0])) is None
-    assert squares_to_balance(make("Logistic", csr=True, l2=0.01), None) is None
-    assert squares_to_balance(make("Logistic", csr=True, l2=0.0), None) is None
-    assert squares_to_balance(make("Logistic", l2=4.0), None) is None
+    assert is_strong(problem, np.array([0.0, 0.0, 0.0, 0.0, 2.0]))
+    assert not is_strong(problem, np.array([0.0, 0.1, 0.0, 0.0, 2.0]))
+    for options in ({"csr": True, "l2": 0.01}, {"csr": True, "l2": 0.0}, {"l2": 4.0}):
+        assert not is_strong(make("Logistic", **options), None)  # type: ignore[arg-type]  # of several types
 
 
 @compiled_only
@@ -532,7 +578,7 @@ def test_the_elastic_net_has_the_same_zeros(csr: bool) -> None:
 def test_columns_of_any_scale_give_the_same_steps() -> None:
     problem = make("Logistic", bias="free", l2=0.0)
     scale, shift = np.array([1e4, 1e-5, 1.0, 30.0]), np.array([0.0, 3e-5, -7.0, 100.0])
-    rows, signs = np.asarray(problem._model.matrix.dense), problem._model.targets
+    rows, signs = np.asarray(problem.model.matrix.dense), problem.model.targets
     other = Logistic(rows * scale + shift, signs, l2=0.0, bias="free")
     runs = [avare.saga(each, epochs=5, tol=0.0, seed=6) for each in (problem, other)]
     # The same numbers up to rounding, amplified by the distance of the columns from 0.
@@ -543,7 +589,7 @@ def test_columns_of_any_scale_give_the_same_steps() -> None:
 @compiled_only
 @pytest.mark.parametrize("widest", [256, 0])
 def test_an_automatic_step_never_diverges(widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_WIDEST", widest)
+    monkeypatch.setattr(preconditioners, "_WIDEST", widest)
     generator = np.random.default_rng(7)
     X = generator.standard_cauchy((400, 6)) * generator.lognormal(0, 4, 6)
     problem = LeastSquares(X, generator.standard_cauchy(400), sample_weight=generator.lognormal(0, 3, 400), l2=1e-6)
@@ -554,16 +600,15 @@ def test_an_automatic_step_never_diverges(widest: int, monkeypatch: pytest.Monke
 
 def test_it_retreats_and_halves_a_step_that_is_too_large() -> None:
     problem = make("LeastSquares", bias="free")
-    metric, sampler = metric_of(problem, bends_of(problem)), avare.Calibrated(N, 5, seed=1)
-    iterates = avare.solvers.steps.Iterates(np.zeros(problem.dim), np.zeros(0), np.zeros((0, problem.dim)))
-    method = Differences(problem, sampler, iterates, metric, size=None, tol=0.0)
-    method.size *= 300.0
-    method._rates = method._rates_of(method.size)
+    metric, sampler = own_preconditioner(problem), avare.Calibrated(N, 5, seed=1)
+    method = SagaSteps(problem, sampler, np.zeros(problem.dim), metric, size=None, tol=0.0)
+    method.pacing.size *= 300.0
+    method.resumed()
     for epoch in range(1, 40):
-        assert method.advance(None, (epoch - 1) * 30, np.ones(30), np.empty((0, 0))) == 30  # type: ignore[arg-type]  # settings: unused
+        assert method.advance((epoch - 1) * 30, np.ones(30), np.empty((0, problem.dim))) == 30
         method.check(epoch * 30)
-    assert method._scale < 1.0 and np.isfinite(iterates.x).all()
-    assert problem.objective(iterates.x) < problem.objective(np.zeros(problem.dim))
+    assert method.pacing.scale < 1.0 and np.isfinite(method.x).all()
+    assert problem.objective(method.x) < problem.objective(np.zeros(problem.dim))
 
 
 def test_a_given_step_that_is_too_large_is_reported() -> None:
@@ -590,26 +635,27 @@ def test_every_sampler_runs(name: str) -> None:
 @pytest.mark.parametrize(
     ("csr", "way", "sampler", "table", "widest"),
     [
-        (False, "pickle", "Calibrated", "saga/table", 256),
-        (False, "savez", "Calibrated", "saga/table", 0),
-        (True, "savez", "Uniform", "saga/table", 256),
-        (True, "savez", "Calibrated", "balance/table", 256),
+        (False, "pickle", "Calibrated", "estimator/slopes", 256),
+        (False, "savez", "Calibrated", "estimator/slopes", 0),
+        (True, "savez", "Uniform", "estimator/slopes", 256),
+        (True, "savez", "Calibrated", "dual/table", 256),
     ],
 )
 def test_resumes_to_the_same_iterates(
     csr: bool, way: str, sampler: str, table: str, widest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_WIDEST", widest)
+    monkeypatch.setattr(preconditioners, "_WIDEST", widest)
     problem = make("Softmax", csr=csr, bias="free", l1=0.1 if csr else 0.0, l2=4.0 if csr else 0.7)
     options: dict[str, Any] = {"sampler": sampler, "epochs": 12, "tol": 0.0, "batch_size": 6}
     whole = avare.saga(problem, seed=9, **options)
 
-    def stop(now: Any) -> bool:
-        return bool(now.step >= 130)  # in the middle of an epoch of 25 steps, after curvatures were measured
+    at, last = (5, 12) if table == "dual/table" else (130, 300)  # in an epoch of 25 steps, after curvatures changed
 
-    steps = sorted({*range(0, 301, 25), 130})
-    first = avare.saga(problem, seed=9, evaluate=steps, callback=stop, **options)
-    assert first.status == "stopped" and first.steps == 130
+    def stop(now: Any) -> bool:
+        return bool(now.step >= at)
+
+    first = avare.saga(problem, seed=9, evaluate=sorted({*range(0, last + 1, 25), at}), callback=stop, **options)
+    assert first.status == "stopped" and first.steps == at
     state = saved_and_loaded(first.state_dict(), way)
     rest = avare.saga(problem, resume=state, **options)
     assert np.array_equal(whole.x, rest.x) and np.any(whole.x != 0.0)
@@ -620,8 +666,8 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     problem = make("Logistic")
     state = avare.saga(problem, epochs=1, tol=0.0, seed=1).state_dict()
     cases = [
-        ({**state, "saga/table": np.zeros((3, 1))}, r"resume\['saga/table'\] has shape \(3, 1\)"),
-        ({key: value for key, value in state.items() if key != "saga/kept"}, "lacks 'saga/kept'"),
+        ({**state, "estimator/slopes": np.zeros((3, 1))}, r"resume\['estimator/slopes'\] has shape \(3, 1\)"),
+        ({key: value for key, value in state.items() if key != "pacing/last_x"}, "lacks 'pacing/last_x'"),
         ({**state, "solver": "sgd"}, "must be 'saga'"),
     ]
     for damaged, message in cases:
@@ -633,8 +679,8 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
 
 def test_stops_when_the_gradient_is_small_and_not_before() -> None:
     problem = make("Logistic", bias="free")
-    scale = math.sqrt(2.0 * problem._objective(np.zeros(problem.dim)))
-    metric = metric_of(problem, bends_of(problem))
+    scale = math.sqrt(2.0 * problem.total_loss(np.zeros(problem.dim)))
+    metric = preconditioner_of(problem, bends_of(problem))
     for tol in (1e-2,) if numba.config.DISABLE_JIT else (1e-2, 1e-5):
         run = avare.saga(problem, epochs=500, tol=tol, seed=2, evaluate="never")
         gradient = problem.gradient(run.x)

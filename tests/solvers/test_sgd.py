@@ -2,11 +2,13 @@
 
 import math
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import joblib
 import numba
 import numpy as np
 import pytest
@@ -17,14 +19,21 @@ from avare.problems import Generic, LeastSquares, Linear, Softmax
 from avare.samplers import build
 from avare.samplers.kernels import can_learn
 from avare.solvers import DivergenceWarning, Progress
+from avare.solvers.trace import COLUMNS
 from linear_models import PROBLEMS, N, make, plainly, saved_and_loaded
 from sampler_checks import by_name, check_structures, own_names, ways
 
-COMPILED = [name for name in own_names() if can_learn(by_name(name)(N, 5)._compiled())]
+COMPILED = [name for name in own_names() if can_learn(by_name(name)(N, 5).kernels)]
 
 
 def steps_of(problem: Any, batch_size: int = 1) -> avare.schedules.Schedule:
     return avare.schedules.inverse_time(problem.n, problem.smoothness.max(), 0.7, batch_size)
+
+
+def interrupted(caught: pytest.ExceptionInfo[KeyboardInterrupt]) -> avare.solvers.Run:
+    """The result so far that Ctrl-C has left."""
+    assert isinstance(caught.value, avare.solvers.Interrupted) and isinstance(caught.value.run, avare.solvers.Run)
+    return caught.value.run
 
 
 def test_these_samplers_compile() -> None:
@@ -70,7 +79,7 @@ def test_a_run_can_be_resumed_in_the_other_loop(name: str, csr: bool) -> None:
 def test_weights_out_of_scale_are_rescaled_inside_the_loop() -> None:
     # Norms of 1e60 are above all proposals of weights that start from zero.
     problem = make("LeastSquares")
-    rows, targets = 1e30 * np.asarray(problem._model.matrix.dense), 1e30 * problem._model.targets
+    rows, targets = 1e30 * np.asarray(problem.model.matrix.dense), 1e30 * problem.model.targets
     huge = LeastSquares(rows, targets, l2=0.7)
     found = []
     for each in (huge, plainly(huge)):
@@ -283,7 +292,9 @@ def test_ctrl_c_between_evaluations_and_resuming() -> None:
             os.kill(os.getpid(), signal.SIGINT)
         return 1.0 / (900.0 + step)
 
-    run = avare.sgd(problem, avare.Avare(N, 5, seed=2), sizes, steps=10**9, evaluate="never")
+    with pytest.raises(KeyboardInterrupt) as caught:
+        avare.sgd(problem, avare.Avare(N, 5, seed=2), sizes, steps=10**9, evaluate="never")
+    run = interrupted(caught)
     assert run.status == "interrupted" and 500 <= run.steps < 10**6 and len(run.trace) == 0
     until = run.steps + 77
     rest = avare.sgd(problem, avare.Avare(N, 5), sizes, steps=until, evaluate="never", resume=run.state_dict())
@@ -311,7 +322,9 @@ def test_ctrl_c_ends_a_run_after_the_current_steps() -> None:
         if now.step == 60:
             os.kill(os.getpid(), signal.SIGINT)
 
-    run = avare.sgd(problem, avare.Avare(N, 5, seed=2), 0.01, epochs=100, callback=press)
+    with pytest.raises(KeyboardInterrupt) as caught:  # which ends the loop of the caller too
+        avare.sgd(problem, avare.Avare(N, 5, seed=2), 0.01, epochs=100, callback=press)
+    run = interrupted(caught)
     assert run.status == "interrupted" and run.steps == 60
     assert run.message == "interrupted after step 60 of 3000"
     assert signal.getsignal(signal.SIGINT) is before
@@ -378,10 +391,9 @@ def test_a_finished_run_can_be_continued() -> None:
         (lambda state: {**state, "solver": "sgld"}, "resume\\['solver'\\] = 'sgld'"),
         (lambda state: {key: value for key, value in state.items() if key != "x"}, "resume lacks 'x'"),
         (lambda state: {**state, "dim": 5}, "resume\\['dim'\\] = 5: this run has 4"),
-        (lambda state: {**state, "format": 0}, "resume\\['format'\\] = 0"),
         (lambda state: {**state, "step": 31}, "resume\\['step'\\] = 31: must be an integer from 0 to 30"),
         (lambda state: {**state, "x": np.full(4, np.nan)}, "resume\\['x'\\]\\[0\\] = nan"),
-        (lambda state: {**state, "mean": np.zeros(4)}, "resume\\['mean'\\] has shape \\(4,\\)"),
+        (lambda state: {**state, "record/mean": np.zeros(4)}, "resume\\['record/mean'\\] has shape \\(4,\\)"),
         (lambda state: {**state, "draws": np.zeros((1, 4))}, "resume\\['draws'\\] has shape \\(1, 4\\)"),
         (lambda state: {**state, "rows": state["rows"] + 0.5}, "resume\\['rows'\\]\\[:, 0\\]\\[0\\] = 0.5"),
         (lambda state: {**state, "x": 7.5 * state["x"]}, "resume\\['checksum'\\]"),
@@ -464,10 +476,10 @@ def test_your_own_sampler_runs_in_the_plain_loop() -> None:
         def __init__(self) -> None:
             super().__init__(N, 2, replacement=True, seed=0)
 
-        def _draw(self, size: int) -> avare.Batch:
+        def draw(self, size: int) -> avare.Batch:
             return avare.Batch(np.array([0, 1]), np.ones(2), np.full(2, 1 / N))
 
-        def _probabilities(self) -> NDArray[np.float64]:
+        def compute_probabilities(self) -> NDArray[np.float64]:
             return np.full(N, 1 / N)
 
     problem = make("Logistic")
@@ -478,16 +490,25 @@ def test_your_own_sampler_runs_in_the_plain_loop() -> None:
     assert np.allclose(run.x, x, rtol=1e-12)
 
 
-def test_a_state_without_a_checksum_is_still_read() -> None:
-    problem = make("Logistic")
-    run = avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, steps=10)
-    state = {key: each for key, each in run.state_dict().items() if key != "checksum"}
-    rest = avare.sgd(problem, avare.Avare(N, 5), 0.01, steps=20, resume={**state, "format": 1})
-    whole = avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, steps=20)
-    assert np.array_equal(rest.x, whole.x)
-    far = {**state, "format": 1, "step": 15}
-    with pytest.raises(ValueError, match=r"resume\['step'\] = 15: the sampler has drawn only 10 batches"):
-        avare.sgd(problem, avare.Avare(N, 5), 0.01, steps=20, resume=far)
+def test_a_run_is_plain_data() -> None:
+    problem, options = make("Logistic"), {"steps": 20, "averaging": "polyak"}
+    sampler = avare.Avare(N, 5, seed=9)
+    run = avare.sgd(problem, sampler, 0.01, steps=10, averaging="polyak")
+    other = pickle.loads(pickle.dumps(run))
+    sampler.sample()  # the copy does not mind
+    assert np.array_equal(other.x, run.x) and other.status == "finished" and repr(other) == repr(run)
+    assert other.method == "sgd" and other.trace.objective[-1] == run.trace.objective[-1]
+    rest = avare.sgd(problem, avare.Avare(N, 5), 0.01, resume=other.state_dict(), **options)  # type: ignore[arg-type]  # of several types
+    assert np.array_equal(rest.x, avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, **options).x)  # type: ignore[arg-type]  # of several types
+    frame = run.to_frame()
+    assert list(frame.columns) == list(COLUMNS) and frame["objective"].iloc[-1] == run.trace.objective[-1]
+
+
+def test_runs_come_back_from_other_processes() -> None:
+    problem, options = make("Logistic"), {"epochs": 2, "tol": 0.0, "batch_size": 5}
+    jobs = [joblib.delayed(avare.saga)(problem, "Uniform", seed=seed, **options) for seed in (1, 2)]
+    for seed, run in zip((1, 2), joblib.Parallel(n_jobs=2)(jobs), strict=True):
+        assert np.array_equal(run.x, avare.saga(problem, "Uniform", seed=seed, **options).x)  # type: ignore[arg-type]  # of several types
 
 
 def test_a_run_is_drawn_over_epochs_and_seconds() -> None:

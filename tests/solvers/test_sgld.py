@@ -2,6 +2,7 @@
 
 import math
 import os
+import pickle
 import signal
 import sys
 from typing import Any
@@ -211,10 +212,12 @@ def test_ctrl_c_ends_all_chains() -> None:
         if now.chain == 1 and now.step == 20:
             os.kill(os.getpid(), signal.SIGINT)
 
-    chain = avare.sgld(
-        make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=200_000, chains=2, seed=4, evaluate=20, callback=press
-    )
-    assert chain.status == "interrupted" and chain.steps < 200_000
+    sampler = avare.Avare(N, 5, seed=1)
+    with pytest.raises(KeyboardInterrupt, match="interrupted after step") as caught:
+        avare.sgld(make("Logistic"), sampler, SIZES, steps=200_000, chains=2, seed=4, evaluate=20, callback=press)
+    chain = caught.value.run  # type: ignore[attr-defined]  # it is `Interrupted`
+    assert isinstance(chain, Chain) and chain.status == "interrupted" and 20 <= chain.steps < 200_000
+    assert chain.draws.shape == (2, chain.steps, 4)
 
 
 def test_an_error_in_a_chain_is_raised_and_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,6 +275,22 @@ def test_noise_drawn_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=0), SIZES, **arguments)
+
+
+def test_a_chain_is_plain_data() -> None:
+    problem = plainly(make("Logistic"))  # its functions cannot be pickled
+    chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=40, thin=4, chains=2, seed=4)
+    other = pickle.loads(pickle.dumps(chain))
+    assert np.array_equal(other.draws, chain.draws) and np.array_equal(other.noise.total, chain.noise.total)
+    rest = avare.sgld(problem, avare.Avare(N, 5), SIZES, steps=60, thin=4, chains=2, resume=other.state_dict())
+    whole = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=60, thin=4, chains=2, seed=4)
+    assert np.array_equal(rest.draws, whole.draws)
+    frame = chain.to_frame(["a", "b", "c", "d"])
+    assert frame.shape == (20, 5) and frame.index.names == ["chain", "draw"]
+    assert frame.loc[(1, 3), "c"] == chain.draws[1, 3, 2] and frame.loc[(1, 3), "step_size"] == chain.step_sizes[3]
+    empty = pickle.loads(pickle.dumps(avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=2, burn_in=2)))
+    with pytest.raises(ValueError, match="no draws were kept"):
+        _ = empty.noise
 
 
 @pytest.mark.compiled

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from avare.experiments.data import obtain
-from avare.experiments.descent import descent_spec
-from avare.experiments.runs import perform
+from avare.experiments.runner import perform
+from avare.experiments.sgd_runs import Setting, descent_spec
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="too many steps for interpreted code")
 DATA = os.environ.get("AVARE_DATA")
@@ -24,9 +24,7 @@ def relative_error(sampler: str, name: str, steps: Rule, seeds: range) -> float:
     found = []
     for seed in seeds:
         size = 1 if name == "synthetic" else 128
-        spec = descent_spec(
-            "reproduce", data, loss, sampler, steps=steps, seed=seed, epochs=EPOCHS, batch_size=size, l2=1.0
-        )
+        spec = descent_spec("reproduce", data, Setting(loss, EPOCHS, size), sampler, steps, seed)
         found.append(np.mean(perform(spec, data.X, data.y)["trace"]["relative_error"][-LAST:]))
     return float(np.mean(found))
 

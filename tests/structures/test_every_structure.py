@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from avare._randomness import uniform_source
 from avare.structures import (
     Buckets,
-    Expectations,
+    CalibratedCells,
     Floored,
     Memory,
     OrderTree,
     Structure,
     Weights,
     buckets,
+    calibrated_cells,
     cells,
-    codes,
-    distinct,
-    evenly,
-    expectations,
+    float_codes,
     floored,
     heap,
     order_tree,
-    race,
+    uniform_draws,
+    weighted_draws,
     weights,
+    without_replacement,
 )
 from compiled import assert_kernels_release_the_gil_and_are_cached
 from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
@@ -60,7 +60,7 @@ def push(floored: Floored, indices: NDArray[np.int64], values: Vector) -> None:
     floored.push(indices, np.log1p(values))
 
 
-def learn(structure: Expectations, indices: NDArray[np.int64], values: Vector) -> None:
+def learn(structure: CalibratedCells, indices: NDArray[np.int64], values: Vector) -> None:
     structure.replace(indices, values, keep=0.9)
 
 
@@ -68,8 +68,8 @@ PRIOR = {"prior": 0.7}
 KINDS = {
     "Buckets": Kind(Buckets, 16),
     "OrderTree": Kind(OrderTree, 49),
-    "Expectations": Kind(lambda values: Expectations(values, **PRIOR), 13, PRIOR, learn),
-    "Expectations, some unseen": Kind(lambda values: Expectations.unseen(len(values), **PRIOR), 13, PRIOR, learn),
+    "CalibratedCells": Kind(lambda values: CalibratedCells(values, **PRIOR), 13, PRIOR, learn),
+    "CalibratedCells, some unseen": Kind(lambda values: CalibratedCells.unseen(len(values), **PRIOR), 13, PRIOR, learn),
     "Weights": Kind(Weights, 24),
     "Floored": Kind(pushed, 36, {"share": 0.3}, push),
 }
@@ -114,7 +114,7 @@ def ways(structure: Structure) -> list[bool]:
 
 def test_all_have_one_signature() -> None:
     for name in ("draw", "probabilities", "state", "check", "replace", "update"):
-        owners = [kind for kind in (Buckets, OrderTree, Expectations, Weights, Floored) if hasattr(kind, name)]
+        owners = [kind for kind in (Buckets, OrderTree, CalibratedCells, Weights, Floored) if hasattr(kind, name)]
         assert len(owners) == 5 or (name in ("replace", "update") and Floored not in owners)
         for owner in owners:
             ours, shared = (inspect.signature(getattr(each, name)).parameters for each in (owner, Memory))
@@ -212,7 +212,7 @@ def test_draws_nothing(kind: Kind) -> None:
         assert generator.random() == np.random.default_rng(0).random()
 
 
-@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "Expectations", "Weights")])
+@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "CalibratedCells", "Weights")])
 def test_without_a_floor_zeros_are_never_drawn(kind: Kind) -> None:
     structure, generator = kind.make([0.0, 3.0, 0.0, 1.0]), np.random.default_rng(3)
     source = uniform_source(generator)
@@ -336,7 +336,7 @@ def test_refuses_bad_input(kind: Kind) -> None:
             structure.draw(3, replacement=False, source=source)
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: Expectations(v, prior=1.0), Weights])
+@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0), Weights])
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -372,7 +372,19 @@ def test_memory(kind: Kind, n: int) -> None:
 @pytest.mark.skipif(not compiled, reason="nothing is compiled here")
 @pytest.mark.parametrize(
     "module",
-    [buckets, cells, codes, distinct, evenly, expectations, floored, heap, order_tree, race, weights],
+    [
+        buckets,
+        cells,
+        float_codes,
+        without_replacement,
+        uniform_draws,
+        calibrated_cells,
+        floored,
+        heap,
+        order_tree,
+        weighted_draws,
+        weights,
+    ],
     ids=lambda module: module.__name__,
 )
 def test_kernels_release_the_gil_and_are_cached(module: ModuleType) -> None:

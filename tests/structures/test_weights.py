@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from avare._randomness import uniform_source
 from avare.structures import Weights
-from avare.structures.race import draw
+from avare.structures.weighted_draws import draw
 from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
 DRAWS = draws_of(100_000)

@@ -26,10 +26,10 @@ import numpy as np
 sys.path.append(str(Path(__file__).parent))
 import avare
 from avare._randomness import uniform_source
-from avare._state import checksum
 from avare.samplers import LimitWarning, Sampler
-from avare.solvers.loop import _checksum as run_checksum
-from avare.structures import Buckets, Expectations, Floored, OrderTree, Structure, Weights
+from avare.solvers.checkpoint import run_checksum
+from avare.state import checksum
+from avare.structures import Buckets, CalibratedCells, Floored, OrderTree, Structure, Weights
 from sampler_checks import by_name, own_names, train
 
 N, SIZE, STEPS = 12, 3, 30  # examples, batch size, steps before the state is saved
@@ -294,7 +294,7 @@ def pushed(values: Any) -> Floored:
 STRUCTURES: dict[str, Callable[[], Subject]] = {
     "Buckets": lambda: a_structure(Buckets),
     "OrderTree": lambda: a_structure(OrderTree),
-    "Expectations": lambda: a_structure(lambda values: Expectations(values, prior=0.7), prior=0.7),
+    "CalibratedCells": lambda: a_structure(lambda values: CalibratedCells(values, prior=0.7), prior=0.7),
     "Weights": lambda: a_structure(Weights),
     "Floored": lambda: a_structure(pushed, share=0.3),
 }
@@ -356,12 +356,12 @@ def a_loader(**arguments: Any) -> Subject:
     """A loader, whose state comes through ``torch.load(weights_only=True)``."""
     import torch
 
-    from avare.torch import ImportanceLoader, UpperBoundLoader, batch_sampler
-    from avare.torch.states import with_arrays, with_tensors
+    from avare.torch import ImportanceLoader, batch_sampler
+    from avare.torch.checkpoint import with_arrays, with_tensors
 
     def make() -> Any:
-        kind = UpperBoundLoader if "pool_size" in arguments else ImportanceLoader
-        return kind(list(range(N)), batch_size=SIZE, seed=1, **arguments)
+        given = {name: each() if name == "pool" and callable(each) else each for name, each in arguments.items()}
+        return ImportanceLoader(list(range(N)), batch_size=SIZE, seed=1, **given)
 
     def use_loader(loader: Any) -> str:
         for _, index, weight in itertools.chain(loader, loader):
@@ -378,7 +378,7 @@ def a_loader(**arguments: Any) -> Subject:
         for key, each in plain.items():
             with contextlib.suppress(TypeError, ValueError):
                 found.update(with_tensors({key: each}))
-        return {**found, "checksum": batch_sampler._checksum(found)}
+        return {**found, "checksum": batch_sampler._checksum(with_arrays(found))}
 
     loader = make()
     batches = iter(loader)
@@ -399,11 +399,17 @@ def score(batch: Any) -> Any:
     return 1.0 + batch
 
 
+def an_upper_bound() -> Any:
+    from avare.torch import UpperBound
+
+    return UpperBound(2.0)
+
+
 LOADERS: dict[str, Callable[[], Subject]] = {
     "ImportanceLoader": a_loader,
     "ImportanceLoader with a pool": lambda: a_loader(score=score, pool=2.0),
     "ImportanceLoader with any pool": lambda: a_loader(score=score, cost_ratio=9.0),
-    "UpperBoundLoader": lambda: a_loader(score=score, pool_size=6),
+    "ImportanceLoader with UpperBound": lambda: a_loader(score=score, sampler="Uniform", pool=an_upper_bound),
 }
 
 

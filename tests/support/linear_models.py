@@ -33,9 +33,9 @@ def plainly(problem: Linear) -> Generic:
     return Generic(
         problem.n,
         problem.dim,
-        batch_gradient=problem._batch_gradient,
-        objective=problem._objective,
-        norms=problem._norms,
+        batch_gradient=problem.loss_batch_gradient,
+        objective=problem.total_loss,
+        norms=problem.loss_norms,
         l2=problem.l2,
     )
 

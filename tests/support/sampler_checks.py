@@ -71,7 +71,15 @@ def snapshot(sampler: Sampler) -> dict[str, Any]:
     return {key: np.asarray(value).tolist() for key, value in sampler.state_dict().items()}
 
 
-def by_pickle(state: dict[str, Any]) -> Any:
+def as_in_a_worker(sampler: Sampler) -> Sampler:
+    """A copy of a sampler from arrays that cannot be written to, as joblib passes them to its workers."""
+    arrays: list[pickle.PickleBuffer] = []
+    text = pickle.dumps(sampler, protocol=5, buffer_callback=arrays.append)
+    copied: Sampler = pickle.loads(text, buffers=[bytes(each.raw()) for each in arrays])
+    return copied
+
+
+def by_pickle(state: Any) -> Any:
     return pickle.loads(pickle.dumps(state))
 
 
@@ -131,9 +139,7 @@ class SamplerChecks:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         only_compiled = "compiled" in metafunc.fixturenames
         chosen = {
-            name: make
-            for name, make in self.samplers.items()
-            if not only_compiled or can_learn(make(10, 2)._compiled())
+            name: make for name, make in self.samplers.items() if not only_compiled or can_learn(make(10, 2).kernels)
         }
         if "replacement" in metafunc.fixturenames:
             cases = [
@@ -192,7 +198,7 @@ class SamplerChecks:
         train(sampler, 50)
         law = self.law_of(sampler)
         state = sampler.state_dict()
-        sampler._generator = np.random.default_rng(99)
+        sampler.generator = np.random.default_rng(99)
         sampler.__setstate__(sampler.__getstate__())
         draws = []
         for _ in range(DRAWS):
@@ -303,7 +309,7 @@ class SamplerChecks:
         assert train(sampler, 25) == train(twin, 25)
         assert snapshot(sampler) == snapshot(twin)
 
-    @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+    @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, by_pickle, as_in_a_worker])
     def test_copies_are_independent(self, make: Make, duplicate: Callable[[Sampler], Sampler]) -> None:
         sampler = make(40, 6, seed=7)
         train(sampler, 5)
@@ -397,8 +403,9 @@ class SamplerChecks:
         sampler.update(second.indices, np.ones(6))
         for _ in range(100):  # drawn ahead, and their norms never arrive
             sampler.sample()
-        assert len(sampler._pending) == 64
+        assert len(sampler._pending) == sampler.pending_limit == 64
         sampler.keep(80)
+        assert sampler.pending_limit == 80
         for _ in range(100):
             sampler.sample()
         assert len(sampler._pending) == 80
@@ -407,6 +414,23 @@ class SamplerChecks:
         assert len(sampler._pending) == 3
         with pytest.raises(ValueError, match="batches = 0: must be at least 1"):
             sampler.keep(0)
+
+    def test_equal_batches_drawn_ahead_are_each_remembered(self, make: Make, replacement: bool) -> None:
+        sampler = make(2, 2, replacement=replacement, seed=19)
+        drawn = [sampler.sample() for _ in range(12)]  # of at most four different ones
+        kept = sampler.state_dict()["pending_indices"]
+        assert kept.tolist() == [batch.indices.tolist() for batch in drawn]
+        twin = make(2, 2, replacement=replacement)
+        twin.load_state_dict(sampler.state_dict())
+        for batch in drawn:
+            for each in (sampler, twin):
+                found = each.receive(batch.indices, np.ones(2))
+                assert found is not None and np.array_equal(found.weights, batch.weights)
+        assert sampler.receive(drawn[0].indices, np.ones(2)) is None and sampler.gain == twin.gain
+        ahead = [sampler.sample() for _ in range(3)]
+        for batch in ahead:
+            sampler.forget(batch)
+        assert len(sampler._pending) == 0
 
     def test_changing_a_batch_does_not_change_the_sampler(self, make: Make) -> None:
         sampler, twin = make(40, 6, seed=15), make(40, 6, seed=15)
@@ -515,7 +539,7 @@ class SamplerChecks:
             sampler = compiled(n, batch_size, replacement=replacement, seed=18)
             found.append((avare.sgd(each, sampler, sizes, epochs=2, evaluate="never"), sampler))
         (fast, sampler), (slow, other) = found
-        assert fast._loop._compiled is not None and slow._loop._compiled is None
+        assert fast.compiled and not slow.compiled
         assert np.array_equal(fast.x, slow.x) and np.any(fast.x != 0.0)
         assert snapshot(sampler) == snapshot(other)
         check_structures(sampler)

@@ -31,15 +31,12 @@ def targets(changed: Iterable[str], root: Path) -> list[str]:
 
 def _mirror(path: Path, root: Path) -> list[str]:
     package = Path("tests", *path.parts[2:-1])
-    own = package / f"test_{path.stem.strip('_')}.py"
-    if (root / own).exists():
-        common = package / "test_common.py"
-        return [str(each) for each in (own, common) if (root / each).exists()]
-    if package == Path("tests"):
-        return []
-    while not any((root / package).glob("test_*.py")) and package != Path("tests"):
-        package = package.parent
-    return [] if package == Path("tests") else [str(package)]
+    folders = [package, *(each for each in package.parents if each.parts)]  # tests of a subpackage may be above it
+    for folder in folders:
+        own = folder / f"test_{path.stem.strip('_')}.py"
+        if (root / own).exists():
+            return [str(each) for each in (own, folder / "test_common.py") if (root / each).exists()]
+    return [str(each) for each in folders[:-1] if any((root / each).glob("test_*.py"))][:1]
 
 
 def _changed(since: str) -> list[str]:

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import avare.torch as avt
-from avare.torch.indexed import Pairs
-from avare.torch.visits import Visits
+from avare.torch.last_drawn import LastDrawn
+from avare.torch.weighted_batches import Pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -47,9 +47,9 @@ def test_in_your_own_dataloader(collate: Any, workers: int) -> None:
             batches.update(index, x + 1.0)
             count += 1
         assert count == 7
-        assert batches.position == 7
+        assert batches.cursor.position == 7
         if epoch == 0:
-            batches.finish()
+            batches.cursor.finish()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -73,7 +73,7 @@ def test_an_update_counts_as_receipt(workers: int) -> None:
     drawn: list[list[int]] = []
     first, second = make(seed=0), make(seed=1)
     report(first, drawn, 3)
-    assert first.position == 3
+    assert first.cursor.position == 3
     second.load_state_dict(first.state_dict())
     report(second, drawn, 7)
     third = make(seed=2)
@@ -129,25 +129,51 @@ def test_pairs_can_be_sent() -> None:
     assert type(twin) is Pairs and list(twin) == list(pairs) and twin.weights.dtype == np.float32
 
 
-def test_visits_against_a_plain_count() -> None:
+def test_last_draws_against_a_plain_count() -> None:
     generator = np.random.default_rng(0)
-    visits = Visits(9)
+    last_drawn = LastDrawn(np.zeros(9, dtype=np.int32))
     last: dict[int, int] = {}
     waiting: set[int] = set()
     for step in range(1, 200):
         drawn = generator.integers(9, size=4)
         ages = [step - last[int(i)] for i in dict.fromkeys(drawn.tolist()) if i in last and i not in waiting]
-        visits.draw(drawn, step)
-        assert visits.age == pytest.approx(np.mean(ages) if ages else np.nan, nan_ok=True)
+        last_drawn.draw(drawn, step)
+        assert last_drawn.age == pytest.approx(np.mean(ages) if ages else np.nan, nan_ok=True)
         last.update(dict.fromkeys(drawn.tolist(), step))
         waiting |= set(drawn.tolist())
         reported = generator.choice(sorted(last), size=3)
-        visits.report(reported, step)
-        assert visits.lag == pytest.approx(np.mean([step - last[int(i)] for i in reported]))
+        last_drawn.report(reported, step)
+        assert last_drawn.lag == pytest.approx(np.mean([step - last[int(i)] for i in reported]))
         waiting -= set(reported.tolist())
-        assert visits.waiting == len(waiting)
-        assert visits.never_drawn(np.arange(9)) == [i for i in range(9) if i not in last]
-    visits.report(np.zeros(0, dtype=np.int64), 200)
-    assert np.isnan(visits.lag)
-    visits.draw(np.array([3]), 2**40)  # the count stops there
-    assert visits.last[3] == 2**31 - 1
+        assert last_drawn.waiting == len(waiting)
+        assert last_drawn.never_drawn(np.arange(9)) == [i for i in range(9) if i not in last]
+    last_drawn.report(np.zeros(0, dtype=np.int64), 200)
+    assert np.isnan(last_drawn.lag)
+    last_drawn.draw(np.array([3]), 2**40)  # the count stops there
+    assert last_drawn.last[3] == 2**31 - 1
+
+
+def test_equal_batches_drawn_ahead_are_received_one_by_one() -> None:
+    batches = avt.AvareBatchSampler(1, 1, seed=0, batches_per_epoch=5)  # every batch has the same index
+    drawn = iter(batches)
+    for _ in range(4):
+        next(drawn)
+    for received in (1, 2):
+        batches.update([0], [1.0])
+        assert batches.cursor.position == received
+    twin = avt.AvareBatchSampler(1, 1, seed=1, batches_per_epoch=5)
+    twin.load_state_dict(batches.state_dict())
+    assert len(twin.state_dict()["ahead_indices"]) == 2 and len(list(twin)) == 3
+
+
+def test_equal_batches_drawn_ahead_by_workers_resume() -> None:
+    def make(seed: int) -> avt.ImportanceLoader:
+        return avt.ImportanceLoader(["a"], 1, seed=seed, batches_per_epoch=9, num_workers=1)
+
+    loader, twin = make(0), make(1)
+    for step, (_, index, _) in enumerate(loader, start=1):
+        loader.update(index, [2.0])
+        if step == 4:
+            break
+    twin.load_state_dict(loader.state_dict())
+    assert len(loader.state_dict()["ahead_indices"]) == 2 and len(list(twin)) == 5

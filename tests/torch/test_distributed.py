@@ -98,7 +98,7 @@ def death_and_resume(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run
 
 def check_as_alone(found: list[dict[str, Any]], alone: dict[str, Any], first: int = 0) -> None:
     assert joined(found) == alone["drawn"][first:]
-    message = "all_gather", 16 * WHOLE_BATCH // len(found)  # bytes of this rank's part of the batch
+    message = "all_gather", 16 * (1 + WHOLE_BATCH // len(found))  # bytes: a head, and this rank's part of the batch
     for each in found:
         if "sent" in each:
             assert each["sent"] == [message] * (STEPS - first)  # one per step
@@ -259,7 +259,7 @@ def test_any_number_of_ranks_draws_what_one_process_draws(
             alone.update(index, np.exp(np.sin(index.numpy())))
     assert joined([{"drawn": each} for each in drawn]) == whole
     assert set(ends) == {repr(alone.state_dict())}
-    assert set(ranks.sizes) == {16 * 12 // world}  # at most 16 bytes per example
+    assert set(ranks.sizes) == {16 + 16 * 12 // world}  # a head, and 16 bytes per example
     assert len(ranks.sizes) == len(whole) * world  # one message per step from each
 
 
@@ -282,12 +282,12 @@ def test_ranks_refuse_together(monkeypatch: pytest.MonkeyPatch) -> None:
             loader.update(torch.cat([index, index]), torch.ones(8))
         assert repr(loader.state_dict()) == before
         loader.update(index[: 1 + rank], torch.ones(1 + rank))  # in part, and of different lengths
-        assert loader.waiting == 12 - 6
+        assert loader.measures()["waiting"] == 12 - 6
         norms = torch.ones(4)
         if rank == 1:
             norms[2:] = math.nan
         loader.update(index, norms, not_finite="skip")
-        assert loader.waiting == 2  # on every rank
+        assert loader.measures()["waiting"] == 2  # on every rank
         return found
 
     zero, one, two = Threads(monkeypatch, 3).run(refuse)
@@ -326,7 +326,9 @@ def test_each_rank_scores_its_part_of_the_pool(monkeypatch: pytest.MonkeyPatch, 
                 chances = dict(zip(unit.indices[own] + ranks.offset, inclusion(weights * scores, 6, 0.1), strict=True))
                 known = dict(zip(unit.indices[own] + ranks.offset, weights, strict=True))
                 assert weight.tolist() == pytest.approx([known[i] / chances[i] for i in index.tolist()], rel=1e-5)
-                assert loader.waiting == 0 or pool == "auto"  # which also draws batches that are not scored
+                assert (
+                    loader.measures()["waiting"] == 0 or pool == "auto"
+                )  # which also draws batches that are not scored
         return repr(loader.state_dict()), steps, loader.pool_ratio, loader.relative_error, index.tolist(), len(scored)
 
     ranks = Threads(monkeypatch, 2)
@@ -335,7 +337,7 @@ def test_each_rank_scores_its_part_of_the_pool(monkeypatch: pytest.MonkeyPatch, 
     assert zero[4] != one[4]
     if mode == "replicated":
         assert zero[0] == one[0] and zero[3] == one[3]  # the same costs, too
-        assert set(ranks.sizes) == ({16 * (14 + 3)} if pool == 2.3 else set(ranks.sizes))
+        assert set(ranks.sizes) == ({16 * (1 + 14 + 3)} if pool == 2.3 else set(ranks.sizes))
         assert len(ranks.sizes) == zero[5] + one[5]  # one message for each pool or batch that is scored
     else:
         assert not ranks.sizes
@@ -462,7 +464,7 @@ def test_refuses_ranks_that_draw_different_batches(monkeypatch: pytest.MonkeyPat
         (seeds, "seed = 1 on rank 1 and 0 on rank 0"),
         (samplers, "p_min="),
         (examples, "n = 204 on rank 1 and 203 on rank 0"),
-        (epochs, "batches_per_epoch = None on rank 1 and 26 on rank 0"),
+        (epochs, "batches_per_epoch = 'endless' on rank 1 and 26 on rank 0"),
         (modes, "distributed = 'sharded' on rank 1 and 'replicated' on rank 0"),
     ):
         for error in Threads(monkeypatch, 2).run(action):
@@ -480,10 +482,10 @@ def test_refuses_a_process_group_that_is_younger_than_the_loader(monkeypatch: py
 def test_refusals_of_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     as_rank(monkeypatch, 1, 2)
     batches = avt.AvareBatchSampler(N, 4, seed=0, distributed="sharded")
-    assert batches.n == N and batches.sampler.n == 101
-    next(iter(batches))
-    with pytest.raises(ValueError, match=r"index\[1\] = 3: this rank draws from \[102, 203\)"):
-        batches.update([150, 3], [1.0, 1.0])
+    assert batches.ranks.n == N and batches.sampler.n == 101
+    drawn = next(iter(batches)).indices[0]
+    with pytest.raises(ValueError, match=r"index\[1\] = 3: never drawn; this rank draws from \[102, 203\)"):
+        batches.update([drawn, 3], [1.0, 1.0])
     with pytest.raises(ValueError, match="102 of 101 examples cannot be drawn without replacement"):
         avt.AvareBatchSampler(N, 102, distributed="sharded")
     with pytest.raises(ValueError, match="1 examples cannot be shared by 2 ranks"):
@@ -558,7 +560,7 @@ def test_a_shard_resumes_to_the_same_batches(
     assert draws(twin, 11, 30) == expected[11:]
     as_rank(monkeypatch, 1, 3)
     with pytest.raises(
-        ValueError, match=rf"state\['layout'\] = 'part {rank} of 3': this loader has 'part 1 of 3'; each"
+        ValueError, match=rf"state\['layout'\] = 'part {rank} of 3': this shard, .* its own state, has 'part 1 of 3'"
     ):
         make(4).load_state_dict(loader.state_dict())
 

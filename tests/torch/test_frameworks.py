@@ -178,4 +178,4 @@ def test_a_single_process_has_nobody_to_tell_of_a_failure() -> None:
     loader.fail()
     loader.update(index[:0], np.empty(0))  # no norms
     loader.update(index, [1.0, 2.0])
-    assert loader.waiting == 0
+    assert loader.measures()["waiting"] == 0

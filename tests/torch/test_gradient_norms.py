@@ -403,8 +403,8 @@ def test_a_step_that_overflows_is_skipped() -> None:
         finite = torch.isfinite(found)
         wanted = one_by_one(twin, rows[finite])
         assert torch.allclose(found[finite].double(), wanted, rtol=0.02)  # float16 has 11 bits
-        waiting = loader.waiting
+        waiting = loader.measures()["waiting"]
         loader.update(index, found, not_finite="skip")
-        assert loader.waiting == waiting - int(finite.sum())
+        assert loader.measures()["waiting"] == waiting - int(finite.sum())
         overflowed.append(not bool(finite.all()))
     assert overflowed[0] and not overflowed[-1]  # the scale has decreased

@@ -114,7 +114,7 @@ def test_more_examples_than_float32_can_count() -> None:
         beyond |= {i for i in index.tolist() if i > 2**24 and i % 2}  # which are no float32
         loader.update(index, 1.0 + index % 7)
     assert len(beyond) > 100  # a quarter of 1280 is expected; fewer by 14 standard deviations
-    assert max(beyond) < n and loader.waiting == 0 and loader.gain > 0.0
+    assert max(beyond) < n and loader.measures()["waiting"] == 0 and loader.gain > 0.0
     with pytest.raises(ValueError, match=rf"index\[0\] = {n}: must be in \[0, {n}\)"):
         loader.update([n], [1.0])
 
@@ -250,7 +250,7 @@ def test_updates_with_arrays_and_lists_at_once_later_or_twice() -> None:
     loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
     batches = [index for _, index, _ in loader]
     drawn = len({int(i) for index in batches for i in index})
-    assert loader.waiting == drawn
+    assert loader.measures()["waiting"] == drawn
     loader.update(batches[1].numpy(), np.ones(4))
     loader.update(batches[0].tolist(), [1, 2, 3, 4])
     loader.update(batches[0], [1.0, 2.0, 3.0, 4.0])
@@ -259,7 +259,7 @@ def test_updates_with_arrays_and_lists_at_once_later_or_twice() -> None:
     left = {int(i) for index in batches[2:] for i in index} - {
         int(i) for i in torch.cat([*batches[:2], batches[2][:2]])
     }
-    assert loader.waiting == len(left)
+    assert loader.measures()["waiting"] == len(left)
 
 
 BAD_UPDATES: list[tuple[Any, Any, type[Exception], str]] = [
@@ -292,7 +292,7 @@ def test_norms_that_are_not_finite_can_be_skipped() -> None:
     norms = torch.tensor([1.0, math.nan, 2.0, math.inf, -math.inf, 3.0])
     loader.update(index, norms, not_finite="skip")
     assert sampler.norms()[index.numpy()].tolist() == [1.0, 0.0, 2.0, 0.0, 0.0, 3.0]
-    assert loader.waiting == 3 and math.isnan(loader.gain)
+    assert loader.measures()["waiting"] == 3 and math.isnan(loader.gain)
     before = snapshot(loader)
     loader.update(index, torch.full((6,), math.nan), not_finite="skip")
     with pytest.raises(ValueError, match=r"norms\[2\] = -1.0"):
@@ -325,7 +325,7 @@ def test_log() -> None:
     loader.log(writer, 0)
     assert set(writer.seen) == {"avare/floor", "avare/waiting"}  # before the first draw
     for step, (_, index, weight) in enumerate(loader, start=1):
-        assert loader.waiting == 6
+        assert loader.measures()["waiting"] == 6
         loader.update(index, 1.0 + index)
         loader.log(writer, step, prefix="train")
         ess = float(weight.double().sum() ** 2 / (weight.double() ** 2).sum())
@@ -475,15 +475,19 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: avt.ImportanceLoader(Stream(), 2),
         TypeError,
-        "an IterableDataset: the examples of a stream",
+        "must have __getitem__ and __len__, as a map-style dataset",
     ),
     (lambda: avt.ImportanceLoader(7, 2), TypeError, "dataset is of type int: must have __getitem__ and __len__"),
     (lambda: avt.ImportanceLoader([], 2), ValueError, "n = 0: must be at least 1"),
-    (lambda: avt.ImportanceLoader([1, 2, 3], 2, shuffle=True), ValueError, "shuffle = True: batches are drawn"),
+    (
+        lambda: avt.ImportanceLoader([1, 2, 3], 2, shuffle=False),
+        ValueError,
+        "shuffle = False: batches are drawn at rand",
+    ),
     (
         lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler=RandomSampler([1, 2, 3])),
         TypeError,
-        "sampler is of type RandomSampler, one of torch's",
+        "sampler is of type RandomSampler: must be the name of an avare sampler",
     ),
     (lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler=ANYTHING), TypeError, "sampler is of type list"),
     (lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler="Best"), ValueError, "name = 'Best': must be one of"),
@@ -492,7 +496,6 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         "this loader has its own",
     ),
-    (lambda: avt.ImportanceLoader([1, 2, 3], 2, drop_last=True), ValueError, "every batch is full"),
     (lambda: avt.ImportanceLoader([1, 2, 3], 2, in_order=False), ValueError, "in_order = False"),
     (lambda: avt.ImportanceLoader([1, 2, 3], 4), ValueError, "4 of 3 examples cannot be drawn without replacement"),
     (lambda: avt.ImportanceLoader([1, 2, 3], 0), ValueError, "batch_size = 0: must be at least 1"),
@@ -524,8 +527,9 @@ def test_refuses_wrong_use_and_says_why(make: Callable[[], Any], error: type[Exc
         make()
 
 
-def test_options_without_effect_are_accepted() -> None:
-    loader = avt.ImportanceLoader([1, 2, 3], 4, replacement=True, shuffle=False, drop_last=False, in_order=True)
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_options_without_effect_are_accepted(drop_last: bool) -> None:
+    loader = avt.ImportanceLoader([1, 2, 3], 4, replacement=True, shuffle=True, drop_last=drop_last, in_order=True)
     assert [len(index) for _, index, _ in loader] == [4]
     assert isinstance(loader, DataLoader)
 

@@ -8,7 +8,7 @@ import multiprocessing
 import resource
 import time
 import tracemalloc
-from collections import defaultdict
+from collections import OrderedDict, UserDict, defaultdict
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ import avare
 import avare.torch as avt
 import two_stages
 from avare.samplers.registry import example
-from avare.torch.pool import best_ratio
+from avare.torch.pool_sizes import best_ratio
 from laws import FALSE_ALARM, chi_square, ordered_samples
 from loaders import Counted, Writer, changing_norms, forever, make_dataset, snapshot, through_a_file
 
@@ -34,11 +34,6 @@ DATA = TensorDataset(SCORES, 10.0 * torch.arange(5))
 def score(batch: Any) -> torch.Tensor:
     found: torch.Tensor = batch[0]
     return found
-
-
-def without_costs(loader: avt.ImportanceLoader) -> str:
-    """The state, but for the measured seconds."""
-    return repr({key: value for key, value in loader.state_dict().items() if key not in ("pool_costs", "checksum")})
 
 
 def drawn_by(loader: avt.ImportanceLoader, steps: int) -> list[Any]:
@@ -107,7 +102,7 @@ def test_weights_are_bounded_by_the_floor_and_all_scores_are_remembered() -> Non
     for step, (_, index, weight) in enumerate(itertools.islice(forever(loader), 300), start=1):
         assert len(index) == 4 == len(set(index.tolist())) and weight.dtype == torch.float32
         largest = max(largest, float(weight.max()))
-        assert sampler.steps == step and loader.waiting == 0
+        assert sampler.steps == step and loader.measures()["waiting"] == 0
     floor = 1.0 / (5 * 60)
     # Weights of a pool of 12 are at most ((1 / p) + 11) / 12; those of the batch at most 30 times that, times 4 / 60.
     assert 1.0 < largest <= 30 * (1 / floor + 11) / 12 * 4 / 60
@@ -307,6 +302,20 @@ def test_batches_of_any_structure(workers: int) -> None:
     )
     for (rows, lengths), index, _ in loader:  # collated again, from the items that were scored
         assert lengths == (index + 1).tolist() and len(rows) == sum(lengths)
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict])
+def test_mappings_of_all_kinds_are_collated_and_sent_once(kind: Any) -> None:
+    items = [kind(x=torch.tensor(float(i)), name=str(i)) for i in range(9)]
+    loader = avt.ImportanceLoader(items, 2, score=lambda batch: 1.0 + batch["x"], pool=2.0, seed=0)
+    for batch, index, _ in loader:
+        assert type(batch) is kind
+        assert batch["x"].tolist() == index.tolist() and batch["name"] == [str(i) for i in index.tolist()]
+    pool = [(item, i, 1.0) for i, item in enumerate(items[:4])]
+    _, pairs = avt.IndexedCollate().for_pools(2, pool)
+    assert pairs.items is None
+    _, pairs = avt.IndexedCollate(list).for_pools(2, pool)  # whatever a function of one's own does
+    assert pairs.items == items[:4]
 
 
 def test_items_are_loaded_once() -> None:
@@ -512,7 +521,7 @@ def test_resumes_to_the_same_batches(ratio: Any, workers: int) -> None:
         if stop == 17:
             assert list(second) == []
         assert steps(second, stop + 1, last) == expected[stop:]
-        assert without_costs(second) == without_costs(whole)
+        assert snapshot(second) == snapshot(whole)
 
 
 def test_states_of_other_pools_are_refused() -> None:
@@ -524,7 +533,7 @@ def test_states_of_other_pools_are_refused() -> None:
         plain.load_state_dict(state)
     with pytest.raises(ValueError, match=r"state\['pool'\] = 'None': this loader has '2'"):
         loader.load_state_dict(plain.state_dict())
-    for field in ("pool_moments", "pool_costs", "pool_counts", "ahead_indices"):
+    for field in ("pool_moments", "pool_counts", "pool_size", "ahead_indices"):
         with pytest.raises(ValueError, match="it is damaged"):
             loader.load_state_dict({**state, field: torch.zeros(7)})
     with pytest.raises(ValueError, match="state lacks 'pool_generator'"):
@@ -583,3 +592,21 @@ def test_memory_stays_flat() -> None:
         sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     assert sizes[1] - sizes[0] < 300 * 16  # less than one reference or number for each step
+
+
+def test_a_restored_sampler_draws_the_same_pools_in_each_run() -> None:
+    sampler = avare.Calibrated(5, 2, seed=3)
+    sampler.sample()
+    state = sampler.state_dict()
+
+    def run(pool: Literal["auto"] | float) -> list[Any]:
+        restored = avare.Calibrated(5, 2)
+        restored.load_state_dict(state)
+        cost_ratio = 1e-3 if pool == "auto" else None  # no pool pays: shuffled passes
+        return drawn_by(
+            avt.ImportanceLoader(DATA, 2, sampler=restored, score=score, pool=pool, cost_ratio=cost_ratio), 12
+        )
+
+    for pool in (2.0, "auto"):
+        assert run(pool) == run(pool)
+    assert run(2.0) == drawn_by(avt.ImportanceLoader(DATA, 2, sampler=sampler, score=score, pool=2.0), 12)

@@ -38,7 +38,7 @@ def test_resumes_to_the_same_batches(options: dict[str, Any]) -> None:
         twin = make(99)
         twin.load_state_dict(through_a_file(loader.state_dict()))
         assert run(twin, stop + 1, last) == expected[stop:]
-        assert twin.gain == uninterrupted.gain and twin.waiting == uninterrupted.waiting
+        assert twin.gain == uninterrupted.gain and twin.measures()["waiting"] == uninterrupted.measures()["waiting"]
         assert snapshot(twin) == snapshot(uninterrupted)
 
 
@@ -101,7 +101,7 @@ def test_a_bad_state_changes_nothing() -> None:
         (avt.ImportanceLoader(make_dataset(51), 8).state_dict(), r"state\['n'\] = 51: this loader has 50"),
         (avt.ImportanceLoader(make_dataset(50), 9).state_dict(), r"state\['whole_batch'\] = 9: this loader has 8"),
         ({**state, "batches_per_epoch": 8}, r"state\['batches_per_epoch'\] = 8: this loader has 7"),
-        ({key: value for key, value in state.items() if key != "visits"}, "state lacks 'visits'"),
+        ({key: value for key, value in state.items() if key != "last_drawn"}, "state lacks 'last_drawn'"),
         ({**state, "sampler": sampler}, "it is damaged"),
         (
             {**state, "sampler": other["sampler"]},
@@ -126,7 +126,6 @@ DAMAGES: list[tuple[str, Callable[[Any], Any]]] = [
     ("epoch", lambda epoch: 10**30),
     ("drawn", lambda drawn: -1),
     ("drawn", lambda drawn: "5"),
-    ("waiting", lambda waiting: waiting + 1),
     ("fingerprint", lambda fingerprint: fingerprint ^ 1),
     ("ahead_indices", lambda indices: indices.tolist()),
     ("ahead_indices", lambda indices: [[1], [2, 3]]),
@@ -135,8 +134,8 @@ DAMAGES: list[tuple[str, Callable[[Any], Any]]] = [
     ("ahead_indices", lambda indices: indices[1:]),
     ("ahead_weights", lambda weights: weights * 2.0),
     ("ahead_weights", lambda weights: weights.bfloat16()),
-    ("visits", lambda visits: visits[1:]),
-    ("visits", lambda visits: visits + 1),
+    ("last_drawn", lambda last_drawn: last_drawn[1:]),
+    ("last_drawn", lambda last_drawn: last_drawn + 1),
 ]
 
 

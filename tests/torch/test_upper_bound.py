@@ -1,4 +1,4 @@
-"""The loader that scores a pool: unbiased, active by tau, resumed exactly, and clear about wrong use."""
+"""The rule of a uniform pool: unbiased, active by tau, resumed exactly, and clear about wrong use."""
 
 import itertools
 import math
@@ -26,8 +26,12 @@ def score(batch: Any) -> torch.Tensor:
     return found
 
 
-def is_active(loader: avt.UpperBoundLoader) -> bool:
-    return loader.active
+def pooled(dataset: Any, score: Any, batch_size: int, rule: avt.UpperBound, **options: Any) -> avt.ImportanceLoader:
+    return avt.ImportanceLoader(dataset, batch_size, sampler="Uniform", score=score, pool=rule, **options)
+
+
+def is_active(loader: avt.ImportanceLoader) -> bool:
+    return loader.pool_ratio > 1.0
 
 
 def test_unbiased_and_with_the_right_law() -> None:
@@ -55,7 +59,7 @@ def test_unbiased_and_with_the_right_law() -> None:
         seen.append((batch[1] / 10).int().tolist())
         return score(batch)
 
-    loader = avt.UpperBoundLoader(DATA, watched, 2, pool_size=3, threshold=0, seed=0)
+    loader = pooled(DATA, watched, 2, avt.UpperBound(1.5, threshold=0), seed=0)
     found = []
     for (scores, tens), index, weight in itertools.islice(forever(loader), 4_000):
         chances = chances_of[tuple(sorted(seen[-1]))]
@@ -69,46 +73,48 @@ def test_uniform_while_inactive() -> None:
     def never(batch: Any) -> torch.Tensor:
         raise AssertionError("scored")
 
-    loader = avt.UpperBoundLoader(DATA, never, 2, threshold=math.inf, seed=0)
+    rule = avt.UpperBound(threshold=math.inf)
+    loader = pooled(DATA, never, 2, rule, seed=0)
     found = []
     for _, index, weight in itertools.islice(forever(loader), 5_000):
         assert weight.tolist() == [1.0, 1.0]
         found.append(tuple(sorted(index.tolist())))
         loader.update(index, SCORES[index])
     assert chi_square(found, dict.fromkeys(itertools.combinations(range(5), 2), 0.1)) > FALSE_ALARM
-    assert not loader.active and loader.gain == pytest.approx(1.0) and loader.tau > 1.0
+    assert not is_active(loader) and loader.gain == pytest.approx(1.0) and rule.tau > 1.0
 
 
 def test_the_switch() -> None:
     dataset = TensorDataset(torch.ones(40))
     scores = torch.ones(12)
-    loader = avt.UpperBoundLoader(dataset, lambda batch: scores, 4, smoothing=0.5, seed=0)
-    assert loader.pool_size == 12 and loader.threshold == 2.0 and loader.tau == 0.0
+    rule = avt.UpperBound(smoothing=0.5)
+    loader = pooled(dataset, lambda batch: scores, 4, rule, seed=0)
+    assert rule.threshold == 2.0 and rule.tau == 0.0
     batches = forever(loader)
     # One norm of four is not 0: tau moves half way to sqrt(4 * 1) = 2 at each step.
     for expected in (1.0, 1.5, 1.75):
         assert not is_active(loader)
         _, index, weight = next(batches)
         loader.update(index, [0.0, 7.0, 0.0, 0.0])
-        assert loader.tau == pytest.approx(expected) and weight.tolist() == [1.0] * 4
+        assert rule.tau == pytest.approx(expected) and weight.tolist() == [1.0] * 4
         loader.update(index, [1.0] * 4)  # a second report changes nothing
-        assert loader.tau == pytest.approx(expected)
+        assert rule.tau == pytest.approx(expected)
     _, index, _ = next(batches)
     loader.update(index, [1e300] + [1e-300] * 3)  # no overflow: half of 1.75 and of 2
-    assert loader.tau == pytest.approx(1.875) and not is_active(loader)
-    loader._rule.load([2.5])
+    assert rule.tau == pytest.approx(1.875) and not is_active(loader)
+    rule.load([2.5])
     assert is_active(loader) and loader.pool_ratio == 3.0
     scores = torch.tensor([1.0] + [0.0] * 11)
     _, index, weight = next(batches)
-    assert loader.tau == pytest.approx(0.5 * 2.5 + 0.5 * math.sqrt(12))
+    assert rule.tau == pytest.approx(0.5 * 2.5 + 0.5 * math.sqrt(12))
     # One for certain, with the weight 4 / 12; the other three of eleven, to fill the batch.
     assert len(set(index.tolist())) == 4 and sorted(weight.tolist()) == pytest.approx([1 / 3] + [11 / 9] * 3)
-    before = loader.tau
+    before = rule.tau
     loader.update(index, [1.0] * 4)  # the batch came from a pool: no change
-    assert loader.tau == before
+    assert rule.tau == before
     scores = torch.zeros(12)  # all shares are equal
     _, index, weight = next(batches)
-    assert loader.tau == pytest.approx(0.5 * before + 0.5) and weight.tolist() == pytest.approx([1.0] * 4)
+    assert rule.tau == pytest.approx(0.5 * before + 0.5) and weight.tolist() == pytest.approx([1.0] * 4)
     assert not is_active(loader)
 
 
@@ -119,7 +125,7 @@ def test_without_updates_a_pool_is_drawn_now_and_then() -> None:
         sizes.append(len(batch[0]))
         return (batch[0] % 7 == 0).float()
 
-    loader = avt.UpperBoundLoader(TensorDataset(torch.arange(400)), spread, 20, smoothing=0.0, seed=0)
+    loader = pooled(TensorDataset(torch.arange(400)), spread, 20, avt.UpperBound(smoothing=0.0), seed=0)
     for _ in itertools.islice(forever(loader), 110):
         pass
     assert sizes == [60] * 11 and is_active(loader)  # the hundredth, and all after it
@@ -132,25 +138,25 @@ def test_the_batch_has_the_items_that_were_scored() -> None:
         seen.append(list(zip(batch[0].tolist(), batch[1].tolist(), strict=True)))
         return 1.0 + batch[0]
 
-    loader = avt.UpperBoundLoader(data, watched, 2, pool_size=5, threshold=0.0, seed=1)
+    loader = pooled(data, watched, 2, avt.UpperBound(2.5, threshold=0.0), seed=1)
     for (indices, variants), index, _ in loader:
         assert indices.tolist() == index.tolist()
         assert set(zip(indices.tolist(), variants.tolist(), strict=True)) <= set(seen[-1])
     assert len(loader) == 4 and data.asked == 4 * 5  # each once
-    named = avt.UpperBoundLoader(data, lambda batch: np.ones(5), 2, pool_size=5, threshold=0.0, collate_fn=tuple)
+    named = pooled(data, lambda batch: np.ones(5), 2, avt.UpperBound(2.5, threshold=0.0), collate_fn=tuple)
     (first, _), index, _ = next(iter(named))
     assert first[0] == index[0]
 
 
 def test_resumes_exactly() -> None:
-    def make(seed: int) -> avt.UpperBoundLoader:
-        return avt.UpperBoundLoader(DATA, score, 1, pool_size=4, threshold=0.9, smoothing=0.7, seed=seed)
+    def make(seed: int) -> avt.ImportanceLoader:
+        return pooled(DATA, score, 1, avt.UpperBound(4.0, threshold=0.9, smoothing=0.7), seed=seed)
 
-    def run(loader: avt.UpperBoundLoader, steps: int) -> list[Any]:
+    def run(loader: avt.ImportanceLoader, steps: int) -> list[Any]:
         found = []
         for _, index, weight in itertools.islice(forever(loader), steps):
             loader.update(index, [1.0])
-            found.append((loader.epoch, index.tolist(), weight.tolist(), loader.active))
+            found.append((loader.epoch, index.tolist(), weight.tolist(), is_active(loader)))
         return found
 
     whole = run(make(3), 40)
@@ -171,11 +177,12 @@ def test_resumes_exactly() -> None:
     other.load_state_dict(between.state_dict())  # between a batch and its update
     for loader in (between, other):
         loader.update(index, [2.0])
-    assert other.tau == between.tau > 0.0
+    taus = [loader.state_dict()["pool_size"].item() for loader in (between, other)]
+    assert taus[0] == taus[1] > 0.0
 
 
 def test_epochs() -> None:
-    loader = avt.UpperBoundLoader(DATA, score, 2, batches_per_epoch=4, seed=0)
+    loader = pooled(DATA, score, 2, avt.UpperBound(), batches_per_epoch=4, seed=0)
     assert len(list(loader)) == 4 == len(loader) and loader.epoch == 1
     next(iter(loader))  # not the whole epoch
     batches = iter(loader)
@@ -187,42 +194,46 @@ def test_epochs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "message"),
     [
-        ({"batch_size": 6}, ValueError, "batch_size = 6: must be at most 5"),
-        ({"batch_size": 0}, ValueError, "batch_size = 0: must be at least 1"),
-        ({"pool_size": 1}, ValueError, "pool_size = 1: must be at least 2"),
-        ({"pool_size": 6}, ValueError, "pool_size = 6: must be at most 5"),
-        ({"smoothing": 1.0}, ValueError, "smoothing = 1.0: must be below 1"),
-        ({"smoothing": -0.1}, ValueError, "smoothing = -0.1"),
-        ({"threshold": -1.0}, ValueError, "threshold = -1.0"),
-        ({"batches_per_epoch": 0}, ValueError, "batches_per_epoch = 0"),
-        ({"score": 3}, TypeError, "score is of type int: must be a function of a batch"),
-        ({"dataset": 3}, TypeError, "dataset is of type int"),
-        ({"dataset": []}, ValueError, "n = 0"),
-        ({"sampler": "Avare"}, TypeError, "sampler"),
+        ({"ratio": 0.5}, "pool = 0.5: must be at least 1"),
+        ({"smoothing": 1.0}, "smoothing = 1.0: must be below 1"),
+        ({"smoothing": -0.1}, "smoothing = -0.1"),
+        ({"threshold": -1.0}, "threshold = -1.0"),
     ],
 )
-def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    given = {"dataset": DATA, "score": score, "batch_size": 2, **arguments}
-    with pytest.raises(error, match=message):
-        avt.UpperBoundLoader(given.pop("dataset"), given.pop("score"), **given)
+def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        avt.UpperBound(**arguments)
+
+
+def test_a_pool_is_never_larger_than_the_dataset() -> None:
+    sizes = []
+
+    def watched(batch: Any) -> torch.Tensor:
+        sizes.append(len(batch[0]))
+        return score(batch)
+
+    loader = pooled(DATA, watched, 2, avt.UpperBound(smoothing=0.0, threshold=0.5), seed=0, endless=True)
+    for _, index, _ in itertools.islice(loader, 9):
+        loader.update(index, [1.0, 1.0])
+    assert sizes == [5] * 8  # the first batch is uniform
 
 
 def test_log_and_states() -> None:
     writer = Writer()
-    loader = avt.UpperBoundLoader(DATA, score, 2)
+    loader = pooled(DATA, score, 2, avt.UpperBound(2.5))
     loader.log(writer, 3)
-    assert writer.seen["avare/tau"] == [(0.0, 3)] and writer.seen["avare/active"] == [(0.0, 3)]
     assert writer.seen["avare/pool_ratio"] == [(1.0, 3)]
-    other = avt.UpperBoundLoader(DATA, score, 2, pool_size=4)
+    other = pooled(DATA, score, 2, avt.UpperBound(2.0))
     with pytest.raises(ValueError, match=r"state\['pool'\] = '2.5, smoothing 0.9, .*': this loader has '2, smoothing"):
         other.load_state_dict(loader.state_dict())
 
 
 def test_workers() -> None:
-    def make(workers: int) -> avt.UpperBoundLoader:
-        return avt.UpperBoundLoader(DATA, score, 2, threshold=0, seed=0, num_workers=workers, batches_per_epoch=20)
+    def make(workers: int) -> avt.ImportanceLoader:
+        rule = avt.UpperBound(2.5, threshold=0)
+        return pooled(DATA, score, 2, rule, seed=0, num_workers=workers, batches_per_epoch=20)
 
     drawn = [[(index.tolist(), weight.tolist()) for _, index, weight in make(workers)] for workers in (0, 1)]
     assert drawn[0] == drawn[1]  # nothing is remembered, so drawing ahead changes nothing
@@ -235,8 +246,12 @@ def test_a_net_is_trained() -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    loader = avt.UpperBoundLoader(
-        TensorDataset(x, y), lambda batch: avt.output_norms(model(batch[0]), batch[1]), 16, threshold=1.2, seed=0
+    loader = pooled(
+        TensorDataset(x, y),
+        lambda batch: avt.output_norms(model(batch[0]), batch[1]),
+        16,
+        avt.UpperBound(threshold=1.2),
+        seed=0,
     )
     active = []
     for _ in range(20):
@@ -246,6 +261,6 @@ def test_a_net_is_trained() -> None:
             (weight * torch.nn.functional.cross_entropy(logits, labels, reduction="none")).mean().backward()
             optimizer.step()
             loader.update(index, avt.output_norms(logits, labels))
-            active.append(loader.active)
+            active.append(is_active(loader))
     assert torch.nn.functional.cross_entropy(model(x), y).item() < 0.1
     assert not active[0] and active[-1]

@@ -139,7 +139,7 @@ def _of_ranks(rank: int, world: int) -> dict[str, Any]:
     found["refused"] = _error(lambda: loader.update(index, norms))
     found["unchanged"] = str(loader.state_dict()) == before
     loader.update(index[: 2 + rank], torch.ones(2 + rank))  # parts of different lengths
-    found["waiting"] = loader.waiting
+    found["waiting"] = loader.measures()["waiting"]
     found["too many"] = _error(lambda: loader.update(torch.cat([index, index]), torch.ones(8)))
     found["other seed"] = _error(lambda: avt.ImportanceLoader(dataset, 4, seed=rank))
     apart = avt.ImportanceLoader(dataset, 4, seed=np.random.default_rng(rank))

@@ -5,31 +5,31 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import StrEnum
-from importlib import import_module
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 import avare
 from avare import datasets, problems, samplers
-from avare.cli import INTERRUPTED
-from avare.cli.display import activity, display
-from avare.cli.printing import console, folded, show
+from avare._interrupts import INTERRUPTED
+from avare._progress import Line
+from avare.cli.display import Display
+from avare.cli.printing import console, say, show
 from avare.datasets.files import LIMIT, check_folder
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Closing, Experiment, Request
 from avare.experiments.comparison import compare as compare_samplers
-from avare.experiments.content import Table
-from avare.experiments.data import Data, obtain
-from avare.experiments.descent import RULES, Rule
-from avare.experiments.diagnosis import diagnose_data
-from avare.experiments.preparation import prepared
+from avare.experiments.data import Data, obtain, prepared
+from avare.experiments.diagnosis import diagnose as diagnose_data
+from avare.experiments.document import Table
 from avare.experiments.records import merged
-from avare.experiments.store import Record, Store
-from avare.experiments.sweep import execute
+from avare.experiments.runner import execute
+from avare.experiments.sgd_runs import RULES
+from avare.experiments.store import Store
+from avare.report import write as write_report
 
 application = typer.Typer(
     help="Adaptive importance sampling for stochastic gradients: the paper's experiments, and your data.",
@@ -41,59 +41,36 @@ sets = typer.Typer(help="The named datasets, and where their files are.", rich_m
 application.add_typer(sets, name="datasets")
 
 
-class Steps(StrEnum):
-    """Step size rules."""
-
-    decreasing = "decreasing"
-    constant = "constant"
-    both = "both"
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules, one by one."""
-        return RULES if self is Steps.both else tuple(rule for rule in RULES if rule == self.value)
-
-
-class OwnSteps(StrEnum):
-    """Step size rules for your own data."""
-
-    auto = "auto"
-    paper = "paper"
-    decreasing = "decreasing"
-    constant = "constant"
-
-    @property
-    def rules(self) -> tuple[str, ...]:
-        """The rules, one by one."""
-        return RULES if self is OwnSteps.paper else (self.value,)
-
-
 Machine = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder of results: runs/ is the store, report/ the page.")]
-Folder = Annotated[Path | None, typer.Option("--data", help="Folder to look into first for files of datasets.")]
+Folder = Annotated[Path | None, typer.Option("--data", help="Folder to search first for dataset files.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="How many runs to do at a time.")]
 Dask = Annotated[str | None, typer.Option("--dask", help="Address of a Dask scheduler, to run on its workers.")]
 Samplers = Annotated[str | None, typer.Option("--samplers", help="Names, separated by commas.")]
-Runs = Annotated[int | None, typer.Option("--runs", min=1, help=f"Seeds of each setting; {RUNS} by default.")]
+Runs = Annotated[int | None, typer.Option("--runs", min=1, help=f"Runs of each setting, by default {RUNS}.")]
+OwnRuns = Annotated[int, typer.Option("--runs", min=1, help="Runs of each sampler, one per seed.")]
+PilotRuns = Annotated[int | None, typer.Option("--runs", min=3, help="Pilot runs of each sampler; by default 4 to 8.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs per run.")]
-StepSizes = Annotated[Steps, typer.Option("--steps", help="Step sizes.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: about two minutes.")]
+StepSizes = Annotated[Literal["decreasing", "constant", "both"], typer.Option("--steps", help="Step sizes.")]
+OwnStepSizes = Annotated[
+    Literal["auto", "paper", "decreasing", "constant"],
+    typer.Option("--steps", help="auto: found for each sampler; paper: both of the paper's rules."),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: roughly two minutes.")]
 PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with settings, for experiments that take one.")]
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
 LossOption = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(problems.names())}.")]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the targets, in a CSV or Parquet file.")]
-Drop = Annotated[list[str] | None, typer.Option("--drop", help="Columns to leave out; commas or several times.")]
-Categories = Annotated[
-    list[str] | None, typer.Option("--categories", help="Columns whose values are categories, although numbers.")
-]
-Limit = Annotated[float, typer.Option("--limit", help="Most bytes that a compressed file may unpack to.")]
-L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Of the one l2 term of the whole sum.")]
+Names = list[str] | None
+Drop = Annotated[Names, typer.Option("--drop", help="Columns to leave out, separated by commas; can be repeated.")]
+Categories = Annotated[Names, typer.Option("--categories", help="Columns of numbers to treat as categories.")]
+Limit = Annotated[float, typer.Option("--limit", help="Largest size of an unpacked file, in bytes.")]
+L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Strength of the l2 penalty on the whole sum.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Keep columns as they are: not standardised, without an intercept.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Draws per step.")]
-Replacement = Annotated[
-    bool, typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that can do both.")
-]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Examples drawn per step.")]
+Test = Annotated[float, typer.Option("--test", min=0.0, max=0.99, help="Share of rows to hold out for a test.")]
+Way = typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that support both.")
 
 
 def _experiments() -> list[Experiment]:
@@ -132,7 +109,7 @@ def run(arguments: list[str]) -> int:
         if not expected or not text:
             text = f"{type(error).__name__}: {text} (--debug shows where)"
         print(f"avare: {' '.join(text.split())}", file=sys.stderr)
-        return int(getattr(error, "exit_code", 1))
+        return INTERRUPTED if isinstance(error, InterruptedError) else int(getattr(error, "exit_code", 1))
 
 
 @application.callback(invoke_without_command=True)
@@ -151,7 +128,7 @@ def reproduce(
     what: What = None,
     runs: Runs = None,
     epochs: Epochs = None,
-    steps: StepSizes = Steps.both,
+    steps: StepSizes = "both",
     samplers: Samplers = None,
     quick: Quick = False,
     plan: PlanFile = None,
@@ -169,23 +146,19 @@ def reproduce(
     """
     wanted = what or ["all"]
     if wanted[0] == "check":
-        return _check(wanted[1:], RUNS if runs is None else runs, out, machine)
+        return _check(wanted[1:], runs or RUNS, out, machine)
     chosen = _owners("reproduce", wanted, {word: each for each in _experiments() for word in _words(each)})
     if plan is not None and not any("plan" in each.takes for each, _ in chosen):
         raise ValueError(f"--plan: {', '.join(wanted)} takes none")
     names = () if samplers is None else _sampler_names(samplers)
-    extent: dict[str, Any] = {"runs": runs, "epochs": epochs, "quick": quick, "rules": steps.rules, "samplers": names}
-    files: dict[str, Any] = {"plan": None if plan is None else str(plan), "folder": None if data is None else str(data)}
-    request = Request(**extent, **files, jobs=jobs, progress=True)
+    rules = RULES if steps == "both" else (steps,)
+    how_much: dict[str, Any] = {"runs": runs, "epochs": epochs, "quick": quick, "jobs": jobs, "progress": True}
+    settings = Request(rules=rules, samplers=names, plan=plan, folder=data, **how_much)
     store = Store(out / "runs")
-    screen = console(stderr=True)
-    records: list[Record] = []
     with _stored(store):
-        all_stages = [each.stages(replace(request, words=words)) for each, words in chosen]
-        first = [next(stages, None) for stages in all_stages]  # so that bad requests fail before any run
-        for stages, stage in zip(all_stages, first, strict=True):
-            records += execute(stages, store, first=stage, jobs=jobs, dask=dask, watch=display(screen, jobs))
-    page = _report(store.folder, out / "report", screen, RUNS if runs is None else runs)
+        stages = [each.stages(replace(settings, words=words)) for each, words in chosen]
+        records = execute(stages, store, jobs=jobs, dask=dask, watch=Display(console(stderr=True), jobs))
+    page = _report(store.folder, out / "report", runs or RUNS)
     closings = [
         each.closing([record for record in records if record["spec"]["experiment"] in each.kinds])
         for each in _experiments()
@@ -198,24 +171,20 @@ def reproduce(
 def compare(
     data: Source,
     loss: LossOption = "auto",
-    samplers: Samplers = "Uniform,Avare",
+    samplers: Samplers = "Uniform,Calibrated",
     target: Target = None,
     drop: Drop = None,
     categories: Categories = None,
     limit: Limit = LIMIT,
     folder: Folder = None,
-    steps: Annotated[
-        OwnSteps, typer.Option("--steps", help="Found for each sampler (auto), both of the paper's, or one of them.")
-    ] = OwnSteps.auto,
+    steps: OwnStepSizes = "auto",
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each.")] = 5,
+    runs: OwnRuns = 5,
     batch_size: BatchSize = 128,
     l2: L2 = 1.0,
     raw: Raw = False,
-    test: Annotated[
-        float, typer.Option("--test", min=0.0, max=0.99, help="Share of rows to hold out for a test.")
-    ] = 0.0,
-    replacement: Replacement = True,
+    test: Test = 0.0,
+    replacement: Annotated[bool, Way] = True,
     out: Out = Path("results"),
     jobs: Jobs = 2,
     dask: Dask = None,
@@ -226,17 +195,25 @@ def compare(
     names = _sampler_names(samplers or "")
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, loss, folder, machine, **columns)
-    notes = list(found.notes)
-    found = prepared(found, chosen, raw=raw, test=test)
     store = Store(out / "runs")
-    screen = console(stderr=True)
     with _stored(store):
-        extent: dict[str, Any] = {"samplers": names, "rules": steps.rules, "epochs": epochs, "runs": runs}
-        extent |= {"batch_size": batch_size, "l2": l2, "replacement": replacement}
-        workers: dict[str, Any] = {"jobs": jobs, "dask": dask, "watch": display(screen, jobs)}
-        records = compare_samplers(found, chosen, store, **extent, **workers)
-    page = _report(store.folder, out / "report", screen)
-    closings = [Closing(numbers={"columns": notes}), registry.get("compare").closing(records)]
+        records = compare_samplers(
+            prepared(found, chosen, raw=raw, test=test),
+            chosen,
+            store,
+            samplers=names,
+            rules=(steps,) if steps in ("auto", *RULES) else RULES,
+            epochs=epochs,
+            runs=runs,
+            batch_size=batch_size,
+            l2=l2,
+            replacement=replacement,
+            jobs=jobs,
+            dask=dask,
+            watch=Display(console(stderr=True), jobs),
+        )
+    page = _report(store.folder, out / "report")
+    closings = [Closing(numbers={"columns": list(found.notes)}), registry.get("compare").closing(records)]
     return _finish(closings, machine, store, page)
 
 
@@ -252,9 +229,7 @@ def diagnose(
     batch_size: BatchSize = 128,
     raw: Raw = False,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the runs to predict.")] = 20,
-    runs: Annotated[
-        int | None, typer.Option("--runs", min=3, help="Pilot runs of each sampler; by default 4 to 8.")
-    ] = None,
+    runs: PilotRuns = None,
     folder: Folder = None,
     machine: Machine = False,
     debug: Debug = False,
@@ -262,32 +237,32 @@ def diagnose(
     """Should I use this? What to expect of compare on your data, from short pilot runs."""
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, loss, folder, machine, **columns)
-    notes = list(found.notes)
-    found = prepared(found, chosen, raw=raw)
     settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs, "runs": runs}
-    with activity(console(stderr=True)) as say:
-        result = diagnose_data(found, chosen, **settings, say=say)
-    return show(machine, {**result.as_dict(), "columns": notes}, result.parts())
+    with Line("diagnosis") as line:
+        settings["say"] = partial(line.say, at_once=sys.stderr.isatty())
+        result = diagnose_data(prepared(found, chosen, raw=raw), chosen, **settings)
+    return show(machine, {**result.as_dict(), "columns": list(found.notes)}, result.parts())
 
 
 @application.command()
 def report(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="A folder of results, or its store, runs/.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write; by default beside the store.")] = None,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Seeds of each that the check needs.")] = RUNS,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write; by default next to the store.")] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs of each setting that the check needs.")] = RUNS,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
     """Write figures, tables and a page from stored results; nothing is run."""
     folder = store / "runs" if (store / "runs").is_dir() else store
     check_folder(str(folder), folder)
-    page = _report(folder, _parent(folder) / "report" if out is None else out, console(stderr=True), runs)
-    return 1 if page is None else show(machine, {"page": page}, [f"Page: {page}"])
+    beside = Path(os.path.normpath(folder / ".." / "report"))
+    page = _report(folder, beside if out is None else out, runs)
+    return show(machine, {"page": page}, [f"Page: {page}"])
 
 
 @sets.command("list")
 def list_sets(folder: Folder = None, machine: Machine = False, debug: Debug = False) -> int:
-    """List the datasets, and whether their files are here."""
+    """List the datasets, and whether their files are on this machine."""
     rows = []
     for name in datasets.names():
         files = datasets.where(name, folder=folder)
@@ -329,14 +304,10 @@ def _owners(
 def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
     known = {name: each for each in _experiments() for name in each.checkable}
     owners = _owners("check", list(names) or list(known), known)
-    records, skipped = Store(out / "runs").read()
-    try:
-        closings = [each.check(records, words, runs) for each, words in owners]
-    except Exception:  # some record is odd: those that can be parsed are checked
-        results, odd = registry.parsed(records)
-        skipped += odd
-        records = [dict(result.stored) for members in results.values() for result in members]
-        closings = [each.check(records, words, runs) for each, words in owners]
+    found, skipped = Store(out / "runs").read()
+    results, odd = registry.parsed(found)
+    skipped += odd
+    closings = [each.check(results[each.name], words, runs) for each, words in owners]
     for each in skipped:
         print(f"avare: {each}; skipped", file=sys.stderr)
     codes, numbers = {closing.code for closing in closings}, merged(closing.numbers for closing in closings)
@@ -348,15 +319,6 @@ def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
     return show(machine, {**numbers, "skipped": left_out, "exit_code": code}, parts, code)
 
 
-class _RunsInterruptedError(Exception):
-    """Ctrl-C during runs."""
-
-    exit_code = INTERRUPTED
-
-    def format_message(self) -> str:
-        return str(self)
-
-
 @contextmanager
 def _stored(store: Store) -> Iterator[None]:
     """Around runs: say what is stored on Ctrl-C, and which files were damaged."""
@@ -365,7 +327,7 @@ def _stored(store: Store) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         kept = len(list(store.folder.glob("*.json")))
-        raise _RunsInterruptedError(f"interrupted; {kept} results are stored, and the same command resumes") from None
+        raise InterruptedError(f"interrupted; {kept} results are stored, and the same command resumes") from None
     finally:
         for path in sorted(set(store.damaged()) - before):
             run_again = (store.folder / path.name[: path.name.index(".damaged")]).exists()
@@ -373,40 +335,22 @@ def _stored(store: Store) -> Iterator[None]:
             print(f"avare: {path.name}: was damaged, is renamed, and {end}", file=sys.stderr)
 
 
-def _parent(folder: Path) -> Path:
-    """Return the folder that has this one in it, as a relative path; a path such as "." does not name it."""
-    return folder.parent if folder.name not in ("", "..") else Path(os.path.relpath(folder.resolve().parent))
-
-
-def _report(store: Path, out: Path, console: Console, runs: int = RUNS) -> Path | None:
-    try:
-        reports = import_module("avare.report")
-    except ImportError as error:
-        missing = error.name if error.name and not error.name.startswith("avare") else "avare.report"
-        print(f"avare: no page was made: {missing} is not installed; the results are in {store}", file=sys.stderr)
-        return None
-    lines: list[str] = []
-    with console.status("writing the report ..."):
-        page = Path(reports.write(store, out, runs=runs, say=lines.append))
-    for line in lines:
-        print(f"avare: {line}", file=sys.stderr)
-    return page
+def _report(store: Path, out: Path, runs: int = RUNS) -> Path:
+    screen = console(stderr=True)
+    with screen.status("writing the report ..."):
+        return write_report(
+            store, out, runs=runs, say=lambda line: screen.print(Text(f"avare: {line}"), soft_wrap=True)
+        )
 
 
 def _obtain(source: str, loss: str, folder: Path | None, machine: bool, **columns: Any) -> tuple[Data, str]:
     """Load the data, and print at once what was done to its columns."""
     if loss not in ("auto", *problems.names()):
         raise ValueError(f"--loss {loss}: must be auto or one of {', '.join(problems.names())}")
-    found, chosen = obtain(
-        source,
-        loss=None if loss == "auto" else loss,
-        folder=None if folder is None else str(folder),
-        progress=sys.stderr.isatty(),
-        **columns,
-    )
+    wanted = None if loss == "auto" else loss
+    found, chosen = obtain(source, loss=wanted, folder=folder, progress=sys.stderr.isatty(), **columns)
     if found.notes and not machine:
-        notes = "\n  ".join([f"Columns of {source}:", *found.notes])
-        print(folded(console(stderr=False), notes), flush=True)
+        say(console(stderr=False), "\n  ".join([f"Columns of {source}:", *found.notes]))
     return found, chosen
 
 
@@ -425,12 +369,11 @@ def _sampler_names(text: str) -> tuple[str, ...]:
 # --- output --------------------------------------------------------------------------------
 
 
-def _finish(closings: Sequence[Closing], machine: bool, store: Store, page: Path | None) -> int:
+def _finish(closings: Sequence[Closing], machine: bool, store: Store, page: Path) -> int:
     """Show what runs have found, and where their files are."""
     parts = [part for closing in closings for part in closing.parts]
-    parts += [f"Results: {store.folder}", *([] if page is None else [f"Page: {page}"])]
     value = {**merged(closing.numbers for closing in closings), "store": store.folder, "page": page}
-    return show(machine, value, parts)
+    return show(machine, value, [*parts, f"Results: {store.folder}", f"Page: {page}"])
 
 
 def _show_files(files: Mapping[str, Path | None], machine: bool) -> int:

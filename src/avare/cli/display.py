@@ -1,10 +1,9 @@
-"""Progress of a sweep on the standard error stream: a live display on a terminal, plain lines elsewhere."""
+"""Progress on the standard error stream: a live display on a terminal, plain lines elsewhere."""
 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,20 +15,18 @@ from rich.text import Text
 from avare import problems
 from avare.experiments.base import Task
 from avare.experiments.registry import of_kind
+from avare.experiments.runner import Watch, duration
 from avare.experiments.store import Record, Spec
-from avare.experiments.sweep import Watch, duration
 
 _DRAW = 1000.0  # coefficients that take as long as everything else that is done for an example: measured, roughly
 _NARROW = 100  # columns of a terminal up to which bars are short
-_EVERY = 1.0  # seconds between two estimates of the time left
-_REPEAT = 5.0  # seconds between two lines about one activity, if there is no terminal
 
 
 class Estimate:
     """How long runs take, learned from finished ones.
 
-    A run takes as long as runs of the same size and pace. If none is finished, the time of the most similar finished
-    runs is scaled by the amount of work.
+    A run takes as long as the most similar finished runs, scaled by the amount of work: runs that differ only by their
+    seed, then runs of the same sampler, then any.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -44,218 +41,119 @@ class Estimate:
             seconds, amount = self._sums.get(kind, (0.0, 0.0))
             self._sums[kind] = (seconds + took, amount + work)
 
-    def of(self, task: Task) -> float | None:
-        """Return the seconds of a run, from the most similar finished runs; None if no run at all is finished."""
-        work = self._work(task)
-        for kind in _similar(task.spec):
-            if kind in self._sums:
-                seconds, amount = self._sums[kind]
-                return seconds * work / amount
-        return None
+    def of(self, task: Task) -> float:
+        """Return the seconds of a run; NaN if no run at all is finished."""
+        found = (self._sums[kind] for kind in _similar(task.spec) if kind in self._sums)
+        seconds, work = next(found, (math.nan, 1.0))
+        return seconds * self._work(task) / work
 
-    def left(self, tasks: Mapping[str, Task], elapsed: Mapping[str, float]) -> float | None:
+    def left(self, tasks: Mapping[str, Task], elapsed: Mapping[str, float]) -> float:
         """Return the seconds until all tasks are done; some have run for a time already. Both are by key."""
-        parts = []
-        for key, task in tasks.items():
-            seconds = self.of(task)
-            if seconds is None:
-                return None
-            parts.append(max(0.0, seconds - elapsed.get(key, 0.0)))
+        parts = [max(self.of(task) - elapsed.get(key, 0.0), 0.0) for key, task in tasks.items()]
         return max(math.fsum(parts) / self._jobs, max(parts, default=0.0))  # two jobs cannot share the longest run
 
     def _work(self, task: Task) -> float:
         """Return the amount of work: examples looked at, times the work for each of them."""
-        spec = task.spec
-        what = (spec.get("data_digest"), spec.get("loss"))
+        what = (task.spec.get("data_digest"), task.spec.get("loss"))
         if what not in self._coefficients:
             self._coefficients[what] = _coefficients(task)
-        passes = of_kind(spec["experiment"]).passes(spec)
+        passes = of_kind(task.spec["experiment"]).passes(task.spec)
         return passes * max(1, len(task.data)) * (self._coefficients[what] + _DRAW)
 
 
 class Display(Watch):
-    """What both displays have in common."""
+    """Shows runs on a console.
+
+    On a terminal there is a bar with the latest run and the time left; elsewhere a line per finished run.
+    """
 
     def __init__(self, console: Console, jobs: int) -> None:
-        self.console = console
-        self._estimate = Estimate(jobs)
+        self._console, self._estimate = console, Estimate(jobs)
         self._lock = threading.Lock()
-        self._title = ""
+        self._title, self._total = "", 0
         self._left: dict[str, Task] = {}
         self._under_way: dict[str, float] = {}  # and since when
-        self._total = self._done = 0
+        self._bars: progress.Progress | None = None  # on a terminal
+        self._all = progress.TaskID(0)
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(Text(text), soft_wrap=True)
 
     def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
-        """Learn from the stored records how long runs take."""
-        self._title, self._total, self._done = title, len(tasks), len(stored)
+        """Learn from the stored records how long runs take, and show how many runs are left."""
+        self._title, self._total = title, len(tasks)
         self._left = {task.key: task for task in tasks}
         for record in stored:
             self._estimate.learn(self._left.pop(record["key"]), record)
+        if not self._console.is_terminal:
+            self.say(f"{title}: {len(tasks)} wanted, {len(stored)} stored already")
+            return
+        self._bars = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
+            progress.BarColumn(bar_width=24 if self._console.width > _NARROW else 8),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            _Note(),
+            console=self._console,
+        )
+        self._all = self._bars.add_task(title, total=len(tasks), completed=len(stored), note=self.time_left)
+        self._bars.start()
 
     def started(self, task: Task) -> None:
         """Show a run that has started."""
         with self._lock:
             self._under_way[task.key] = time.monotonic()
-            self._show_started(task)
+            if self._bars is not None:
+                self._bars.update(self._all, description=f"{self._title}: {_describe(task)}", refresh=True)
 
     def finished(self, task: Task, record: Record, *, here: bool = True) -> None:
         """Show a run that has been stored."""
         with self._lock:
-            self._under_way.pop(task.key, None)
-            self._left.pop(task.key, None)
+            for runs in (self._under_way, self._left):
+                runs.pop(task.key, None)
             self._estimate.learn(task, record)
-            self._done += 1
-            self._show_finished(task, record, here)
-
-    def time_left(self) -> str:
-        """Return the time left in words; "" if it is not known, or nothing is left."""
-        now = time.monotonic()
-        # Copies: a display may ask during a change, and must not wait for its end.
-        left, under_way = dict(self._left), dict(self._under_way)
-        elapsed = {key: now - since for key, since in under_way.items()}
-        seconds = self._estimate.left(left, elapsed) if left else None
-        return "" if seconds is None else f"about {duration(seconds)} left"
-
-    def _show_started(self, task: Task) -> None: ...
-
-    def _show_finished(self, task: Task, record: Record, here: bool) -> None: ...
-
-
-class Lines(Display):
-    """One line per finished run."""
-
-    def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
-        """Print how many runs are wanted and stored."""
-        super().begin(title, tasks, stored)
-        self.say(f"{title}: {self._total} wanted, {self._done} stored already")
+            done = self._total - len(self._left)
+            if self._bars is None:
+                took = f"{sum(record['seconds'].values()):.1f} s" if here else "by another process"
+                left = self.time_left()
+                self.say(f"[{done}/{self._total}] {_describe(task)}: {took}{'; ' if left else ''}{left}")
+                return
+            self._bars.update(self._all, completed=done, note=self.time_left)
 
     def waiting(self, tasks: Sequence[Task]) -> None:
         """Show that all runs that are left are done by other processes."""
-        if self._title:
-            self.say(f"{self._title}: waiting for {len(tasks)} that another process is running")
-            self._title = ""  # once is enough
-
-    def _show_finished(self, task: Task, record: Record, here: bool) -> None:
-        took = f"{sum(record['seconds'].values()):.1f} s" if here else "by another process"
-        left = self.time_left()
-        self.say(f"[{self._done}/{self._total}] {_describe(task)}: {took}{'; ' if left else ''}{left}")
-
-
-class Live(Display):
-    """A bar for all runs, and a line for each run under way."""
-
-    def __init__(self, console: Console, jobs: int) -> None:
-        super().__init__(console, jobs)
-        self._bars: progress.Progress | None = None
-        self._all = progress.TaskID(0)
-        self._lines: dict[str, progress.TaskID] = {}
-        self._note, self._due = "", 0.0
-
-    def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
-        """Start the bar."""
-        super().begin(title, tasks, stored)
-        self._bars = progress.Progress(
-            progress.SpinnerColumn(),
-            progress.TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
-            progress.BarColumn(bar_width=24 if self.console.width > _NARROW else 8),
-            progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),
-            _Note(self._time_left_now),
-            console=self.console,
-        )
-        self._due = 0.0
-        self._all = self._bars.add_task(title, total=self._total, completed=self._done, note=None)
-        self._bars.start()
-
-    def waiting(self, tasks: Sequence[Task]) -> None:
-        """Show that all runs that are left are done by other processes."""
+        words = f"waiting for {len(tasks)} that another process is running"
         if self._bars is not None:
-            self._bars.update(self._all, note=f"waiting for {len(tasks)} that another process is running")
+            self._bars.update(self._all, note=words)
+        elif self._title:
+            self.say(f"{self._title}: {words}")
+            self._title = ""  # once is enough
 
     def end(self) -> None:
         """Stop the bar."""
         if self._bars is not None:
-            for line in self._lines.values():
-                self._bars.remove_task(line)
-            self._lines.clear()
-            self._bars.update(self._all, note="")
+            self._bars.update(self._all, description=self._title, note="")
             self._bars.stop()
             self._bars = None
 
-    def _show_started(self, task: Task) -> None:
-        if self._bars is not None:
-            self._lines[task.key] = self._bars.add_task(f"  {_describe(task)}", total=None, note="")
-
-    def _show_finished(self, task: Task, record: Record, here: bool) -> None:
-        if self._bars is not None:
-            if task.key in self._lines:
-                self._bars.remove_task(self._lines.pop(task.key))
-            self._due = 0.0
-            self._bars.update(self._all, completed=self._done, note=None)
-
-    def _time_left_now(self) -> str:
-        """Estimate again each second, and when a run has ended."""
+    def time_left(self) -> str:
+        """Return the time left in words; "" if it is not known, or nothing is left."""
         now = time.monotonic()
-        if now >= self._due:
-            self._note, self._due = self.time_left(), now + _EVERY
-        return self._note
+        # Copies: a bar may ask during a change, and must not wait for its end.
+        left, under_way = dict(self._left), dict(self._under_way)
+        seconds = self._estimate.left(left, {key: now - since for key, since in under_way.items()})
+        return f"roughly {duration(seconds)} left" if left and math.isfinite(seconds) else ""
 
 
 class _Note(progress.ProgressColumn):
-    """The note of a line; the time left if it is None."""
-
-    def __init__(self, left: Callable[[], str]) -> None:
-        super().__init__()
-        self._left = left
+    """The note of a line: a text, or what returns it."""
 
     def render(self, task: progress.Task) -> Text:
         """Return what to show now."""
-        note: str | None = task.fields["note"]
-        return Text(self._left() if note is None else note)
-
-
-@contextmanager
-def activity(console: Console) -> Iterator[Callable[[str], None]]:
-    """Show what is being done, and for how long; yield what to call with a few words about it.
-
-    On a terminal it is shown at once and removed in the end; elsewhere a line is printed every five seconds.
-    """
-    began, words = time.monotonic(), "starting"
-
-    def say(text: str) -> None:
-        nonlocal words
-        words = text
-
-    def now() -> str:
-        return f"{words} [{time.monotonic() - began:.0f} s]"
-
-    def repeat() -> None:
-        while not ended.wait(_REPEAT):
-            console.print(now(), markup=False, highlight=False, soft_wrap=True)
-
-    if console.is_terminal:
-        columns = (progress.SpinnerColumn(), _Note(now))
-        with progress.Progress(*columns, console=console, transient=True) as shown:
-            shown.add_task("", total=None, note=None)
-            yield say
-        return
-    ended = threading.Event()
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
-        yield say
-    finally:
-        ended.set()
-        thread.join()
-
-
-def display(console: Console, jobs: int) -> Display:
-    """Return the display for a console."""
-    return Live(console, jobs) if console.is_terminal else Lines(console, jobs)
+        note = task.fields["note"]
+        return Text(note() if callable(note) else note)
 
 
 def _describe(task: Task) -> str:
@@ -263,12 +161,10 @@ def _describe(task: Task) -> str:
 
 
 def _similar(spec: Spec) -> list[tuple[Any, ...]]:
-    """Return keys of runs like this one, the most similar first: same size and pace, then same pace, then any."""
-    kind = spec["experiment"]
-    experiment = of_kind(kind)
-    size, pace = (tuple(spec.get(key) for key in keys) for keys in (experiment.sized_by, experiment.paced_by))
-    paces = [pace[:length] for length in range(len(pace), -1, -1)]
-    return [*((kind, size, each) for each in paces), *((kind, each) for each in paces), ()]
+    """Return keys of runs like this one, the most similar first."""
+    kind, setting = spec["experiment"], {key: value for key, value in spec.items() if key != "seed"}
+    same = tuple(value for value in setting.values() if isinstance(value, str | int | float))
+    return [(kind, *same), (kind, spec.get("sampler")), (kind,), ()]
 
 
 def _coefficients(task: Task) -> float:

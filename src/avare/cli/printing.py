@@ -3,19 +3,29 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import TextWrapper
-from typing import Any
+from textwrap import fill
+from typing import Any, NamedTuple
 
 import rich.table
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from avare.experiments.content import Table
+from avare.experiments.document import Column, Table
+from avare.report.tables import shown
 
-_WIDE = 200  # columns, if the output is not a terminal
+_WIDE = 300  # columns, if the output is not a terminal
 _FRAME = 3  # characters around a cell: a line and two blanks
-_FOLDED = 24  # the least width of a column of folded text, unless its text is shorter
+_FOLDED = 12  # the least width of a folded text, unless it is shorter
+
+
+class Cells(NamedTuple):
+    """A column as it is printed."""
+
+    heading: str
+    texts: Sequence[str]
+    least: int  # width, so that no word is cut and numbers stay whole
+    is_key: bool  # whether it says what a row is about
 
 
 def show(machine: bool, value: Any, parts: Sequence[str | Table], code: int = 0) -> int:
@@ -26,24 +36,19 @@ def show(machine: bool, value: Any, parts: Sequence[str | Table], code: int = 0)
     screen = console(stderr=False)
     for part in parts:
         if isinstance(part, str):
-            print(folded(screen, part))
+            say(screen, part)
         else:
             print_table(screen, part)
     return code
 
 
-def folded(console: Console, text: str) -> str:
-    """Return a text in lines that end between words, if it is for a terminal; a long path stays whole."""
-    if not console.is_terminal:
-        return text
-    wrapper = TextWrapper(
-        console.width, expand_tabs=False, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
-    )
-    lines = []
-    for line in text.split("\n"):
-        wrapper.subsequent_indent = "    " if line.startswith(" ") else ""
-        lines += wrapper.wrap(line)
-    return "\n".join(lines)
+def say(console: Console, text: str) -> None:
+    """Print a text as it is; on a terminal, lines end between words, and a long path stays whole."""
+    lines = text.split("\n")
+    if console.is_terminal:
+        whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+        lines = [fill(line, console.width, subsequent_indent="    " * line.startswith(" "), **whole) for line in lines]
+    console.print(Text("\n".join(lines)), soft_wrap=True)
 
 
 def console(*, stderr: bool) -> Console:
@@ -53,66 +58,61 @@ def console(*, stderr: bool) -> Console:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table, and cut nothing.
+    """Print a table with its caption, and cut nothing.
 
-    If it is too wide, several are printed below each other, each with the first columns. If even these are too wide,
-    each cell gets a line.
+    If it is too wide, columns with the same value in all rows are printed above it. If it still is, several tables are
+    printed below each other, each with the first columns. If even these are too wide, each cell gets a line.
     """
-    columns = [(place, column) for place, column in enumerate(table.columns) if column.kind != "detail"]
-    cells = [["" if row[place] == "" else column.text(row[place]) for place, column in columns] for row in table.rows]
-    headings = [column.heading for _, column in columns]
-    keys = next((k for k, (_, column) in enumerate(columns) if column.kind != "text"), 1)
-    widths = [
-        _width(heading, [row[k] for row in cells], folds=k >= keys and columns[k][1].kind == "text")
-        for k, heading in enumerate(headings)
-    ]
-    room = console.width - 1  # the last line of the frame
-    for chosen in _pieces(keys, widths, room):
-        left = room - sum(widths[k] + _FRAME for k in chosen)
-        if left < 0:
-            _print_lines(console, headings, cells)
-            return
-        drawn = rich.table.Table()
-        for k in chosen:
-            wanted = max([cell_len(headings[k]), *(cell_len(row[k]) for row in cells)])  # to have one line, if it can
-            more = min(left, max(0, wanted - widths[k]))
-            left -= more
-            drawn.add_column(Text(headings[k]), width=widths[k] + more)
-        for row in cells:
-            drawn.add_row(*(Text(row[k]) for k in chosen))  # as Text: names may look like markup
+    if table.caption:
+        say(console, table.caption)
+    columns = [_cells(column, [row[k] for row in shown(table).rows]) for k, column in enumerate(shown(table).columns)]
+    if len(table.rows) > 1 and _drawn(console, columns) is None:
+        same = [each for each in columns if len(set(each.texts)) == 1]
+        columns = [each for each in columns if each not in same]
+        say(console, "; ".join(f"{each.heading}: {each.texts[0]}" for each in same))
+    tables = _pieces(console, columns)
+    for drawn in tables:
         console.print(drawn)
-
-
-def _print_lines(console: Console, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    for row in cells:
-        for heading, cell in zip(headings, row, strict=True):
-            console.print(Text(f"{heading}: {cell}"), soft_wrap=True)
+    for row in range(0 if tables else len(table.rows)):
+        for each in columns:
+            console.print(Text(f"{each.heading}: {each.texts[row]}"), soft_wrap=True)
         console.print()
 
 
-def _width(heading: str, cells: Sequence[str], *, folds: bool) -> int:
-    """Return how wide a column must be; a text that folds needs room for its longest word, and some more."""
-    words = [*heading.split(), *(word for cell in cells for word in (cell.split() if folds else [cell]))]
-    most = max(map(cell_len, cells), default=0)
-    return max([*map(cell_len, words), min(most, _FOLDED) if folds else 0], default=0)
+def _cells(column: Column, values: Sequence[Any]) -> Cells:
+    texts = ["" if value == "" else column.text(value) for value in values]
+    words = column.heading.split()
+    for value, text in zip(values, texts, strict=True):
+        words += [text[:_FOLDED], *text.split()] if isinstance(value, str) else [text]
+    return Cells(column.heading, texts, max(map(cell_len, words), default=0), column.kind == "text")
 
 
-def _pieces(keys: int, widths: Sequence[int], width: int) -> list[list[int]]:
-    """Return which columns to print together: all, or the first ones, the keys, with those of the others that fit.
+def _pieces(console: Console, columns: Sequence[Cells]) -> list[rich.table.Table]:
+    """Return tables that fit: each has the first columns, and as many others as possible; [] if that is impossible."""
+    place = next((k for k, each in enumerate(columns) if not each.is_key), 1)
+    keys, others, pieces = columns[:place], columns[place:], []
+    while others:
+        sizes = range(len(others), 0, -1)
+        fitting = ((size, _drawn(console, [*keys, *others[:size]])) for size in sizes)
+        size, drawn = next((pair for pair in fitting if pair[1] is not None), (0, None))
+        if drawn is None:
+            return []
+        pieces.append(drawn)
+        others = others[size:]
+    return pieces
 
-    >>> _pieces(1, [7, 9, 9, 9], 80), _pieces(1, [7, 9, 9, 9], 40)
-    ([[0, 1, 2, 3]], [[0, 1, 2], [0, 3]])
-    """
-    everything = list(range(len(widths)))
-    first, others = everything[:keys], everything[keys:]
-    used = sum(widths[k] + _FRAME for k in first)
-    if sum(widths) + _FRAME * len(widths) <= width or any(used + widths[k] + _FRAME > width for k in others):
-        return [everything]
-    pieces, piece, taken = [], list(first), used
-    for k in others:
-        if len(piece) > keys and taken + widths[k] + _FRAME > width:
-            pieces.append(piece)
-            piece, taken = list(first), used
-        piece.append(k)
-        taken += widths[k] + _FRAME
-    return [*pieces, piece]
+
+def _drawn(console: Console, columns: Sequence[Cells]) -> rich.table.Table | None:
+    """Return a table in which texts fold at words and numbers stay whole; None if it does not fit."""
+    left = console.width - 1 - sum(each.least + _FRAME for each in columns)
+    if left < 0:
+        return None
+    drawn = rich.table.Table()
+    for each in columns:
+        wanted = max(map(cell_len, [each.heading, *each.texts])) - each.least  # more, to have one line
+        more = min(left, max(wanted, 0))
+        left -= more
+        drawn.add_column(Text(each.heading), width=each.least + more)
+    for row in zip(*(each.texts for each in columns), strict=True):
+        drawn.add_row(*map(Text, row))  # as Text: names may look like markup
+    return drawn

@@ -5,6 +5,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+"""A number as text."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
@@ -54,8 +57,8 @@ class Dataset:
         return len(self.y)
 
     def __repr__(self) -> str:
-        kind = f"{type(self.X).__name__} of {self.X.dtype}"
-        return f"Dataset(name={self.name!r}, X={self.X.shape} {kind}, y={self.y.dtype}, source={self.source!r})"
+        X = f"{self.X.shape} {type(self.X).__name__} of {self.X.dtype}"
+        return f"Dataset(name={self.name!r}, X={X}, y={self.y.dtype}, source={self.source!r})"
 
 
 class DatasetError(ValueError):
@@ -72,3 +75,12 @@ class DatasetError(ValueError):
 
 class DamagedError(DatasetError):
     """A file can be read, but its checksum or its compression is wrong."""
+
+
+def shown(text: str, longest: int = 40) -> str:
+    """Return a cell or a word as an error message shows it, shortened.
+
+    >>> shown("a long story", longest=6)
+    "'a long...'"
+    """
+    return repr(text if len(text) <= longest else f"{text[:longest]}...")

@@ -1,45 +1,37 @@
-"""Files, compressed or not: what they are, their contents, lines and checksums."""
+"""Files, compressed or not: their contents up to a limit, their checksums, and fixed formats.
+
+The formats are MNIST's idx files, CIFAR10's binary files and LIBSVM text. A line of LIBSVM text is a label, then
+index:value pairs with increasing indices, counted from 1. scikit-learn reads it; if it cannot, the text is searched for
+the line to blame.
+"""
 
 import bz2
 import gzip
 import hashlib
 import io
 import lzma
+import math
 import re
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import BufferedIOBase
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from avare.datasets.dataset import DamagedError, DatasetError
+import numpy as np
+from numpy.typing import NDArray
+
+from avare._optional import require
+from avare.datasets.dataset import NUMBER, DamagedError, DatasetError, shown
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
-PACKED = {".gz": (b"\x1f\x8b", "gzip"), ".bz2": (b"BZh", "bzip2"), ".xz": (b"\xfd7zXZ\x00", "xz")}
-"""How compressed files begin, and by what they are compressed."""
-FAILURES = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError)
-"""Errors of reading a file."""
-_BLOCK = 2**20  # bytes read at once
-_FIRST = 4096  # bytes that show what a file is
+"""Endings of compressed files."""
+_CIFAR_ROW = 1 + 3 * 32 * 32  # bytes: the label, then the pixels
+Arrays = tuple[NDArray[Any], NDArray[Any]]
 LIMIT = 4e9
-"""The most bytes that a compressed file may unpack to, by default. A line may have a 256th of them."""
-_CONTENTS = {  # how files begin, and what they are
-    b"PAR1": "Parquet",
-    b"PK\x03\x04": "a zip archive",
-    b"\x93NUMPY": "one NumPy array",
-    b"\xff\xfe": "text in UTF-16",
-    b"\xfe\xff": "text in UTF-16",
-    b"%PDF": "PDF",
-    b"\x89PNG": "a picture",
-    b"\xff\xd8\xff": "a picture",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
-    b"<!": "HTML",
-    b"<h": "HTML",
-    b"{": "JSON",
-}
-_PAIRS = re.compile(r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?([ \t]+[0-9]+:[^ \t]+)+[ \t]*(#.*)?")  # a line of LIBSVM text
+"""How many bytes a compressed file may unpack to, by default."""
 
 
 def compression(path: Path | str) -> str:
@@ -52,123 +44,31 @@ def compression(path: Path | str) -> str:
     return ending if ending in _OPENERS else ""
 
 
-def unpacked(path: Path) -> Path:
-    """Return the path without the ending of a compressed file.
-
-    >>> unpacked(Path("a.csv.gz")).name, unpacked(Path("a.csv")).name
-    ('a.csv', 'a.csv')
-    """
-    return path.with_suffix("") if compression(path) else path
-
-
-def check_file(path: Path, endings: Collection[str]) -> None:
-    """Raise an error unless this is a file, and say what it is instead; the endings are of files to pass."""
-    if path.is_file():
-        return
-    if path.is_dir():
-        inside = sorted(each for each in path.iterdir() if unpacked(each).suffix.lower() in endings and each.is_file())
-        example = f", such as {inside[0]}" if inside else f" ({', '.join(endings)} or LIBSVM text)"
-        raise DatasetError(f"{path} is a folder: pass the path of a file{example}")
-    if path.exists():
-        raise DatasetError(f"{path} is a device, a pipe or a socket: pass a file")
-    raise DatasetError(f"{path}{_link(path) or ': there is no such file'}")
-
-
 def check_folder(name: str, path: Path) -> None:
     """Raise an error unless this is a folder; the name is what the user gave."""
-    if path.is_dir():
-        return
-    if path.exists():
-        raise DatasetError(f"{name} is not a folder")
-    raise DatasetError(f"{name}{_link(path) or ': there is no such folder'}")
+    if not path.is_dir():
+        raise DatasetError(f"{name} is not a folder" if path.exists() else f"{name}: there is no such folder")
 
 
-def _link(path: Path) -> str:
-    return f" is a link to {path.readlink()}, which does not exist" if path.is_symlink() else ""
-
-
-def contents(path: Path) -> tuple[str, str]:
-    """Return how a file is compressed, as an ending, and what it is, by its first bytes; "" if they do not say."""
-    with opened(path, "") as stream:
-        first = stream.read(_FIRST)
-    packed = next((ending for ending, (start, _) in PACKED.items() if first.startswith(start)), "")
-    if packed:
-        with opened(path, packed) as stream:
-            first = stream.read(_FIRST)
-    return packed, next((name for start, name in _CONTENTS.items() if first.startswith(start)), _kind_of_text(first))
-
-
-def _kind_of_text(first: bytes) -> str:
-    """Return which kind of text a file begins with; "" if it is no text.
-
-    >>> _kind_of_text(b"-1 3:0.5 # one"), _kind_of_text(b"age;ill"), _kind_of_text(bytes(3))
-    ('LIBSVM text', 'CSV text', '')
-    """
-    text = first.decode("utf-8-sig", errors="replace").strip()
-    line = text.partition("\n")[0].rstrip()
-    if not line.replace("\t", " ").isprintable() or "\ufffd" in line:
-        return ""
-    if _PAIRS.fullmatch(line):
-        return "LIBSVM text"
-    return "CSV text" if any(sign in line for sign in ",;\t|") else "text" if line else ""
-
-
-def longest_line(limit: float) -> int:
-    """Return how many bytes a line may have.
-
-    >>> longest_line(LIMIT)
-    15625000
-    """
-    return int(min(max(limit / 256.0, 1024.0), 2.0**30))
-
-
-class Bounded(io.RawIOBase):
-    """What a stream gives, until it has given more than a limit; it counts lines.
-
-    Parameters
-    ----------
-    path, stream
-        The file, and its contents.
-    limit
-        The most bytes, if the file is compressed.
-    """
-
-    def __init__(self, path: Path, stream: BufferedIOBase, limit: float) -> None:
-        self._path, self._stream = path, stream
-        self._limit = limit if compression(path) else float("inf")
-        self._given = 0
-        self._failure: Exception | None = None
-        self.lines = 0
-        """How many lines it has given."""
-
-    def readable(self) -> bool:
-        """Return that it can be read."""
-        return True
-
-    def read(self, size: int, /) -> bytes:  # type: ignore[override]  # always with a size
-        """Read some bytes, fewer at the end or before a failure, which the next call raises."""
-        pieces, wanted = [], size
-        while wanted and self._failure is None:
-            try:
-                more = self._stream.read1(wanted)
-            except FAILURES as error:
-                self._failure = error
-                break
-            if not more:
-                break
-            pieces.append(more)
-            wanted -= len(more)
-            self._given += len(more)
-            self.lines += more.count(b"\n")
-            if self._given > self._limit:
-                raise beyond(self._path, f"unpacks to more than {self._limit:g} bytes")
-        if self._failure is not None and not pieces:
-            raise self._failure
-        return b"".join(pieces)
-
-    def failure(self, error: Exception) -> DatasetError:
-        """Return the error for a file that cannot be read to its end."""
-        return _unreadable(self._path, error, self.lines + 1)
+@contextmanager
+def opened(path: Path, limit: float = LIMIT) -> Iterator[io.BufferedIOBase]:
+    """Open a file. A compressed one is unpacked into memory first, unless it has more bytes than the limit."""
+    packed = compression(path)
+    try:
+        with _OPENERS.get(packed, open)(path, "rb") as stream:
+            if not packed:
+                yield stream
+                return
+            content = io.BytesIO()
+            while more := stream.read1(2**20):
+                if content.tell() + content.write(more) > limit:
+                    raise beyond(path, f"unpacks to more than {limit:g} bytes")
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        # Decompressors raise OSErrors too, but only the operating system's errors have a number.
+        kind = DamagedError if getattr(error, "errno", None) is None else DatasetError
+        raise kind(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    content.seek(0)
+    yield content
 
 
 def beyond(path: Path, words: str) -> DatasetError:
@@ -176,81 +76,100 @@ def beyond(path: Path, words: str) -> DatasetError:
     return DatasetError(f"{path} {words}: limit=... (--limit) allows more")
 
 
-@contextmanager
-def opened(path: Path, packed: str | None = None) -> Iterator[BufferedIOBase]:
-    """Open a file, and decompress it according to its ending, or to another one."""
-    try:
-        with _OPENERS.get(compression(path) if packed is None else packed, open)(path, "rb") as stream:
-            yield stream
-    except FAILURES as error:
-        raise _unreadable(path, error) from error
-
-
-def lines(path: Path, limit: float = LIMIT) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the lines of a file in blocks, each with the number of its first line. O(size), however long a line is."""
-    number, pieces, held, ends = 1, [b""], 0, False
-    failure: Exception | None = None
-    longest = longest_line(limit)
-    with opened(path) as source:
-        stream = Bounded(path, source, limit)
-        while True:
-            try:
-                more = stream.read(_BLOCK)
-            except FAILURES as error:  # raised below, after the complete lines
-                failure, more = error, b""
-            pieces.append(more)
-            held, ends = held + len(more), ends or b"\n" in more
-            if held > longest + _BLOCK and not ends:
-                raise beyond(path, f"has a line {number} of more than {longest} bytes")
-            if more and not (ends and held >= _BLOCK):
-                continue
-            *whole, rest = b"".join(pieces).split(b"\n")
-            if rest and not more and failure is None:
-                whole.append(rest)
-            if whole:
-                yield number, whole
-                number += len(whole)
-            if failure is not None:
-                raise _unreadable(path, failure, number) from failure
-            if not more:
-                return
-            pieces, held, ends = [rest], len(rest), False
-
-
-def exactly(path: Path, stream: BufferedIOBase, count: int) -> bytes:
-    """Read `count` bytes, or raise an error that says how many are missing."""
-    data = stream.read(count)
-    if len(data) != count:
-        raise DatasetError(f"{path} is truncated: {count - len(data)} bytes are missing")
-    return data
-
-
-def size(path: Path) -> int:
-    """Return the number of bytes in a file, decompressed."""
-    if not compression(path):
-        return path.stat().st_size
-    with opened(path) as stream:
-        return sum(len(block) for block in iter(lambda: stream.read(_BLOCK), b""))
-
-
 def verify(path: Path, checksum: str, advice: str = "") -> None:
     """Compare the contents of a file with a checksum such as "md5:900150983cd24fb0d6963f7d28e17f72"."""
     algorithm, _, expected = checksum.partition(":")
-    with opened(path) as stream:
+    with opened(path, limit=math.inf) as stream:
         found = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
     if found != expected:
-        raise DamagedError(
-            f"{path} has the {algorithm.upper()} checksum {found} (of its contents, decompressed): "
-            f"expected {expected}; the file is damaged, or a different one{advice}"
-        )
+        words = f"has the {algorithm.upper()} checksum {found} (of its contents, decompressed): expected {expected}"
+        raise DamagedError(f"{path} {words}; the file is damaged, or a different one{advice}")
 
 
-def _unreadable(path: Path, error: Exception, line: int | None = None) -> DatasetError:
-    """The error for a file that cannot be opened, or not be read to its end."""
-    place = "" if line is None or line == 1 else f" after line {line - 1}"
-    if isinstance(error, EOFError):
-        return DamagedError(f"{path} is truncated{place}: {error}")
-    reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-    # Decompressors raise OSErrors too, but only those of the operating system have a number.
-    foreign = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
-    return (DatasetError if foreign else DamagedError)(f"{path} cannot be read{place}: {reason}")
+# --- formats --------------------------------------------------------------------------------
+
+
+def read_idx(paths: Sequence[Path]) -> Arrays:
+    """Read flattened images and their labels from MNIST's two files."""
+    images, labels = paths
+    y, pixels = _idx(labels, 1), _idx(images, 3)
+    if len(pixels) != len(y):
+        raise DatasetError(f"{images} has {len(pixels)} images: must match {labels}, which has {len(y)} labels")
+    return np.divide(pixels.reshape(len(y), -1), 255, dtype=np.float32), y.astype(np.int64)
+
+
+def read_cifar(paths: Sequence[Path]) -> Arrays:
+    """Read images (1,024 red, 1,024 green, 1,024 blue pixels) and their labels from CIFAR10's files."""
+    rows = []
+    for path in paths:
+        with opened(path) as stream:
+            data = np.frombuffer(stream.read(), dtype=np.uint8)
+        if not len(data) or len(data) % _CIFAR_ROW:
+            raise DatasetError(f"{path} has {len(data)} bytes: must be a multiple of {_CIFAR_ROW}, and not empty")
+        rows.append(data.reshape(-1, _CIFAR_ROW))
+    every = np.concatenate(rows)
+    return np.divide(every[:, 1:], 255, dtype=np.float32), every[:, 0].astype(np.int64)
+
+
+def _idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Read an idx file: two zeros, 8 for bytes, the number of dimensions, each in 4 bytes, then the values."""
+    with opened(path) as stream:
+        data = stream.read()
+    start = 4 + 4 * dimensions
+    if data[:4] != bytes([0, 0, 8, dimensions]) or len(data) < start:
+        raise DatasetError(f"{path} starts with {data[:4].hex()}: an idx file of this kind has 0000080{dimensions}")
+    shape = np.frombuffer(data, dtype=">u4", count=dimensions, offset=4).tolist()
+    if not 0 < len(data) - start == math.prod(shape):
+        raise DatasetError(f"{path} has {len(data) - start} bytes of values: its header says {tuple(shape)}")
+    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def read_libsvm(path: Path, features: int | None = None, limit: float = LIMIT) -> tuple[Any, NDArray[np.float64]]:
+    """Read a CSR matrix and labels; by default the largest index is the number of columns. O(size)."""
+    reader, sparse = require("sklearn.datasets", "reading LIBSVM text"), require("scipy.sparse", "a sparse matrix")
+    with opened(path, limit) as stream:
+        try:
+            rows, labels = reader.load_svmlight_file(stream, n_features=features, zero_based=False)
+        except (ValueError, OverflowError) as error:
+            raise _fault(path, features, limit) from error
+    if not rows.nnz:
+        raise DatasetError(f"{path} is empty: no row has a feature")
+    if not (np.isfinite(rows.data).all() and np.isfinite(labels).all()):
+        raise _fault(path, features, limit)
+    # Made again, so that indices are int32 unless there are too many, whatever the version of scikit-learn.
+    return sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=rows.shape), labels
+
+
+def line_of(path: Path, row: int) -> str:
+    """Return the place of a row, counted from 0, for an error message."""
+    with opened(path, math.inf) as stream:
+        numbers = (number for number, line in enumerate(stream, 1) if line.partition(b"#")[0].split())
+        return f"line {next(islice(numbers, row, None))}"
+
+
+def _fault(path: Path, features: int | None, limit: float) -> DatasetError:
+    """Return the error for the first line that is not in LIBSVM's format."""
+    with opened(path, limit) as stream:
+        for number, line in enumerate(stream, 1):
+            words = line.partition(b"#")[0].decode(errors="backslashreplace").split()
+            if words and (reason := _reason(words[0], words[1:], features or 2**31 - 1)):
+                return DatasetError(f"{path}, line {number}: {reason}")
+    return DatasetError(f"{path} cannot be read as LIBSVM text")
+
+
+def _reason(label: str, pairs: list[str], largest: int) -> str:
+    """Return what is wrong with a line; "" if nothing is."""
+    if not _is_finite(label):
+        return f"label {shown(label)} must be a finite number; a line is `label index:value index:value ...`"
+    last = 0
+    for pair in pairs:
+        index, _, value = pair.partition(":")
+        if not (re.fullmatch("[0-9]{1,99}", index) and _is_finite(value) and last < int(index) <= largest):
+            bounds = f"from {last + 1} to {largest}: indices count from 1 and increase"
+            return f"{shown(pair)} must be index:value, a finite number with an index {bounds}"
+        last = int(index)
+    return ""
+
+
+def _is_finite(word: str) -> bool:
+    return re.fullmatch(NUMBER, word) is not None and math.isfinite(float(word))

@@ -1,45 +1,31 @@
-"""Read your own files and data frames."""
+"""Read your own files and data frames: Apache Arrow reads tables, NumPy its archives, scikit-learn LIBSVM text."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+import csv
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._optional import require
-from avare.datasets.archives import read_npz
-from avare.datasets.columns import TRUTH, Table, Wanted, shown
-from avare.datasets.dataset import Dataset, DatasetError
-from avare.datasets.files import LIMIT, PACKED, check_file, compression, contents, unpacked
-from avare.datasets.libsvm import read_libsvm
-from avare.datasets.tables import is_frame, read_csv, read_frame, read_parquet
+from avare.datasets.columns import MISSING, TRUTH, Examples, Origin, Wanted, convert
+from avare.datasets.dataset import NUMBER, Dataset, DatasetError, shown
+from avare.datasets.files import LIMIT, beyond, compression, line_of, opened, read_libsvm
 
 Task = Literal["classification", "regression", "auto"]
 
-_TASKS = ("classification", "regression", "auto")
 _LARGEST_CLASS = 2.0**53  # up to which float64 holds every integer
-_MOST_CLASSES = 100  # up to this many different whole numbers are classes, if that is not said
-_KINDS = {".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet", ".pq": "Parquet", ".npz": "NumPy archive"}
-_CONTENTS = {  # what `contents` may return, by kind; text may be unusual
-    "Parquet": ("", "Parquet"),
-    "NumPy archive": ("", "a zip archive"),
-    "CSV": ("", "text", "CSV text"),
-    "LIBSVM text": ("", "text", "CSV text", "LIBSVM text"),  # its reader knows better, and names a line
-}
-_ENDINGS = {"CSV text": ".csv", "LIBSVM text": ".libsvm", "Parquet": ".parquet"}  # to suggest, by contents
-_NOT_READ = {  # endings of files that are not read
-    ".xlsx": "an Excel workbook: save it as CSV",
-    ".xls": "an Excel workbook: save it as CSV",
-    ".json": "JSON: save it as CSV",
-    ".feather": "Feather: save it as Parquet",
-    ".npy": "one NumPy array: save X and y together by numpy.savez",
-    ".pkl": "a pickle, which could run code: save it as CSV, Parquet or .npz",
-    ".zip": "a zip archive: unpack it first",
-}
+_CLASSES = 100  # up to this many different whole numbers are classes, if that is not said
+_KINDS = {".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet", ".pq": "Parquet", ".npz": "zip archive"}
+# How files begin that are not text in UTF-8.
+_STARTS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz", b"PAR1": "Parquet", b"PK": "zip archive"}
+_STARTS |= {b"\xff\xfe": "text in UTF-16", b"\xfe\xff": "text in UTF-16"}
 
 
 def read(
@@ -68,24 +54,24 @@ def read(
 
     Parameters
     ----------
-    source
+    source : path, data frame or Arrow table
         The path of a file; or a data frame of pandas or polars, or an Arrow table.
-    target
+    target : str, optional
         The column with the labels, for CSV, Parquet and data frames. Rows without a label are left out.
-    task
+    task : {"classification", "regression", "auto"}, default="classification"
         "classification": labels are integers or text, of two classes or more. "regression": any numbers. "auto":
         classification if labels are text, true and false, or at most 100 different integers.
-    drop, categories
+    drop, categories : str or sequence of str, default=()
         Columns to leave out, and columns whose values are categories although they are numbers or more than 50
         different texts: names, or one text with names separated by commas.
-    dense
+    dense : bool, default=False
         For LIBSVM text, whether X is an array. By default it is a SciPy CSR matrix, whatever its density, so that its
         type never depends on the data.
-    features
+    features : int, optional
         For LIBSVM text, the number of columns; by default the largest index. Set it if a test file must have the
         columns of a training file.
-    limit
-        The most bytes that a compressed or Parquet file may unpack to, and that categories may take. A line of text
+    limit : float, default=4e9
+        The most bytes that a compressed or Parquet file may unpack to, and that categories may take. A line of CSV
         may have a 256th of them.
 
     Examples
@@ -101,123 +87,166 @@ def read(
     >>> data.y
     array([-1,  1])
     """
-    if task not in _TASKS:
-        raise ValueError(f"task = {task!r}: must be one of {', '.join(map(repr, _TASKS))}")
-    dense = validation.boolean("dense", dense)
+    if task not in get_args(Task):
+        raise ValueError(f"task = {task!r}: must be one of {', '.join(map(repr, get_args(Task)))}")
     if features is not None:
         features = validation.integer("features", features, at_least=1, at_most=2**31 - 1)
-    limit = validation.number("limit", limit, above=0.0)
-    wanted = Wanted(target, _names("drop", drop), _names("categories", categories), limit)
-    if is_frame(source):
-        table = read_frame(source, wanted)
-        kind = name = place = type(source).__name__
+    drop, categories = ([given] if isinstance(given, str) else list(map(str, given)) for given in (drop, categories))
+    wanted = Wanted(target, drop, categories, validation.number("limit", limit, above=0.0))
+    if hasattr(source, "__arrow_c_stream__") or hasattr(source, "iloc"):
+        name = kind = type(source).__name__
+        frame = source if hasattr(source, "iloc") else _pandas(source)
+        examples = convert(frame, Origin(name, lambda row: f"row {row}"), wanted)
     else:
         path = Path(source).expanduser()
-        place = str(path)
-        check_file(path, _KINDS)
-        kind, name = _kind(path)
-        _check_contents(path, kind)
-        _check_options(path, kind, wanted, features)
-        table = _table(path, kind, wanted, dense, features)
-    y = _labels(place, table, task)
-    description = f"{kind}: {len(y)} rows, {table.X.shape[1]} features"
-    end = (table.columns, table.notes, table.classes if y.dtype == np.int64 else (), table.filled)
-    return Dataset(name, table.X, y, description, place, *end)
-
-
-def _names(option: str, given: str | Sequence[str]) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"{option} has {name!r}: must be names of columns")
-    return names
+        name, kind = _kind(path)
+        examples = _examples(path, kind, wanted, features)
+    X, labels, origin, about = examples
+    if kind != "LIBSVM text" and features is not None:
+        raise ValueError(f"features = {features}: {origin.name} is read as {kind}, which has its own number of columns")
+    if validation.boolean("dense", dense) and hasattr(X, "toarray"):
+        X = X.toarray()
+    y, about["classes"] = _targets(origin, labels, about.get("classes", ()), task)
+    return Dataset(name, X, y, f"{kind}: {len(y)} rows, {X.shape[1]} features", origin.name, **about)
 
 
 def _kind(path: Path) -> tuple[str, str]:
-    """Return the format of a file by its ending, and the name of the dataset."""
-    name = unpacked(path).name
-    ending = Path(name).suffix.lower()
-    if ending in _NOT_READ:
-        raise DatasetError(f"{path} is {_NOT_READ[ending]}")
-    kind = _KINDS.get(ending, "LIBSVM text")
-    if kind in ("Parquet", "NumPy archive") and compression(path):
-        raise DatasetError(f"{path}: only text files may be compressed; decompress it first")
-    return kind, name.split(".")[0] or name
+    """Return the name and the format of a file by its endings; raise an error if its first bytes do not fit them."""
+    if not path.is_file():
+        raise DatasetError(f"{path}{' is a folder: pass a file' if path.is_dir() else ': there is no such file'}")
+    name = path.stem if compression(path) else path.name
+    kind = _KINDS.get(Path(name).suffix.lower(), "LIBSVM text")
+    with path.open("rb") as stream:
+        first = stream.read(8)
+    if not first:
+        raise DatasetError(f"{path} is empty")
+    found = next((each for start, each in _STARTS.items() if first.startswith(start)), "text")
+    expected = compression(path) or (kind if kind in _STARTS.values() else "text")
+    if found != expected:
+        raise DatasetError(
+            f"{path} is not what its ending says: it looks like {found}, not {expected}; convert or rename it"
+        )
+    return name.split(".")[0] or name, kind
 
 
-def _check_options(path: Path, kind: str, wanted: Wanted, features: int | None) -> None:
-    if kind not in ("CSV", "Parquet"):
-        for option in ("target", "drop", "categories"):
-            value = getattr(wanted, option)
-            if value:
-                advice = "; if it is a table, let its name end in .csv" if kind == "LIBSVM text" else ""
-                raise ValueError(f"{option} = {value!r}: {path} is read as {kind}, which has no named columns{advice}")
-    if kind != "LIBSVM text" and features is not None:
-        raise ValueError(f"features = {features}: {path} is read as {kind}, which has its own number of columns")
-
-
-def _check_contents(path: Path, kind: str) -> None:
-    """Raise an error if a file is not what its ending says; say what it is, and what to do."""
-    packed, found = contents(path)
-    as_named = packed == compression(path)
-    if found in _CONTENTS[kind] and (as_named or not (packed or found)):  # if nothing is known, its reader may know
-        return
-    name = unpacked(path)
-    advice = "save it as CSV in UTF-8, or name it as what it is"
-    if found in _CONTENTS[kind]:
-        advice = f"rename it to {name.name}{packed}"
-    elif found in _ENDINGS:
-        is_text = found in _CONTENTS["LIBSVM text"]
-        before, after = ("", packed) if is_text or not packed else ("decompress it, and ", "")
-        advice = f"{before}rename it to {name.stem}{_ENDINGS[found]}{after}"
-    words = [] if as_named else [f"is compressed by {PACKED[packed][1]}" if packed else "is not compressed"]
-    if found:
-        words.append(f"{'looks like' if found.endswith('text') else 'is'} {found}")
-    raise DatasetError(f"{path} is not what its ending says: it {' and '.join(words)}; {advice}")
-
-
-def _table(path: Path, kind: str, wanted: Wanted, dense: bool, features: int | None) -> Table:
+def _examples(path: Path, kind: str, wanted: Wanted, features: int | None) -> Examples:
+    """Return X, labels, the places of rows, and fields of `Dataset` that describe the columns."""
     if kind == "CSV":
-        return read_csv(path, wanted)
+        return convert(*_read_csv(path, wanted.limit), wanted)
     if kind == "Parquet":
-        return read_parquet(path, wanted)
-    if kind == "NumPy archive":
-        return read_npz(path, wanted.limit)
-    rows = read_libsvm(path, features, wanted.limit)
-    if not rows.features:
-        raise DatasetError(f"{path} has labels only: no row has a feature")
-    if dense:
-        try:
-            X: Any = rows.dense()
-        except MemoryError:
-            shape = f"{len(rows.labels)} × {rows.features}"
-            raise DatasetError(f"{path}: an array of {shape} does not fit in memory; dense=False may") from None
-    else:
-        sparse = require("scipy.sparse", "a sparse matrix")
-        X = sparse.csr_matrix((rows.values, rows.columns, rows.starts), shape=(len(rows.labels), rows.features))
-    return Table(X, rows.labels, lambda row: f"line {rows.line_numbers[row]}")
+        return convert(_read_parquet(path, wanted.limit), Origin(str(path), lambda row: f"row {row}"), wanted)
+    if any(wanted[:3]):
+        raise ValueError(f"{path} is read as {kind}, which has no named columns for target, drop and categories")
+    if kind == "zip archive":
+        return *_read_npz(path, wanted.limit), Origin(str(path), lambda row: f"y[{row}]"), {}
+    return *read_libsvm(path, features, wanted.limit), Origin(str(path), lambda row: line_of(path, row)), {}
 
 
-def _labels(place: str, table: Table, task: str) -> NDArray[Any]:
-    """Return the labels, checked and converted for the task."""
-    labels, is_text = table.labels, len(table.classes) > 0
+def _targets(origin: Origin, labels: NDArray[Any], classes: Sequence[str], task: str) -> tuple[Any, Sequence[str]]:
+    """Return the labels, checked and converted for the task, and the texts of the classes, if they are text."""
     whole = (labels == np.rint(labels)) & (np.abs(labels) <= _LARGEST_CLASS)
     if task == "auto":
-        few = whole.all() and len(np.unique(labels)) <= _MOST_CLASSES
-        task = "classification" if is_text or few else "regression"
+        task = "classification" if classes or (whole.all() and len(np.unique(labels)) <= _CLASSES) else "regression"
     if task == "regression":
-        if is_text and table.classes != TRUTH:
-            raise DatasetError(f"{place}: labels are text, such as {shown(table.classes[0])}; regression needs numbers")
-        return labels
-    wrong = np.flatnonzero(~whole)
-    if len(wrong):
-        raise DatasetError(
-            f"{place}, {table.place(wrong[0])}: label = {labels[wrong[0]]}, must be an integer for classification "
-            "(regression takes any number: --loss least_squares or huber; in Python, task='regression')"
-        )
+        if classes and classes != TRUTH:
+            raise origin.fault(f"labels are text, such as {shown(classes[0])}; regression needs numbers")
+        return labels, ()
+    for row in np.flatnonzero(~whole)[:1]:
+        words = "must be an integer for classification (regression: --loss least_squares, in Python task='regression')"
+        raise origin.fault(f"label = {labels[row]}, {words}", row)
     y = labels.astype(np.int64)
     if (y == y[0]).all():
-        raise DatasetError(
-            f"{place} has one class only, {table.classes[y[0]] if is_text else y[0]}: classification needs two or more"
-        )
-    return y
+        only = classes[y[0]] if classes else y[0]
+        raise DatasetError(f"{origin.name} has one class only, {only}: classification needs two or more")
+    return y, classes
+
+
+# --- formats --------------------------------------------------------------------------------
+
+
+def _read_csv(path: Path, limit: float) -> tuple[Any, Origin]:
+    """Read a CSV file with a header; the sign that separates most names of the header separates all cells."""
+    arrow, reader = require("pyarrow", "reading CSV"), require("pyarrow.csv", "reading CSV")
+    longest = int(min(max(limit / 256.0, 1024.0), 2.0**30))  # bytes of a line, which must fit in a block
+    with opened(path, limit) as stream:
+        head = re.sub(r'"[^"]*"', '""', stream.read(2**16).decode(errors="replace"))  # without what is quoted
+        separator = max(",;\t|", key=head.lstrip("\r\n").partition("\n")[0].count)  # the comma wins a tie
+        stream.seek(0)
+        try:
+            table = reader.read_csv(
+                stream,
+                # Threads would read rows without their numbers.
+                read_options=reader.ReadOptions(use_threads=False, block_size=longest),
+                parse_options=reader.ParseOptions(delimiter=separator, newlines_in_values=True),
+                convert_options=reader.ConvertOptions(strings_can_be_null=True, null_values=MISSING),
+            )
+            names = [name.strip() for name in table.column_names]
+        except (arrow.ArrowException, UnicodeDecodeError) as error:
+            raise _unparsed(path, str(error), separator, longest) from error
+    if all(re.fullmatch(NUMBER, name) for name in names):
+        raise DatasetError(f"{path}, {_line(path, separator, 0)}: must be a header, the names of the columns")
+    origin = Origin(str(path), lambda row: _line(path, separator, row + 1), decimal_comma=separator != ",")
+    return _pandas(table.rename_columns([f"{place}" for place in range(len(names))])).set_axis(names, axis=1), origin
+
+
+def _read_parquet(path: Path, limit: float) -> Any:
+    """Read a Parquet file, if its columns are not too large."""
+    parquet = require("pyarrow.parquet", "reading Parquet")
+    with _format(path, "Parquet"), parquet.ParquetFile(path) as file:
+        rows, columns = file.metadata.num_rows, len(file.schema_arrow.names)
+        if rows * columns * 8.0 > limit:
+            raise beyond(path, f"unpacks to {rows} rows of {columns} columns, more than {limit:g} bytes")
+        return _pandas(file.read())
+
+
+def _read_npz(path: Path, limit: float) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Read a NumPy archive that holds X, one row per example, and y. Sizes are checked before anything is read."""
+    with _format(path, ".npz"), path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        size = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in "Xy")
+        if size > max(limit, path.stat().st_size):
+            raise beyond(path, f"unpacks to {size:.2g} bytes, more than {limit:g}")
+        given = archive["X"]
+        X, y = validation.real("X", given), validation.finite("y", archive["y"])
+        if X.ndim != 2 or y.shape != X.shape[:1] or not X.size:
+            raise ValueError(f"X has shape {X.shape}, y {y.shape}: must be (rows, columns) and (rows,), not empty")
+        for row, column in np.argwhere(~np.isfinite(X))[:1]:
+            raise ValueError(f"X[{row}, {column}] = {X[row, column]}, must be finite")
+    return X.astype(np.float32) if given.dtype == np.float32 else X, y
+
+
+@contextmanager
+def _format(path: Path, kind: str) -> Iterator[None]:
+    """Raise a `DatasetError` for whatever NumPy, zipfile and Arrow raise if a file is damaged."""
+    try:
+        yield
+    except (DatasetError, ImportError):
+        raise
+    except Exception as error:
+        raise DatasetError(f"{path} cannot be read as {kind}: {error!r}") from error
+
+
+def _pandas(table: Any) -> Any:
+    """Return an Arrow table, or a data frame of polars, as one of pandas; an index that pandas stored is left out."""
+    require("pandas", "reading tables")
+    table = require("pyarrow", "reading tables").table(table)
+    return table.select([name for name in table.column_names if not name.startswith("__index_level_")]).to_pandas()
+
+
+def _line(path: Path, separator: str, row: int) -> str:
+    """Return where a row is, the header being row 0: Arrow counts rows, people count lines."""
+    with opened(path, math.inf) as stream, suppress(csv.Error):  # a cell that is too long for this reader
+        rows = csv.reader((line.decode(errors="replace") for line in stream), delimiter=separator)
+        return f"line {next(islice((rows.line_num for cells in rows if cells), row, None), '?')}"
+    return f"row {row}"
+
+
+def _unparsed(path: Path, words: str, separator: str, longest: int) -> DatasetError:
+    """Return the error for a file that Arrow cannot parse."""
+    if ragged := re.search(r"Row #([0-9]+): Expected ([0-9]+) columns, got ([0-9]+)", words):
+        place = _line(path, separator, int(ragged[1]) - 1)
+        return DatasetError(f"{path}, {place}: has {ragged[3]} cells, but the header has {ragged[2]}")
+    if "Empty CSV file" in words:
+        return DatasetError(f"{path} is empty")
+    if "straddling" in words:
+        return beyond(path, f"has a line of more than {longest} bytes")
+    return DatasetError(f"{path} cannot be read as CSV in UTF-8: {words[:200]}")

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from avare.experiments.content import Figure, Panel, Section, Table
-from avare.experiments.data import Data
-from avare.experiments.records import Fields, Result, checked
+from avare.experiments.data import Data, Place
+from avare.experiments.document import Figure, Panel, Section, Table
+from avare.experiments.records import Result
 from avare.experiments.store import Record, Spec, key_of
 
 RUNS = 10
@@ -63,7 +63,7 @@ Stages = Generator[Stage, list[Record], None]
 class Request:
     """What the command ``avare reproduce`` was asked to run.
 
-    >>> Request(words=("nets",), quick=True).jobs
+    >>> Request(words=("own",), quick=True).jobs
     1
     """
 
@@ -73,8 +73,8 @@ class Request:
     quick: bool = False  # whether to run less of everything
     rules: tuple[str, ...] = ("decreasing", "constant")  # step sizes
     samplers: tuple[str, ...] = ()  # (): the experiment's own
-    plan: str | None = None  # a file with settings that only the experiment knows
-    folder: str | None = None  # to look into first for the files of datasets
+    plan: Place = None  # a file with settings that only the experiment knows
+    folder: Place = None  # to look into first for the files of datasets
     jobs: int = 1  # how many runs are done at a time
     progress: bool = False  # whether downloads show their progress
 
@@ -104,6 +104,7 @@ class Summary:
     notices: tuple[str, ...] = ()  # warnings for the top of the page
     tables: Mapping[str, Table] = field(default_factory=dict)  # by the names of their files
     figures: Mapping[str, Figure] = field(default_factory=dict)  # by the names of their files
+    on_page_only: tuple[str, ...] = ()  # tables that the command does not print
     panels: tuple[Panel, ...] = ()  # tabs of the page
     details: tuple[Section, ...] = ()  # for the tab "How it was run"
     numbers: Mapping[str, Any] = field(default_factory=dict)  # all that is shown, with all digits; lists are joined
@@ -115,7 +116,7 @@ class Experiment(ABC):
     >>> import numpy as np
     >>> class Mean(Experiment):
     ...     name = "mean"
-    ...     kinds = {"mean": Fields(texts=("dataset",), integers=("seed",))}
+    ...     kinds = ("mean",)
     ...
     ...     def run(self, spec, X, y, optimum):
     ...         return {"seconds": {"steps": 0.0}, "status": "finished", "mean": float(y.mean())}
@@ -125,13 +126,13 @@ class Experiment(ABC):
     >>> Mean().run({"experiment": "mean"}, None, np.array([1.0, 3.0]), None)["mean"]
     2.0
     >>> Mean().describe({"experiment": "mean", "dataset": "digits", "seed": 3})
-    'digits, seed 3'
+    'mean, digits, seed 3'
     """
 
     name: ClassVar[str]
     """Its name in the registry."""
-    kinds: ClassVar[Mapping[str, Fields]]
-    """The values of ``spec["experiment"]`` of its records, and what each record must have."""
+    kinds: ClassVar[tuple[str, ...]]
+    """The values of ``spec["experiment"]`` of its records."""
     words: ClassVar[tuple[str, ...] | None] = None
     """What ``avare reproduce`` accepts to run it or parts of it; None: its name."""
     checkable: ClassVar[tuple[str, ...]] = ()
@@ -140,10 +141,6 @@ class Experiment(ABC):
     """Fields of `Request` that few experiments use, and this one does: "plan"."""
     shown: ClassVar[tuple[str, ...]] = ("finished",)
     """The statuses of records that a summary shows."""
-    sized_by: ClassVar[tuple[str, ...]] = ("dataset", "epochs")
-    """Keys of a spec that determine how much work a run is; for estimates of the time left."""
-    paced_by: ClassVar[tuple[str, ...]] = ("sampler",)
-    """Keys of a spec that determine how fast the work is done, the most important first."""
 
     # --- running ------------------------------------------------------------------------
 
@@ -164,26 +161,31 @@ class Experiment(ABC):
 
     def describe(self, spec: Spec) -> str:
         """Describe a run in a few words, for the progress display."""
-        values = [str(spec[key]) for fields in [self.kinds[spec["experiment"]]] for key in fields.texts]
-        return ", ".join([*values, f"seed {spec['seed']}"] if "seed" in spec else values)
+        texts = [value for key, value in spec.items() if isinstance(value, str) and key != "data_digest"]
+        return ", ".join([*texts, f"seed {spec['seed']}"] if "seed" in spec else texts)
 
     def passes(self, spec: Spec) -> float:
-        """Return about how often a run looks at each example; for estimates of the time left."""
-        return float(spec.get("epochs", 1))
+        """Return roughly how often a run looks at each example; for estimates of the time left."""
+        return float(spec.get("epochs", 100))  # a search for an optimum takes roughly 100
 
     def closing(self, records: Sequence[Record]) -> Closing:
-        """Return what the command prints of the records of the runs it was asked for."""
-        return Closing()
+        """Return what the command prints of the runs it was asked for: what the page shows of them."""
+        summary = self.summarise([self.parse(record) for record in records]) if records else None
+        if summary is None:
+            return Closing()
+        tables = [table for name, table in summary.tables.items() if name not in summary.on_page_only]
+        lines = [words for panel in summary.panels for words in (*panel.lead, *panel.verdict) if isinstance(words, str)]
+        return Closing((*tables, *summary.notices, *lines), summary.numbers)
 
-    def check(self, records: Sequence[Record], names: Sequence[str], runs: int) -> Closing:
-        """Compare records with what was published, for some of `checkable`."""
+    def check(self, results: Sequence[Result], names: Sequence[str], runs: int) -> Closing:
+        """Compare results with what was published, for some of `checkable`."""
         raise ValueError(f"{self.name}: there is nothing to check against")
 
     # --- reading ------------------------------------------------------------------------
 
     def parse(self, data: Mapping[str, Any]) -> Result:
-        """Check a stored record; raise a `RecordError` if it lacks what the summary needs."""
-        return checked(data, self.kinds[data["spec"]["experiment"]], self.shown)
+        """Read a stored record; raise a `RecordError` if it lacks what the summary needs."""
+        return Result.of(data, self.shown)
 
     @abstractmethod
     def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:

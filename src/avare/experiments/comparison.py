@@ -1,24 +1,26 @@
 """Samplers side by side on your own data, and a verdict on each."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 from numpy.typing import NDArray
 
 from avare import _validation as validation
-from avare.experiments import convergence, descent
-from avare.experiments.base import RUNS, Closing, Experiment, Stage, Stages, Summary, Task
-from avare.experiments.content import Figure, Panel, Table
+from avare.experiments import aggregate, sgd_runs
+from avare.experiments.aggregate import Group
+from avare.experiments.base import RUNS, Experiment, Stage, Stages, Summary, Task
 from avare.experiments.data import Data
-from avare.experiments.facts import doubt_of_optimum, facts_table, table_task
-from avare.experiments.limits import limits_of, limits_spec, words_of_limits
-from avare.experiments.records import Fields, Result
+from avare.experiments.document import Panel
+from avare.experiments.noise_or_distance import SEEDS, limits_of, words_of_limits
+from avare.experiments.optimum import doubt_of_optimum, facts_table, find_optimum, optimum_task
+from avare.experiments.records import Result
 from avare.experiments.registry import register
-from avare.experiments.store import Record, Spec, Store, canonical
-from avare.experiments.sweep import Workers, execute
-from avare.experiments.verdict import any_sooner, sentences, verdicts_of
+from avare.experiments.runner import Workers, execute
+from avare.experiments.sgd_runs import AUTO, BASELINE, Setting, descent_spec
+from avare.experiments.store import Record, Spec, Store
+from avare.experiments.verdict import any_faster, sentences, verdicts_of
 
-_ALONE = f"There is nothing to compare: run {convergence.BASELINE} and another sampler."
+_ALONE = f"There is nothing to compare: run {BASELINE} and another sampler."
 TOLERANCE = 1e-9
 """Of the optimum, relative to the gradient at 0."""
 
@@ -27,60 +29,38 @@ class Compare(Experiment):
     """Runs of SGD on one dataset; the command ``avare compare``."""
 
     name = "compare"
-    kinds: ClassVar = {"compare": descent.FIELDS, "limits": Fields(texts=("dataset",))}
+    kinds = ("compare", "limits", "optimum")
     words = ()
 
     def run(self, spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
-        """Do one run of SGD, or find what limits Uniform."""
-        return limits_of(spec, X, y, optimum) if "limited" in spec else descent.descend(spec, X, y, optimum)
-
-    def describe(self, spec: Spec) -> str:
-        """Describe a run in a few words."""
-        return f"{spec['dataset']}, noise or distance" if "limited" in spec else descent.describe_descent(spec)
-
-    def passes(self, spec: Spec) -> float:
-        """Return about how often a run looks at each example."""
-        return float(spec["epochs"]) * (2.0 if "limited" in spec else 1.0)
-
-    def closing(self, records: Sequence[Record]) -> Closing:
-        """Return the verdicts, and where each sampler ends; the first record is that of the dataset."""
-        if not records:
-            return Closing()
-        runs = [record for record in records if "sampler" in record["spec"]]
-        rows, table, last = convergence.final_rows(runs), records[0], runs[-1]["spec"]
-        facts, doubt = {table["spec"]["dataset"]: table["facts"]}, doubt_of_optimum(table["spec"], table["facts"])
-        found = verdicts_of(runs)
-        for row in rows:
-            judged = found.get((row["dataset"], row["steps"], row["sampler"]))
-            row["verdict"] = None if judged is None else {along: each.as_dict() for along, each in judged.items()}
-        limits = next((record["limits"] for record in records if record.get("limits")), None)
-        parts: list[str | Table] = [convergence.final_table(rows), facts_table(facts), *([doubt] if doubt else [])]
-        settings = {"loss": last["loss"], **settings_of(last)}
-        parts.append(" ".join(f"{name.capitalize()}: {words}." for name, words in settings.items()))
-        if last["caution"] > 1.0:
-            parts.append(
-                f"Steps are {last['caution']:g} times shorter than the paper's, which would overshoot: the rows have "
-                "much in common, and batches are large."
-            )
-        parts += sentences(found) or [_ALONE]
-        if limits is not None:
-            parts.append(words_of_limits(limits, any_sooner(found)))
-        return Closing(tuple(parts), {"loss": last["loss"], "runs": rows, "facts": facts, "limits": limits})
+        """Do one run of SGD, find what limits Uniform, or find the optimum."""
+        if spec["experiment"] == "optimum":
+            return find_optimum(spec, X, y)
+        return (limits_of if spec["experiment"] == "limits" else sgd_runs.descend)(spec, X, y, optimum)
 
     def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
         """Return a tab for each dataset and setting."""
-        descents = [each for each in results if "sampler" in each.spec]
-        groups = convergence.groups_of(descents)
+        groups = _groups(results)
         if not groups:
             return None
-        limits = [each for each in results if "limited" in each.spec and each.shown]
+        optima = [each for each in results if each.kind == "optimum"]
+        about = [(group.title, each) for group in groups for each in optima if group.fits(each)]
+        facts = [{"dataset": title, **each.stored["facts"]} for title, each in about]
+        doubts = dict.fromkeys(doubt_of_optimum(each.spec, each.stored["facts"]) for each in optima)
+        rows, found = aggregate.last_rows(groups), verdicts_of(groups)
+        for row in rows:
+            judged = found.get((row["dataset"], row["steps"], row["sampler"]), {})
+            row["verdict"] = {along: each.as_dict() for along, each in judged.items()}
+        limits = [
+            {"dataset": each.spec["dataset"], **each.stored["limits"]} for each in results if each.kind == "limits"
+        ]
         return Summary(
-            lead=convergence.lead_of(groups),
-            tables={self.name: convergence.last_epoch(groups)},
-            figures={**convergence.figures_of(self.name, groups), **_figure(self.name, groups)},
-            panels=tuple(_panel(group, descents, limits) for group in groups),
-            details=convergence.details_of(groups),
-            numbers={"groups": convergence.numbers_of(groups)},
+            lead=aggregate.lead_of(groups),
+            notices=tuple(filter(None, doubts)),
+            tables={"compare": aggregate.last_epoch(rows), **({"facts": facts_table(facts)} if facts else {})},
+            figures=aggregate.figures_of(self.name, groups),
+            panels=tuple(_panel(group, results) for group in groups if group.rules),
+            numbers={"groups": aggregate.numbers_of(groups), "runs": rows, "facts": facts, "limits": limits},
         )
 
 
@@ -92,8 +72,8 @@ def compare(
     loss: str,
     store: Store,
     *,
-    samplers: Sequence[str] = ("Uniform", "Avare"),
-    rules: Sequence[str] = (descent.AUTO,),
+    samplers: Sequence[str] = (BASELINE, sgd_runs.DEFAULT),
+    rules: Sequence[str] = (AUTO,),
     epochs: int = 20,
     runs: int = 5,
     batch_size: int = 128,
@@ -101,32 +81,42 @@ def compare(
     replacement: bool = True,
     **workers: Unpack[Workers],
 ) -> list[Record]:
-    """Run SGD with each of some samplers; return all records, that of the dataset first.
+    """Run SGD with each of some samplers; return all records, the one of the optimum first.
 
     Parameters
     ----------
-    data, loss
-        As `obtain` and then `prepared` return them.
-    samplers, rules
-        Names of samplers and of step sizes: "auto", found for each sampler, with averaged iterates; or the paper's
-        "decreasing" and "constant", shorter if those are too long for the full gradient.
-    epochs, runs
-        Epochs per run, and runs of each sampler, with seeds 0, 1, ...
-    batch_size, l2
-        Draws per step, and the factor of the one l2 term of the whole sum.
-    replacement
+    data : Data
+        As `obtain` and then `prepared` return it.
+    loss : str
+        The name of a loss, as `obtain` returns it.
+    store : Store
+        Where results are kept.
+    samplers : sequence of str, default=("Uniform", "Calibrated")
+        Names of samplers.
+    rules : sequence of str, default=("auto",)
+        Step sizes: "auto", found for each sampler, with averaged iterates; or the paper's "decreasing" and "constant",
+        shorter if those are too long for the full gradient.
+    epochs : int, default=20
+        Epochs per run.
+    runs : int, default=5
+        Runs of each sampler, with seeds 0, 1, ...
+    batch_size : int, default=128
+        Draws per step.
+    l2 : float, default=1.0
+        The factor of the one l2 term of the whole sum.
+    replacement : bool, default=True
         How to draw, for samplers that can do both.
-    store, **workers
-        Where results are kept, and `Workers`.
+    **workers
+        See `Workers`.
 
     Examples
     --------
     >>> import tempfile
-    >>> from avare.experiments import Store, final_rows, obtain
+    >>> from avare.experiments import Store, obtain, summary
     >>> data, loss = obtain("synthetic")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     records = compare(data, loss, Store(folder), samplers=["Uniform"], epochs=2, runs=1, batch_size=10)
-    >>> [row["sampler"] for row in final_rows(records)]
+    >>> [row["sampler"] for row in summary(records)]
     ['Uniform']
     """
     epochs = validation.integer("epochs", epochs, at_least=1)
@@ -134,80 +124,55 @@ def compare(
     batch_size = validation.integer("batch_size", batch_size, at_least=1)
     l2 = validation.number("l2", l2, at_least=0.0)
     for name in samplers:
-        if batch_size > len(data) and not descent.draws_with_replacement(name, replacement):
+        if batch_size > len(data) and not sgd_runs.draws_with_replacement(name, replacement):
             raise ValueError(f"batch_size = {batch_size}: must be at most n = {len(data)} without replacement")
-    optimum = table_task(data, loss, l2, TOLERANCE)
+    optimum, shared = optimum_task("optimum", data, loss, l2, TOLERANCE), (loss, epochs, batch_size, l2, replacement)
 
     def stages() -> Stages:
-        (facts,) = yield Stage("optimum", [optimum])
-        least = facts["facts"]["optimum"]
-        shared: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "l2": l2, "replacement": replacement}
-        tasks: list[Task] = []
+        (found,) = yield Stage("optimum", [optimum])
+        least, specs = found["facts"]["optimum"], []
         for rule in rules:
             caution = 1.0
-            if rule != descent.AUTO:
-                caution = descent.caution_of(descent.problem_of(optimum.spec, data.X, data.y), data.X, batch_size)
-            extent = {"runs": runs, "rules": (rule,), "samplers": samplers, "caution": caution, **shared}
-            tasks += descent.descents("compare", data, loss, least, **extent)
-        if descent.AUTO in rules:
-            tasks.append(Task(limits_spec(data, loss, **shared), data, least))
-        yield Stage("runs", tasks)
+            if rule != AUTO:
+                caution = sgd_runs.caution_of(sgd_runs.problem_of(optimum.spec, data.X, data.y), data.X, batch_size)
+            own = Setting(*shared, caution=caution)
+            specs += [descent_spec("compare", data, own, name, rule, k) for k in range(runs) for name in samplers]
+        if AUTO in rules:
+            specs.append(descent_spec("limits", data, Setting(*shared), BASELINE, AUTO, SEEDS[0]))
+        yield Stage("runs", [Task(spec, data, least) for spec in specs])
 
-    return execute(stages(), store, **workers)
-
-
-# --- the page --------------------------------------------------------------------------------
+    return execute([stages()], store, **workers)
 
 
-def settings_of(spec: Spec) -> dict[str, str]:
-    """Return how the data were prepared and which steps were taken, by name.
+def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return the measures at the last epoch of each sampler: means over the runs, and the verdicts.
 
-    >>> settings_of({"bias": True, "held_out": 1000, "steps": "auto"})["columns"]
-    'standardised, with an intercept'
+    >>> summary([])
+    []
     """
-    found = {"columns": "standardised, with an intercept" if spec.get("bias") else "as given"}
-    if spec.get("held_out"):
-        found["held out for the test"] = f"{spec['held_out']:,} rows"
-    if spec["steps"] == descent.AUTO:
-        found["step sizes"] = "found for each sampler, iterates averaged"
-    return found
+    return list(Compare().closing(records).numbers.get("runs", []))
 
 
-def _panel(group: convergence.Group, results: Sequence[Result], limits: Sequence[Result]) -> Panel:
-    """Return the tab of a group, with the verdicts first."""
-    members = _members(group, results)
-    found = verdicts_of([each.stored for each in members])
-    limited = [
-        words_of_limits(each.stored["limits"], any_sooner(found))
-        for each in limits
-        if _same(_without(each), _without(group))
+def _groups(results: Sequence[Result]) -> list[Group]:
+    return aggregate.groups_of(each for each in results if each.kind == "compare")
+
+
+def _panel(group: Group, results: Sequence[Result]) -> Panel:
+    """Return the tab of a group: the verdicts first, and what limits Uniform."""
+    found, caution = verdicts_of([group]), group.setting["caution"]
+    words = [
+        words_of_limits(each.stored["limits"], any_faster(found))
+        for each in results
+        if each.kind == "limits" and each.shown and group.fits(each)
     ]
-    return convergence.panel_of(
-        group,
-        table=convergence.last_epoch([group]),
-        verdict=sentences(found) or [_ALONE],
-        words=limited,
-        settings=settings_of(members[0].spec) if members else {},
-    )
-
-
-def _figure(name: str, groups: Sequence[convergence.Group]) -> dict[str, Figure]:
-    """Return the figure of the suboptimality over seconds, a row for each dataset."""
-    rows = [convergence.timed(group, group.rules[0]) for group in groups]
-    if not any(rows):
-        return {}
-    return {f"{name}-seconds": Figure("Seconds of steps; mean and one standard deviation", tuple(filter(None, rows)))}
-
-
-def _members(group: convergence.Group, results: Sequence[Result]) -> list[Result]:
-    return [each for each in results if each.shown and _same(convergence.setting_of(each), group.setting)]
-
-
-def _without(found: Result | convergence.Group) -> dict[str, Any]:
-    """Return the setting of runs, without what they are for."""
-    setting = found.setting if isinstance(found, convergence.Group) else convergence.setting_of(found)
-    return {key: value for key, value in setting.items() if key != "experiment"}
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return canonical(one) == canonical(other)
+    held_out = f" Held out for the test: {group.setting['held_out']:,} rows." if group.setting["held_out"] else ""
+    found_steps = " Step sizes: found for each sampler; iterates are averaged." if AUTO in group.rules else ""
+    columns = "standardised, with an intercept" if group.setting["bias"] else "as given"
+    words.append(f"Loss: {group.setting['loss']}. Columns: {columns}.{held_out}{found_steps}")
+    if caution and caution > 1.0:
+        words.append(
+            f"Steps are {caution:g} times shorter than the paper's, which would overshoot: the rows have "
+            "much in common, and batches are large."
+        )
+    table = aggregate.last_epoch(aggregate.last_rows([group]))
+    return aggregate.panel_of(group, table, verdict=sentences(found) or [_ALONE], words=words)

@@ -1,21 +1,27 @@
-"""The data of a run, identified by a hash of its contents, and the loss that fits them."""
+"""The data of a run: loaded with the loss that fits them, identified by a hash of their contents, and prepared.
+
+Preparation puts columns on one scale, adds an intercept, and holds rows out for a test.
+"""
 
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from avare import _validation as validation
 from avare import datasets, problems
+from avare._optional import require
 from avare.datasets import DatasetError
 from avare.datasets.files import LIMIT
 from avare.datasets.reading import Task
-from avare.plotting import rank
+from avare.plotting.charts import rank
 
+Place = str | Path | None
 _DEFAULTS = {"numbers": "least_squares", "two classes": "logistic", "classes": "softmax"}
 _TITLES = {"mnist": "MNIST", "ijcnn1": "IJCNN1", "cifar10": "CIFAR10", "synthetic": "Synthetic", "digits": "Digits"}
 
@@ -64,7 +70,7 @@ def obtain(
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
     limit: float = LIMIT,
-    folder: str | None = None,
+    folder: Place = None,
     progress: bool = False,
 ) -> tuple[Data, str]:
     """Load a named dataset, a file or a data frame, and choose the loss that fits it.
@@ -102,8 +108,7 @@ def obtain(
             raise DatasetError(f"{source}: neither a file nor one of {', '.join(datasets.names())}")
         kind = None if loss is None else problems.get(loss).target
         task: Task = "auto" if kind is None else "regression" if kind == "numbers" else "classification"
-        chosen: dict[str, Any] = {"drop": drop, "categories": categories, "limit": limit}
-        found = datasets.read(source, target=target, task=task, **chosen)
+        found = datasets.read(source, target=target, task=task, drop=drop, categories=categories, limit=limit)
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
         name = Path(found.source).name if is_taken else found.name
     label = source if isinstance(source, str) else name
@@ -135,3 +140,69 @@ def _fitting(source: str, y: NDArray[Any], loss: str | None) -> str:
     if kind == "classes" and problems.get(chosen).target == "two classes":
         raise ValueError(f"loss = {loss!r}: {source} has {classes} classes; use {_DEFAULTS[kind]}")
     return chosen
+
+
+# --- before a run ---------------------------------------------------------------------------
+
+
+def prepared(data: Data, loss: str, *, raw: bool = False, test: float = 0.0) -> Data:
+    """Return the data as runs take them.
+
+    Parameters
+    ----------
+    data, loss
+        As `obtain` returns them.
+    raw
+        Whether to keep the columns as they are, without an intercept. By default each column gets mean 0 and standard
+        deviation 1 over the rows that are trained on; a column of a sparse matrix is only divided, so that zeros stay
+        zeros.
+    test
+        The share of rows to hold out, drawn with a fixed seed. At least two rows of each class, or all it has, are
+        trained on. Missing values of a file are filled again, with the mean of the rows that are trained on.
+
+    Examples
+    --------
+    >>> data, loss = obtain("synthetic")
+    >>> found = prepared(data, loss, test=0.2)
+    >>> len(found), found.held_out, found.bias, float(found.X[:80].std().round(3))
+    (80, 20, True, 1.0)
+    """
+    test = validation.number("test", test, at_least=0.0)
+    if test >= 1.0:
+        raise ValueError(f"test = {test}: must be below 1")
+    if raw and not test:
+        return data
+    X, y, held_out = data.X, data.y, 0
+    if test:
+        chosen = choose_rows(y, loss, max(1, round((1.0 - test) * len(y))), np.random.default_rng(0))
+        others = np.setdiff1d(np.arange(len(y)), chosen)
+        if not len(others):
+            raise ValueError(f"test = {test}: no row of {len(y)} is left for the test")
+        order, held_out = np.concatenate([chosen, others]), len(others)
+        X, y = X[order], y[order]  # copies
+        _fill(X, data.filled, len(chosen))
+    if not raw:
+        scaler = require("sklearn.preprocessing", "standardising columns").StandardScaler(
+            with_mean=not hasattr(X, "nnz")
+        )
+        X = scaler.fit(X[: len(y) - held_out]).transform(X)
+    return replace(data, X=X, y=y, digest=digest(X, y), held_out=held_out, bias=not raw)
+
+
+def _fill(X: Any, filled: Sequence[tuple[int, int]], rows: int) -> None:
+    """Fill missing values with the mean of the first rows, in place; with 0 if all of those lack a value."""
+    for column, says_where in filled:
+        absent = X[:, says_where] != 0.0
+        present = X[:rows, column][~absent[:rows]]
+        X[absent, column] = np.sum(present / max(1, len(present)))
+
+
+def choose_rows(y: NDArray[Any], loss: str, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Draw some rows, sorted; of classes more, so that each class has two, or all it has. O(n log n)."""
+    order = generator.permutation(len(y))
+    if problems.get(loss).target == "numbers":
+        return np.sort(order[:size])
+    first = np.unique(y[order], return_index=True)[1]  # where each class first occurs
+    rest = np.delete(order, first)
+    second = np.unique(y[rest], return_index=True)[1]
+    return np.unique(np.concatenate([order[:size], order[first], rest[second]]))

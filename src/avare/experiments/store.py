@@ -7,17 +7,18 @@ import sys
 import time
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
+
+from avare._files import failing_as, lock, remove_left_overs, write_whole
 
 Spec = Mapping[str, Any]
 Record = dict[str, Any]
 
 FORMAT = 1  # of a record; raise it when its meaning changes
-_LEFT_OVER = 3600.0  # seconds after which a temporary file is removed
 
 
 class StoreError(OSError):
@@ -80,14 +81,17 @@ class Store:
 
     def get(self, spec: Spec) -> Record | None:
         """Return the record of a run; None if there is none. A damaged file is renamed to ``<key>.json.damaged``."""
-        return self._read(self._place(key_of(spec)))
-
-    def records(self) -> Iterator[Record]:
-        """Yield all records, in order of their keys; rename damaged files."""
-        for place in sorted(self.folder.glob("*.json")):
-            record = self._read(place)
-            if record is not None:
-                yield record
+        place = self._place(key_of(spec))
+        try:
+            return _load(place)
+        except _DamagedError:
+            aside = place.with_name(f"{place.name}.damaged-{uuid.uuid4().hex[:8]}")
+            words = f"{place}: is damaged, and cannot be renamed"
+            with failing_as(StoreError, words), suppress(FileNotFoundError):  # another process was faster
+                os.replace(place, aside)
+            return None
+        except _UnreadableError as error:
+            raise StoreError(f"{place}: {error}") from error
 
     def read(self) -> tuple[list[Record], list[Skipped]]:
         """Return all sound records, in order of their keys, and the files that are left out. It changes nothing."""
@@ -127,28 +131,8 @@ class Store:
                     if claim is not None:
                         claim.release()
 
-    def __repr__(self) -> str:
-        return f"Store({str(self.folder)!r})"
-
     def _place(self, key: str) -> Path:
         return self.folder / f"{key}.json"
-
-    def _read(self, place: Path) -> Record | None:
-        try:
-            return _load(place)
-        except _DamagedError:
-            self._set_aside(place)
-            return None
-        except _UnreadableError as error:
-            raise StoreError(f"{place}: {error}") from error
-
-    def _set_aside(self, place: Path) -> None:
-        aside = place.with_name(f"{place.name}.damaged")
-        while aside.exists():
-            aside = place.with_name(f"{place.name}.damaged-{uuid.uuid4().hex[:8]}")
-        words = f"{place}: is damaged, and cannot be renamed"
-        with failing_as(StoreError, words), suppress(FileNotFoundError):  # another process was faster
-            os.replace(place, aside)
 
 
 class Claim:
@@ -166,7 +150,7 @@ class Claim:
         """Return the claim; None if another process has it."""
         while True:
             file = open(place, "a+", encoding="utf-8")  # noqa: SIM115  # open while the claim lasts
-            if not _lock(file):
+            if not lock(file):
                 file.close()
                 return None
             # The last owner may have removed the file between opening and locking: then the lock is on no file.
@@ -185,39 +169,6 @@ class Claim:
             if sys.platform != "win32":  # which cannot remove open files
                 self._place.unlink(missing_ok=True)  # while locked: whoever locks it later sees that it is gone
             self._file.close()
-
-
-def write_whole(place: Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a temporary file, brought to the disk, and only then renamed."""
-    beside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(beside, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, place)
-        _to_disk(place.parent)
-    except BaseException:
-        with suppress(OSError):  # the first error is the one to raise
-            beside.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def failing_as(kind: type[OSError], words: str) -> Iterator[None]:
-    """Turn an error of the system into one of another kind that says more."""
-    try:
-        yield
-    except OSError as error:
-        raise kind(f"{words}: {error.strerror or error}") from error
-
-
-def remove_left_overs(folder: Path) -> None:
-    """Remove temporary files that killed processes left."""
-    for path in folder.glob(".*.tmp"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _LEFT_OVER:
-                path.unlink()
 
 
 def canonical(value: Any) -> str:
@@ -272,32 +223,3 @@ def _load(place: Path) -> Record | None:
     if record["format"] != FORMAT:
         raise _UnreadableError(f"has format {record['format']!r}, and this version of avare reads {FORMAT}")
     return record
-
-
-def _to_disk(folder: Path) -> None:
-    """Bring a folder's list of files to the disk, if the system can."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows cannot open folders
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _lock(file: IO[str]) -> bool:
-    """Lock an open file; return False if another process has it."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""Is one sampler sooner than another? An answer with an interval, from a few runs of each.
+"""Is one sampler faster than another? An answer with an interval, from a few runs of each.
 
 For each run we note when it reaches some levels of suboptimality: from the lowest that all runs have reached after half
 of their time, to the lowest that all have reached at the end. The factor between two samplers is the ratio of these
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare._optional import require
-from avare.experiments.convergence import BASELINE
+from avare.experiments.aggregate import Group, Series
 from avare.experiments.records import count, number
+from avare.experiments.sgd_runs import BASELINE
 
 CONFIDENCE = 0.95
 ALIKE = 1.25
@@ -34,9 +34,13 @@ Curve = tuple[ArrayLike, ArrayLike]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How much sooner a sampler is than the baseline."""
+    """How much faster a sampler is than the baseline.
 
-    kind: str  # "sooner", "later", "no difference" or "cannot tell"
+    >>> Verdict("inconclusive", 1.2, 0.7, 2.0, 3).words
+    'inconclusive (3 runs); try --runs 12'
+    """
+
+    kind: str  # "faster", "slower", "no difference" or "inconclusive"
     factor: float  # the baseline's time over the sampler's; NaN if it is not known
     low: float  # the interval of the factor
     high: float
@@ -44,43 +48,27 @@ class Verdict:
     epochs: int = 2  # evaluations of the shortest run, after its start; times cannot be compared with fewer than 2
 
     @property
+    def range(self) -> str:
+        """The interval of the factor, or of its inverse if the sampler is slower."""
+        low, high = (self.low, self.high) if self.factor > 1.0 else (1.0 / self.high, 1.0 / self.low)
+        return f"{_digits(low)}–{_digits(high)}×"
+
+    @property
     def words(self) -> str:
-        """The verdict in a few words.
-
-        >>> Verdict("sooner", 2.4, 2.1, 2.8, 3).words, Verdict("cannot tell", 1.2, 0.7, 2.0, 3).words
-        ('sooner by 2.1 to 2.8 times', 'cannot tell with 3 runs')
-        >>> Verdict("cannot tell", 1.2, 0.7, 2.0, 3).advice
-        'Use more --runs.'
-        """
-        if self.kind == "sooner":
-            return f"sooner by {_digits(self.low)} to {_digits(self.high)} times"
-        if self.kind == "later":
-            return f"later by {_digits(1.0 / self.high)} to {_digits(1.0 / self.low)} times"
+        """The verdict in a few words, and what to do to get one."""
+        if self.kind in ("faster", "slower"):
+            return f"{self.range} {self.kind}"
         if self.kind == "no difference":
-            return self.kind
+            return f"no significant difference over {count(self.runs, 'run')}"
         if not self.runs:
-            return f"{self.kind} (a run diverged)"
-        return f"{self.kind} with {count(self.runs, 'run')}{' of 1 epoch' * self.is_short}"
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the runs have too few evaluations."""
-        return self.epochs < 2
-
-    @property
-    def advice(self) -> str:
-        """What to do to get a verdict; "" if there is one."""
-        if self.kind != "cannot tell":
-            return ""
-        if not self.runs:
-            return "Use --steps auto."
-        options = {"--epochs": self.is_short, "--runs": self.runs == 1 or not self.is_short}
-        return f"Use more {' and '.join(option for option, helps in options.items() if helps)}."
+            return "inconclusive (a run diverged); try --steps auto"
+        advice = "--epochs 20" if self.epochs < 2 else f"--runs {max(5, 4 * self.runs)}"
+        return f"inconclusive ({count(self.runs, 'run')}{' of 1 epoch' * (self.epochs < 2)}); try {advice}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields and the words; None for what is not known."""
-        numbers = {name: number(getattr(self, name)) for name in ("factor", "low", "high")}
-        return {"kind": self.kind, "words": self.words, "advice": self.advice, **numbers, "runs": self.runs}
+        known = {name: number(getattr(self, name)) for name in ("factor", "low", "high")}
+        return {"kind": self.kind, "words": self.words, **known, "runs": self.runs}
 
 
 def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
@@ -91,35 +79,31 @@ def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
     >>> epochs = np.arange(1.0, 21.0)
     >>> slow = [(epochs, scale / epochs) for scale in (0.9, 1.0, 1.1)]
     >>> fast = [(epochs, scale / epochs) for scale in (0.45, 0.5, 0.55)]
-    >>> judge(slow, fast).words
-    'sooner by 1.6 to 2.5 times'
+    >>> judge(slow, fast).kind
+    'faster'
     >>> judge(slow, slow).words
-    'cannot tell with 3 runs'
+    'inconclusive (3 runs); try --runs 12'
     """
     runs = min(len(baseline), len(sampler))
     if runs == 0:
-        return Verdict("cannot tell", math.nan, math.nan, math.nan, runs)
+        return Verdict("inconclusive", math.nan, math.nan, math.nan, runs)
     times, own = [_logarithm(*curve) for curve in baseline], [_logarithm(*curve) for curve in sampler]
     epochs = min(len(along) for along, _ in (*times, *own))
     if epochs < 2:
-        return Verdict("cannot tell", math.nan, math.nan, math.nan, runs, epochs)
+        return Verdict("inconclusive", math.nan, math.nan, math.nan, runs, epochs)
     levels = np.linspace(*_range([*times, *own]), _LEVELS)
     theirs, ours = (np.array([_reached(curve, levels) for curve in each]) for each in (times, own))
     difference = float(theirs.mean() - ours.mean())
     margin = math.inf if runs == 1 else _margin(theirs, ours)
-    low, factor, high = (_exp(value) for value in (difference - margin, difference, difference + margin))
+    with np.errstate(over="ignore"):
+        low, factor, high = np.exp([difference - margin, difference, difference + margin]).tolist()
     last = min(along[-1] for along, _ in (*times, *own))  # in seconds, some runs end sooner
     ends = [np.array([np.interp(last, *curve) for curve in each]) for each in (times, own)]
     lead = float(ends[0].mean() - ends[1].mean())
     level = runs > 1 and abs(lead) + _margin(*ends) < math.log(PLATEAU)  # on the same plateau
     sure = (low > 1.0 or high < 1.0) and abs(difference) >= math.log(_SMALLEST)
-    kind = "cannot tell"
-    if level:
-        kind = "no difference"
-    elif sure:
-        kind = "sooner" if low > 1.0 else "later"
-    elif low >= 1.0 / ALIKE and high <= ALIKE:
-        kind = "no difference"
+    alike = level or (not sure and low >= 1.0 / ALIKE and high <= ALIKE)
+    kind = "no difference" if alike else "inconclusive" if not sure else "faster" if low > 1.0 else "slower"
     return Verdict(kind, factor, low, high, runs)
 
 
@@ -143,30 +127,17 @@ def _range(curves: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) ->
 def _reached(curve: tuple[NDArray[np.float64], NDArray[np.float64]], levels: NDArray[np.float64]) -> float:
     """Return the mean over levels of the logarithm of the time at which a run reaches each."""
     along, heights = curve
-    found = []
-    for level in levels:
-        place = int(np.argmax(heights <= level + 1e-12))
-        if place == 0:
-            found.append(along[0])
-            continue
-        part = (heights[place - 1] - level) / max(heights[place - 1] - heights[place], 1e-300)
-        found.append(along[place - 1] + min(part, 1.0) * (along[place] - along[place - 1]))
-    return float(np.mean(found))
+    return float(np.mean(np.interp(levels, heights[::-1], along[::-1])))
 
 
 def _margin(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> float:
     """Return half of Welch's interval for the difference of two means."""
-    t = require("scipy.stats", "a verdict").t
-    shares = [float(each.var(ddof=1)) / len(each) for each in (theirs, ours)]
-    total = sum(shares)
-    if total == 0.0:
+    if not (np.ptp(theirs) or np.ptp(ours)):
         return 0.0
-    freedom = total**2 / sum(share**2 / (len(each) - 1) for share, each in zip(shares, (theirs, ours), strict=True))
-    return float(t.ppf(0.5 + CONFIDENCE / 2.0, freedom)) * math.sqrt(total)
+    from scipy import stats
 
-
-def _exp(value: float) -> float:
-    return math.inf if value > 700.0 else math.exp(value)
+    low, high = stats.ttest_ind(theirs, ours, equal_var=False).confidence_interval(CONFIDENCE)
+    return float(high - low) / 2.0
 
 
 def _digits(value: float) -> str:
@@ -176,61 +147,51 @@ def _digits(value: float) -> str:
 # --- of stored runs -------------------------------------------------------------------------
 
 Verdicts = Mapping[tuple[str, str, str], Mapping[str, Verdict]]
-"""By dataset, step sizes and sampler: the verdicts in "epochs" and in "seconds"."""
+"""By group, step sizes and sampler: the verdicts in "epochs" and in "seconds" (of steps, without evaluations)."""
 
 
-def verdicts_of(records: Sequence[Mapping[str, Any]]) -> Verdicts:
-    """Compare each sampler with the baseline on the same dataset, with the same step sizes.
-
-    Seconds are those of the steps, without evaluations.
-    """
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for record in records:
-        spec = record["spec"]
-        groups.setdefault((spec["dataset"], spec["steps"], spec["sampler"]), []).append(record)
-    found = {}
-    for (dataset, steps, sampler), members in groups.items():
-        baseline = groups.get((dataset, steps, BASELINE))
-        if baseline is not None and sampler != BASELINE:
-            curves = {along: (_curves(baseline, along), _curves(members, along)) for along in ("epoch", "seconds")}
-            found[dataset, steps, sampler] = {
-                "epochs" if along == "epoch" else along: judge(*each) for along, each in curves.items()
-            }
-    return found
+def verdicts_of(groups: Sequence[Group]) -> Verdicts:
+    """Compare each sampler with the baseline in the same group, with the same step sizes."""
+    return {
+        (group.title, series.rule, series.label): {
+            along: judge(_curves(baseline, column), _curves(series, column))
+            for along, column in (("epochs", "epoch"), ("seconds", "seconds"))
+        }
+        for group in groups
+        for baseline in group.series
+        if baseline.spec["sampler"] == BASELINE
+        for series in group.series
+        if series.rule == baseline.rule and series.spec["sampler"] != BASELINE
+    }
 
 
 def sentences(found: Verdicts) -> list[str]:
     """Write the verdicts, one line each.
 
-    >>> same, sooner = Verdict("no difference", 1.0, 0.9, 1.1, 3), Verdict("sooner", 2.4, 2.1, 2.8, 3)
-    >>> sentences({("mine", "auto", "Avare"): {"epochs": sooner, "seconds": same}})
-    ["Verdict: Avare reaches Uniform's suboptimality sooner by 2.1 to 2.8 times in epochs; in seconds: no difference."]
+    >>> same, faster = Verdict("no difference", 1.0, 0.9, 1.1, 3), Verdict("faster", 2.4, 2.1, 2.8, 3)
+    >>> (line,) = sentences({("mine", "auto", "Avare"): {"epochs": faster, "seconds": same}})
+    >>> line[-100:]
+    'fewer epochs than Uniform for the same loss. Wall-clock time: no significant difference over 3 runs.'
     """
     lines, several = [], [len({key[place] for key in found}) > 1 for place in range(2)]
     for key, judged in found.items():
         about = [word for word, shown in zip((key[0], f"{key[1]} steps"), several, strict=True) if shown]
-        name = f"{key[2]} ({', '.join(about)})" if about else key[2]
-        epochs, seconds = judged["epochs"].words, judged["seconds"].words
-        advice = "".join(f" {each}" for each in dict.fromkeys(one.advice for one in judged.values()) if each)
-        if judged["epochs"].kind in ("sooner", "later"):
-            lines.append(
-                f"Verdict: {name} reaches {BASELINE}'s suboptimality {epochs} in epochs; in seconds: {seconds}.{advice}"
-            )
-        else:
-            lines.append(f"Verdict: {name} and {BASELINE}: {epochs} in epochs; in seconds: {seconds}.{advice}")
+        name, epochs = f"{key[2]} ({', '.join(about)})" if about else key[2], judged["epochs"]
+        words = f"{name} and {BASELINE}, in epochs: {epochs.words}"
+        if epochs.kind in ("faster", "slower"):
+            fewer = "fewer" if epochs.kind == "faster" else "more"
+            words = f"{name} needs {epochs.range} {fewer} epochs than {BASELINE} for the same loss"
+        lines.append(f"Verdict: {words}. Wall-clock time: {judged['seconds'].words}.")
     return lines
 
 
-def any_sooner(found: Verdicts) -> bool:
-    """Return whether some sampler is sooner than the baseline, in epochs."""
-    return any(judged["epochs"].kind == "sooner" for judged in found.values())
+def any_faster(found: Verdicts) -> bool:
+    """Return whether some sampler is faster than the baseline, in epochs."""
+    return any(judged["epochs"].kind == "faster" for judged in found.values())
 
 
-def _curves(records: Sequence[Mapping[str, Any]], along: str) -> list[Curve]:
+def _curves(series: Series, along: str) -> list[Curve]:
     """Return times and suboptimalities of runs; none if one of them diverged, so that nothing is said."""
-    if any(record.get("status", "finished") != "finished" for record in records):
+    if len(series.finished) < len(series.runs):
         return []
-    traces = [record["trace"] for record in records]
-    return [
-        (np.array(each.get(along, each["epoch"]), float), np.array(each["suboptimality"], float)) for each in traces
-    ]
+    return [(run.trace.get(along, run.trace["epoch"]), run.trace["suboptimality"]) for run in series.runs]

@@ -21,11 +21,11 @@ def minibatch(data: Data, batch: Batch, n: int) -> tuple[Data, jax.Array]:
 
     Parameters
     ----------
-    data
+    data : array or tree of arrays
         An array, or a tree of arrays, with one row per example.
-    batch
+    batch : Batch
         What ``sampler.sample()`` returned.
-    n
+    n : int
         Number of examples.
 
     Examples
@@ -49,11 +49,11 @@ def grad_estimator(
 
     Parameters
     ----------
-    logprior_fn
+    logprior_fn : callable
         Log-density of the prior: a function of the position.
-    loglikelihood_fn
+    loglikelihood_fn : callable
         Log-likelihood of one example: a function of the position and of the example's data.
-    data_size
+    data_size : int
         Number of examples in the whole dataset.
 
     Examples
@@ -80,7 +80,7 @@ def example_norms(
 
     Parameters
     ----------
-    loglikelihood_fn
+    loglikelihood_fn : callable
         As for `grad_estimator`.
 
     Examples

@@ -5,8 +5,9 @@ A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib a
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,37 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from avare._optional import require
 
 # The colours of Okabe and Ito, which colour-blind readers can distinguish; their yellow is too pale for lines.
-BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-)
-GREY = "#777777"
-DOTS = 160  # per inch
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#777777"
 SMALLEST = 1e-9
 """Values below this part of the largest are rounding errors: a log axis does not show them."""
-RC_PARAMS = {
-    "font.size": 8.5,
-    "axes.titlesize": 9.5,
-    "axes.labelsize": 8.5,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#d9d9d9",
-    "grid.linewidth": 0.5,
-    "legend.frameon": False,
-    "svg.hashsalt": "avare",  # so that the same store gives the same file
-}
 DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (5, 2)), "dashdot": (0, (6, 2, 1.2, 2)), "dot": (0, (1.2, 1.6))}
 """How Matplotlib draws each `Style.dash`."""
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MARKERS = 8  # per line
-_DOT: dict[str, Any] = {"linestyle": "", "markersize": 5.5, "markeredgewidth": 0.9, "zorder": 3.0}
 
 
 # --- styles ---------------------------------------------------------------------------------
@@ -347,33 +325,14 @@ def log_ticks(axis: Any) -> None:
     """Put numbers on an axis that is logarithmic, whether it spans much or little."""
     ticker = require("matplotlib.ticker", "drawing figures")
     low, high = axis.get_view_interval()
-    values = tick_values(low, high) if 0.0 < low < high else []
-    if values:
-        axis.set_major_locator(ticker.FixedLocator(values))
+    locator = ticker.LogLocator(numticks=7)
+    if 0.0 < low < high <= 50.0 * low:
+        locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0))
+        if sum(low <= value <= high for value in locator.tick_values(low, high)) < 2:
+            locator = ticker.AutoLocator()
         axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: tick_text(value)))
-    else:
-        axis.set_major_locator(ticker.LogLocator(numticks=7))
+    axis.set_major_locator(locator)
     axis.set_minor_formatter(ticker.NullFormatter())
-
-
-def tick_values(low: float, high: float) -> list[float]:
-    """Return where a log axis that spans less than about two powers of ten has numbers; [] if it spans more.
-
-    >>> tick_values(700.0, 6000.0), tick_values(1.92, 2.11), tick_values(1.0, 1e4)
-    ([1000.0, 2000.0, 5000.0], [1.95, 2.0, 2.05, 2.1], [])
-    """
-    if high / low > 50.0:
-        return []
-    first = int(np.floor(np.log10(low)))
-    for digits in ((1, 2, 5), range(1, 10)):
-        values = [digit * 10.0**power for power in (first, first + 1, first + 2) for digit in digits]
-        values = [value for value in values if low <= value <= high]
-        if len(values) > 2:
-            return values
-    unit = 10.0 ** np.floor(np.log10((high - low) / 2.0))
-    step = next(each * unit for each in (5.0, 2.0, 1.0) if each * unit <= (high - low) / 2.0)
-    count = np.arange(np.ceil(low / step), np.floor(high / step) + 1.0)
-    return [float(f"{value:.12g}") for value in (count * step).tolist()]
 
 
 def tick_text(value: float) -> str:
@@ -389,65 +348,18 @@ def tick_text(value: float) -> str:
     return power if float(digits) == 1.0 else f"{float(digits):g} × {power}"
 
 
-def blank(size: tuple[float, float]) -> Any:
-    """Return an empty Matplotlib figure of a size in inches; use it within ``rc_context(RC_PARAMS)``."""
-    return require("matplotlib.figure", "drawing figures").Figure(figsize=size, dpi=DOTS, layout="constrained")
+def drawing() -> Any:
+    """Return a context in which Matplotlib uses our fonts and grids: draw and save figures in it.
 
-
-# --- marks, for `Chart.draw` ----------------------------------------------------------------
-
-
-def crosses(axis: Any, points: Iterable[tuple[float, float, str]]) -> None:
-    """Draw a cross at each x and y, in a colour: where a run diverged."""
-    for x, y, colour in points:
-        axis.plot([x], [y], marker="x", markersize=7, markeredgewidth=1.5, color=colour, zorder=4.0)
-
-
-def scatter(axis: Any, points: Iterable[tuple[float, float, Style]]) -> None:
-    """Draw a marker at each x and y, with a logarithmic x axis."""
-    for x, y, style in points:
-        look = {"marker": style.marker, "facecolor": style.colour, "edgecolor": "white", "linewidth": 0.3}
-        axis.scatter([x], [y], s=20, alpha=0.85, zorder=2.5, **look)
-    axis.set_xscale("log")
-    log_ticks(axis.xaxis)
-
-
-class Dot(NamedTuple):
-    """A value in a named line of a chart, with its standard error; NaN: it diverged.
-
-    >>> Dot(line=0, hollow=False, value=0.5, error=0.1, style=Style("#000000", "solid", "o")).value
-    0.5
+    >>> with drawing():
+    ...     matplotlib = require("matplotlib", "drawing figures")
+    ...     print(matplotlib.rcParams["legend.frameon"])
+    False
     """
-
-    line: int
-    hollow: bool
-    value: float
-    error: float
-    style: Style
+    style = resources.files("avare.plotting").joinpath("figures.mplstyle")
+    return require("matplotlib", "drawing figures").rc_context(fname=str(style))
 
 
-def dots(axis: Any, labels: Sequence[str], points: Sequence[Dot], words: Sequence[str], *, log: bool) -> None:
-    """Draw dots in named lines, with two standard errors; filled and hollow ones mean what the words say."""
-    for line, hollow, value, error, style in points:
-        y = line + (0.14 if hollow else -0.14)
-        if np.isnan(value):
-            place = {"transform": axis.get_yaxis_transform(), "ha": "right", "va": "center"}
-            axis.text(0.98, y, "diverged", fontsize=7, color=style.colour, **place)
-        if np.isfinite(error):
-            ends = [max(value - 2.0 * error, 0.02 * value), value + 2.0 * error]
-            axis.plot(ends, [y] * 2, color=style.colour, linewidth=1.0, alpha=0.6, zorder=2.0)
-        face = "white" if hollow else style.colour
-        axis.plot([value], [y], marker=style.marker, color=style.colour, markerfacecolor=face, **_DOT)
-    values = [point.value for point in points if np.isfinite(point.value)]
-    if log and values:
-        axis.set_xscale("log")
-        axis.set_xlim(min(values) / 1.4, max(values) * 1.4)
-        log_ticks(axis.xaxis)
-    else:
-        axis.set_xlim(left=0.0)
-    left = axis.get_subplotspec().is_first_col()  # elsewhere, the lines have the same names
-    axis.set_yticks(range(len(labels)), [verbatim(label) if left else "" for label in labels])
-    axis.set_ylim(len(labels) - 0.5, -0.5)
-    axis.tick_params(axis="y", length=0)
-    for text, face in zip(words, (GREY, "white"), strict=False):
-        axis.plot([], [], marker="o", color=GREY, markerfacecolor=face, label=text, **_DOT)
+def new_figure(size: tuple[float, float]) -> Any:
+    """Return an empty Matplotlib figure of a size in inches; use it within `drawing`."""
+    return require("matplotlib.figure", "drawing figures").Figure(figsize=size)

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._optional import require
-from avare.plotting.charts import GREY, RC_PARAMS, Chart, Curve, blank, draw, styles_of, verbatim
+from avare.plotting.charts import GREY, Chart, Curve, draw, drawing, new_figure, styles_of, verbatim
 
 _MOST_COORDINATES = 6  # in a figure of chains
 _BINS = 40
@@ -40,8 +39,8 @@ def run_figure(label: str, trace: Any) -> Any:
         Chart(title, words, (Curve(label, along, values),), log_y=known)
         for words, along in (("Epochs", trace.epoch), ("Seconds of steps", trace.seconds))
     ]
-    with require("matplotlib", "drawing figures").rc_context(RC_PARAMS):
-        figure = blank((7.2, 3.0))
+    with drawing():
+        figure = new_figure((7.2, 3.0))
         for axis, chart in zip(figure.subplots(1, 2), charts, strict=True):
             draw(axis, chart, styles_of(charts))
             axis.set_xlabel(chart.x_title)
@@ -69,8 +68,8 @@ def chain_figure(draws: NDArray[np.float64], weights: NDArray[np.float64], names
     """
     shown = min(draws.shape[2], _MOST_COORDINATES)
     every = max(1, draws.shape[1] // _MOST_POINTS)
-    with require("matplotlib", "drawing figures").rc_context(RC_PARAMS):
-        figure = blank((7.2, 0.8 + 1.3 * shown))
+    with drawing():
+        figure = new_figure((7.2, 0.8 + 1.3 * shown))
         axes = figure.subplots(shown, 2, squeeze=False, width_ratios=[1, 2])
         for k, (law, path) in enumerate(axes):
             edges = np.histogram_bin_edges(draws[:, :, k], _BINS)

@@ -1,5 +1,6 @@
 """Finite sums: linear models on dense and sparse data, and problems given by Python functions."""
 
+from avare._exports import public_names as _public_names
 from avare.problems.base import Problem as Problem
 from avare.problems.generic import Generic as Generic
 from avare.problems.huber import Huber as Huber
@@ -15,19 +16,4 @@ from avare.problems.registry import register as register
 from avare.problems.smoothed_hinge import SmoothedHinge as SmoothedHinge
 from avare.problems.softmax import Softmax as Softmax
 
-__all__ = [
-    "Generic",
-    "Huber",
-    "LeastSquares",
-    "Linear",
-    "Logistic",
-    "Problem",
-    "SmoothedHinge",
-    "Softmax",
-    "ToleranceWarning",
-    "get",
-    "names",
-    "register",
-    "register_kernels",
-    "register_vector_kernels",
-]
+__all__ = _public_names(globals())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +11,31 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 
 Vector = NDArray[np.float64]
+
+
+class Penalty(NamedTuple):
+    """The penalty l2/2 |x|^2 + l1 |x|_1, with a strength per coefficient.
+
+    >>> penalty = Penalty(l2=np.array([2.0, 0.0]), l1=np.array([1.0, 0.0]))
+    >>> penalty.value(np.array([3.0, 5.0]))
+    12.0
+    """
+
+    l2: Vector
+    l1: Vector
+
+    def value(self, x: Vector) -> float:
+        """Return the penalty of x."""
+        smooth = 0.5 * float(x @ (self.l2 * x)) if self.l2.any() else 0.0  # avoids 0 times infinity
+        return smooth + (float(self.l1 @ np.abs(x)) if self.l1.any() else 0.0)
+
+    def subgradient(self, x: Vector, gradient: Vector) -> Vector:
+        """Add the gradient of the penalty to a gradient: the shortest subgradient of the sum."""
+        smooth = gradient + self.l2 * x
+        if not self.l1.any():
+            return smooth
+        at_zero = np.sign(smooth) * np.maximum(np.abs(smooth) - self.l1, 0.0)
+        return np.asarray(np.where(x == 0.0, at_zero, smooth + self.l1 * np.sign(x)))
 
 
 class Problem(ABC):
@@ -36,6 +61,8 @@ class Problem(ABC):
     """Strength of the l2 term."""
     l1: float
     """Strength of the l1 term."""
+    penalty: Penalty
+    """Both strengths, per coefficient: a free bias has no penalty."""
     _precision: ClassVar[float] = 1e-10
 
     def __init__(self, n: int, dim: int, l2: float, l1: float = 0.0) -> None:
@@ -43,8 +70,7 @@ class Problem(ABC):
         self.dim = validation.integer("dim", dim, at_least=1)
         self.l2 = validation.number("l2", l2, at_least=0.0)
         self.l1 = validation.number("l1", l1, at_least=0.0)
-        # One number per coefficient: a free bias has no penalty.
-        self._l2, self._l1 = np.full(self.dim, self.l2), np.full(self.dim, self.l1)
+        self.penalty = Penalty(np.full(self.dim, self.l2), np.full(self.dim, self.l1))
         self._optimum: float | None = None
 
     @property
@@ -58,13 +84,13 @@ class Problem(ABC):
 
     @property
     def strong_convexity(self) -> float:
-        """A lower bound on the strong convexity mu of f: that of the l2 term."""
-        return float(self._l2.min())
+        """A lower bound on the strong convexity mu of f, from the l2 term."""
+        return float(self.penalty.l2.min())
 
     def objective(self, x: ArrayLike) -> float:
         """Return f(x)."""
         point = self.vector("x", x)
-        return self._objective(point) + self._penalty(point)
+        return self.total_loss(point) + self.penalty.value(point)
 
     def gradient(self, x: ArrayLike) -> Vector:
         """Return the gradient of f at x, the penalty included.
@@ -72,11 +98,11 @@ class Problem(ABC):
         With an l1 term it is the shortest subgradient, which is 0 at the minimum.
         """
         point = self.vector("x", x)
-        return self._subgradient(point, self._gradient(point))
+        return self.penalty.subgradient(point, self.loss_gradient(point))
 
     def norms(self, x: ArrayLike) -> Vector:
         """Return the norm of each example's gradient at x."""
-        return self._norms(self.vector("x", x))
+        return self.loss_norms(self.vector("x", x))
 
     def batch_gradient(self, x: ArrayLike, indices: ArrayLike, weights: ArrayLike) -> tuple[Vector, Vector]:
         """Return the weighted sum of the gradients of some examples, and their norms, without the penalty.
@@ -87,19 +113,19 @@ class Problem(ABC):
         chosen = validation.indices("indices", indices, self.n)
         factors = validation.finite("weights", weights)
         validation.same_length("weights", len(factors), "indices", len(chosen))
-        return self._batch_gradient(point, chosen, factors)
+        return self.loss_batch_gradient(point, chosen, factors)
 
     def evaluate(self, x: ArrayLike, p: ArrayLike | None = None) -> tuple[float, float, float]:
         """Return the objective, the sum of all norms and the cost of p, in one pass over the data.
 
-        The cost, sum_i n_i^2 / p_i, is that of `diagnostics.cost`; NaN without p.
+        The cost, sum_i n_i^2 / p_i, is the one of `diagnostics.cost`; NaN without p.
         """
         point = self.vector("x", x)
         chances = None if p is None else validation.nonnegative("p", p)
         if chances is not None:
             validation.same_length("p", len(chances), "n", self.n)
         loss, total, cost = self._evaluate(point, chances)
-        return loss + self._penalty(point), total, cost
+        return loss + self.penalty.value(point), total, cost
 
     def minimize(
         self, *, start: ArrayLike | None = None, tolerance: float | None = None, progress: bool = False
@@ -112,11 +138,11 @@ class Problem(ABC):
 
         Parameters
         ----------
-        start
+        start : array-like or None, default=None
             Where to start; 0 by default.
-        tolerance
+        tolerance : float or None, default=None
             Largest norm of the gradient: by default 1e-10, and 1e-6 for problems without second derivatives.
-        progress
+        progress : bool, default=False
             Whether to show progress on the standard error stream.
         """
         first = np.zeros(self.dim) if start is None else self.vector("start", start).copy()
@@ -132,34 +158,22 @@ class Problem(ABC):
             raise ValueError(f"{name} has shape {point.shape}: must be ({self.dim},)")
         return validation.finite(name, point)
 
-    def _penalty(self, x: Vector) -> float:
-        smooth = 0.5 * float(x @ (self._l2 * x)) if self.l2 > 0.0 else 0.0  # avoids 0 times infinity
-        return smooth + (float(self._l1 @ np.abs(x)) if self.l1 > 0.0 else 0.0)
-
-    def _subgradient(self, x: Vector, gradient: Vector) -> Vector:
-        """The gradient with that of the penalty added."""
-        smooth = gradient + self._l2 * x
-        if self.l1 == 0.0:
-            return smooth
-        at_zero = np.sign(smooth) * np.maximum(np.abs(smooth) - self._l1, 0.0)
-        return np.asarray(np.where(x == 0.0, at_zero, smooth + self._l1 * np.sign(x)))
-
     # --- what a problem fills in: without the penalty; arguments are checked already -----------
 
     @abstractmethod
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector: ...
 
     @abstractmethod
-    def _objective(self, x: Vector) -> float: ...
+    def total_loss(self, x: Vector) -> float: ...
 
     @abstractmethod
-    def _gradient(self, x: Vector) -> Vector: ...
+    def loss_gradient(self, x: Vector) -> Vector: ...
 
     @abstractmethod
-    def _norms(self, x: Vector) -> Vector: ...
+    def loss_norms(self, x: Vector) -> Vector: ...
 
     @abstractmethod
-    def _batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]: ...
+    def loss_batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]: ...
 
     @abstractmethod
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]: ...

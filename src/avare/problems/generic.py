@@ -21,20 +21,20 @@ class Generic(Problem):
 
     Parameters
     ----------
-    n
+    n : int
         Number of examples.
-    dim
+    dim : int
         Length of x.
-    batch_gradient
+    batch_gradient : callable
         Function of ``(x, indices, weights)`` that returns the weighted sum of the gradients of these examples, and
         the norm of each gradient, unweighted, both without the l2 term.
-    objective
+    objective : callable or None, default=None
         Function of x that returns sum_i f_i(x), without the l2 term. By default the objective is NaN.
-    norms
+    norms : callable or None, default=None
         Function of x that returns all n norms. By default `batch_gradient` computes them.
-    l2
+    l2 : float, default=0.0
         Strength of an l2 term, ``l2/2 |x|^2``, which is added to the sum.
-    smoothness
+    smoothness : array-like or None, default=None
         The smoothness constant of each example, if known.
 
     Examples
@@ -91,7 +91,7 @@ class Generic(Problem):
             raise ValueError("objective was not given: pass objective=... to minimise it")
         return minimum_by_gradients(self, start, tolerance, progress=progress)
 
-    def _objective(self, x: Vector) -> float:
+    def total_loss(self, x: Vector) -> float:
         if self._given_objective is None:
             return math.nan
         found: Any = self._given_objective(x)
@@ -99,13 +99,13 @@ class Generic(Problem):
             raise TypeError(f"objective(x) = {found!r}: must be a number")
         return float(found)
 
-    def _gradient(self, x: Vector) -> Vector:
+    def loss_gradient(self, x: Vector) -> Vector:
         total = np.zeros(self.dim)
         for first in range(0, self.n, _BLOCK):
             total += self._block(x, first)[0]
         return total
 
-    def _norms(self, x: Vector) -> Vector:
+    def loss_norms(self, x: Vector) -> Vector:
         if self._given_norms is None:
             return np.concatenate([self._block(x, first)[1] for first in range(0, self.n, _BLOCK)])
         norms = validation.real("norms(x)", self._given_norms(x))
@@ -115,9 +115,9 @@ class Generic(Problem):
 
     def _block(self, x: Vector, first: int) -> tuple[Vector, Vector]:
         indices = np.arange(first, min(first + _BLOCK, self.n))
-        return self._batch_gradient(x, indices, np.ones(len(indices)))
+        return self.loss_batch_gradient(x, indices, np.ones(len(indices)))
 
-    def _batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
+    def loss_batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
         found: Any = self._given_batch_gradient(x, indices, weights)
         if not isinstance(found, tuple) or len(found) != 2:
             size = f" of {len(found)}" if isinstance(found, tuple) else ""
@@ -131,5 +131,5 @@ class Generic(Problem):
         return gradient, norms
 
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
-        norms = self._norms(x)
-        return self._objective(x), float(norms.sum()), math.nan if p is None else cost_of(norms, p)
+        norms = self.loss_norms(x)
+        return self.total_loss(x), float(norms.sum()), math.nan if p is None else cost_of(norms, p)

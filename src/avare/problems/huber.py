@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Unpack
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare.problems.linear import Common, Linear
@@ -27,19 +29,19 @@ class Huber(Linear):
 
     Parameters
     ----------
-    X
+    X : array or sparse matrix
         Examples by features: float32 or float64, in any order, or sparse (CSR). Not copied.
-    y
+    y : array-like
         A number per example.
-    delta
+    delta : float, default=1.0
         The residual from which on the loss is linear, above 0.
-    l2
+    l2 : float, default=1.0
         Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example).
-    l1
+    l1 : float, default=0.0
         Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
-    sample_weight
+    sample_weight : array-like or None, default=None
         s, one number per example; 1 by default.
-    bias
+    bias : bool or "free", default=False
         Whether to add a column of ones. Its coefficient is penalised like the others; with "free" it is not.
 
     Examples
@@ -57,8 +59,14 @@ class Huber(Linear):
         self.delta = validation.number("delta", delta, above=0.0)
         super().__init__(X, y, **common)
 
-    def _loss(self) -> HuberLoss:
+    def loss(self) -> HuberLoss:
         return HuberLoss(self.delta)
+
+    def conjugate(self, slopes: NDArray[np.float64]) -> float:
+        each = self.relative_slopes(slopes)[:, 0]
+        if np.abs(each).max() > self.delta:
+            return math.inf
+        return self.weighted_sum(each * (0.5 * each + self.model.targets))
 
 
 # --- kernels -------------------------------------------------------------------------------

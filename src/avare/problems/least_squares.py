@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from avare.problems.linear import Linear
 from avare.problems.losses import register_kernels
 from avare.problems.registry import register
@@ -17,17 +20,17 @@ class LeastSquares(Linear):
 
     Parameters
     ----------
-    X
+    X : array or sparse matrix
         Examples by features: float32 or float64, in any order, or sparse (CSR). Not copied.
-    y
+    y : array-like
         A number per example.
-    l2
+    l2 : float, default=1.0
         Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example).
-    l1
+    l1 : float, default=0.0
         Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
-    sample_weight
+    sample_weight : array-like or None, default=None
         s, one number per example; 1 by default. For a negative log-likelihood, one over the variance of the noise.
-    bias
+    bias : bool or "free", default=False
         Whether to add a column of ones. Its coefficient is penalised like the others; with "free" it is not.
 
     Examples
@@ -41,8 +44,16 @@ class LeastSquares(Linear):
     target = "numbers"
     curvature = 1.0
 
-    def _loss(self) -> SquaredLoss:
+    def loss(self) -> SquaredLoss:
         return SquaredLoss()
+
+    def conjugate(self, slopes: NDArray[np.float64]) -> float:
+        each = self.relative_slopes(slopes)[:, 0]
+        return self.weighted_sum(each * (0.5 * each + self.model.targets))
+
+    def constant_outputs(self) -> NDArray[np.float64]:
+        count = self.weighted_sum(np.ones(self.n))
+        return np.array([self.weighted_sum(self.model.targets) / count if count > 0.0 else 0.0])
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of
-from avare.problems.losses import curve, mean_curvature, slope, value
+from avare.problems.losses import curve, mean_curvature, slope, terms_into, value
 from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix, some_rows, writable
-from avare.problems.minimum import minimum, minimum_by_parts
+from avare.problems.minimum import minimum
 from avare.problems.targets import Target, parse_targets
 
 _CHUNK = 4096  # examples per call: a sum over all adds up the chunks' sums, exact to the last digits
@@ -54,6 +54,17 @@ class Survey(NamedTuple):
     """The sum of the losses."""
 
 
+class Terms(NamedTuple):
+    """The losses of all examples at given outputs, times the sample weights."""
+
+    loss: float
+    """Their sum."""
+    slopes: NDArray[np.float64]
+    """The derivatives of each by its outputs."""
+    curvature: NDArray[np.float64]
+    """The second derivatives by a single output; with several, what `Linear.curve` needs."""
+
+
 class Scratch(NamedTuple):
     """Arrays that kernels overwrite."""
 
@@ -69,7 +80,7 @@ class Linear(Problem):
     X is read in place and not copied: a float32 or float64 array in any order, or a SciPy sparse matrix in CSR format
     with indices of 32 bits (others are converted once). All sums are made in float64.
 
-    To add a loss, derive a class with `target`, `curvature` and `_loss`, and register its kernels by
+    To add a loss, derive a class with `target`, `curvature` and `loss`, and register its kernels by
     `register_kernels`.
 
     >>> import avare
@@ -116,10 +127,10 @@ class Linear(Problem):
             validation.same_length("sample_weight", len(weights), "X", n)
         super().__init__(n, self.outputs * self.width, l2, l1)
         if free:
-            for penalty in (self._l2, self._l1):
+            for penalty in (self.penalty.l2, self.penalty.l1):
                 penalty.reshape(self.outputs, self.width)[:, -1] = 0.0
         targets, weights = (writable(np.ascontiguousarray(each)) for each in (targets, weights))
-        self._model = LinearModel(matrix, targets, weights, self._loss())
+        self.model = LinearModel(matrix, targets, weights, self.loss())
 
     @property
     def curvature_at_zero(self) -> float:
@@ -129,15 +140,15 @@ class Linear(Problem):
     @property
     def smoothness(self) -> Vector:
         """The smoothness constant of each example, its share l2 / n included. O(size of X)."""
-        constants = self.curvature * self._squared_lengths()
-        if len(self._model.sample_weight):
-            constants *= self._model.sample_weight
+        constants = self.curvature * self.squared_lengths()
+        if len(self.model.sample_weight):
+            constants *= self.model.sample_weight
         return constants + self.l2 / self.n
 
     @property
     def lengths(self) -> Vector:
         """The length of each row, the bias's 1 included. O(size of X)."""
-        return np.sqrt(self._squared_lengths())
+        return np.sqrt(self.squared_lengths())
 
     def coefficients(self, x: ArrayLike) -> Vector:
         """Return x as a table: a row per output, a column per column of X, and the bias last."""
@@ -147,59 +158,120 @@ class Linear(Problem):
         """Turn outputs a.x into predictions: probabilities if the loss has them, otherwise the outputs themselves."""
         return np.asarray(outputs, dtype=np.float64)
 
-    def _sample(self, indices: NDArray[np.int64], weights: Vector) -> Self:
+    def subset(self, indices: NDArray[np.int64], weights: Vector) -> Self:
         """Return the same problem with some of the examples only, with other sample weights. O(their size)."""
-        part, model = copy.copy(self), self._model
-        part._model = LinearModel(some_rows(model.matrix, indices), model.targets[indices], weights, model.loss)
+        part, model = copy.copy(self), self.model
+        part.model = LinearModel(some_rows(model.matrix, indices), model.targets[indices], weights, model.loss)
         part.n, part._optimum = len(indices), None
         return part
+
+    @property
+    def has_free_bias(self) -> bool:
+        """Whether there is a bias without a penalty."""
+        return self.model.matrix.bias and self.penalty.l2[-1] == self.penalty.l1[-1] == 0.0
+
+    # --- all examples, by their outputs ---------------------------------------------------
+
+    def terms_at(self, outputs: Vector) -> Terms:
+        """Return the losses, slopes and second derivatives of all examples, for a row of outputs each. O(n)."""
+        slopes, curvatures = np.empty(outputs.shape), np.empty(outputs.shape)
+        loss = terms_into(*self.terms(slice(None)), outputs, slopes, curvatures)
+        return Terms(float(loss), slopes, curvatures)
+
+    def curve(self, terms: Terms, directions: Vector) -> Vector:
+        """Return the second derivative of each loss times a direction of its outputs."""
+        return terms.curvature * directions
+
+    def mean_curvatures(self, terms: Terms) -> Vector:
+        """Return the mean second derivative of each loss over its outputs."""
+        return terms.curvature[:, 0]
+
+    def summed_curvature(self, terms: Terms) -> Vector:
+        """Return the sum of the second derivatives of all losses: a matrix with a row per output."""
+        return np.array([[terms.curvature.sum()]])
+
+    def curvature_of_pair(self, terms: Terms, k: int, j: int) -> Vector:
+        """Return the second derivative of each loss by two of its outputs."""
+        return terms.curvature[:, 0]
+
+    def conjugate(self, slopes: Vector) -> float:
+        """Return the sum of the convex conjugates of all losses at given slopes; infinite if it is not known."""
+        return math.inf
+
+    def relative_slopes(self, slopes: Vector) -> Vector:
+        """Return slopes without the sample weights, 0 for examples of weight 0."""
+        weights = self.model.sample_weight[:, None]
+        return np.divide(slopes, weights, out=np.zeros_like(slopes), where=weights > 0.0) if len(weights) else slopes
+
+    def weighted_sum(self, values: NDArray[Any]) -> float:
+        """Return the sum of a number per example, times the sample weights."""
+        return float(values @ self.model.sample_weight if len(self.model.sample_weight) else values.sum())
+
+    def constant_outputs(self) -> Vector:
+        """Return outputs, the same for all examples, that nearly minimise the sum of the losses."""
+        return np.zeros(self.outputs)
+
+    def sampling_scores(self) -> Vector:
+        """Return scores that sum to 1, to draw a sample by: the sample weights, with the same sum for each class."""
+        weights, targets = self.model.sample_weight, self.model.targets
+        scores = weights.copy() if len(weights) else np.ones(self.n)
+        if len(self.classes):
+            places = targets.astype(np.int64) if self.target == "classes" else (targets > 0.0).astype(np.int64)
+            scores /= np.maximum(np.bincount(places, weights=scores), np.finfo(float).tiny)[places]
+        total = float(scores.sum())
+        return scores / total if total > 0.0 else np.full(self.n, 1.0 / self.n)
 
     # --- sums over the examples -----------------------------------------------------------
 
     def scratch(self) -> Scratch:
         """Allocate the arrays that kernels overwrite."""
-        width = self.width if self._model.matrix.sparse is None else 0
+        width = self.width if self.model.matrix.sparse is None else 0
         outputs = (BLOCK, self.outputs)
         return Scratch(np.empty((BLOCK, width)), np.empty(outputs), np.empty(outputs), np.empty(BLOCK))
 
     def _chunks(self) -> Iterator[slice]:
         return (slice(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK))
 
-    def _outputs(self, coefficients: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
+    def outputs_by_chunk(self, coefficients: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
         """Yield outputs and squared lengths of one chunk of examples after another, in arrays that are used again."""
         scratch, most = self.scratch().rows, min(_CHUNK, self.n)
         outputs, squares = np.empty((most, len(coefficients))), np.empty(most)
         for part in self._chunks():
             size = part.stop - part.start
-            outputs_into(self._model.matrix, coefficients, _indices(part), outputs, squares, scratch)
+            outputs_into(self.model.matrix, coefficients, _indices(part), outputs, squares, scratch)
             yield part, outputs[:size], squares[:size]
 
     def _evaluated(self, x: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
         """Yield losses and norms of one chunk of examples after another, in arrays that are used again."""
         losses = np.empty(min(_CHUNK, self.n))
-        for part, outputs, norms in self._outputs(self.coefficients(x)):
-            _evaluate(*self._terms(part), outputs, losses, norms)
+        for part, outputs, norms in self.outputs_by_chunk(self.coefficients(x)):
+            _evaluate(*self.terms(part), outputs, losses, norms)
             yield part, losses[: len(norms)], norms
 
-    def _terms(self, part: slice) -> tuple[Any, Vector, Vector]:
+    def terms(self, part: slice) -> tuple[Any, Vector, Vector]:
         """The loss, targets and sample weights of some examples, without their rows."""
-        return self._model.loss, self._model.targets[part], self._model.sample_weight[part]
+        return self.model.loss, self.model.targets[part], self.model.sample_weight[part]
 
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
-        find = minimum if self.l1 == 0.0 else minimum_by_parts
-        return find(self, start, tolerance, progress=progress)
+        return minimum(self, start, tolerance, progress=progress)
 
-    def _objective(self, x: Vector) -> float:
+    def total_loss(self, x: Vector) -> float:
         return self._evaluate(x, None)[0]
 
-    def _objective_at_zero(self) -> float:
+    def loss_at_zero(self) -> float:
         """The sum of the losses at x = 0, for which X is not read. O(n)."""
         losses, sums = np.empty(min(_CHUNK, self.n)), []
         for part in self._chunks():
             size = part.stop - part.start
-            _evaluate(*self._terms(part), np.zeros((size, self.outputs)), losses, np.zeros(size))
+            _evaluate(*self.terms(part), np.zeros((size, self.outputs)), losses, np.zeros(size))
             sums.append(losses[:size].sum())
         return _total(sums)
+
+    def slopes_at_zero(self) -> Vector:
+        """The slopes of a `Survey` at x = 0, for which X is not read. O(n)."""
+        slopes = np.zeros((self.n, self.outputs))
+        _set_slopes(*self.terms(slice(None)), slopes)
+        return slopes
 
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
         sums = []
@@ -209,86 +281,90 @@ class Linear(Problem):
         loss, total, cost = (_total(each) for each in zip(*sums, strict=True))
         return loss, total, cost
 
-    def _falls_without_end(self, x: Vector) -> bool:
-        """Return whether f falls for ever along x, so that it has no minimum: every loss does, and nothing holds x."""
+    def falls_without_end(self, x: Vector) -> bool:
+        """Return whether f has no minimum: along x, every loss falls without end, and there is no penalty."""
         if self.l2 > 0.0 or self.l1 > 0.0 or self.endless == 0.0:
             return False
-        weights = self._model.sample_weight if len(self._model.sample_weight) else np.ones(self.n)
+        weights = self.model.sample_weight if len(self.model.sample_weight) else np.ones(self.n)
         below = np.empty(self.n, dtype=np.bool_)
         for part, losses, _ in self._evaluated(x):
             below[part] = losses < self.endless * weights[part]
         counted = weights > 0.0
         return bool(counted.any() and below[counted].all())
 
-    def _norms(self, x: Vector) -> Vector:
+    def loss_norms(self, x: Vector) -> Vector:
         result = np.empty(self.n)
         for part, _, norms in self._evaluated(x):
             result[part] = norms
         return result
 
-    def _gradient(self, x: Vector) -> Vector:
+    def loss_gradient(self, x: Vector) -> Vector:
         coefficients, scratch = self.coefficients(x), self.scratch()
         ones, norms = np.ones(_CHUNK), np.empty(_CHUNK)
         gradient, total = np.empty((self.outputs, self.width)), np.zeros(self.dim)
         for part in self._chunks():
-            add_gradients(self._model, coefficients, _indices(part), ones, gradient, norms, scratch)
+            add_gradients(self.model, coefficients, _indices(part), ones, gradient, norms, scratch)
             total += gradient.ravel()
         return total
 
-    def _batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
+    def loss_batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
         gradient, norms = np.empty((self.outputs, self.width)), np.empty(len(indices))
-        add_gradients(self._model, self.coefficients(x), indices, weights, gradient, norms, self.scratch())
+        add_gradients(self.model, self.coefficients(x), indices, weights, gradient, norms, self.scratch())
         return gradient.ravel(), norms
 
     def hessian_product(self, x: ArrayLike, direction: ArrayLike) -> Vector:
         """Return the second derivative of f at x times a direction, the l2 term included. O(size of X)."""
         coefficients, towards = self.coefficients(x), self.vector("direction", direction)
         directions, scratch = self.coefficients(towards), self.scratch()
-        product, total = np.empty((self.outputs, self.width)), self._l2 * towards
+        product, total = np.empty((self.outputs, self.width)), self.penalty.l2 * towards
         for part in self._chunks():
-            _curve(self._model, coefficients, directions, _indices(part), product, scratch)
+            _curve(self.model, coefficients, directions, _indices(part), product, scratch)
             total += product.ravel()
         return total
 
-    def gram(self, x: ArrayLike) -> Vector:
-        """Return sum_i c_i a_i a_i^T, with c_i the mean curvature of example i over its outputs. O(n width^2)."""
-        total, curvatures = np.zeros((self.width, self.width)), self._curvatures(self.vector("x", x))
+    def gram(self, x: ArrayLike, curvatures: Vector | None = None) -> Vector:
+        """Return sum_i c_i a_i a_i^T, with c_i the mean curvature of example i over its outputs. O(n width^2).
+
+        The curvatures can be given, if they are known from a survey at x.
+        """
+        total = np.zeros((self.width, self.width))
+        curvatures = self.curvatures(self.vector("x", x)) if curvatures is None else curvatures
         for part in self._chunks():
-            rows = dense_rows(self._model.matrix, part.start, part.stop, self.width)
+            rows = dense_rows(self.model.matrix, part.start, part.stop, self.width)
             rows *= np.sqrt(curvatures[part, None])
             total += rows.T @ rows
         return total
 
-    def _curvatures(self, x: Vector) -> Vector:
+    def curvatures(self, x: Vector) -> Vector:
         """The mean curvature of each example over its outputs, times its sample weight."""
         result = np.empty(self.n)
-        for part, outputs, _ in self._outputs(self.coefficients(x)):
-            _mean_curvatures(*self._terms(part), outputs, result[part])
+        for part, outputs, _ in self.outputs_by_chunk(self.coefficients(x)):
+            _mean_curvatures(*self.terms(part), outputs, result[part])
         return result
 
-    def _survey(self, x: Vector) -> Survey:
+    def survey(self, x: Vector) -> Survey:
         """Compute slopes, curvatures, the gradient and the loss in one pass over the data."""
         coefficients, scratch, losses = self.coefficients(x), self.scratch(), []
         slopes, curvatures = np.empty((self.n, self.outputs)), np.empty(self.n)
         gradient, total = np.empty((self.outputs, self.width)), np.zeros(self.dim)
         for part in self._chunks():
-            losses.append(_survey(self._model, coefficients, _indices(part), slopes, curvatures, gradient, scratch))
+            losses.append(_survey(self.model, coefficients, _indices(part), slopes, curvatures, gradient, scratch))
             total += gradient.ravel()
         return Survey(slopes, curvatures, total, _total(losses))
 
-    def _squared_lengths(self) -> Vector:
+    def squared_lengths(self) -> Vector:
         result = np.empty(self.n)
-        for part, _, squares in self._outputs(np.empty((0, self.width))):
+        for part, _, squares in self.outputs_by_chunk(np.empty((0, self.width))):
             result[part] = squares
         return result
 
     def _more(self) -> str:
-        return "".join(f", {name}={number:g}" for name, number in self._model.loss._asdict().items())
+        return "".join(f", {name}={number:g}" for name, number in self.model.loss._asdict().items())
 
     # --- what a loss fills in --------------------------------------------------------------
 
     @abstractmethod
-    def _loss(self) -> Any:
+    def loss(self) -> Any:
         """Return the parameters of the loss: a ``NamedTuple`` whose kernels are registered."""
 
 
@@ -309,7 +385,7 @@ def _total(parts: Iterable[float]) -> float:
 
 @lean
 def add_gradients(model, coefficients, indices, weights, gradient, norms, scratch):
-    """Set the gradient to the weighted sum of those of some examples, and set their norms."""
+    """Set the gradient to a weighted sum over some examples, and set the norms of their gradients."""
     gradient[:, :] = 0.0
     for first in range(0, len(indices), BLOCK):
         count = min(BLOCK, len(indices) - first)
@@ -363,7 +439,7 @@ def _curve(model, coefficients, directions, indices, product, scratch):
         add(model.matrix, indices, first, count, scratch.directions, scratch.rows, product)
 
 
-# The next two do not depend on the kind of X: they are compiled once per loss.
+# The next three do not depend on the kind of X: they are compiled once per loss.
 
 
 @lean
@@ -373,6 +449,15 @@ def _evaluate(loss, targets, sample_weight, outputs, losses, norms):
         factor = _factor(sample_weight, i)
         losses[i] = factor * value(loss, targets[i], outputs[i])
         norms[i] = factor * slope(loss, targets[i], outputs[i]) * np.sqrt(norms[i])
+
+
+@lean
+def _set_slopes(loss, targets, sample_weight, outputs):
+    """Turn outputs into slopes, times the sample weights."""
+    for i in range(len(outputs)):
+        slope(loss, targets[i], outputs[i])
+        for k in range(outputs.shape[1]):
+            outputs[i, k] *= _factor(sample_weight, i)
 
 
 @lean

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare._compilation import inlined
-from avare.problems.linear import Linear
+from avare._compilation import inlined, quick
+from avare.problems.linear import Linear, Terms
 from avare.problems.losses import register_kernels
 from avare.problems.registry import register
 
@@ -24,17 +24,17 @@ class Logistic(Linear):
 
     Parameters
     ----------
-    X
+    X : array or sparse matrix
         Examples by features: float32 or float64, in any order, or sparse (CSR). Not copied.
-    y
+    y : array-like
         The class of each example: two labels, of which the smaller counts as -1, the larger as +1.
-    l2
+    l2 : float, default=1.0
         Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example).
-    l1
+    l1 : float, default=0.0
         Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
-    sample_weight
+    sample_weight : array-like or None, default=None
         s, one number per example; 1 by default.
-    bias
+    bias : bool or "free", default=False
         Whether to add a column of ones. Its coefficient is penalised like the others; with "free" it is not.
 
     Examples
@@ -53,8 +53,25 @@ class Logistic(Linear):
         """Return the probability of the larger label, for each output."""
         return np.asarray(0.5 + 0.5 * np.tanh(0.5 * np.asarray(outputs, dtype=np.float64)))
 
-    def _loss(self) -> LogisticLoss:
+    def loss(self) -> LogisticLoss:
         return LogisticLoss()
+
+    def terms_at(self, outputs: NDArray[np.float64]) -> Terms:
+        slopes, curvatures, bits = np.empty(outputs.shape), np.empty(outputs.shape), np.empty(_BLOCK, dtype=np.int64)
+        arrays = (outputs[:, 0], slopes[:, 0], curvatures[:, 0], np.empty(_BLOCK), bits, bits.view(np.float64))
+        loss = _terms_into(self.model.targets, self.model.sample_weight, *arrays)
+        return Terms(float(loss), slopes, curvatures)
+
+    def conjugate(self, slopes: NDArray[np.float64]) -> float:
+        from scipy.special import entr
+
+        chances = -self.model.targets * self.relative_slopes(slopes)[:, 0]  # of the wrong class
+        return self.weighted_sum(-entr(chances) - entr(1.0 - chances))
+
+    def constant_outputs(self) -> NDArray[np.float64]:
+        positive = self.weighted_sum(self.model.targets > 0.0)
+        negative = self.weighted_sum(self.model.targets < 0.0)
+        return np.array([math.log(positive / negative) if positive > 0.0 < negative else 0.0])
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -78,6 +95,51 @@ def _curvature(loss: LogisticLoss, target: float, z: float) -> float:
 def _sigmoid(z: float) -> float:
     small = math.exp(-abs(z))
     return (1.0 if z >= 0.0 else small) / (1.0 + small)
+
+
+_BLOCK = 512  # examples at a time: the product of as many numbers from 1 to 2 does not overflow
+_LOG2_E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6
+
+
+@quick
+def _terms_into(targets, sample_weight, outputs, slopes, curvatures, small, bits, powers):
+    """Set all slopes and curvatures; return the sum of the losses.
+
+    Most of the time is for exp and log. exp(-|z|) = 2^k exp(r) is computed by a series of r, with |r| <= log(2) / 2,
+    which the processor does for several examples at once. One logarithm, of a product, is enough for a block.
+    """
+    total = 0.0
+    for first in range(0, len(outputs), _BLOCK):
+        count = min(_BLOCK, len(outputs) - first)
+        for i in range(count):
+            t = max(-abs(outputs[first + i]), -700.0)
+            k = math.floor(t * _LOG2_E + 0.5)
+            r = t - k * _LN2_HIGH - k * _LN2_LOW
+            s = 1 / 3628800 + r / 39916800
+            s = 1 / 5040 + r * (1 / 40320 + r * (1 / 362880 + r * s))
+            small[i] = 1.0 + r * (
+                1.0 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120 + r * (1 / 720 + r * s)))))
+            )
+            bits[i] = (np.int64(k) + 1023) << 52
+        logarithms = 1.0
+        for i in range(count):
+            small[i] *= powers[i]  # the bits of 2^k
+            margin = targets[first + i] * outputs[first + i]
+            chance = (small[i] if margin > 0.0 else 1.0) / (1.0 + small[i])
+            slopes[first + i] = -targets[first + i] * chance
+            curvatures[first + i] = chance * (1.0 - chance)
+        if len(sample_weight) > 0:
+            for i in range(count):
+                factor = sample_weight[first + i]
+                total += factor * (math.log1p(small[i]) + max(-targets[first + i] * outputs[first + i], 0.0))
+                slopes[first + i] *= factor
+                curvatures[first + i] *= factor
+        else:
+            for i in range(count):
+                total += max(-targets[first + i] * outputs[first + i], 0.0)
+                logarithms *= 1.0 + small[i]
+            total += math.log(logarithms)
+    return total
 
 
 register_kernels(LogisticLoss, value=_value, slope=_slope, curvature=_curvature)

@@ -23,7 +23,7 @@ smoothed hinge  0 / (1 - yz)^2 / 2g / 1 - yz - g / 2        0 / -y (1 - yz) / g 
 from collections.abc import Callable
 from typing import Any
 
-from avare._compilation import ByType, inlined
+from avare._compilation import ByType, inlined, lean
 
 _VALUE, _SLOPE, _CURVE, _MEAN_CURVATURE = map(ByType, ("value", "slope", "curve", "mean_curvature"))
 _VALUE_AT, _SLOPE_AT, _CURVATURE_AT = map(ByType, ("value_at", "slope_at", "curvature_at"))
@@ -49,13 +49,13 @@ def register_kernels(parameters: type, *, value: Function, slope: Function, curv
 
     Parameters
     ----------
-    parameters
-        The ``NamedTuple`` that `Linear._loss` returns, and that the functions take first.
-    value
+    parameters : type
+        The ``NamedTuple`` that `Linear.loss` returns, and that the functions take first.
+    value : callable
         The loss.
-    slope
+    slope : callable
         Its derivative by z.
-    curvature
+    curvature : callable
         Its second derivative by z.
 
     Examples
@@ -86,7 +86,7 @@ def register_vector_kernels(
 ) -> None:
     """Compile the functions of a loss with one output per class, and make them known to all kernels.
 
-    Their arguments are those of the functions of the same name in this module; outputs and directions are
+    They take the same arguments as the functions of the same name in this module; outputs and directions are
     arrays, and the target is the index of the class, as a float.
 
     >>> from typing import NamedTuple
@@ -130,3 +130,15 @@ def _curve_of_one(loss, target, outputs, directions):
 @inlined
 def _curvature_of_one(loss, target, outputs):
     return _curvature_at(loss, target, outputs[0])
+
+
+@lean
+def terms_into(loss, targets, sample_weight, outputs, slopes, curvatures):
+    """Set the slopes and curvatures of all examples, times their weights; return the sum of the losses."""
+    total = 0.0
+    for i in range(len(outputs)):
+        factor, target, z = sample_weight[i] if len(sample_weight) > 0 else 1.0, targets[i], outputs[i, 0]
+        total += factor * _value_at(loss, target, z)
+        slopes[i, 0] = factor * _slope_at(loss, target, z)
+        curvatures[i, 0] = factor * _curvature_at(loss, target, z)
+    return total

@@ -37,42 +37,46 @@ class Matrix(NamedTuple):
 
 def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int]:
     """Check X without copying it; return the matrix, its number of rows, and of columns with the bias."""
-    if hasattr(X, "tocsr"):
-        matrix = copy.copy(X.tocsr())  # the matrix, not its arrays: repairs do not change the caller's
-        if len(matrix.shape) != 2:
-            raise ValueError(f"X has shape {matrix.shape}: must have 2 dimensions")
-        for name, places in (("indices", matrix.indices), ("indptr", matrix.indptr)):
-            if places.dtype.kind not in "iu":
-                raise TypeError(f"X is no CSR matrix: {name} has dtype {places.dtype}: must hold integers")
-        try:
-            matrix.check_format(full_check=True)  # kernels do not check that a column exists
-        except ValueError as error:
-            raise ValueError(f"X is no CSR matrix: {error}") from None
-        if not matrix.has_canonical_format:  # entries that occur twice would give wrong lengths
-            matrix = matrix.copy()
-            matrix.sum_duplicates()
-        values = _floating(matrix.data)
-        fault = int(_first_not_finite(values.reshape(1, -1)))
-        if fault >= 0:
-            row = int(np.searchsorted(matrix.indptr, fault, side="right")) - 1
-            raise ValueError(f"X[{row}, {matrix.indices[fault]}] = {values[fault]}: must be finite")
-        n, width = matrix.shape
-        kind = np.int32 if max(len(values), width) < 1 << 31 else np.int64
-        columns, starts = (places.astype(kind, copy=False) for places in (matrix.indices, matrix.indptr))
-        found = Matrix(None, Sparse(writable(values), writable(columns), writable(starts)), bias)
-    else:
-        array = _floating(validation.as_array("X", X))
-        if array.ndim != 2:
-            raise ValueError(f"X has shape {array.shape}: must have 2 dimensions")
-        fault = int(_first_not_finite(array))
-        if fault >= 0:
-            place = divmod(fault, array.shape[1])
-            raise ValueError(f"X[{place[0]}, {place[1]}] = {array[place]}: must be finite")
-        found = Matrix(writable(array), None, bias)
-        n, width = array.shape
+    dense, sparse = (None, _read_sparse(X)) if hasattr(X, "tocsr") else (_read_dense(X), None)
+    n, width = X.shape if dense is None else dense.shape
     if n == 0 or width == 0:
         raise ValueError(f"X has shape ({n}, {width}): must not be empty")
-    return found, n, width + int(bias)
+    return Matrix(dense, sparse, bias), n, width + int(bias)
+
+
+def _read_sparse(X: Any) -> Sparse:
+    matrix = copy.copy(X.tocsr())  # the matrix, not its arrays: repairs do not change the caller's
+    if len(matrix.shape) != 2:
+        raise ValueError(f"X has shape {matrix.shape}: must have 2 dimensions")
+    for name, places in (("indices", matrix.indices), ("indptr", matrix.indptr)):
+        if places.dtype.kind not in "iu":
+            raise TypeError(f"X is no CSR matrix: {name} has dtype {places.dtype}: must hold integers")
+    try:
+        matrix.check_format(full_check=True)  # kernels do not check that a column exists
+    except ValueError as error:
+        raise ValueError(f"X is no CSR matrix: {error}") from None
+    if not matrix.has_canonical_format:  # entries that occur twice would give wrong lengths
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    values = _floating(matrix.data)
+    fault = int(_first_not_finite(values.reshape(1, -1)))
+    if fault >= 0:
+        row = int(np.searchsorted(matrix.indptr, fault, side="right")) - 1
+        raise ValueError(f"X[{row}, {matrix.indices[fault]}] = {values[fault]}: must be finite")
+    kind = np.int32 if max(len(values), matrix.shape[1]) < 1 << 31 else np.int64
+    columns, starts = (places.astype(kind, copy=False) for places in (matrix.indices, matrix.indptr))
+    return Sparse(writable(values), writable(columns), writable(starts))
+
+
+def _read_dense(X: Any) -> NDArray[Any]:
+    array = _floating(validation.as_array("X", X))
+    if array.ndim != 2:
+        raise ValueError(f"X has shape {array.shape}: must have 2 dimensions")
+    fault = int(_first_not_finite(array))
+    if fault >= 0:
+        place = divmod(fault, array.shape[1])
+        raise ValueError(f"X[{place[0]}, {place[1]}] = {array[place]}: must be finite")
+    return writable(array)
 
 
 def dense_rows(matrix: Matrix, first: int, last: int, width: int) -> NDArray[np.float64]:
@@ -155,13 +159,11 @@ def add(matrix, indices, first, count, factors, scratch, gradient):
 
 @inlined
 def _load(dense, sparse, bias, indices, first, count, coefficients, scratch, outputs, squares):
-    extra = 1.0 if bias else 0.0
     if dense is not None:
-        width = dense.shape[1]
         for r in range(count):
             _copy(dense, indices[first + r], scratch, r)
             if bias:
-                scratch[r, width] = 1.0
+                scratch[r, dense.shape[1]] = 1.0
         if count == BLOCK:
             _outputs_of_four(scratch, coefficients, outputs)
             _squares_of_four(scratch, squares)
@@ -170,18 +172,22 @@ def _load(dense, sparse, bias, indices, first, count, coefficients, scratch, out
                 _outputs_of_one(scratch[r], coefficients, outputs[r])
                 squares[r] = _square(scratch[r])
     if sparse is not None:
-        width = coefficients.shape[1] - 1
         for r in range(count):
-            row = indices[first + r]
-            square = extra
-            for k in range(len(coefficients)):
-                outputs[r, k] = coefficients[k, width] if bias else 0.0
-            for j in range(sparse.starts[row], sparse.starts[row + 1]):
-                entry, column = np.float64(sparse.values[j]), sparse.columns[j]
-                square += entry * entry
-                for k in range(len(coefficients)):
-                    outputs[r, k] += entry * coefficients[k, column]
-            squares[r] = square
+            squares[r] = _outputs_of_row(sparse, indices[first + r], bias, coefficients, outputs[r])
+
+
+@inlined
+def _outputs_of_row(sparse, row, bias, coefficients, outputs):
+    """Set the outputs of one row; return its squared length."""
+    square = 1.0 if bias else 0.0
+    for k in range(len(coefficients)):
+        outputs[k] = coefficients[k, coefficients.shape[1] - 1] if bias else 0.0
+    for j in range(sparse.starts[row], sparse.starts[row + 1]):
+        entry, column = np.float64(sparse.values[j]), sparse.columns[j]
+        square += entry * entry
+        for k in range(len(coefficients)):
+            outputs[k] += entry * coefficients[k, column]
+    return square
 
 
 @inlined

@@ -16,8 +16,8 @@ def register(name: str | None = None) -> Callable[[Kind], Kind]:
 
     Parameters
     ----------
-    name
-        By default that of the class, in lower case: "least_squares" for ``LeastSquares``.
+    name : str or None, default=None
+        By default the name of the class, in lower case: "least_squares" for ``LeastSquares``.
 
     Examples
     --------

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare._compilation import inlined
-from avare.problems.linear import Linear
+from avare.problems.linear import Linear, Terms
 from avare.problems.losses import register_vector_kernels
 from avare.problems.registry import register
 
@@ -22,22 +22,22 @@ class SoftmaxLoss(NamedTuple):
 class Softmax(Linear):
     r"""Softmax regression, :math:`f_i(x) = s_i [\log \sum_k e^{a_i \cdot x_k} - a_i \cdot x_{y_i}]`.
 
-    x holds the coefficients of the first class, then those of the second, and so on: `coefficients` returns them as a
+    x holds the coefficients class by class: `coefficients` returns them as a
     table.
 
     Parameters
     ----------
-    X
+    X : array or sparse matrix
         Examples by features: float32 or float64, in any order, or sparse (CSR). Not copied.
-    y
+    y : array-like
         The class of each example, any labels; `classes` lists them in order.
-    l2
+    l2 : float, default=1.0
         Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example).
-    l1
+    l1 : float, default=0.0
         Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
-    sample_weight
+    sample_weight : array-like or None, default=None
         s, one number per example; 1 by default.
-    bias
+    bias : bool or "free", default=False
         Whether to add a column of ones. Its coefficients are penalised like the others; with "free" they are not.
 
     Examples
@@ -66,8 +66,57 @@ class Softmax(Linear):
         shares = np.exp(z - z.max(axis=-1, keepdims=True))
         return np.asarray(shares / shares.sum(axis=-1, keepdims=True))
 
-    def _loss(self) -> SoftmaxLoss:
+    def loss(self) -> SoftmaxLoss:
         return SoftmaxLoss()
+
+    # For all examples at once: `Terms.curvature` holds the probabilities.
+
+    def terms_at(self, outputs: NDArray[np.float64]) -> Terms:
+        chances, places = outputs - outputs.max(axis=1, keepdims=True), self._places()
+        losses = -chances[places]
+        np.exp(chances, out=chances)
+        totals = chances.sum(axis=1)
+        chances /= totals[:, None]
+        slopes = chances.copy()
+        slopes[places] -= 1.0
+        return Terms(self.weighted_sum(losses + np.log(totals)), self._weighted(slopes), chances)
+
+    def curve(self, terms: Terms, directions: NDArray[np.float64]) -> NDArray[np.float64]:
+        curved = terms.curvature * directions
+        curved -= terms.curvature * curved.sum(axis=1, keepdims=True)
+        return self._weighted(curved)
+
+    def mean_curvatures(self, terms: Terms) -> NDArray[np.float64]:
+        squares = np.einsum("ik,ik->i", terms.curvature, terms.curvature)
+        return self._weighted((1.0 - squares[:, None]) / self.outputs)[:, 0]
+
+    def summed_curvature(self, terms: Terms) -> NDArray[np.float64]:
+        weighted = self._weighted(terms.curvature.copy())
+        return np.diag(weighted.sum(axis=0)) - weighted.T @ terms.curvature
+
+    def curvature_of_pair(self, terms: Terms, k: int, j: int) -> NDArray[np.float64]:
+        return self._weighted((terms.curvature[:, k] * (float(k == j) - terms.curvature[:, j]))[:, None])[:, 0]
+
+    def conjugate(self, slopes: NDArray[np.float64]) -> float:
+        from scipy.special import entr
+
+        chances = self.relative_slopes(slopes).copy()
+        chances[self._places()] += 1.0
+        return self.weighted_sum(-entr(chances).sum(axis=1))
+
+    def constant_outputs(self) -> NDArray[np.float64]:
+        shares = np.array([self.weighted_sum(self.model.targets == k) for k in range(self.outputs)])
+        logarithms = np.log(shares) if shares.min() > 0.0 else np.zeros(self.outputs)
+        return np.asarray(logarithms - logarithms.mean())
+
+    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return np.arange(self.n), self.model.targets.astype(np.int64)
+
+    def _weighted(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Multiply by the sample weights, in place."""
+        if len(self.model.sample_weight):
+            values *= self.model.sample_weight[:, None]
+        return values
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -78,7 +127,7 @@ def _value(loss: SoftmaxLoss, target: float, outputs: Any) -> float:
     total = 0.0
     for k in range(len(outputs)):
         total += math.exp(outputs[k] - largest)
-    return largest + math.log(total) - outputs[int(target)]  # type: ignore[no-any-return]  # compiled
+    return largest + math.log(total) - outputs[int(target)]
 
 
 def _slope(loss: SoftmaxLoss, target: float, outputs: Any) -> float:
@@ -98,7 +147,7 @@ def _curve(loss: SoftmaxLoss, target: float, outputs: Any, directions: Any) -> N
 
 def _mean_curvature(loss: SoftmaxLoss, target: float, outputs: Any) -> float:
     _to_probabilities(outputs)
-    return (1.0 - _sum_of_squares(outputs)) / len(outputs)  # type: ignore[no-any-return]  # compiled
+    return (1.0 - _sum_of_squares(outputs)) / len(outputs)
 
 
 @inlined

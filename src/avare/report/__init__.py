@@ -1,11 +1,5 @@
 """Figures, tables and a web page, made from stored results only."""
 
-from avare.plotting import calibration as calibration
-from avare.report.writing import ReportError as ReportError
-from avare.report.writing import write as write
+from avare.report.writing import write
 
-__all__ = [
-    "ReportError",
-    "calibration",
-    "write",
-]
+__all__ = ["write"]

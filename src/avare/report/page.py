@@ -1,110 +1,108 @@
 """The web page: one file with its data, its script and Plotly in it; it needs no network."""
 
-import html
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from itertools import groupby
-from string import Template
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from avare._optional import require
-from avare.experiments.content import Panel, Part, Section, Table
-from avare.plotting import SMALLEST, Chart, Style
-from avare.report.charts import as_json, controls, frame
-from avare.report.tables import as_html
+from avare.experiments.document import Column, Panel, Section, absent
+from avare.experiments.records import numbers
+from avare.plotting.charts import SMALLEST, Chart, Curve, Style
+from avare.report.tables import NUMBERS, shown
 
 _TITLE = "Adaptive importance sampling: results"
+_MOST_POINTS = 400  # per curve: a screen shows no more
+_MARKED: dict[Any, str] = {"agrees": "yes", "differs": "no", True: "yes", False: "no"}  # classes, by verdict
 
 
 def render(panels: Sequence[Panel], styles: Mapping[str, Style], *, lead: str, notices: Sequence[str]) -> str:
     """Return the page: tabs below a lead and notices, of which lines after the first become a list."""
-    plotly = require("plotly.offline", "making the page")
+    jinja2 = require("jinja2", "making the page")
     charts: dict[str, Any] = {}
-    bodies = [_body(place, panel, styles, charts) for place, panel in enumerate(panels)]
-    data = json.dumps({"smallest": SMALLEST, "charts": charts}, ensure_ascii=False, allow_nan=False)
-    return Template(_file("page.html")).substitute(
-        title=html.escape(_TITLE),
-        lead=html.escape(lead),
-        notices="\n".join(f'<div class="notice" role="note">{_notice(text)}</div>' for text in notices),
-        style=_file("page.css"),
-        tabs="\n".join(_tab(place, panel.title) for place, panel in enumerate(panels)),
-        panels="\n".join(
-            f'<section role="tabpanel" id="panel-{place}" aria-labelledby="tab-{place}" tabindex="0">\n{body}</section>'
-            for place, body in enumerate(bodies)
-        ),
-        footer="Made by avare from stored results; this file needs no network.",
-        plotly=plotly.get_plotlyjs(),
-        data=data.replace("<", "\\u003c"),  # so that text in it cannot end the script
-        script=_file("page.js"),
+
+    def placed(chart: Chart) -> str:
+        """Add a chart to the data of the page; return the name of its place."""
+        charts[f"chart-{len(charts)}"] = as_json(chart, styles)
+        return f"chart-{len(charts) - 1}"
+
+    def lines_of(panel: Panel) -> dict[str, Style]:
+        curves = [curve for chart in panel.charts for curve in chart.curves]
+        return {curve.label: curve.style or styles[curve.label] for curve in curves if curve.label}
+
+    loader = jinja2.PackageLoader("avare.report", "web")
+    page = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    page.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
+    page.globals.update(file=lambda name: loader.get_source(page, name)[0], placed=placed, lines_of=lines_of)
+    page.globals.update(class_of=_class, text_of=_text, address_of=_address, blocks_of=_blocks)
+    page.globals.update(outline=outline, shown=shown)
+    return str(
+        page.get_template("page.html").render(
+            title=_TITLE,
+            lead=lead,
+            notices=[text.split("\n") for text in notices],
+            panels=panels,
+            charts=charts,
+            smallest=SMALLEST,
+            plotly=require("plotly.offline", "making the page").get_plotlyjs(),
+        )
     )
 
 
-def _notice(text: str) -> str:
-    first, *rest = (html.escape(line) for line in text.split("\n"))
-    return first + (f"<ul>{''.join(f'<li>{line}</li>' for line in rest)}</ul>" if rest else "")
+def as_json(chart: Chart, styles: Mapping[str, Style]) -> dict[str, Any]:
+    """Return a chart as the page's script reads it."""
+    return {
+        "log": chart.log_y,
+        "logX": chart.log_x,
+        "xTitle": chart.x_title,
+        "series": [_curve(curve, curve.style or styles[curve.label]) for curve in chart.curves],
+    }
 
 
-def _tab(place: int, name: str) -> str:
-    address = "".join(sign.lower() if sign.isalnum() else "-" for sign in name)
-    return (
-        f'<button type="button" role="tab" id="tab-{place}" aria-controls="panel-{place}" aria-selected="false" '
-        f'data-name="{html.escape(address)}">{html.escape(name)}</button>'
-    )
+def _curve(curve: Curve, style: Style) -> dict[str, Any]:
+    keep = np.unique(np.linspace(0, len(curve.x) - 1, min(len(curve.x), _MOST_POINTS)).astype(np.intp))
+    columns = {"x": curve.x, "mean": curve.mean, "deviation": curve.deviation, "lowest": curve.lowest}
+    return {
+        "label": curve.label,
+        "guide": curve.guide,
+        "style": style._asdict(),
+        **{name: _rounded(values[keep]) for name, values in columns.items() if values is not None},
+    }
 
 
-def _body(place: int, panel: Panel, styles: Mapping[str, Style], charts: dict[str, Any]) -> str:
-    """Return the contents of a tab; its charts are added to ``charts``."""
-    curves = [curve for chart in panel.charts for curve in chart.curves]
-    own = {curve.label: curve.style or styles[curve.label] for curve in curves if curve.label}
-    parts = [f'<p class="verdict">{html.escape(line)}</p>\n' for line in panel.verdict]
-    parts += [_lead(part) for part in panel.lead]
-    parts += [controls(f"panel-{place}", list(own), own)] if own else []
-    for number, section in enumerate(panel.sections):
-        parts.append(f"<h2>{html.escape(section.heading)}</h2>\n")
-        parts += _parts(f"chart-{place}-{number}", panel, section, styles, charts)
-    return "".join(parts)
+def _rounded(values: NDArray[np.float64]) -> list[float | None]:
+    """Five digits, more than a screen shows; null where there is no number."""
+    return numbers([float(f"{value:.5g}") for value in values.tolist()])
 
 
-def _parts(
-    name: str, panel: Panel, section: Section, styles: Mapping[str, Style], charts: dict[str, Any]
-) -> Iterator[str]:
-    for is_chart, members in groupby(enumerate(section.parts), key=lambda pair: isinstance(pair[1], Chart)):
-        if not is_chart:
-            yield from (_part(part) for _, part in members)
-            continue
-        frames = []
-        for number, chart in members:
-            if isinstance(chart, Chart) and chart.curves:
-                charts[f"{name}-{number}"] = as_json(chart, styles)
-                description = f"{chart.title} against {chart.x_title}: {panel.title}, {section.heading}"
-                frames.append(frame(f"{name}-{number}", chart.title, description, chart.note))
-        if frames:
-            yield f'<div class="charts{" single" if len(frames) == 1 else ""}">\n{"".join(frames)}</div>\n'
+def outline(marker: str) -> str:
+    """Return the corners of a marker of radius about 4 around (16, 6), y downwards, for the legend."""
+    shape = require("matplotlib.markers", "making the page").MarkerStyle(marker)
+    (corners, *_) = shape.get_path().transformed(shape.get_transform()).to_polygons()
+    return " ".join(f"{16.0 + 8.0 * x:.1f},{6.0 - 8.0 * y:.1f}" for x, y in corners)
 
 
-def _part(part: Part) -> str:
-    if isinstance(part, Table):
-        return as_html(part)
-    if isinstance(part, Mapping):
-        return f"<dl>{_pairs(part)}</dl>\n"
-    return f'<p class="hint">{html.escape(str(part))}</p>\n'
+def _blocks(section: Section) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the parts of a section, with neighbouring charts together; charts without curves are left out."""
+    parts = [part for part in section.parts if not isinstance(part, Chart) or part.curves]
+    for kind, members in groupby(parts, key=lambda part: "charts" if isinstance(part, Chart) else "others"):
+        yield kind, list(members)
 
 
-def _lead(part: str | Mapping[str, Any]) -> str:
-    if isinstance(part, str):
-        return f"<p>{html.escape(part)}</p>\n"
-    return f'<dl class="setting">{"".join(f"<div>{_pairs({key: part[key]})}</div>" for key in part)}</dl>\n'
+def _address(title: str) -> str:
+    return "".join(sign.lower() if sign.isalnum() else "-" for sign in title)
 
 
-def _pairs(part: Mapping[str, Any]) -> str:
-    return "".join(f"<dt>{html.escape(key.replace('_', ' '))}</dt><dd>{_value(part[key])}</dd>" for key in part)
+def _text(column: Column, value: Any) -> str:
+    return "" if column.name == "note" and absent(value) else column.text(value)
 
 
-def _value(value: Any) -> str:
-    words = [f"{key} {each}" for key, each in value.items()] if isinstance(value, Mapping) else [str(value)]
-    return html.escape(", ".join(words))
-
-
-def _file(name: str) -> str:
-    return resources.files("avare.report").joinpath("web", name).read_text(encoding="utf-8")
+def _class(column: Column, value: Any = None) -> str | None:
+    """Return the class of a cell, or of the heading of a column."""
+    if column.name in ("verdict", "holds") and value in _MARKED:
+        return _MARKED[value]
+    if column.kind in NUMBERS:
+        return "words" if isinstance(value, str) else "number"
+    return "note" if column.name == "note" else None

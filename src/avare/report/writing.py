@@ -1,7 +1,6 @@
 """The whole report, from a store."""
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,26 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from avare import _validation as validation
+from avare._files import failing_as, remove_left_overs, write_whole
 from avare.datasets.files import check_folder
 from avare.experiments import registry
 from avare.experiments.base import RUNS, Experiment, Summary
-from avare.experiments.content import Figure, Panel, Section
-from avare.experiments.records import PARTS, Result, count, merged, spent, together
-from avare.experiments.store import Skipped, Store, failing_as, remove_left_overs, write_whole
-from avare.plotting import Chart, Style, styles_of
+from avare.experiments.document import Panel, Section
+from avare.experiments.records import Result, count, merged, together
+from avare.experiments.store import Skipped, Store
+from avare.plotting.charts import Chart, styles_of
 from avare.report import page
 from avare.report.charts import render
 from avare.report.tables import as_csv, as_markdown
 
 _MOST_NAMED = 5  # files in an error message
-
-
-class ReportError(OSError):
-    """A folder to which no report can be written; the message names it.
-
-    >>> issubclass(ReportError, OSError)  # so ``except OSError`` catches it, too
-    True
-    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,14 +53,14 @@ def write(
 
     Parameters
     ----------
-    store
+    store : path
         The folder of a store; it is only read. Damaged files are skipped, and named on the page and in
         ``numbers.json``.
-    out
-        Where to write; the folder is made if necessary.
-    runs
+    out : path
+        Where to write; the folder is made if necessary. If this fails, the ``OSError`` names it.
+    runs : int, default=10
         How many runs of each setting a comparison with published numbers needs, as for `avare.experiments.check`.
-    say
+    say : callable, optional
         Called with a line about each skipped file.
 
     Returns
@@ -90,36 +82,21 @@ def write(
     for each in contents.skipped:
         say(f"{each}; skipped")
     folder, styles = Path(out), styles_of(contents.charts)
-    index = folder / "index.html"
-    texts: dict[Path, str] = {}
-    for summary in contents.summaries.values():
-        for name, table in summary.tables.items():
-            texts[folder / "tables" / f"{name}.csv"] = as_csv(table)
-            texts[folder / "tables" / f"{name}.md"] = as_markdown(table)
     numbers = json.dumps(_numbers(contents), indent=1, ensure_ascii=False, allow_nan=False)
-    texts |= {folder / "numbers.json": f"{numbers}\n", index: page_of(contents)}
-    with failing_as(ReportError, f"{folder}: cannot write the report"):
+    files = {"numbers.json": f"{numbers}\n".encode(), "index.html": page_of(contents).encode()}
+    with failing_as(OSError, f"{folder}: cannot write the report"):
         for place in (folder, folder / "figures", folder / "tables"):
             place.mkdir(parents=True, exist_ok=True)
             remove_left_overs(place)
         for summary in contents.summaries.values():
+            for name, table in summary.tables.items():
+                files[f"tables/{name}.csv"] = as_csv(table).encode()
+                files[f"tables/{name}.md"] = as_markdown(table).encode()
             for name, figure in summary.figures.items():
-                for ending, content in _drawn(name, figure, styles, say).items():
-                    write_whole(folder / "figures" / f"{name}.{ending}", content)
-        for path, text in texts.items():
-            write_whole(path, text.encode())
-    return index
-
-
-def _drawn(name: str, figure: Figure, styles: Mapping[str, Style], say: Callable[[str], None]) -> Mapping[str, bytes]:
-    """Draw a figure; one that fails is named, and the rest of the report is written."""
-    try:
-        return render(figure, styles)
-    except (ImportError, MemoryError):
-        raise
-    except Exception as error:
-        say(f"the figure {name} cannot be drawn: {type(error).__name__}: {error}")
-        return {}
+                files |= {f"figures/{name}.{ending}": drawn for ending, drawn in render(figure, styles).items()}
+        for path, content in files.items():
+            write_whole(folder / path, content)
+    return folder / "index.html"
 
 
 def page_of(contents: Contents) -> str:
@@ -168,19 +145,17 @@ def _summarised(
         return (experiment.summarise(results, runs) if results else None), results, []
     except Exception as error:
         failure = error
-    kept, odd = [], []
+    sound, odd = [], []
     for each in results:
         try:
             experiment.summarise([each], runs)
-            kept.append(each)
+            sound.append(each)
         except Exception as error:
             odd.append(registry.passed_over(each.stored, error))
-    if odd:
-        try:
-            return (experiment.summarise(kept, runs) if kept else None), kept, odd
-        except Exception as error:
-            failure = error
-    return None, [], [registry.passed_over(each.stored, failure) for each in results]
+    if not odd:  # each alone can be shown, but not together
+        return None, [], [registry.passed_over(each.stored, failure) for each in results]
+    summary, shown, more = _summarised(experiment, sound, runs)
+    return summary, shown, odd + more
 
 
 # --- what concerns all experiments ----------------------------------------------------------
@@ -195,12 +170,10 @@ def panels_of(contents: Contents) -> list[Panel]:
             replace(panel, title=f"{panel.title} ({name})") if panel.title in taken else panel
             for panel in summary.panels
         ]
-    how = [
-        Section("Machine and versions", tuple({"records": each, **place} for place, each in _places(contents.shown)))
-    ]
-    how.append(Section("All runs together", ({"seconds in all": _seconds(contents.shown)},)))
-    how += [section for summary in contents.summaries.values() for section in summary.details]
-    return [*sorted(panels, key=lambda panel: not panel.charts), Panel("How it was run", tuple(how))]
+    places = tuple({"records": number, **place} for place, number in _places(contents.shown))
+    details = [section for summary in contents.summaries.values() for section in summary.details]
+    how = Panel("How it was run", (Section("Machine and versions", places), *details))
+    return [*sorted(panels, key=lambda panel: not panel.charts), how]
 
 
 def _numbers(contents: Contents) -> dict[str, Any]:
@@ -232,8 +205,3 @@ def _places(results: Sequence[Result]) -> list[tuple[dict[str, Any], int]]:
     """Return where the records were made, and how many at each place, most first."""
     found = together(results, lambda each: {key: value for key, value in each.where.items() if key != "date"})
     return sorted(((place, len(members)) for place, members in found), key=lambda pair: -pair[1])
-
-
-def _seconds(results: Sequence[Result]) -> str:
-    parts = ([each.seconds.get(part, 0.0 if each.seconds else math.nan) for each in results] for part in PARTS)
-    return spent(*map(math.fsum, parts))

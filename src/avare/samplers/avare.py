@@ -8,14 +8,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from avare import schedules
 from avare._compilation import lean
 from avare._randomness import Seed
-from avare._state import Fields, Part, State
 from avare.batch import Batch, weigh, weigh_into
+from avare.samplers.base import one_per_example
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
+from avare.state import Fields, Nested, State
 from avare.structures import Buckets, OrderTree
 from avare.structures.buckets import draw_with_replacement, draw_without_replacement, store
 
@@ -38,26 +40,26 @@ class Avare(Remembering):
 
     Parameters
     ----------
-    n
+    n : int
         Number of examples.
-    batch_size
+    batch_size : int, default=128
         m, the number of draws per step.
-    replacement
+    replacement : bool, default=False
         Whether an index may occur twice in a batch. Without replacement the variance is smaller, and the
         remembered norms are more recent.
-    delta
+    delta : float, default=1.0
         In (0, 1]. For step sizes that fall as t^-b, use b for SGD and b/2 for SGLD.
-    c
+    c : float or None, default=None
         C, at least 1 / (1/n - p_min), which is the default, and at most a million n.
-    p_min
+    p_min : float, default=0.0
         The limit of the floor, in [0, 1/n]. Use 0 for decreasing steps; 1 / (5n) is a safe choice
         for constant steps.
-    initial_norms
+    initial_norms : array-like or None, default=None
         The norms to start from. By default all are 0: the first draws are uniform, and examples without a
         reported norm are drawn with the floor's probability.
-    structure
+    structure : {"buckets", "order_tree"}, default="buckets"
         "buckets", in constant time, or "order_tree", the paper's own structure in O(n), as the reference.
-    seed
+    seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
 
     Examples
@@ -90,46 +92,40 @@ class Avare(Remembering):
         structure: Literal["buckets", "order_tree"] = "buckets",
         seed: Seed = None,
     ) -> None:
+        super().__init__(n, batch_size, replacement=replacement, seed=seed)
         if structure not in tuple(_STRUCTURES):
             raise ValueError(f"structure = {structure!r}: must be one of {', '.join(map(repr, _STRUCTURES))}")
         self.structure = structure
-        super().__init__(
-            n,
-            batch_size,
-            replacement=replacement,
-            delta=delta,
-            c=c,
-            p_min=p_min,
-            initial_norms=initial_norms,
-            seed=seed,
-        )
+        self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
+        kind = _STRUCTURES[structure]
+        if initial_norms is None:
+            self._memory = kind.zeros(self.n)
+        else:
+            self._memory = kind(one_per_example("initial_norms", initial_norms, self.n))
 
-    def _remember(self, norms: NDArray[np.float64] | None) -> Buckets | OrderTree:
-        kind = _STRUCTURES[self.structure]
-        return kind.zeros(self.n) if norms is None else kind(norms)
-
-    def _draw(self, size: int) -> Batch:
-        if self._compiled() is not None:
-            return super()._draw(size)
+    def draw(self, size: int) -> Batch:
+        if self.kernels is not None:
+            return super().draw(size)
         left = np.empty(size)
         indices, probabilities = self._memory.draw(
-            size, replacement=self.replacement, source=self._source, floor=self.floor, left=left
+            size, replacement=self.replacement, source=self.source, floor=self.floor, left=left
         )
         return Batch(indices, weigh(probabilities, self.replacement, left), probabilities)
 
-    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._memory.replace(indices, norms)
 
-    def _compiled(self) -> AvareState | None:
+    @property
+    def kernels(self) -> AvareState | None:
         if not isinstance(self._memory, Buckets):
             return None
-        return AvareState(self._memory.arrays, self.batch_size, self._schedule.constants, self.replacement)
+        return AvareState(self._memory.arrays, self._schedule.constants, self.replacement)
 
-    def _arguments(self) -> State:
-        return {**super()._arguments(), "structure": self.structure}
+    def arguments(self) -> State:
+        return {**super().arguments(), "structure": self.structure}
 
-    def _fields(self) -> Fields:
-        return {**super()._fields(), "memory": Part(partial(_STRUCTURES[self.structure].from_state, n=self.n))}
+    def fields(self) -> Fields:
+        return {"memory": Nested(partial(_STRUCTURES[self.structure].from_state, n=self.n))}
 
 
 _STRUCTURES: dict[str, type[Buckets] | type[OrderTree]] = {"buckets": Buckets, "order_tree": OrderTree}
@@ -142,14 +138,13 @@ class AvareState(NamedTuple):
     """What the kernels of `Avare` read and write."""
 
     memory: Any  # the arrays of `Buckets`
-    batch_size: int
-    floor: tuple[float, float, float]
+    floor: tuple[float, ...]
     replacement: bool
 
 
 @lean
-def _draw(state, step, source, indices, probabilities, weights):
-    floor = floor_at(state.floor, step * state.batch_size)
+def _draw_kernel(state, step, source, indices, probabilities, weights):
+    floor = floor_at(state.floor, step)
     if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
         draw_with_replacement(state.memory, floor, source, indices, probabilities)
     else:
@@ -158,8 +153,8 @@ def _draw(state, step, source, indices, probabilities, weights):
 
 
 @lean
-def _learn(state, indices, norms):
+def _learn_kernel(state, indices, norms):
     store(state.memory, indices, norms)
 
 
-register_kernels(AvareState, draw=_draw, learn=_learn)
+register_kernels(AvareState, draw=_draw_kernel, learn=_learn_kernel)

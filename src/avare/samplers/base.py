@@ -1,18 +1,21 @@
 """The protocol that all samplers share, and what they have in common.
 
 A sampler draws a batch of indices with weights, and learns from the norms that it receives. A new sampler derives
-from `Sampler` and defines a few methods: `_draw`, `_learn` and `_probabilities`, and `_arguments` and `_fields` if it
-has more to save. With `_compiled` instead of `_draw` and `_learn`, it brings kernels that compiled loops can use: see
+from `Sampler` and defines a few methods: `draw`, `learn` and `compute_probabilities`, and `arguments` and `fields`
+if it has more to save. With `kernels` instead of `draw` and `learn`, it brings kernels that compiled loops can use: see
 `avare.samplers.kernels`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,36 +24,46 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import lean
 from avare._randomness import Seed, uniform_source
-from avare._state import (
+from avare.batch import Batch
+from avare.samplers.kernels import draw_into, learn_from, learns
+from avare.samplers.pending import PendingBatches
+from avare.state import (
     Field,
     Fields,
-    Part,
+    Nested,
     State,
     checksum,
     generator_to_text,
-    padded,
     plain,
     read,
-    refuse_unless,
     require_checksum,
-    require_padding,
     require_same,
-    without_padding,
 )
-from avare.batch import Batch
-from avare.samplers.kernels import draw_into, learn_from, learns
+from avare.structures.base import Structure
 from avare.structures.cells import MAX_EXAMPLES
 
 _FORMAT = 1  # of the state; raise it when the meaning of the state changes
-_PENDING = ("pending_indices", "pending_weights", "pending_probabilities")
 _MOST_DRAWS = 1 << 62  # of all steps together: their number must fit into an integer of 64 bits
 _LARGEST_BATCH = 1 << 31
-_ROUNDED_UP = 1.0 + 1e-9  # a probability of 1 may be rounded up
-_MOST_PENDING = 64  # drawn batches to keep until their norms arrive, by default
 SMALLEST_PROBABILITY = 1e-300
 """Below it, a weight is not finite."""
+LARGEST_NORM = 1e140
+"""Samplers that sum up squares take larger norms for this, so that no square overflows."""
 _OWNER = "this sampler"  # in messages
-_GAIN_DECAY = 0.99  # per batch: the running gain looks back about a hundred batches
+_SHARED = {"generator", "source", "_moments", "_pending", "_lock"}  # attributes that need no declaration
+_GAIN_DECAY = 0.99  # per batch: the running gain looks back roughly a hundred batches
+
+
+@dataclass(slots=True)
+class CompiledDraws:
+    """What a compiled loop needs to draw from a sampler: see `Sampler.compiled_draws`."""
+
+    kernels: Any
+    steps: int
+    """Batches drawn so far: the loop increases it."""
+    source: Any
+    moments: NDArray[np.float64]
+    """The running sums behind `Sampler.gain`: see `smooth`."""
 
 
 class Sampler(ABC):
@@ -61,15 +74,15 @@ class Sampler(ABC):
 
     Parameters
     ----------
-    n
+    n : int
         Number of examples.
-    batch_size
+    batch_size : int
         Number of draws per step.
-    replacement
+    replacement : bool
         Whether an index may occur twice in a batch.
-    seed
-        An integer, a ``SeedSequence``, a ``BitGenerator``, a ``Generator`` (the sampler uses and
-        advances it, until a state is loaded), or None for a seed from the system.
+    seed : int, SeedSequence, BitGenerator, Generator or None
+        Seed of the draws; None takes one from the system. A ``Generator`` is used and advanced, until a state is
+        loaded.
 
     Examples
     --------
@@ -92,8 +105,7 @@ class Sampler(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     """Required arguments of the constructor that a problem can provide: "smoothness", "components"."""
     takes: ClassVar[tuple[str, ...]] = ()
-    """Optional arguments that `samplers.build` and experiments set: "horizon", "bound", "keep_limits", "p_min"."""
-    _most_pending: int = _MOST_PENDING
+    """Optional arguments that `samplers.build` and experiments set: "horizon", "bound", "p_min"."""
 
     def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:
         self._n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
@@ -105,11 +117,11 @@ class Sampler(ABC):
             raise ValueError(f"replacement = True: {type(self).__name__} draws without replacement only")
         if not self.replacement and self.batch_size > self.n:
             raise ValueError(f"batch_size = {batch_size}: must be at most n = {self.n} without replacement")
-        self._generator = np.random.default_rng(seed)
-        self._source = uniform_source(self._generator)
+        self.generator = np.random.default_rng(seed)
+        self.source = uniform_source(self.generator)
         self._steps = 0
         self._moments = np.zeros(2)  # running sums: the second moments of uniform sampling and of this sampler
-        self._pending: dict[bytes, Batch] = {}  # drawn batches whose norms have not arrived, by their indices
+        self._pending = PendingBatches()
         self._lock = threading.RLock()
 
     # --- the protocol -----------------------------------------------------------------
@@ -119,7 +131,7 @@ class Sampler(ABC):
 
         Parameters
         ----------
-        size
+        size : int or None, default=None
             The number of draws; by default ``batch_size``. Without replacement it is at most n.
         """
         if size is None:
@@ -127,14 +139,9 @@ class Sampler(ABC):
         else:
             size = validation.integer("size", size, at_least=1, at_most=None if self._replacement else self._n)
         with self._lock:
-            batch = self._draw(size)
+            batch = self.draw(size)
             self._steps += 1
-            # A copy, because the caller may write to the batch.
-            self._pending[batch.indices.tobytes()] = Batch(
-                batch.indices, batch.weights.copy(), batch.probabilities.copy()
-            )
-            while len(self._pending) > self._most_pending:
-                del self._pending[next(iter(self._pending))]
+            self._pending.add(batch)
             return batch
 
     def update(self, indices: ArrayLike, norms: ArrayLike) -> None:
@@ -144,44 +151,58 @@ class Sampler(ABC):
 
         Parameters
         ----------
-        indices
+        indices : array-like of int
             Integers in [0, n): usually ``batch.indices``, immediately or later.
-        norms
+        norms : array-like of float
             The norm of each of them, finite and not negative. Otherwise a ``ValueError`` is raised, and nothing
             has changed.
         """
         checked = validation.indices("indices", indices, self.n)
         values = validation.nonnegative("norms", norms)
         validation.same_length("norms", len(values), "indices", len(checked))
-        self._take_in(checked, values)
-        self._notify()
+        self.receive(checked, values)
+        self.notify()
 
     def probabilities(self) -> NDArray[np.float64]:
         """Return the probability of each example at the next draw. O(N)."""
         with self._lock:
-            return self._probabilities()
+            return self.compute_probabilities()
 
     @property
     def gain(self) -> float:
-        """Running estimate of how many times larger the second moment of uniform sampling is than this sampler's.
+        """Second moment of uniform sampling divided by this sampler's, estimated from the draws.
 
-        It is estimated from the draws alone. Above 1, this sampler reduces the variance. NaN until `update` has
-        received one complete batch.
+        It is a running mean over roughly the last hundred batches whose norms were reported in full. Above 1, this
+        sampler has less variance than uniform sampling. NaN until `update` has received one complete batch.
         """
-        uniform, own = self._moments
+        with self._lock:
+            uniform, own = self._moments
         return float(uniform / own) if own > 0.0 else math.nan
+
+    @property
+    def pending_limit(self) -> int:
+        """How many drawn batches are kept until their norms arrive: see `keep`."""
+        return self._pending.limit
 
     def keep(self, batches: int) -> None:
         """Set how many drawn batches to keep until their norms arrive (default 64).
 
         Increase it to draw further ahead. Older batches are dropped at the next draw. The sampler still learns from
         their norms, but they no longer count for `gain`.
+
+        Parameters
+        ----------
+        batches : int
+            At least 1.
         """
-        self._most_pending = validation.integer("batches", batches, at_least=1)
+        limit = validation.integer("batches", batches, at_least=1)
+        with self._lock:
+            self._pending.limit = limit
 
     def forget(self, batch: Batch) -> None:
         """Do not wait for the norms of a batch that was drawn."""
-        self._pending.pop(batch.indices.tobytes(), None)
+        with self._lock:
+            self._pending.pop(batch.indices)
 
     @property
     def independent(self) -> bool:
@@ -214,18 +235,15 @@ class Sampler(ABC):
         It can be pickled, or saved with ``numpy.savez(file, **state)``.
         """
         with self._lock:
-            batches = self._pending.values()
             state = {
                 "format": _FORMAT,
                 "sampler": type(self).__name__,
-                **self._arguments(),
+                **self.arguments(),
                 "steps": self._steps,
-                "generator": generator_to_text(self._generator),
+                "generator": generator_to_text(self.generator),
                 "moments": self._moments.copy(),
-                "pending_indices": padded([np.frombuffer(key, dtype=np.int64) for key in self._pending], -1),
-                "pending_weights": padded([batch.weights for batch in batches], 0.0),
-                "pending_probabilities": padded([batch.probabilities for batch in batches], 0.0),
-                **self._state(),
+                **self._pending.state(),
+                **self.own_state(),
             }
         state["fields"] = " ".join(sorted(state))
         return {**state, "checksum": checksum(state)}
@@ -236,142 +254,153 @@ class Sampler(ABC):
         A damaged state, or one saved by another version or with different arguments, raises a ``ValueError``, and
         nothing has changed. Other entries that were saved in the same mapping are ignored.
         """
-        values = self._read(state)
-        with self._lock:
-            self._replace(values)
+        self.replace_state(self.read_state(state))
 
-    def _read(self, state: Mapping[str, Any]) -> State:
-        """Return the fields of a state for `_replace`, or raise an error. Nothing changes."""
+    def read_state(self, state: Mapping[str, Any]) -> State:
+        """Return the fields of a state for `replace_state`, or raise an error. Nothing changes."""
         if not isinstance(state, Mapping):
             raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
         names = plain(state["fields"]) if "fields" in state else ""
         if not isinstance(names, str):
             raise ValueError(f"state['fields'] is of type {type(names).__name__}: must be text")
-        fields = {key: plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
-        own, other = type(self).__name__, fields.get("sampler", type(self).__name__)
+        found = {key: plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
+        own, other = type(self).__name__, found.get("sampler", type(self).__name__)
         if isinstance(other, str) and other != own:
             raise ValueError(
                 f"state['sampler'] = {other!r}: this sampler has {own!r}, so it is another sampler's state"
             )
-        require_same(fields, {"format": _FORMAT}, "state", "this version of avare")
-        require_same(fields, {"sampler": type(self).__name__, **self._arguments()}, "state", _OWNER)
-        declared = {**self._shared_fields(), **self._fields()}
-        for name in (*(key for key, field in declared.items() if isinstance(field, Field)), "fields", "checksum"):
-            if name not in fields:
-                raise ValueError(f"state lacks {name!r}: it is damaged, or not the state of {_OWNER}")
-        require_checksum(fields, checksum({key: value for key, value in fields.items() if key != "checksum"}))
-        values = {**fields, **read(fields, declared)}
-        indices = values["pending_indices"]
-        for name in _PENDING[1:]:
-            if values[name].shape != indices.shape:
-                raise ValueError(f"state[{name!r}] has shape {values[name].shape}: must be that of the indices")
-        require_padding(indices, "state['pending_indices']")
-        drawn = values["pending_probabilities"]
-        refuse_unless((indices < 0) | (drawn > 0.0), drawn, "state['pending_probabilities']", "must be above 0")
-        self._check(values)
-        return values
-
-    def _replace(self, values: State) -> None:
-        """Continue from what `_read` returned."""
-        self._restore(values)
-        self._generator = values["generator"]
-        self._source = uniform_source(self._generator)
-        self._steps, self._moments = values["steps"], values["moments"]
-        batches = [Batch(*arrays) for arrays in without_padding(*(values[name] for name in _PENDING))]
-        self._pending = {batch.indices.tobytes(): batch for batch in batches}
-
-    def _shared_fields(self) -> dict[str, Field]:
-        """Declare the fields that all samplers save."""
-        batches = (None, None)
-        return {
+        require_same(found, {"format": _FORMAT}, "state", "this version of avare")
+        require_same(found, {"sampler": type(self).__name__, **self.arguments()}, "state", _OWNER)
+        fields: Fields = {
             "steps": Field(int, at_least=0, at_most=_MOST_DRAWS // self.batch_size),
             "generator": Field(np.random.Generator),
             "moments": Field(np.float64, (2,), at_least=0.0, at_most=math.inf),
-            "pending_indices": Field(np.int64, batches, at_least=-1, at_most=self.n - 1),
-            "pending_weights": Field(np.float64, batches, at_least=0.0),
-            "pending_probabilities": Field(np.float64, batches, at_least=0.0, at_most=_ROUNDED_UP),
+            "pending": Nested(partial(PendingBatches.from_state, n=self.n, limit=self.pending_limit)),
+            **self.fields(),
         }
+        for name in (*(key for key, field in fields.items() if isinstance(field, Field)), "fields", "checksum"):
+            if name not in found:
+                raise ValueError(f"state lacks {name!r}: it is damaged, or not the state of {_OWNER}")
+        require_checksum(found, checksum({key: value for key, value in found.items() if key != "checksum"}))
+        values = {**found, **read(found, fields)}
+        self.check_state(values)
+        return values
+
+    def replace_state(self, values: State) -> None:
+        """Continue from what `read_state` returned."""
+        with self._lock:
+            self.restore(values)
+            self.generator = values["generator"]
+            self.source = uniform_source(self.generator)
+            self._steps, self._moments, self._pending = values["steps"], values["moments"], values["pending"]
 
     def reseed(self, seed: Seed) -> None:
         """Continue with draws from another seed, and keep everything learned so far."""
         generator = np.random.default_rng(seed)
         with self._lock:
-            self._generator = generator
-            self._source = uniform_source(generator)
+            self.generator = generator
+            self.source = uniform_source(generator)
 
-    def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> Batch | None:
-        """Do the work of `update` with checked arguments; the caller calls `_notify` next.
+    def receive(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> Batch | None:
+        """Do the work of `update` with checked arguments; the caller calls `notify` next.
 
         Return the batch, if these are the indices of one that was drawn and waits for its norms.
         """
         with self._lock:
-            self._learn(indices, norms)
-            batch = self._pending.pop(indices.tobytes(), None)
+            self.learn(indices, norms)
+            batch = self._pending.pop(indices)
             if batch is not None:
                 smooth(self._moments, self.n, batch.weights, batch.probabilities, norms)
             return batch
 
+    @contextlib.contextmanager
+    def compiled_draws(self) -> Iterator[CompiledDraws]:
+        """Let a compiled loop draw and learn with `kernels`; other threads wait.
+
+        The loop increases ``steps`` by the batches that it drew, and passes the rest to the kernels.
+        """
+        with self._lock:
+            draws = CompiledDraws(self.kernels, self._steps, self.source, self._moments)
+            yield draws
+            self._steps = draws.steps
+
     # --- what a sampler defines -------------------------------------------------------
 
-    def _draw(self, size: int) -> Batch:
-        """Return the next batch, by the kernel of `_compiled` by default; `steps` has not been increased yet."""
-        state = self._compiled()
+    def draw(self, size: int) -> Batch:
+        """Return the next batch, by default with `kernels`; `steps` has not been increased yet."""
+        state = self.kernels
         if state is None:
-            raise NotImplementedError(f"{type(self).__name__} must define _draw, or _compiled and its kernels")
+            raise NotImplementedError(f"{type(self).__name__} must define draw, or kernels")
         indices = np.empty(size, dtype=np.int64)
         probabilities, weights = np.empty(size), np.empty(size)
-        draw_into(state, self._steps, self._source, indices, probabilities, weights)
+        draw_into(state, self._steps, self.source, indices, probabilities, weights)
         return Batch(indices, weights, probabilities)
 
     @abstractmethod
-    def _probabilities(self) -> NDArray[np.float64]:
+    def compute_probabilities(self) -> NDArray[np.float64]:
         """Return the probability of each example at the next draw."""
 
-    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """Learn from checked norms, by the kernel of `_compiled` by default; without one, ignore them."""
-        state = self._compiled()
+    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        """Learn from checked norms, by default with `kernels`; without them, ignore them."""
+        state = self.kernels
         if learns(state):
             learn_from(state, indices, norms)
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
         """Give the warnings of an update, after it is complete."""
 
-    def _compiled(self) -> Any:
+    @property
+    def kernels(self) -> Any:
         """Return the state for the kernels that were declared by `register_kernels`; None if there are none."""
         return None
 
-    def _follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
+    def follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
         """Receive a function that returns the true norms of all examples, from a solver; None when it ends."""
 
-    def _arguments(self) -> State:
+    def arguments(self) -> State:
         """Return the arguments that must be the same when a state is loaded."""
         return {"n": self.n, "batch_size": self.batch_size, "replacement": self.replacement}
 
-    def _fields(self) -> Fields:
-        """Declare what else must be saved: for each name the attribute ``_name``, as a `Field` or a `Part`.
+    def fields(self) -> Fields:
+        """Declare what else must be saved: for each attribute, its name without the leading underscore.
 
-        The fields of a state are checked against it before anything changes.
+        An attribute that changes is declared as a `Field`, or as `Nested` if it saves its own fields, as structures do.
+        A state is checked against this declaration before anything changes. An array or structure that follows from the
+        arguments, or from other fields, is declared as None: it is not saved. Undeclared arrays and structures are a
+        ``TypeError`` in `state_dict`.
         """
         return {}
 
-    def _check(self, values: State) -> None:
+    def check_state(self, values: State) -> None:
         """Raise a ``ValueError`` that names the field if checked fields do not fit each other."""
 
-    def _state(self) -> State:
-        """Return what else must be saved, by default the attributes that `_fields` declares."""
-        state: State = {}
-        for name, field in self._fields().items():
-            value = getattr(self, f"_{name}")
-            if isinstance(field, Part):
+    def own_state(self) -> State:
+        """Return what else must be saved, by default the attributes that `fields` declares."""
+        fields, state = self.fields(), {}
+        declared = {self._attribute(name) for name in fields} | _SHARED
+        for name, value in vars(self).items():
+            if name not in declared and _holds_arrays(value):
+                raise TypeError(
+                    f"{type(self).__name__}.{name} holds arrays, but fields() does not declare it: declare it as a "
+                    "Field, as Nested, or as None if it follows from the arguments"
+                )
+        for name, field in fields.items():
+            value = getattr(self, self._attribute(name))
+            if isinstance(field, Nested):
                 state.update(value.state())
-            else:
+            elif field is not None:
                 state[name] = value.copy() if isinstance(value, np.ndarray) else value
         return state
 
-    def _restore(self, values: State) -> None:
-        """Restore what `_state` returned, from checked fields. It must not fail."""
-        for name in self._fields():
-            setattr(self, f"_{name}", values[name])
+    def restore(self, values: State) -> None:
+        """Restore what `own_state` returned, from checked fields. It must not fail."""
+        for name, field in self.fields().items():
+            if field is not None:
+                setattr(self, self._attribute(name), values[name])
+
+    def _attribute(self, name: str) -> str:
+        """Return the attribute of a field: with an underscore, or without if there is no such attribute."""
+        return f"_{name}" if f"_{name}" in vars(self) else name
 
     # --- copies and text --------------------------------------------------------------
 
@@ -379,21 +408,32 @@ class Sampler(ABC):
         # The source holds addresses of this process, and a lock belongs to it too. A copy, because another thread may
         # draw while this is being written.
         with self._lock:
-            return copy.deepcopy(
-                {key: value for key, value in self.__dict__.items() if key not in ("_source", "_lock")}
-            )
+            return copy.deepcopy({key: value for key, value in self.__dict__.items() if key not in ("source", "_lock")})
 
     def __setstate__(self, state: State) -> None:
-        self.__dict__.update(state)
-        self._source = uniform_source(self._generator)
+        # joblib passes large arrays to its workers as files that cannot be written to.
+        writable = all(array.flags.writeable for array in _arrays_in(tuple(state.values())))
+        self.__dict__.update(state if writable else copy.deepcopy(state))
+        self.source = uniform_source(self.generator)
         self._lock = threading.RLock()
 
     def __copy__(self) -> Self:
         return copy.deepcopy(self)  # two samplers with the same arrays would disturb each other
 
     def __repr__(self) -> str:
-        arguments = ", ".join(f"{key}={value!r}" for key, value in self._arguments().items())
+        arguments = ", ".join(f"{key}={value!r}" for key, value in self.arguments().items())
         return f"{type(self).__name__}({arguments})"
+
+
+def _arrays_in(value: Any) -> Iterator[NDArray[Any]]:
+    """Yield the arrays in a value: itself, those of a structure, and those in tuples."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, Structure):
+        yield from _arrays_in(tuple(vars(value).values()))
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _arrays_in(each)
 
 
 def one_per_example(name: str, values: ArrayLike, n: int) -> NDArray[np.float64]:
@@ -401,6 +441,15 @@ def one_per_example(name: str, values: ArrayLike, n: int) -> NDArray[np.float64]
     found = validation.nonnegative(name, values)
     validation.same_length(name, len(found), "n", n)
     return found
+
+
+def _holds_arrays(value: Any) -> bool:
+    """Return whether a value is an array, a generator or a structure, or a collection of them."""
+    if isinstance(value, Mapping):
+        return any(map(_holds_arrays, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_holds_arrays, value))
+    return isinstance(value, np.ndarray | np.random.Generator) or callable(getattr(value, "state", None))
 
 
 # --- kernels -------------------------------------------------------------------------------

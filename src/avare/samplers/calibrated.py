@@ -6,21 +6,22 @@ import math
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from avare import _validation as validation
+from avare import schedules
 from avare._compilation import lean
 from avare._randomness import Seed
-from avare._state import Fields, Part, State
 from avare.batch import weigh_into
+from avare.samplers.base import one_per_example
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
-from avare.structures.expectations import (
+from avare.state import Fields, Nested, State
+from avare.structures.calibrated_cells import (
+    CalibratedCells,
     Calibration,
-    Expectations,
     draw_with_replacement,
     draw_without_replacement,
     learn,
@@ -44,7 +45,7 @@ class Calibrated(Remembering):
 
     Choose it if step sizes stay large, as for neural networks. Remembered norms are then stale, especially the small
     ones, and trusting them can be worse than drawing uniformly. If norms settle, it becomes `Avare`: each p is within
-    about a factor 9/8 of Avare's, and the variance within 0.4 %. The paper's regret bound is not proved for it.
+    roughly a factor 9/8 of Avare's, and the variance within 0.4 %. The paper's regret bound is not proved for it.
 
     A squared norm counts for the cell that its example is in before the update. For examples without a reported
     norm, the expectation comes from the first norms of such examples, with the mean of v over all other examples in
@@ -54,30 +55,31 @@ class Calibrated(Remembering):
 
     Parameters
     ----------
-    n
+    n : int
         Number of examples.
-    batch_size
+    batch_size : int, default=128
         m, the number of draws per step.
-    replacement
+    replacement : bool, default=False
         Whether an index may occur twice in a batch.
-    decay
+    decay : float or None, default=None
         Decay of past observations, per ``batch_size`` new ones, in (0, 1]; 1 keeps all. The default,
-        exp(-m / 10n) but at most 0.999, looks back about ten epochs, or a thousand steps if these are fewer.
-    prior
+        exp(-m / 10n) but at most 0.999, looks back roughly ten epochs, or a thousand steps if these are fewer.
+    prior : float, default=1.0
         kappa, above 0: the number of observations that the remembered norm counts for.
-    delta
+    delta : float, default=1.0
         In (0, 1]. For step sizes that fall as t^-b, use b for SGD and b/2 for SGLD.
-    c
+    c : float or None, default=None
         C, at least 1 / (1/n - p_min), which is the default, and at most a million n.
-    p_min
+    p_min : float, default=0.0
         The limit of the floor, in [0, 1/n]. Use 0 for decreasing steps; 1 / (5n) costs little if steps stay large.
-    initial_norms
+    initial_norms : array-like or None, default=None
         The norms to start from; by default none is known.
-    seed
+    seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
 
     Examples
     --------
+    >>> import numpy as np
     >>> norms = np.array([1.0, 2.0, 30.0, 4.0])
     >>> sampler = Calibrated(4, batch_size=2, decay=0.999, seed=0)
     >>> for _ in range(200):
@@ -112,17 +114,13 @@ class Calibrated(Remembering):
         initial_norms: ArrayLike | None = None,
         seed: Seed = None,
     ) -> None:
+        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
         self._prior = validation.number("prior", prior, at_least=_SMALLEST_PRIOR, at_most=_LARGEST_PRIOR)
-        super().__init__(
-            n,
-            batch_size,
-            replacement=replacement,
-            delta=delta,
-            c=c,
-            p_min=p_min,
-            initial_norms=initial_norms,
-            seed=seed,
-        )
+        if initial_norms is None:
+            self._memory = CalibratedCells.unseen(self.n, prior=self._prior)
+        else:
+            self._memory = CalibratedCells(one_per_example("initial_norms", initial_norms, self.n), prior=self._prior)
         if decay is None:
             decay = min(math.exp(-min(self.batch_size / (_EPOCHS * self.n), 1.0)), _SLOWEST)
         self._decay = validation.number("decay", decay, above=0.0, at_most=1.0)
@@ -135,11 +133,8 @@ class Calibrated(Remembering):
         with self._lock:
             return self._memory.calibration()
 
-    def _remember(self, norms: NDArray[np.float64] | None) -> Expectations:
-        prior = self._prior
-        return Expectations.unseen(self.n, prior=prior) if norms is None else Expectations(norms, prior=prior)
-
-    def _compiled(self) -> CalibratedState:
+    @property
+    def kernels(self) -> CalibratedState:
         return CalibratedState(
             self._memory.arrays,
             self._prior,
@@ -149,11 +144,11 @@ class Calibrated(Remembering):
             self.replacement,
         )
 
-    def _arguments(self) -> State:
-        return {**super()._arguments(), "decay": self._decay, "prior": self._prior}
+    def arguments(self) -> State:
+        return {**super().arguments(), "decay": self._decay, "prior": self._prior}
 
-    def _fields(self) -> Fields:
-        return {**super()._fields(), "memory": Part(partial(Expectations.from_state, n=self.n, prior=self._prior))}
+    def fields(self) -> Fields:
+        return {"memory": Nested(partial(CalibratedCells.from_state, n=self.n, prior=self._prior))}
 
 
 _EPOCHS, _SLOWEST = 10.0, 0.999  # the default decay: how many epochs it looks back, and its largest value
@@ -166,17 +161,17 @@ _SMALLEST_PRIOR, _LARGEST_PRIOR = 1e-9, 1e9  # beyond these, either the prior or
 class CalibratedState(NamedTuple):
     """What the kernels of `Calibrated` read and write."""
 
-    memory: Any  # the arrays of `Expectations`
+    memory: Any  # the arrays of `CalibratedCells`
     prior: float
     decay: float
     batch_size: int
-    floor: tuple[float, float, float]
+    floor: tuple[float, ...]
     replacement: bool
 
 
 @lean
-def _draw(state, step, source, indices, probabilities, weights):
-    floor = floor_at(state.floor, step * state.batch_size)
+def _draw_kernel(state, step, source, indices, probabilities, weights):
+    floor = floor_at(state.floor, step)
     if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
         draw_with_replacement(state.memory, state.prior, floor, source, indices, probabilities)
     else:
@@ -185,8 +180,8 @@ def _draw(state, step, source, indices, probabilities, weights):
 
 
 @lean
-def _learn(state, indices, norms):
+def _learn_kernel(state, indices, norms):
     learn(state.memory, state.decay ** (len(indices) / state.batch_size), indices, norms)
 
 
-register_kernels(CalibratedState, draw=_draw, learn=_learn)
+register_kernels(CalibratedState, draw=_draw_kernel, learn=_learn_kernel)

@@ -2,7 +2,7 @@
 
 A sampler that brings kernels gives three things:
 
-- a **state**, a ``NamedTuple`` of arrays and numbers, returned by its method ``_compiled``;
+- a **state**, a ``NamedTuple`` of arrays and numbers, its property ``kernels``;
 - ``draw(state, step, source, indices, probabilities, weights)``, which fills the three arrays with the next batch,
   when `step` batches have been drawn before;
 - ``learn(state, indices, norms)``, which takes in the norms of a batch.
@@ -33,14 +33,14 @@ def register_kernels(
 
     Parameters
     ----------
-    state
+    state : type
         The ``NamedTuple`` that they take first.
-    draw
+    draw : callable
         ``draw(state, step, source, indices, probabilities, weights)``, compiled by `kernel` or a plain function,
         which is then compiled. It must not fail.
-    learn
+    learn : callable or None, default=None
         ``learn(state, indices, norms)``, likewise; for a sampler that learns nothing, `learn_nothing`. By default
-        the sampler learns in Python, by its method ``_learn``, and no compiled loop can use it.
+        the sampler learns in Python, by its method ``learn``, and no compiled loop can use it.
 
     Examples
     --------

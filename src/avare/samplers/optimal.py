@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare._randomness import Seed
-from avare._state import Field, Fields, State
 from avare.batch import Batch
 from avare.samplers.base import SMALLEST_PROBABILITY, Sampler, one_per_example
 from avare.samplers.registry import register
 from avare.simplex import minimize_variance
-from avare.structures.race import draw_batch
+from avare.state import Field, Fields
+from avare.structures.weighted_draws import draw_batch
 
 
 def _some_norms(n: int) -> NDArray[np.float64]:
@@ -34,17 +34,17 @@ class Optimal(Sampler):
 
     Parameters
     ----------
-    n
+    n : int
         Number of examples.
-    batch_size
+    batch_size : int, default=128
         m, the number of draws per step.
-    norms
+    norms : callable or None, default=None
         A function that returns the present norms of all examples. It is called before each draw. By default
         `sgd` and `sgld` provide it; without a solver, the last reported norms are used, so report all of them
         (``update(range(n), norms)``).
-    replacement
+    replacement : bool, default=False
         Whether an index may occur twice in a batch.
-    seed
+    seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
 
     Examples
@@ -74,7 +74,7 @@ class Optimal(Sampler):
         self._offered: Callable[[], ArrayLike] | None = None
         self._reported = np.zeros(self.n)
 
-    def _probabilities(self) -> NDArray[np.float64]:
+    def compute_probabilities(self) -> NDArray[np.float64]:
         return self._for(self.batch_size)
 
     def _for(self, size: int) -> NDArray[np.float64]:
@@ -88,21 +88,14 @@ class Optimal(Sampler):
             p = minimize_variance(norms, 1e-9 / self.n)
         return p
 
-    def _draw(self, size: int) -> Batch:
-        return draw_batch(self._for(size), size, self.replacement, self._generator)
+    def draw(self, size: int) -> Batch:
+        return draw_batch(self._for(size), size, self.replacement, self.generator)
 
-    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._reported[indices] = norms
 
-    def _follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
+    def follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
         self._offered = norms
 
-    def _fields(self) -> Fields:
-        # The name of the first version, whose states are still read.
-        return {**super()._fields(), "told": Field(np.float64, (self.n,), at_least=0.0)}
-
-    def _state(self) -> State:
-        return {"told": self._reported.copy()}
-
-    def _restore(self, values: State) -> None:
-        self._reported = values["told"]
+    def fields(self) -> Fields:
+        return {"reported": Field(np.float64, (self.n,), at_least=0.0)}

@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
-from avare._compilation import kernel
+from avare._compilation import inlined, kernel
 from avare._randomness import Seed
-from avare._state import Field, Fields, State
-from avare.samplers.base import Sampler
+from avare.samplers.base import LARGEST_NORM, Sampler
 from avare.samplers.kernels import register_kernels
-from avare.samplers.limits import LARGEST_NORM
 from avare.samplers.registry import register
-from avare.structures.evenly import draw_below
+from avare.state import Field, Fields, State, require_permutation
 from avare.structures.systematic import draw_places, solve_inclusion
+from avare.structures.uniform_draws import draw_below
 
 _UNSEEN = -1.0  # in place of a norm
 _FIRST = 1e150  # the size of an example without a norm: above all others, so that it is kept for certain
@@ -28,18 +27,20 @@ _ROUNDING = 1e-9  # of sums of probabilities
 class Passes(Sampler):
     r"""Shuffled passes, thinned by remembered norms.
 
-    At the start of a pass, example i is kept with probability :math:`\pi_i`. In proportion to its remembered norm
-    :math:`h_i` where that is possible, it is about
+    At the start of a pass, example i is kept with probability :math:`\pi_i`. Up to its bounds, the probability is in
+    proportion to the remembered norm :math:`h_i`; roughly, it is
 
     .. math:: \pi_i = \min(\max(h_i / \bar h, \varphi), 1),
 
     with the mean norm :math:`\bar h` and :math:`\varphi` = ``least``. Exactly K examples are kept, a multiple of the
-    batch size. They are drawn in random order, each once. An example in the batch has the weight
-    :math:`K / (m \pi_i)`. Examples without a norm are kept for certain, so the first pass has all of them.
+    batch size, or all N. They are drawn in random order, each once. An example in the batch has the weight
+    :math:`K / (m \pi_i)`. Examples without a norm are kept for certain, so the first pass has all of them. If K is not
+    a multiple of the batch size, the last batch is filled up with examples that were drawn earlier in the pass, chosen
+    uniformly.
 
-    A batch is unbiased over the choice of its pass. Like those of all shuffled passes, it is not independent of
-    the batches before it: what has been drawn in this pass does not come again. Errors cancel out within a pass, and no
-    example is left out for long.
+    Each batch is unbiased over the choice and the order of its pass. As in all shuffled passes, batches are not
+    independent: an example comes once per pass, apart from those that fill up the last batch. Errors cancel out within
+    a pass, and no example is left out for long.
 
     Choose it for nets if the test error counts: it costs next to nothing, and follows shuffled batches closely.
     InfoBatch (Qin et al., 2024) is the same idea with losses in place of norms, and probabilities of one half and one.
@@ -48,15 +49,15 @@ class Passes(Sampler):
 
     Parameters
     ----------
-    n
+    n : int
         Number of examples.
-    batch_size
+    batch_size : int, default=128
         m, the number of draws per step.
-    replacement
+    replacement : bool, default=False
         Must be False: this sampler draws without replacement only.
-    least
+    least : float, default=0.2
         The smallest probability of being kept in a pass, in [0.001, 1].
-    seed
+    seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
 
     Examples
@@ -97,20 +98,21 @@ class Passes(Sampler):
         with self._lock:
             return np.where(self._norms == _UNSEEN, math.nan, self._norms)
 
-    def _probabilities(self) -> NDArray[np.float64]:
+    def compute_probabilities(self) -> NDArray[np.float64]:
         drawn, count = self._progress
-        if drawn + self.batch_size <= count:
+        if drawn < count and self.batch_size <= count:
             return self._kept / count
         kept = np.empty(self.n)
         return kept / choose_probabilities(self._norms, self.least, self.batch_size, kept)
 
-    def _compiled(self) -> PassesState:
+    @property
+    def kernels(self) -> PassesState:
         return PassesState(self.least, self._norms, self._kept, self._order, self._progress)
 
-    def _arguments(self) -> State:
-        return {**super()._arguments(), "least": self.least}
+    def arguments(self) -> State:
+        return {**super().arguments(), "least": self.least}
 
-    def _fields(self) -> Fields:
+    def fields(self) -> Fields:
         return {
             "norms": Field(np.float64, (self.n,), at_least=0.0, at_most=LARGEST_NORM, also=_UNSEEN),
             "kept": Field(np.float64, (self.n,), at_least=0.001, at_most=1.0),
@@ -118,12 +120,11 @@ class Passes(Sampler):
             "progress": Field(np.int64, (2,), at_least=0, at_most=self.n),
         }
 
-    def _check(self, values: State) -> None:
+    def check_state(self, values: State) -> None:
         drawn, count = values["progress"]
         if drawn > count:
             raise ValueError(f"state['progress'][0] = {drawn}: must be at most {count}, the examples of the pass")
-        if len(np.unique(values["order"])) < self.n:
-            raise ValueError("state['order'] is no permutation: an index occurs twice")
+        require_permutation(values["order"], "state['order']")
         if count > 0 and abs(values["kept"].sum() - count) > _ROUNDING * self.n:
             raise ValueError(f"state['kept'] sums to {values['kept'].sum():g}: must sum to {count}")
 
@@ -145,18 +146,25 @@ class PassesState(NamedTuple):
 
 
 @kernel
-def _draw(state, step, source, indices, probabilities, weights):
+def _draw_kernel(state, step, source, indices, probabilities, weights):
     size = len(indices)
-    if state.progress[0] + size > state.progress[1]:
+    if state.progress[0] == state.progress[1] or size > state.progress[1]:
         _begin_pass(state, size, source)
     first, count = state.progress
+    while first + size > count:  # the last batch is filled up: some examples are drawn again
+        first -= 1
+        _swap(state.order, first, draw_below(first + 1, source))
     for j in range(size):
-        k = first + j + draw_below(count - first - j, source)
-        state.order[first + j], state.order[k] = state.order[k], state.order[first + j]
+        _swap(state.order, first + j, first + j + draw_below(count - first - j, source))
         indices[j] = state.order[first + j]
         probabilities[j] = state.kept[indices[j]] / count
         weights[j] = 1.0 / (size * probabilities[j])
     state.progress[0] = first + size
+
+
+@inlined
+def _swap(order, j, k):
+    order[j], order[k] = order[k], order[j]
 
 
 @kernel
@@ -201,9 +209,9 @@ def choose_probabilities(norms, least, size, kept):
 
 
 @kernel
-def _learn(state, indices, norms):
+def _learn_kernel(state, indices, norms):
     for j in range(len(indices)):
         state.norms[indices[j]] = min(norms[j], LARGEST_NORM)
 
 
-register_kernels(PassesState, draw=_draw, learn=_learn)
+register_kernels(PassesState, draw=_draw_kernel, learn=_learn_kernel)

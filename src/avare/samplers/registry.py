@@ -28,7 +28,7 @@ def register(example: Example = lambda n: {}) -> Callable[[Kind], Kind]:
 
     Parameters
     ----------
-    example
+    example : callable, default=lambda n: {}
         A function that returns, for n examples, arguments that the constructor requires besides ``n``,
         ``batch_size`` and ``seed``. Common tests and benchmarks use it.
 
@@ -83,21 +83,21 @@ def build(
 
     Parameters
     ----------
-    name
+    name : str
         One of `names`.
-    problem
+    problem : Problem or int
         One of `avare.problems`, anything else with ``n`` and, where the sampler needs them,
         ``smoothness`` and ``lengths``, or just the number of examples.
-    batch_size
+    batch_size : int, default=128
         Draws per step.
-    replacement
+    replacement : bool or None, default=None
         Whether an index may occur twice in a batch. By default it does not, if the sampler can do without.
-    horizon
+    horizon : int or None, default=None
         The number of draws to come (steps times batch size), for samplers that use it.
-    lasting_floor
+    lasting_floor : bool, default=False
         Set it to True if the step sizes stay large: samplers whose floor falls with the steps get
         ``p_min = 1 / (5 n)``, unless the options have ``p_min`` or ``c``.
-    seed
+    seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
     **options
         Other arguments of the sampler's constructor. They take precedence over the problem's.

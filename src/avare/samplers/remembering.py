@@ -3,39 +3,23 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from avare import schedules
-from avare._randomness import Seed
-from avare._state import State
-from avare.samplers.base import Sampler, one_per_example
+from avare.samplers.base import Sampler
+from avare.schedules import Schedule
+from avare.state import State
 
 
 class Remembering(Sampler):
     r"""Draw from remembered norms, with no probability below a floor that falls with the steps.
 
     The floor is :math:`\varepsilon_t = C^{\delta/3-1} (C + m(t-1))^{-\delta/3} + p_{\min}`, see `schedules.floor`.
-    A sampler derives from this class and defines `_remember`.
+    A sampler derives from this class, and sets the schedule of the floor and the structure that holds the norms.
     """
 
     takes = ("p_min",)
-
-    def __init__(
-        self,
-        n: int,
-        batch_size: int,
-        *,
-        replacement: bool,
-        delta: float,
-        c: float | None,
-        p_min: float,
-        initial_norms: ArrayLike | None,
-        seed: Seed,
-    ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
-        norms = None if initial_norms is None else one_per_example("initial_norms", initial_norms, self.n)
-        self._memory = self._remember(norms)
+    _schedule: Schedule
+    _memory: Any
 
     @property
     def floor(self) -> float:
@@ -48,14 +32,10 @@ class Remembering(Sampler):
             norms: NDArray[np.float64] = self._memory.norms()
             return norms
 
-    def _remember(self, norms: NDArray[np.float64] | None) -> Any:
-        """Build the structure that holds the norms; None if there are none yet."""
-        raise NotImplementedError
-
-    def _probabilities(self) -> NDArray[np.float64]:
+    def compute_probabilities(self) -> NDArray[np.float64]:
         probabilities: NDArray[np.float64] = self._memory.probabilities(self.floor)
         return probabilities
 
-    def _arguments(self) -> State:
-        c, delta, p_min = self._schedule.constants
-        return {**super()._arguments(), "delta": delta, "c": c, "p_min": p_min}
+    def arguments(self) -> State:
+        _, c, delta, p_min = self._schedule.constants
+        return {**super().arguments(), "delta": delta, "c": c, "p_min": p_min}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import Seed
-from avare._state import Fields, Part, State, refuse_unless
 from avare.batch import Batch, weigh_into
 from avare.samplers.base import SMALLEST_PROBABILITY, Sampler, one_per_example
 from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
+from avare.state import Fields, State, checksum
 from avare.structures.weights import Weights, draw_smoothed_into, draw_without_replacement
 
 
@@ -37,17 +35,17 @@ class Static(Sampler):
 
     Parameters
     ----------
-    n
+    n : int
         Number of examples.
-    batch_size
+    batch_size : int, default=128
         m, the number of draws per step.
-    smoothness
+    smoothness : array-like
         L, one number per example, not all zero.
-    uniform
+    uniform : float, default=0.5
         u, the share of the uniform distribution, in [0, 1]. With 0, examples whose constant is 0 are never drawn.
-    replacement
+    replacement : bool, default=False
         Whether an index may occur twice in a batch.
-    seed
+    seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
 
     Examples
@@ -80,7 +78,7 @@ class Static(Sampler):
         if not constants.any():
             raise ValueError("smoothness is all zero: at least one must be above 0")
         self.uniform = validation.number("uniform", uniform, at_least=0.0, at_most=1.0)
-        self._smoothness_checksum = zlib.crc32(constants.view(np.uint8).data)
+        self._smoothness_checksum = checksum({"smoothness": constants})
         share = constants / constants.max()
         p = (1.0 - self.uniform) * (share / share.sum()) + self.uniform / self.n
         self._possible = np.count_nonzero(p)
@@ -89,33 +87,28 @@ class Static(Sampler):
         lost = np.flatnonzero((p < SMALLEST_PROBABILITY) & (constants > 0.0))
         if lost.size:
             raise ValueError(
-                f"smoothness[{lost[0]}] = {constants[lost[0]]}: too small beside the largest, {constants.max()}, for a "
+                f"smoothness[{lost[0]}] = {constants[lost[0]]}: too small next to {constants.max()} for its "
                 "weight to be finite; pass uniform= above 0"
             )
         self._weights = Weights(p)
 
-    def _probabilities(self) -> NDArray[np.float64]:
+    def compute_probabilities(self) -> NDArray[np.float64]:
         return self._weights.probabilities()
 
-    def _draw(self, size: int) -> Batch:
+    def draw(self, size: int) -> Batch:
         if not self.replacement and self._possible < size:
             raise ValueError(f"size = {size}: only {self._possible} examples have a probability above 0")
-        return super()._draw(size)
+        return super().draw(size)
 
-    def _compiled(self) -> StaticState:
+    @property
+    def kernels(self) -> StaticState:
         return StaticState(self._weights.arrays, self.replacement)
 
-    def _arguments(self) -> State:
-        return {**super()._arguments(), "uniform": self.uniform, "smoothness_checksum": self._smoothness_checksum}
+    def arguments(self) -> State:
+        return {**super().arguments(), "uniform": self.uniform, "smoothness_checksum": self._smoothness_checksum}
 
-    def _fields(self) -> Fields:
-        return {**super()._fields(), "weights": Part(partial(Weights.from_state, n=self.n))}
-
-    def _check(self, values: State) -> None:
-        super()._check(values)
-        found, own = values["weights"].values, self._weights.values
-        valid = np.isclose(found, own, rtol=1e-9, atol=0.0)  # another machine may sum in another order
-        refuse_unless(valid, found, "state['weights_values']", "this sampler has another probability")
+    def fields(self) -> Fields:
+        return {"weights": None}
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -129,7 +122,7 @@ class StaticState(NamedTuple):
 
 
 @kernel
-def _draw(state, step, source, indices, probabilities, weights):
+def _draw_kernel(state, step, source, indices, probabilities, weights):
     if state.replacement:
         uniform = np.empty(len(indices), dtype=np.bool_)
         draw_smoothed_into(state.weights, 0.0, source, indices, probabilities, uniform)
@@ -138,4 +131,4 @@ def _draw(state, step, source, indices, probabilities, weights):
     weigh_into(weights, probabilities, state.replacement)
 
 
-register_kernels(StaticState, draw=_draw, learn=learn_nothing)
+register_kernels(StaticState, draw=_draw_kernel, learn=learn_nothing)

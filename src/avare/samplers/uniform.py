@@ -10,37 +10,37 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._compilation import lean
 from avare._randomness import Seed
-from avare._state import Field, Fields, State
 from avare.samplers.base import Sampler
 from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
-from avare.structures.evenly import draw_below, draw_evenly
+from avare.state import Field, Fields, State, require_permutation
+from avare.structures.uniform_draws import draw_below, draw_evenly
 
 
 @register()
 class Uniform(Sampler):
     r"""Draw each example with :math:`p_i = 1/N` and weight :math:`N/m`.
 
-    Without replacement the weights are the same. They are unbiased, and have a smaller variance than those of
-    `batch_weights`.
+    Without replacement the weights are the same. They are unbiased, and have a smaller variance than the
+    weights of `batch_weights`.
 
-    Choose it as the baseline, or if all gradient norms are about equal.
+    Choose it as the baseline, or if all gradient norms are roughly equal.
 
     Cost: O(batch_size) per step. Memory: none; with `reshuffle`, 8 bytes per example.
 
     Parameters
     ----------
-    n
+    n : int
         Number of examples.
-    batch_size
+    batch_size : int, default=128
         m, the number of draws per step.
-    replacement
+    replacement : bool, default=False
         Whether an index may occur twice in a batch.
-    reshuffle
+    reshuffle : bool, default=False
         Whether to draw in shuffled passes: no index occurs again before the pass ends. A pass has ``n // batch_size``
         batches, and each has a new random order; the few indices left over wait for the next pass. The
         errors of the batches of a pass cancel out in part, so that a chain with constant steps has less bias.
-    seed
+    seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
 
     Examples
@@ -68,29 +68,24 @@ class Uniform(Sampler):
         """Whether a batch does not depend on those before it, apart from what was learned."""
         return not self.reshuffle
 
-    def _probabilities(self) -> NDArray[np.float64]:
+    def compute_probabilities(self) -> NDArray[np.float64]:
         return np.full(self.n, 1.0 / self.n)
 
-    def _compiled(self) -> UniformState:
+    @property
+    def kernels(self) -> UniformState:
         return UniformState(self.n, self.replacement, self._order, self._place)
 
-    def _arguments(self) -> State:
-        return {**super()._arguments(), **({"reshuffle": True} if self.reshuffle else {})}  # earlier states lack it
+    def arguments(self) -> State:
+        return {**super().arguments(), "reshuffle": self.reshuffle}
 
-    def _fields(self) -> Fields:
-        if not self.reshuffle:
-            return {}
-        whole = {"at_least": 0, "at_most": self.n - 1}
+    def fields(self) -> Fields:
         return {
-            "order": Field(np.int64, (self.n,), **whole),
+            "order": Field(np.int64, self._order.shape, at_least=0, at_most=self.n - 1),
             "place": Field(np.int64, (1,), at_least=0, at_most=self.n),
         }
 
-    def _check(self, values: State) -> None:
-        if self.reshuffle and len(np.unique(values["order"])) < self.n:
-            raise ValueError("state['order'] is no permutation: an index occurs twice")
-        if not self.reshuffle and "reshuffle" in values:
-            raise ValueError("state['reshuffle'] = True: this sampler has False")
+    def check_state(self, values: State) -> None:
+        require_permutation(values["order"], "state['order']")
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -102,12 +97,12 @@ class UniformState(NamedTuple):
     n: int
     replacement: bool
     order: NDArray[np.int64]
-    """All indices, those of the present pass first; empty without `reshuffle`."""
+    """All indices, the drawn ones of this pass first; empty without `reshuffle`."""
     place: NDArray[np.int64]
 
 
 @lean
-def _draw(state, step, source, indices, probabilities, weights):
+def _draw_kernel(state, step, source, indices, probabilities, weights):
     if len(state.order) > 0:
         _continue_pass(state.order, state.place, source, indices)
     else:
@@ -128,4 +123,4 @@ def _continue_pass(order, place, source, indices):
     place[0] = first + len(indices)
 
 
-register_kernels(UniformState, draw=_draw, learn=learn_nothing)
+register_kernels(UniformState, draw=_draw_kernel, learn=learn_nothing)

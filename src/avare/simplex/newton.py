@@ -79,12 +79,7 @@ def _newton_step(point, slope, metric, floors):
             break
         _set_slopes(slope, metric, point, x, slopes)
         level = _free_step(metric, slopes, free, count, factor, step, ones)
-        # Move up to the first floor on the way.
-        length, blocking = 1.0, -1
-        for k in range(count):
-            i = free[k]
-            if step[k] < 0.0 and floors[i] - x[i] > length * step[k]:
-                length, blocking = (floors[i] - x[i]) / step[k], k
+        length, blocking = _first_floor(x, floors, step, free, count)
         for k in range(count):
             x[free[k]] = max(x[free[k]] + length * step[k], floors[free[k]])
         if blocking >= 0:
@@ -104,6 +99,17 @@ def _newton_step(point, slope, metric, floors):
         total += x[i]
     x[largest] += 1.0 - total  # errors do not add up over many steps
     return x
+
+
+@inlined
+def _first_floor(x, floors, step, free, count):
+    """Return how far x can move along the step, 1 at most, and the free coordinate that stops it, -1 if none does."""
+    length, blocking = 1.0, -1
+    for k in range(count):
+        i = free[k]
+        if step[k] < 0.0 and floors[i] - x[i] > length * step[k]:
+            length, blocking = (floors[i] - x[i]) / step[k], k
+    return length, blocking
 
 
 @inlined

@@ -10,16 +10,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from avare import samplers
+from avare._progress import Line
 from avare.problems import Linear
+from avare.problems.newton import is_cheap, newton
 from avare.solvers import saga
-from avare.solvers.metric import bends_of, metric_of, step_size_of
-from avare.solvers.passes import sample_size
-from avare.solvers.saga import batch_size_of
+from avare.solvers.linear.choose import DEFAULT, batch_size_of
+from avare.solvers.linear.dual_ascent import is_strong
+from avare.solvers.linear.preconditioner import bends_of, preconditioner_of, step_size_of
+from avare.solvers.linear.subsampled_newton import sample_size
 
 _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen
 
@@ -28,7 +31,7 @@ class LinearEstimator(BaseEstimator):
     """A linear model that minimises C times the sum of the losses plus a penalty."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "C": [Interval(Real, 0, None, closed="neither")],
+        "C": [Interval(Real, 0, None, closed="right")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -36,22 +39,15 @@ class LinearEstimator(BaseEstimator):
         "warm_start": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
-        "sampler": [StrOptions(set(samplers.names()))],
+        "sampler": [str],  # a name known when `fit` is called
         "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
-    C: float
-    l1_ratio: float
-    fit_intercept: bool
-    max_iter: int
-    tol: float
-    warm_start: bool
-    random_state: Any
-    verbose: int
-    sampler: str
-    batch_size: int | str
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **options: Any) -> tuple[Any, Any, Any]:
         """Check the data as scikit-learn's own linear models do."""
+        if self.sampler not in samplers.names():
+            rule = f"must be one of {', '.join(samplers.names())}. Got {self.sampler!r} instead."
+            raise InvalidParameterError(f"The 'sampler' parameter of {type(self).__name__} {rule}")
         kinds = [np.float64, np.float32]
         X, y = validate_data(self, X, y, reset=reset, accept_sparse="csr", dtype=kinds, order="C", **options)
         if sample_weight is not None:
@@ -70,14 +66,23 @@ class LinearEstimator(BaseEstimator):
             **options,
         )
 
-    def _solve(self, problem: Linear, start: NDArray[np.float64], *, scale: float | None = None) -> int:
-        """Minimise, and keep the coefficients; return the number of epochs. One epoch of smaller steps with a scale."""
+    def _solve(
+        self, problem: Linear, start: NDArray[np.float64], scale: float | None
+    ) -> tuple[NDArray[np.float64], int]:
+        """Minimise; return the coefficients and the number of iterations. With a scale: one epoch of smaller steps.
+
+        Without an l1 penalty, Newton's method does it, unless another sampler or a batch size asks for draws, its steps
+        are dear, or the penalty is so strong that dual ascent needs only a few passes.
+        """
+        drawn = self.sampler != DEFAULT or not isinstance(self.batch_size, str)
+        if scale is None and problem.l1 == 0.0 and not drawn and is_cheap(problem) and not is_strong(problem, None):
+            return self._solve_by_newton(problem, start.reshape(problem.outputs, problem.width))
         batch = min(self.batch_size, problem.n) if not isinstance(self.batch_size, str) else batch_size_of(problem.n)
-        step_size: float | str = "auto"
+        step_size: Any = "auto"
         of_sample = scale is None and not self.warm_start and sample_size(problem) is not None
         if scale is not None:
             bends = bends_of(problem)
-            step_size = scale * step_size_of(problem, metric_of(problem, bends), bends, batch)[0]
+            step_size = scale * step_size_of(problem, preconditioner_of(problem, bends), bends, batch)[0]
         run = saga(
             problem,
             self.sampler,
@@ -90,16 +95,35 @@ class LinearEstimator(BaseEstimator):
             progress=bool(self.verbose),
             seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
         )
-        self._coefficients = problem.coefficients(run.x)
-        if run.status == "interrupted":
-            raise KeyboardInterrupt(run.message)
         if run.status == "finished" and scale is None and self.tol > 0.0:
             warnings.warn(
                 f"saga did not converge to tol = {self.tol:g} in max_iter = {self.max_iter} epochs: increase max_iter",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        return run.epochs
+        self.solver_, self.gap_ = run.method, math.nan
+        return problem.coefficients(run.x), run.epochs
+
+    def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+        again = self.warm_start and hasattr(self, "coef_")
+        with Line(f"fitting {type(self).__name__}", shown=bool(self.verbose)) as line:
+            found = newton(
+                problem,
+                tol=self.tol**2,
+                start=start if again else None,
+                steps=self.max_iter,
+                callback=lambda step, height, gap: line.say(f"step {step}: objective {height:.6g}, gap {gap:.3g}"),
+            )
+        self.solver_, self.gap_ = "newton", found.gap / found.scale if found.scale > 0.0 else 0.0
+        if found.status != "converged" and self.tol > 0.0:
+            limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
+            warnings.warn(
+                f"newton did not converge to tol = {self.tol:g} within {limit}: the objective may be "
+                f"{self.gap_:.2g} of the objective of a constant model above the minimum",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+        return found.table, found.steps
 
     def _seen(self, count: int, weight: Any) -> tuple[NDArray[np.float64], float]:
         """Count the examples of a stream; return their weights, and how to scale the step."""
@@ -108,7 +132,7 @@ class LinearEstimator(BaseEstimator):
         return np.full(count, 1.0 / share) if weight is None else weight / share, share**_CAUTION
 
     def _start(self, shape: tuple[int, int], intercepts: Any, *, again: bool) -> NDArray[np.float64]:
-        """The first coefficients: those of the last fit if ``again``, or 0 with the given intercepts."""
+        """The first coefficients: from the last fit if ``again``, otherwise 0 with the given intercepts."""
         table = np.zeros((shape[0], shape[1] + int(self.fit_intercept)))
         if again and hasattr(self, "coef_") and np.atleast_2d(self.coef_).shape == shape:
             table[:, : shape[1]] = self.coef_

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.extmath import softmax
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -22,38 +23,40 @@ def _has_probabilities(estimator: Any) -> bool:
 
 
 class AvareClassifier(ClassifierMixin, LinearEstimator):
-    r"""Linear classifier for many examples, fitted by SAGA with importance sampling.
+    r"""Linear classifier: logistic regression or a smooth support vector machine, fitted to a certified accuracy.
 
     It minimises the objective of ``LogisticRegression``, :math:`C \sum_i s_i \ell(y_i, w \cdot a_i + b) +
     \frac{1 - r}{2} |w|^2 + r |w|_1` with :math:`r` = `l1_ratio`. X need not be scaled, and uneven `sample_weight` costs
-    nothing: see `avare.saga`.
+    nothing. Without an l1 penalty and with few columns or little data, Newton's method fits the model and certifies the
+    result (`gap_`). Otherwise, and with another `sampler` or a `batch_size`, `avare.saga` does.
 
     Parameters
     ----------
-    loss
+    loss : str, default="log_loss"
         "log_loss", logistic regression, multinomial for more than two classes; or "smoothed_hinge", a support vector
         machine, one-versus-rest for more than two classes.
-    C
+    C : float, default=1.0
         Inverse of the strength of the penalty; ``np.inf`` for none.
-    l1_ratio
+    l1_ratio : float, default=0.0
         The share of the l1 penalty, from 0 (l2) to 1.
-    fit_intercept
+    fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
-    max_iter
-        Most epochs.
-    tol
-        Tolerance of the stopping rule: see `avare.saga`.
-    class_weight
+    max_iter : int, default=1000
+        Most steps of Newton's method, or epochs.
+    tol : float, default=3e-5
+        Newton's method stops when the objective is certified to be at most tol^2 times the objective of the best
+        constant model above the minimum. For the other methods, see `avare.saga`.
+    class_weight : dict, "balanced" or None, default=None
         "balanced", or a dict of a weight per class.
-    warm_start
+    warm_start : bool, default=False
         Whether `fit` starts from the last coefficients.
-    random_state
+    random_state : int, RandomState or None, default=None
         Seed of the draws.
-    verbose
+    verbose : int, default=0
         Whether to show the progress.
-    sampler
+    sampler : str, default="Calibrated"
         The name of a sampler: see `avare.samplers.names`.
-    batch_size
+    batch_size : int or str, default="auto"
         Draws per step; "auto" is 32, but at most a hundredth of the examples.
 
     Attributes
@@ -62,7 +65,12 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
     intercept_ : array of shape (1,) or (n_classes,)
     classes_ : array
     n_iter_ : int
-        Epochs of the last fit.
+        Steps of Newton's method, or epochs, of the last fit.
+    solver_ : str
+        The method of the last fit: "newton", "saga", "dual_ascent" or "subsampled_newton".
+    gap_ : float
+        The objective of the last fit is at most this share of the objective of the best constant model above the
+        minimum: a bound, not an estimate. NaN unless `solver_` is "newton".
     n_features_in_ : int
     feature_names_in_ : array
         If X had names of columns.
@@ -117,11 +125,11 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
 
         Parameters
         ----------
-        X
+        X : array or sparse matrix
             Array, data frame or sparse matrix (CSR) of shape (n_samples, n_features).
-        y
+        y : array-like
             Labels.
-        sample_weight
+        sample_weight : array-like or None, default=None
             One number per example, not negative.
         """
         X, y, weight = self._read(X, y, sample_weight, reset=True)
@@ -145,13 +153,13 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
 
         Parameters
         ----------
-        X
+        X : array or sparse matrix
             As for `fit`.
-        y
+        y : array-like
             Labels, all from `classes`.
-        classes
+        classes : array-like or None, default=None
             All labels of the stream; needed in the first call.
-        sample_weight
+        sample_weight : array-like or None, default=None
             As for `fit`.
         """
         first = not hasattr(self, "coef_")
@@ -194,8 +202,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         outputs = self._outputs(X)
         if outputs.shape[1] == 1:
             outputs = np.hstack([np.zeros_like(outputs), outputs])
-        shares = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+        return np.asarray(softmax(outputs))
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
@@ -204,7 +211,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
             return np.asarray(np.log(self.predict_proba(X)))
 
     def _with_classes(self, weight: Any, places: NDArray[np.int64], labels: Any) -> Any:
-        """Return the weights of the examples times those of their classes."""
+        """Return the weights of the examples times the weights of their classes."""
         if self.class_weight is None:
             return weight
         each = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
@@ -227,8 +234,9 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         for row, (kind, targets) in enumerate(self._parts(places)):
             problem = self._problem(kind, X, targets, weight)
             own = start if kind.target == "classes" else start[row : row + 1]
-            epochs.append(self._solve(problem, own.ravel(), scale=scale))
-            tables.append(self._coefficients)
+            table, count = self._solve(problem, own.ravel(), scale)
+            tables.append(table)
+            epochs.append(count)
         self.coef_, self.intercept_ = self._split(np.vstack(tables))
         self.n_iter_ = max(epochs)
 

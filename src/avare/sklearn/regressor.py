@@ -13,37 +13,40 @@ from avare.sklearn.base import LinearEstimator
 
 
 class AvareRegressor(RegressorMixin, LinearEstimator):
-    r"""Linear regression for many examples, fitted by SAGA with importance sampling.
+    r"""Linear regression with squared errors or the Huber loss, fitted to a certified accuracy.
 
     It minimises :math:`C \sum_i s_i \ell(y_i, w \cdot a_i + b) + \frac{1 - r}{2} |w|^2 + r |w|_1` with
-    :math:`r` = `l1_ratio`. For "squared_error" :math:`\ell` is half of the squared residual: the result is that of
-    ``Ridge(alpha=1 / C)``. X need not be scaled, and uneven `sample_weight` costs nothing: see `avare.saga`.
+    :math:`r` = `l1_ratio`. For "squared_error" :math:`\ell` is half of the squared residual, as in
+    ``Ridge(alpha=1 / C)``. X need not be scaled, and uneven `sample_weight` costs nothing.
+    Without an l1 penalty and with few columns or little data, Newton's method fits the model and certifies the result
+    (`gap_`). Otherwise, and with another `sampler` or a `batch_size`, `avare.saga` does.
 
     Parameters
     ----------
-    loss
+    loss : str, default="squared_error"
         "squared_error" or "huber".
-    C
+    C : float, default=1.0
         Inverse of the strength of the penalty; ``np.inf`` for none.
-    epsilon
+    epsilon : float, default=1.35
         The residual from which the Huber loss is linear, in the units of y.
-    l1_ratio
+    l1_ratio : float, default=0.0
         The share of the l1 penalty, from 0 (l2) to 1.
-    fit_intercept
+    fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
-    max_iter
-        Most epochs.
-    tol
-        Tolerance of the stopping rule: see `avare.saga`.
-    warm_start
+    max_iter : int, default=1000
+        Most steps of Newton's method, or epochs.
+    tol : float, default=3e-5
+        Newton's method stops when the objective is certified to be at most tol^2 times the objective of the best
+        constant model above the minimum. For the other methods, see `avare.saga`.
+    warm_start : bool, default=False
         Whether `fit` starts from the last coefficients.
-    random_state
+    random_state : int, RandomState or None, default=None
         Seed of the draws.
-    verbose
+    verbose : int, default=0
         Whether to show the progress.
-    sampler
+    sampler : str, default="Calibrated"
         The name of a sampler: see `avare.samplers.names`.
-    batch_size
+    batch_size : int or str, default="auto"
         Draws per step; "auto" is 32, but at most a hundredth of the examples.
 
     Attributes
@@ -51,7 +54,12 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
     coef_ : array of shape (n_features,)
     intercept_ : float
     n_iter_ : int
-        Epochs of the last fit.
+        Steps of Newton's method, or epochs, of the last fit.
+    solver_ : str
+        The method of the last fit: "newton", "saga", "dual_ascent" or "subsampled_newton".
+    gap_ : float
+        The objective of the last fit is at most this share of the objective of the best constant model above the
+        minimum: a bound, not an estimate. NaN unless `solver_` is "newton".
     n_features_in_ : int
     feature_names_in_ : array
         If X had names of columns.
@@ -106,11 +114,11 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
 
         Parameters
         ----------
-        X
+        X : array or sparse matrix
             Array, data frame or sparse matrix (CSR) of shape (n_samples, n_features).
-        y
+        y : array-like
             Numbers.
-        sample_weight
+        sample_weight : array-like or None, default=None
             One number per example, not negative.
         """
         X, y, weight = self._read(X, y, sample_weight, reset=True, y_numeric=True)
@@ -125,11 +133,11 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
 
         Parameters
         ----------
-        X
+        X : array or sparse matrix
             As for `fit`.
-        y
+        y : array-like
             Numbers.
-        sample_weight
+        sample_weight : array-like or None, default=None
             As for `fit`.
         """
         first = not hasattr(self, "coef_")
@@ -147,6 +155,6 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
         kind: type[Linear] = LeastSquares if self.loss == "squared_error" else Huber
         options = {"delta": self.epsilon} if kind is Huber else {}
         problem = self._problem(kind, X, np.asarray(y, dtype=np.float64), weight, **options)
-        self.n_iter_ = self._solve(problem, start.ravel(), scale=scale)
-        coefficients, intercepts = self._split(self._coefficients)
+        table, self.n_iter_ = self._solve(problem, start.ravel(), scale)
+        coefficients, intercepts = self._split(table)
         self.coef_, self.intercept_ = coefficients[0], float(intercepts[0])

@@ -1,39 +1,43 @@
-"""The loop that all solvers share: chunks of steps, with evaluations, progress and Ctrl-C between them."""
+"""The loop that all solvers share.
+
+A run has three layers, and each exists once:
+
+- **A step** (`avare.solvers.kernels`): an estimator turns a batch into an estimate of the gradient and into the norms
+  that the sampler learns; an update turns the estimate into the next iterate. Both are joined at compile time by the
+  type of their state.
+- **Steps** (`avare.solvers.steps`): draw, estimate, apply, learn, record. One compiled loop for linear models and
+  samplers with kernels, and one in Python for all others; both give the same iterates.
+- **The loop** (here): chunks of steps, and between them evaluations, callbacks, progress, convergence and Ctrl-C.
+
+A solver is a choice: `sgd` is plain + descent; `saga` is table + proximal; `sgld` is plain, anchor or table + langevin;
+`sghmc` the same + hamiltonian. What advances a loop is a `Method`. `Steps` is one; those of linear models that draw
+nothing (`avare.solvers.linear`) are others, and have no sampler. One of their steps is one pass over the data.
+"""
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare._state import (
-    Field,
-    State,
-    checksum,
-    generator_to_text,
-    plain,
-    read,
-    refuse_unless,
-    require_checksum,
-    require_same,
-)
-from avare.problems import Linear, Problem
+from avare._progress import Line
+from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
-from avare.samplers.kernels import can_learn
-from avare.schedules import Schedule, constant
-from avare.solvers.interrupt import Interrupt
-from avare.solvers.steps import NEVER, Compiled, Iterates, Settings, advance_plainly, pace
-from avare.solvers.trace import COLUMNS, Trace, row, table
+from avare.solvers.checkpoint import ANY_NUMBER, Bounds, Checkpoint, Memory, read, require_intact, restore, saved, split
+from avare.solvers.kernels import NEVER, Record, record_of
+from avare.solvers.step_sizes import Sizes
+from avare.solvers.trace import COLUMNS, Row, Trace, evaluation_steps, table
+from avare.state import Field, State, generator_to_text, refuse_unless, require_same
 
-StepSize: TypeAlias = Schedule | float | Callable[[int], float]
-
-_FORMAT = 2  # of the state; raise it when the meaning of the state changes
-_WITHOUT_CHECKSUM = 1  # an earlier format, which is still read
-_SAMPLER = "sampler/"  # before the names of the sampler's fields
 _CHUNK_SECONDS = 0.05  # the length of a chunk: after it, check for Ctrl-C
 _LARGEST_CHUNK = 1 << 16  # in steps
 _MOST_NOISE = 1 << 20  # how many numbers to draw for a chunk at most
@@ -54,21 +58,23 @@ class DivergenceWarning(RuntimeWarning):
 
 
 class Progress:
-    """Where a run is: what a callback of `avare.sgd` and `avare.sgld` receives after each evaluation.
+    """The state of a run: what a callback receives after each evaluation.
 
     Attributes
     ----------
-    step
+    step : int
         Number of steps so far.
-    epoch
+    epoch : float
         The same in epochs of ``n // batch_size`` steps: exactly 2.0 after two epochs.
-    x
+    x : ndarray
         The current iterate, read-only. Copy it to keep it.
-    sampler
-        The sampler; a callback may read it, and must not draw from it.
-    chain
+    average : ndarray
+        The average of the iterates if averaging has begun, otherwise the current iterate. Read-only.
+    sampler : Sampler or None
+        The sampler; a callback may read it, and must not draw from it. None if the method draws nothing.
+    chain : int
         Number of the chain, counted from 0; 0 for `avare.sgd`.
-    trace
+    trace : recarray
         All evaluations so far, as ``run.trace``.
 
     Examples
@@ -81,17 +87,16 @@ class Progress:
     ('stopped', np.float64(2.0))
     """
 
-    def __init__(self, loop: "Loop", chain: int) -> None:
+    def __init__(self, loop: "Loop") -> None:
         self._loop = loop
-        self.step: int = loop.step
+        self.step: int = loop.steps_made
         self.epoch: float = loop.epoch
-        self.x: Vector = loop.iterates.x.view()
-        self.x.flags.writeable = False
+        self.x: Vector = loop.method.x.view()
         self.average: Vector = loop.x.view()
-        """The average of the iterates if averaging has begun, otherwise the current iterate, read-only."""
-        self.average.flags.writeable = False
-        self.sampler: Sampler = loop.sampler
-        self.chain: int = chain
+        for each in (self.x, self.average):
+            each.flags.writeable = False
+        self.sampler: Any = loop.method.sampler
+        self.chain: int = loop.chain
 
     @property
     def trace(self) -> Trace:
@@ -102,87 +107,132 @@ class Progress:
 Callback: TypeAlias = Callable[[Progress], bool | None]
 
 
-class Method(Protocol):
-    """Steps of another kind than those of SGD, with a memory of their own."""
+@dataclass
+class Watch:
+    """How a run is watched: arguments that all solvers have."""
 
-    period: int
+    evaluate: Any
+    optimum: float | None
+    progress: bool
+    callback: Callback | None
+
+    def __post_init__(self) -> None:
+        validation.boolean("progress", self.progress)
+        if self.optimum is not None:
+            self.optimum = validation.number("optimum", self.optimum)
+
+
+class Method:
+    """How a run advances: by steps that draw batches, or in a way of its own.
+
+    Parameters
+    ----------
+    problem : Problem
+    x : ndarray
+        The iterate, which it changes in place.
+    record : Record, optional
+        What it keeps of the iterates; nothing by default.
+    """
+
+    name: str
+    sampler: Sampler | None = None
+    compiled: bool = True
+    """Whether its steps are compiled."""
+    epoch_steps: int = 1
+    """Number of steps of an epoch."""
+    period: int = NEVER
     """After how many steps to call `check`, again and again."""
+    step_size: float = math.inf
+    """The size of the last step; infinite if there is none."""
+    stopped: str = ""
+    """Why it cannot continue, if it cannot."""
 
-    def advance(self, settings: Settings, step: int, sizes: Vector, noise: Vector) -> int:
+    def __init__(self, problem: Problem, x: Vector, record: Record | None = None) -> None:
+        self.problem, self.x = problem, x
+        self.record = record_of(problem.dim) if record is None else record
+
+    def advance(self, step: int, sizes: Vector, noise: Vector) -> int:
         """Make one step per size, after `step` steps; return how many were finite."""
-
-    def check(self, step: int) -> str | None:
-        """Return why the iterates have converged, if they have."""
+        raise NotImplementedError
 
     def norms(self) -> Vector:
         """Return the true norms that the sampler would learn."""
+        return self.problem.loss_norms(self.x)
 
-    def state(self) -> dict[str, Any]:
-        """Return what else to save."""
+    def check(self, step: int) -> str | None:
+        """Adapt to what the last steps have shown; return why the iterates have converged, if they have."""
+        return None
 
-    def read(self, state: Mapping[str, Any], step: int) -> State:
-        """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
+    def pace(self) -> float:
+        """Return what multiplies the given step sizes."""
+        return 1.0
 
-    def resume(self, values: State) -> None:
-        """Continue from what `read` returned."""
+    def settings(self) -> State:
+        """Return what must be the same when a state is resumed."""
+        return {}
+
+    def memory(self) -> Memory:
+        """Return what to save besides the iterate: see `avare.solvers.checkpoint`."""
+        return {}
+
+    def bounds(self, step: int) -> Bounds:
+        """Return the bounds of fields in the memory that are not any finite number."""
+        return {}
+
+    def resumed(self) -> None:
+        """Compute again what follows from the memory."""
 
 
 class Loop:
-    """One run or chain: its state, and how to advance it."""
+    """One run or chain: how far it is, and how to advance it.
+
+    Parameters
+    ----------
+    method : Method
+    watch : Watch
+    sizes : Sizes
+        The step sizes.
+    steps : int
+        The number of steps to make.
+    noise : Generator, optional
+        Source of standard normal numbers, one per coordinate and step.
+    chain : int
+        Its number among several.
+    before : int
+        Steps that another method has made before, each of them an epoch.
+    """
 
     def __init__(
         self,
-        problem: Problem,
-        sampler: Sampler,
-        step_size: StepSize,
-        *,
+        method: Method,
+        watch: Watch,
+        sizes: Sizes,
         steps: int,
-        evaluations: NDArray[np.int64],
-        optimum: float | None,
-        start: ArrayLike | None,
-        average_from: int = NEVER,
-        average_power: float = 0.0,
-        adapt_until: int = 0,
-        first_move: float = 0.0,
-        burn_in: int = NEVER,
-        thin: int = 1,
+        *,
         noise: np.random.Generator | None = None,
-        callback: Callback | None = None,
         chain: int = 0,
-        method: Callable[[Iterates], Method] | None = None,
+        before: int = 0,
     ) -> None:
-        if problem.l1 > 0.0 and method is None:
-            raise ValueError(f"problem has l1 = {problem.l1}: use avare.saga, which takes a proximal step")
-        self.problem, self.sampler, self.steps, self.noise = problem, sampler, steps, noise
-        self._sizes = _step_sizes(step_size)
-        self._evaluations = evaluations
-        self._optimum = problem.optimum if optimum is None else validation.number("optimum", optimum)
-        self._callback, self._chain = callback, chain
-        x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
-        kept = max(0, steps - burn_in) // thin
-        mean = np.zeros(problem.dim if average_from < NEVER else 0)
-        self.iterates = Iterates(x, mean, np.empty((kept, problem.dim)))
-        if adapt_until:
-            self.iterates = self.iterates._replace(origin=x.copy(), path=np.array([first_move, 0.0]))
+        self.method, self.watch, self.sizes, self.steps = method, watch, sizes, steps
+        self.noise, self.chain, self.before = noise, chain, before
+        self.seconds, self.rows = 0.0, list[Row]()
+        most = before + steps if method.sampler is not None else NEVER  # or SAGA may take over, with more steps
+        self._evaluations = evaluation_steps(watch.evaluate, before, before + steps, method.epoch_steps, most)
+        self._optimum = method.problem.optimum if watch.optimum is None else watch.optimum
         self.step = 0
-        self.seconds = 0.0
-        self.status = "finished"
-        self.message = ""
-        self.rows: list[tuple[float, ...]] = []
-        self._method = None if method is None else method(self.iterates)
-        self._compiled: Method | Compiled | None = self._method
-        compiles = isinstance(problem, Linear) and can_learn(sampler._compiled()) and not sampler.follows_path
-        if self._method is None and isinstance(problem, Linear) and compiles:
-            self._compiled = Compiled(problem, sampler, self.iterates)
-        self._settings = Settings(problem._l2, average_from, average_power, burn_in, thin, adapt_until)
+        self.status, self.message = "finished", ""
         self._chunk = 1
         self._began = (time.perf_counter(), 0)
-        self._drawn = sampler.steps  # when this loop ended
+
+    @property
+    def steps_made(self) -> int:
+        """The number of steps, with those of a method before."""
+        return self.before + self.step
 
     @property
     def epoch(self) -> float:
-        """The number of steps so far, in epochs of n // batch size steps."""
-        return self.step / max(1, self.problem.n // self.sampler.batch_size)
+        """The same in epochs."""
+        return self.before + self.step / self.method.epoch_steps
 
     @property
     def trace(self) -> Trace:
@@ -192,252 +242,226 @@ class Loop:
     @property
     def x(self) -> Vector:
         """The average of the iterates if averaging has begun, otherwise the last iterate."""
-        return self.iterates.mean if self.step > self._settings.average_from else self.iterates.x
+        record = self.method.record
+        return record.memory.mean if self.step > record.average_from else self.method.x
+
+    def draws(self, step: int) -> Vector:
+        """Return the iterates that are kept after some steps."""
+        record = self.method.record
+        return record.draws[: max(0, step - record.burn_in) // record.thin]
 
     def step_size(self, step: int) -> float:
         """Return the size of a step; if sizes adapt, what it would be if it were the next one."""
-        size = float(self._sizes(max(step, 1), 1)[0])
-        return size * float(pace(self.iterates.path)) if len(self.iterates.path) else size
+        return float(self.sizes(max(step, 1), 1)[0]) * self.method.pace()
 
-    def seconds_left(self) -> float:
-        """Estimate the remaining time, evaluations included, from the time so far."""
+    @property
+    def _place(self) -> str:
+        return f"step {self.steps_made} of {self.before + self.steps}"
+
+    def describe(self) -> str:
+        """Describe the progress in one line."""
         began, first = self._began
-        return (time.perf_counter() - began) / max(self.step - first, 1) * (self.steps - self.step)
+        left = (time.perf_counter() - began) / max(self.step - first, 1) * (self.steps - self.step)
+        objective = f", objective {self.rows[-1].objective:.6g}" if self.rows else ""
+        return f"{self._place}{objective}, {left:.0f} s left"
 
-    def kept(self, step: int | None = None) -> int:
-        """Return the number of iterates that are kept after a step, by default the present one."""
-        return max(0, (self.step if step is None else step) - self._settings.burn_in) // self._settings.thin
-
-    @np.errstate(over="ignore", invalid="ignore")  # an overflow is reported as divergence
-    def run(self, interrupt: Interrupt, say: Callable[["Loop"], None]) -> None:
+    def run(self, interrupt: threading.Event, line: Line) -> None:
         """Advance to the last step, or until something stops it."""
-        method = self._method
-        self.sampler._follow(lambda: self.problem._norms(self.iterates.x) if method is None else method.norms())
+        method, sampler = self.method, self.method.sampler
         self._began = (time.perf_counter(), self.step)
+        if sampler is not None:
+            sampler.follow(lambda: method.norms())  # no method: a copy of the sampler would copy all of it
         try:
-            self._advance(0)  # compiles, outside the measured time
-            while True:
-                if self._is_due() and self._evaluate():
-                    return
-                if self.step == self.steps:
-                    return
-                if interrupt.wished:
-                    self._end("interrupted", f"interrupted after step {self.step} of {self.steps}")
-                    return
-                later = self._evaluations[np.searchsorted(self._evaluations, self.step, side="right") :]
-                until = int(later[0]) if len(later) else self.steps
-                if method is not None:
-                    until = min(until, self.step - self.step % method.period + method.period)
-                if not self._advance(min(self._chunk, until - self.step)):
-                    return
-                say(self)
-                converged = method.check(self.step) if method and self.step % method.period == 0 else None
-                if converged is not None:
-                    self._end("converged", converged)
-                    if self._is_due():
-                        self._evaluate()
-                    return
+            with np.errstate(over="ignore", invalid="ignore"):  # an overflow is reported as divergence
+                self._run(interrupt, line)
         finally:
-            self.sampler._follow(None)
-            self._drawn = self.sampler.steps
+            if sampler is not None:
+                sampler.follow(None)
+
+    def _run(self, interrupt: threading.Event, line: Line) -> None:
+        self._advance(0)  # compiles, outside the measured time
+        while not (self._until_evaluation() == 0 and self._evaluate()) and self.step < self.steps:
+            if interrupt.is_set():
+                self.status, self.message = "interrupted", f"interrupted after {self._place}"
+                return
+            period = self.method.period
+            left = min(self._until_evaluation(), self.steps - self.step, period - self.step % period)
+            if not self._advance(min(self._chunk, left)):
+                return
+            line.say(self.describe())
+            converged = self.method.check(self.step) if self.step % period == 0 else None
+            if converged is not None:
+                self.status, self.message, self.steps = "converged", converged, self.step
+
+    def _until_evaluation(self) -> int:
+        """Return the number of steps until the next evaluation; 0 if it is due."""
+        first = self.steps_made + (len(self.rows) > 0 and self.rows[-1].step == self.steps_made)
+        place = np.searchsorted(self._evaluations, first)
+        return int(self._evaluations[place]) - self.steps_made if place < len(self._evaluations) else NEVER
 
     def _advance(self, count: int) -> bool:
-        """Make a number of steps; return whether all were finite."""
-        first = self.step + 1
-        started = time.perf_counter()
-        sizes = self._sizes(first, count)
-        noise = np.empty((0, self.problem.dim))
-        if self.noise is not None:
-            noise = self.noise.standard_normal((count, self.problem.dim))
-        if self._compiled is not None:
-            done = self._compiled.advance(self._settings, self.step, sizes, noise)
-        else:
-            done = advance_plainly(self.problem, self.sampler, self._settings, self.iterates, self.step, sizes)
+        """Make a number of steps; return whether all were made."""
+        dim, started = self.method.problem.dim, time.perf_counter()
+        sizes = self.sizes(self.step + 1, count)
+        noise = np.empty((0, dim)) if self.noise is None else self.noise.standard_normal((count, dim))
+        done = self.method.advance(self.step, sizes, noise)
         taken = time.perf_counter() - started
         self.step += done
         if count:
             self.seconds += taken
-            most = _LARGEST_CHUNK if self.noise is None else max(1, _MOST_NOISE // self.problem.dim)
+            most = _LARGEST_CHUNK if self.noise is None else max(1, _MOST_NOISE // dim)
             wanted = int(count * _CHUNK_SECONDS / max(taken, 1e-9))
             self._chunk = min(max(1, wanted), 2 * self._chunk, most)
-        if done < count:
-            self._diverge(first + done, "the gradient")
+        if self.method.stopped:
+            self.status, self.message = "stopped", self.method.stopped
+        elif done < count:
+            self._diverge(self.step + 1, "the gradient")
         return done == count
-
-    def _is_due(self) -> bool:
-        place = int(np.searchsorted(self._evaluations, self.step))
-        due = place < len(self._evaluations) and self._evaluations[place] == self.step
-        return due and (not self.rows or self.rows[-1][0] < self.step)
 
     def _evaluate(self) -> bool:
         """Add a row to the trace; return whether to stop."""
-        x, iterate = self.x, self.iterates.x
-        measures = self.problem.evaluate(iterate, self.sampler.probabilities())
-        if x is not iterate:
-            measures = (self.problem.objective(x), *measures[1:])
-        regret = self.rows[-1][8] if self.rows else 0.0
-        self.rows.append(row(self.step, self.epoch, self.seconds, measures, self._optimum, regret, self.sampler.gain))
-        # The objective is NaN if the problem has none; norms always exist.
-        for what, value in (("the objective", measures[0]), ("the sum of norms", measures[1])):
-            if math.isinf(value) or (math.isnan(value) and what != "the objective"):
-                self._diverge(self.step, what)
-                return True
-        if self._callback is not None and self._callback(Progress(self, self._chain)):
-            self._end("stopped", f"stopped by the callback after step {self.step} of {self.steps}")
-            return True
-        return False
+        method, x = self.method, self.x
+        p, gain = None, math.nan
+        if method.sampler is not None:
+            p, gain = method.sampler.probabilities(), method.sampler.gain
+        objective, total, cost = method.problem.evaluate(method.x, p)
+        if x is not method.x:
+            objective = method.problem.objective(x)
+        above, least = math.nan if self._optimum is None else objective - self._optimum, total * total
+        error = cost / least - 1.0 if least > 0.0 else 0.0
+        before = self.rows[-1].regret if self.rows else 0.0
+        regret = (0.0 if math.isnan(before) else before) + cost - least  # NaN if nothing was drawn
+        now = (self.steps_made, self.epoch, self.seconds)
+        self.rows.append(Row(*now, objective, above, cost, least, error, regret, gain))
+        if math.isinf(objective) or not math.isfinite(total):  # the objective is NaN if the problem has none
+            self._diverge(self.step, "the objective" if math.isinf(objective) else "the sum of norms")
+        elif self.watch.callback is not None and self.watch.callback(Progress(self)):
+            self.status, self.message = "stopped", f"stopped by the callback after {self._place}"
+        return self.status not in ("finished", "converged")
 
     def _diverge(self, step: int, what: str) -> None:
-        size = f"{self.step_size(step):.6g}"
-        self._end("diverged", f"diverged at step {step}, of size {size}: {what} is not finite; use smaller steps")
-
-    def _end(self, status: str, message: str) -> None:
-        self.status, self.message = status, message
+        place = f"diverged at step {step}, of size {self.step_size(step):.6g}"
+        self.status, self.message = "diverged", f"{place}: {what} is not finite; use smaller steps"
 
     # --- save and resume ------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """Return everything needed to resume: numbers, text and arrays."""
-        if self.sampler.steps != self._drawn:
-            raise ValueError(
-                f"the sampler has drawn {self.sampler.steps - self._drawn} batches since this run ended: "
-                "call state_dict() before it draws again"
-            )
-        x, mean, draws, origin, path = self.iterates
-        state = {
+    def checkpoint(self) -> Checkpoint:
+        """Return everything needed to resume."""
+        method = self.method
+        own = {
             **self._expected(),
             "step": self.step,
             "seconds": self.seconds,
-            "x": x.copy(),
-            "mean": mean.copy(),
-            "draws": draws[: self.kept()].copy(),
+            "x": method.x,
+            "draws": self.draws(self.step),
             "rows": np.array(self.rows, dtype=np.float64).reshape(len(self.rows), len(COLUMNS)),
+            **saved(method.memory()),
         }
-        if len(path):
-            state |= {"origin": origin.copy(), "path": path.copy()}
         if self.noise is not None:
-            state["noise"] = generator_to_text(self.noise)
-        if self._method is not None:
-            state |= self._method.state()
-        state.update({_SAMPLER + key: value for key, value in self.sampler.state_dict().items()})
-        return {**state, "checksum": _checksum(state)}
+            own["noise"] = generator_to_text(self.noise)
+        return Checkpoint(own, method.sampler, 0 if method.sampler is None else method.sampler.steps)
 
     def read(self, state: Mapping[str, Any]) -> tuple[State, State]:
         """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
-        own = {key: plain(value) for key, value in state.items() if not key.startswith(_SAMPLER)}
-        expected = self._expected()
-        if isinstance(own.get("format"), int) and own["format"] == _WITHOUT_CHECKSUM:
-            expected["format"] = _WITHOUT_CHECKSUM
-            if expected["average_power"] == 0.0 and "average_power" not in own:
-                del expected["average_power"]  # all steps had the same weight then
-        require_same(own, expected, "resume", "this run")
-        values = read(own, self._fields(), "resume")
-        kept = (self.kept(values["step"]), self.problem.dim)
-        values["draws"] = Field(np.float64, kept).read(own, "draws", "resume")
-        steps = values["rows"][:, 0]
-        are_steps = (steps >= 0) & (steps <= values["step"]) & (steps == np.floor(steps))
-        refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {values['step']}")
-        if self._method is not None:
-            values["method"] = self._method.read(own, values["step"])
-        if expected["format"] != _WITHOUT_CHECKSUM:
-            if "checksum" not in own:
-                raise ValueError("resume lacks 'checksum': it is damaged")
-            require_checksum(own, _checksum(state), "resume")
-        of_sampler = {key.removeprefix(_SAMPLER): each for key, each in state.items() if key.startswith(_SAMPLER)}
-        sampler = self.sampler._read(of_sampler)
-        if sampler["steps"] < values["step"]:
-            raise ValueError(
-                f"resume['step'] = {values['step']}: the sampler has drawn only {sampler['steps']} batches"
-            )
-        return values, sampler
-
-    def resume(self, values: State, sampler: State) -> None:
-        """Continue from what `read` returned."""
-        with self.sampler._lock:
-            self.sampler._replace(sampler)
-        if self._method is not None:
-            self._method.resume(values["method"])  # before the iterate, which it may overwrite
-        self.step, self.seconds, self.noise = values["step"], values["seconds"], values.get("noise")
-        self.iterates.x[:] = values["x"]
-        self.iterates.mean[:] = values["mean"]
-        if len(self.iterates.path):
-            self.iterates.origin[:], self.iterates.path[:] = values["origin"], values["path"]
-        self.iterates.draws[: len(values["draws"])] = values["draws"]
-        self.rows = [(int(each[0]), *(float(value) for value in each[1:])) for each in values["rows"]]
-
-    def _expected(self) -> State:
-        """Return what must be the same in a state."""
-        return {
-            "format": _FORMAT,
-            "dim": self.problem.dim,
-            "n": self.problem.n,
-            "burn_in": self._settings.burn_in,
-            "thin": self._settings.thin,
-            "average_from": self._settings.average_from,
-            "average_power": self._settings.average_power,
-            **({"adapt_until": self._settings.adapt_until} if len(self.iterates.path) else {}),
-        }
-
-    def _fields(self) -> dict[str, Field]:
-        """Declare what else a state has, except the draws, whose number depends on the step."""
-        anything = {"at_least": -math.inf, "at_most": math.inf, "also": math.nan}
+        own, of_sampler = split(state)
+        method = self.method
+        require_same(own, self._expected(), "resume", "this run")
         fields = {
             "step": Field(int, at_least=0, at_most=self.steps),
             "seconds": Field(float, at_least=0.0),
-            "x": Field(np.float64, (self.problem.dim,)),
-            "mean": Field(np.float64, self.iterates.mean.shape),
-            "rows": Field(np.float64, (None, len(COLUMNS)), **anything),
+            "x": Field(np.float64, method.x.shape),
+            "rows": Field(np.float64, (None, len(COLUMNS)), **ANY_NUMBER),
         }
-        if len(self.iterates.path):
-            fields |= {"origin": fields["x"], "path": Field(np.float64, (2,), at_least=0.0)}
-        return fields if self.noise is None else {**fields, "noise": Field(np.random.Generator)}
+        if self.noise is not None:
+            fields["noise"] = Field(np.random.Generator)
+        values = {name: field.read(own, name, "resume") for name, field in fields.items()}
+        values["draws"] = Field(np.float64, self.draws(values["step"]).shape).read(own, "draws", "resume")
+        steps, most = values["rows"][:, 0], self.before + values["step"]
+        are_steps = (steps >= 0) & (steps <= most) & (steps == np.floor(steps))
+        refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {most}")
+        values |= read(own, method.memory(), method.bounds(values["step"]))
+        require_intact(state)
+        return values, {} if method.sampler is None else method.sampler.read_state(of_sampler)
+
+    def resume(self, values: State, of_sampler: State) -> None:
+        """Continue from what `read` returned."""
+        method = self.method
+        if method.sampler is not None:
+            method.sampler.replace_state(of_sampler)
+        self.step, self.seconds, self.noise = values["step"], values["seconds"], values.get("noise")
+        method.x[:] = values["x"]
+        self.draws(self.step)[:] = values["draws"]
+        restore(method.memory(), values)
+        method.resumed()
+        self.rows = [Row(int(each[0]), *each[1:]) for each in values["rows"].tolist()]
+
+    def _expected(self) -> State:
+        """Return what must be the same in a state."""
+        method, problem = self.method, self.method.problem
+        return {"method": method.name, "dim": problem.dim, "n": problem.n, "before": self.before, **method.settings()}
 
 
-def _checksum(state: Mapping[str, Any]) -> int:
-    """The checksum of a run's own fields; the sampler's state has its own, which is used for it."""
-    own = {key: plain(each) for key, each in state.items() if not key.startswith(_SAMPLER) and key != "checksum"}
-    return checksum({**own, "sampler": plain(state.get(_SAMPLER + "checksum"))})
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C sets; a second one raises ``KeyboardInterrupt`` as usual.
+
+    Signals reach the main thread only. In other threads, or if another handler is installed, nothing changes.
+    """
+    wished = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if wished.is_set():
+            signal.default_int_handler(number, frame)
+        wished.set()
+
+    main, before = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGINT)
+    if not main or before is not signal.default_int_handler:
+        yield wished
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield wished
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run_loops(loops: Sequence[Loop], title: str) -> None:
+    """Run all loops, each in its own thread if there are several; Ctrl-C ends them after the current steps."""
+    with interruptible() as interrupt, Line(title, shown=loops[0].watch.progress) as line:
+        if len(loops) == 1:
+            loops[0].run(interrupt, line)
+            return
+        with ThreadPoolExecutor(len(loops)) as pool:
+            running = [pool.submit(loop.run, interrupt, line) for loop in loops]
+            try:
+                ended, _ = wait(running, return_when=FIRST_EXCEPTION)
+                for each in ended:
+                    each.result()
+            except BaseException:
+                interrupt.set()  # the other chains end as well
+                raise
+
+
+def resume_loops(loops: Sequence[Loop], state: Mapping[str, Any]) -> None:
+    """Continue the loops of all chains from a state; if one part of it is wrong, none has changed."""
+    parts = [
+        {key.removeprefix(f"{k}/"): state[key] for key in state if key.startswith(f"{k}/")} for k in range(len(loops))
+    ]
+    read = [loop.read(part) for loop, part in zip(loops, parts, strict=True)]
+    for loop, values in zip(loops, read, strict=True):
+        loop.resume(*values)
+
+
+def checked_problem(problem: Any) -> None:
+    """Raise an error unless it is a problem."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem is of type {type(problem).__name__}: must be one of avare.problems")
 
 
 def checked_pair(problem: Any, sampler: Any) -> None:
     """Raise an error unless the arguments are a problem and a sampler of the same size."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem is of type {type(problem).__name__}: must be one of avare.problems")
+    checked_problem(problem)
     if not isinstance(sampler, Sampler):
         raise TypeError(f"sampler is of type {type(sampler).__name__}: must be one of avare.samplers")
     if problem.n != sampler.n:
         raise ValueError(f"sampler has n = {sampler.n}: must match the problem's {problem.n}")
-
-
-def _step_sizes(step_size: StepSize) -> Callable[[int, int], Vector]:
-    """Return a function of (first, count) that gives the sizes of steps."""
-    if isinstance(step_size, int | float | np.floating) and not isinstance(step_size, bool):
-        step_size = constant(validation.number("step_size", step_size, above=0.0))
-    if not callable(step_size):
-        raise TypeError(f"step_size = {step_size!r}: must be a number, a schedule, or a function of the step")
-    schedule: Callable[[Any], Any] = step_size
-
-    def sizes(first: int, count: int) -> Vector:
-        if count == 0:
-            return np.empty(0)
-        steps = range(first, first + count)
-        found = schedule(np.arange(first, first + count)) if isinstance(schedule, Schedule) else map(schedule, steps)
-        values = _numbers(found if isinstance(found, np.ndarray) else list(found), steps)
-        faults = np.flatnonzero(~((values >= 0.0) & (values < math.inf)))
-        if faults.size:
-            raise ValueError(f"step_size({steps[faults[0]]}) = {values[faults[0]]}: must be finite and not negative")
-        return values
-
-    return sizes
-
-
-def _numbers(found: Any, steps: range) -> Vector:
-    """Return what a step-size function gave, one number for each step, or raise an error."""
-    try:
-        values = validation.real("step_size", found)
-        if values.shape == (len(steps),):
-            return values
-        raise TypeError
-    except (TypeError, ValueError):
-        sample = f"step_size({steps[0]}) = {found[0]!r}" if len(found) else "step_size is empty"
-        raise TypeError(f"{sample}: must be one number for each step") from None

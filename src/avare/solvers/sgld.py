@@ -10,8 +10,10 @@ from numpy.typing import ArrayLike
 
 from avare.problems import Problem
 from avare.samplers import Sampler
-from avare.solvers.chains import Chain, Control, Precondition, draw_chains
-from avare.solvers.loop import Callback, StepSize
+from avare.solvers.chains import Control, Length, Plan, Precondition, draw_chains
+from avare.solvers.loop import Callback, Watch
+from avare.solvers.run import Chain
+from avare.solvers.step_sizes import StepSize
 
 
 def sgld(
@@ -43,58 +45,64 @@ def sgld(
 
     Parameters
     ----------
-    problem
+    problem : Problem
         One of `avare.problems`.
-    sampler
+    sampler : Sampler or str, default="Static"
         A sampler for the same number of examples, which continues from its present state. Or, for a linear model,
         the name of one: it is built with the norms that are expected near the mode, those of gradients or, with a
-        control variate, of differences. For steps that fall as t^-b, use `Avare` with ``delta=b / 2``.
-    step_size
+        control variate, of differences. The default has fixed probabilities, which are the best if a mode is known. For
+        steps that fall as t^-b, use `Avare` with ``delta=b / 2``.
+    step_size : "auto", float, schedule or callable, default="auto"
         "auto" chooses, for a linear model, the largest constant step size with which all standard deviations should
         be right to 5 %. It costs the mode, and the gradients of some hundred batches. Or a number, one of
         `avare.schedules`, or a function of the step t = 1, 2, ...
-    control
+    control : {"none", "mode", "saga"} or array_like, optional
         How to estimate the gradient from a batch. "none": by the gradients of the batch. "mode": by how much they
         differ from those at a mode, which ``problem.minimize`` finds; or pass your own point instead of the word.
         "saga": by how much they differ from the last ones of the same examples, in a table. The sampler then learns
         the norms of the differences. By default "mode" if the step size is "auto",
         otherwise "none".
-    precondition
+    precondition : {"none", "hessian", "moments"} or array_like, optional
         A diagonal D that multiplies the steps, and the variance of their noise. "none": 1. "hessian": one over the
         curvature of f along each coordinate, at the mode. "moments": one over the mean square of the gradient estimate,
         adapted until `burn_in`. Or your own vector. By default "hessian" if the step size is "auto", otherwise "none".
-    batch_size
+    batch_size : int, optional
         Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
-    steps
+    steps : int, default=10_000
         Number of steps of each chain.
-    burn_in
+    burn_in : int, default=0
         Number of steps before the first draw is kept.
-    thin
+    thin : int, default=1
         After `burn_in`, one of every `thin` iterates is kept.
-    chains
+    chains : int, default=1
         Number of chains, each in a thread: compiled loops run in parallel, Python functions in turn.
         The first chain uses the sampler itself, the others copies of it with different seeds.
-    start
+    start : array_like, optional
         The first iterate: a vector, or one vector per chain. By default the mode if it was needed, otherwise 0.
-    seed
+    seed : int or SeedSequence, optional
         Seed of the noise, and of the samplers of all chains after the first.
-    evaluate
+    evaluate : "epoch", "never", int or list of int, default="never"
         As for `sgd`; "never" by default.
-    optimum
+    optimum : float, optional
         The smallest objective, for the suboptimality; by default the problem's, if it is known.
-    progress
+    progress : bool, default=False
         Whether to show the progress on the standard error stream.
-    callback
+    callback : callable, optional
         Called with a `Progress` after each evaluation, in the thread of its chain. It can stop that
         chain by returning True.
-    resume
+    resume : mapping, optional
         The state of an earlier call. The draws are the same as without the interruption. Other
         arguments must be the same, but there may be more steps.
 
     Returns
     -------
     Chain
-        Also after a divergence, with a `DivergenceWarning`, and after Ctrl-C: see ``chain.status``.
+        Also after a divergence, with a `DivergenceWarning`: see ``chain.status``.
+
+    Raises
+    ------
+    Interrupted
+        After Ctrl-C: a ``KeyboardInterrupt`` whose attribute ``run`` is the chain so far.
 
     Examples
     --------
@@ -114,24 +122,6 @@ def sgld(
     >>> bool(abs(chain.noise.total).max() < 0.1)
     True
     """
-    return draw_chains(
-        "sgld",
-        problem,
-        sampler,
-        step_size,
-        friction=0.0,
-        control=control,
-        precondition=precondition,
-        batch_size=batch_size,
-        steps=steps,
-        burn_in=burn_in,
-        thin=thin,
-        chains=chains,
-        start=start,
-        seed=seed,
-        evaluate=evaluate,
-        optimum=optimum,
-        progress=progress,
-        callback=callback,
-        resume=resume,
-    )
+    length = Length(steps, burn_in, thin, chains)
+    plan = Plan(problem, sampler, step_size, control, precondition, batch_size, length)
+    return draw_chains("sgld", plan, start, seed, Watch(evaluate, optimum, progress, callback), resume)

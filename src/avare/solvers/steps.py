@@ -1,200 +1,138 @@
-"""The steps of SGD: draw, gradient, step, update; compiled if the problem and the sampler have kernels.
+"""Steps that draw batches: draw, estimate, apply, learn, record; compiled if the problem and the sampler have kernels.
 
-Both loops do the same arithmetic in the same order and use the same random numbers, so that they
-give the same iterates from the same seed.
+Both loops do the same arithmetic in the same order and use the same random numbers, so that they give the same iterates
+from the same seed.
 """
 
-import math
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from avare._compilation import inlined, lean, product
-from avare.problems.base import Problem, Vector
-from avare.problems.linear import Linear, add_gradients
-from avare.samplers.base import Sampler, smooth
-from avare.samplers.kernels import draw_into, learn_from
-
-NEVER = 1 << 62
-_NOWHERE = np.empty(0)
-
-
-class Settings(NamedTuple):
-    """Numbers that are the same at every step."""
-
-    l2: Vector
-    average_from: int
-    """Iterates after this step are averaged, ..."""
-    average_power: float
-    """... with weights that grow as this power of their number."""
-    burn_in: int
-    """Iterates after this step are kept, ..."""
-    thin: int
-    """... one of every `thin`."""
-    adapt_until: int = 0
-    """Until this step, sizes follow the distance from the origin and the gradients so far."""
+from avare._compilation import lean
+from avare.problems import Linear
+from avare.problems.base import Vector
+from avare.samplers import Sampler
+from avare.samplers.base import smooth
+from avare.samplers.kernels import can_learn, draw_into, learn_from
+from avare.solvers.checkpoint import Bounds, Memory
+from avare.solvers.estimators.plain import PlainEstimator
+from avare.solvers.kernels import Record, Work, apply, estimate, keep
+from avare.solvers.loop import Method
+from avare.solvers.updates.descent import Descent, pace
+from avare.state import State
 
 
-class Iterates(NamedTuple):
-    """Arrays that the steps change."""
+class Steps(Method):
+    """Steps with an estimator and an update.
 
-    x: Vector
-    mean: Vector
-    """The mean of the iterates averaged so far."""
-    draws: Vector
-    """The kept iterates, one per row."""
-    origin: Vector = _NOWHERE
-    """The first iterate, if step sizes adapt; otherwise empty."""
-    path: Vector = _NOWHERE
-    """The largest distance from there, and the sum of the squared norms of all gradients."""
+    Parameters
+    ----------
+    name : str
+        The name of the method.
+    sampler : Sampler
+    estimator : PlainEstimator
+        Or one derived from it.
+    update : NamedTuple
+        The state of an update. It may be replaced between chunks by another of the same type.
+    record : Record, optional
+        What to keep of the iterates; nothing by default.
+    """
 
+    sampler: Sampler
 
-def advance_plainly(
-    problem: Problem, sampler: Sampler, settings: Settings, iterates: Iterates, step: int, sizes: Vector
-) -> int:
-    """Make one step per size, after `step` steps; return how many were finite."""
-    x, mean, _, origin, path = iterates
-    for done, size in enumerate(sizes):
-        at = step + done + 1
-        batch = sampler.sample()
-        gradient, norms = problem._batch_gradient(x, batch.indices, batch.weights)
-        change = gradient + settings.l2 * x
-        if len(path):
-            if at <= settings.adapt_until:
-                path[1] += change @ change
-            size = size * pace(path)
-        change *= size
-        if not (np.isfinite(norms).all() and np.isfinite(change).all()):
-            return done
-        x -= change
-        if at <= settings.adapt_until:
-            path[0] = max(path[0], np.linalg.norm(x - origin))
-        sampler.update(batch.indices, norms)
-        if sampler.follows_path:
-            sampler.move(float(np.linalg.norm(change)))  # type: ignore[attr-defined]  # such samplers have it
-        if at > settings.average_from:
-            power = settings.average_power
-            mean += (x - mean) * ((power + 1.0) / (at - settings.average_from + power))
-    return len(sizes)
+    def __init__(
+        self, name: str, sampler: Sampler, estimator: PlainEstimator, update: Any, record: Record | None = None
+    ) -> None:
+        problem, m = estimator.problem, sampler.batch_size
+        super().__init__(problem, estimator.x, record)
+        self.name, self.sampler, self.estimator, self.update = name, sampler, estimator, update
+        self.epoch_steps = max(1, problem.n // m)
+        table = self.x.reshape(estimator.shape)
+        buffers = (np.empty(m, dtype=np.int64), np.empty(m), np.empty(m), np.empty(m))
+        self.work = Work(self.x, table, estimator.gradient, problem.penalty.l2, *buffers)
+        self.compiled = isinstance(problem, Linear) and can_learn(sampler.kernels) and not sampler.follows_path
 
-
-class Compiled:
-    """The same steps in a kernel, for a linear model and a sampler that brings kernels."""
-
-    def __init__(self, problem: Linear, sampler: Sampler, iterates: Iterates) -> None:
-        self._sampler, self._iterates = sampler, iterates
-        self._model = problem._model
-        gradient = np.empty(problem.dim)
-        table = (problem.outputs, problem.width)
-        self._buffers = _Buffers(
-            np.empty(sampler.batch_size, dtype=np.int64),
-            np.empty(sampler.batch_size),
-            np.empty(sampler.batch_size),
-            np.empty(sampler.batch_size),
-            gradient,
-            gradient.reshape(table),
-            iterates.x.reshape(table),
-        )
-        self._scratch = problem.scratch()
-
-    def advance(self, settings: Settings, step: int, sizes: Vector, noise: Vector) -> int:
+    def advance(self, step: int, sizes: Vector, noise: Vector) -> int:
         """Make one step per size, after `step` steps; return how many were finite."""
-        sampler = self._sampler
-        with sampler._lock:
-            done: int = _advance(
-                sampler._compiled(),
-                self._model,
-                settings,
-                sampler.n,
-                sampler._source,
-                sampler._moments,
-                sampler._steps,
-                step,
+        return (self._advance_compiled if self.compiled else self._advance_plainly)(step, sizes, noise)
+
+    def _advance_compiled(self, step: int, sizes: Vector, noise: Vector) -> int:
+        assert isinstance(self.problem, Linear)
+        with self.sampler.compiled_draws() as draws:
+            done: int = advance(
+                (draws.kernels, draws.source, draws.moments),
+                self.problem.model,
+                self.estimator.state,
+                self.update,
+                self.record,
+                self.work,
+                self.estimator.scratch,
+                (self.problem.n, draws.steps, step),
                 sizes,
-                self._iterates,
-                self._buffers,
-                self._scratch,
+                noise,
             )
-            sampler._steps += min(done + 1, len(sizes))
-            return done
+            draws.steps += min(done + 1, len(sizes))
+        return done
 
+    def _advance_plainly(self, step: int, sizes: Vector, noise: Vector) -> int:
+        sampler, work = self.sampler, self.work
+        for done, size in enumerate(sizes):
+            batch = sampler.sample()
+            work.indices[:], work.probabilities[:], work.weights[:] = batch.indices, batch.probabilities, batch.weights
+            before = self.estimator.moving.copy() if sampler.follows_path else self.x
+            if not self.estimator.take(work, step + done):
+                return done
+            if not apply(self.update, work, size, noise, done, step + done + 1):
+                return done
+            sampler.update(batch.indices, work.norms)
+            if sampler.follows_path:
+                length = float(np.linalg.norm(self.estimator.moving - before))
+                sampler.move(length)  # type: ignore[attr-defined]  # such samplers have it
+            keep(self.record, self.x, step + done + 1)
+        return len(sizes)
 
-class _Buffers(NamedTuple):
-    indices: NDArray[np.int64]
-    probabilities: Vector
-    weights: Vector
-    norms: Vector
-    gradient: Vector
-    gradients: Vector
-    """The gradient as a table, one row per output."""
-    coefficients: Vector
-    """The iterate as such a table."""
+    def norms(self) -> Vector:
+        """Return the true norms that the sampler would learn."""
+        return self.estimator.norms(self.x)
+
+    def pace(self) -> float:
+        """Return what multiplies the given step sizes."""
+        adapts = isinstance(self.update, Descent) and len(self.update.memory.reach)
+        return pace(self.update.memory.reach) if adapts else 1.0
+
+    def settings(self) -> State:
+        """Return what must be the same when a state is resumed."""
+        states = (self.record, self.update)
+        numbers = (int, float)
+        return {key: each for state in states for key, each in state._asdict().items() if isinstance(each, numbers)}
+
+    def memory(self) -> Memory:
+        """Return what to save besides the iterate."""
+        parts = {"estimator": self.estimator.memory, "update": getattr(self.update, "memory", None)}
+        if parts["update"] is parts["estimator"]:  # one state for both
+            del parts["update"]
+        return {name: part for name, part in {**parts, "record": self.record.memory}.items() if part is not None}
+
+    def bounds(self, step: int) -> Bounds:
+        """Return the bounds of fields in the memory that are not any finite number."""
+        return {"update/reach": {"at_least": 0.0}, "estimator/since": {"at_least": 0, "at_most": step}}
 
 
 # --- kernels -------------------------------------------------------------------------------
 
 
 @lean
-def _advance(state, model, settings, n, source, moments, drawn, step, sizes, iterates, buffers, scratch):
-    x, gradient = iterates.x, buffers.gradient
-    indices, probabilities, weights, norms = buffers.indices, buffers.probabilities, buffers.weights, buffers.norms
+def advance(sampler, model, estimator, update, record, work, scratch, numbers, sizes, noise):
+    """Make one step per size, until one is not finite; return how many were."""
+    kernels, source, moments = sampler
+    n, drawn, step = numbers
     for done in range(len(sizes)):
-        draw_into(state, drawn + done, source, indices, probabilities, weights)
-        add_gradients(model, buffers.coefficients, indices, weights, buffers.gradients, norms, scratch)
-        size, at = sizes[done], step + done + 1
-        if len(iterates.path) > 0:
-            if at <= settings.adapt_until:
-                iterates.path[1] += _square(gradient, settings.l2, x)
-            size *= _pace(iterates.path)
-        for j in range(len(x)):
-            gradient[j] = size * (gradient[j] + settings.l2[j] * x[j])
-        if not np.isfinite(magnitude(gradient) + magnitude(norms)):
+        draw_into(kernels, drawn + done, source, work.indices, work.probabilities, work.weights)
+        if not estimate(estimator, model, work, scratch, step + done):
             return done
-        for j in range(len(x)):
-            x[j] -= gradient[j]
-        if at <= settings.adapt_until:
-            iterates.path[0] = max(iterates.path[0], _distance(x, iterates.origin))
-        learn_from(state, indices, norms)
-        smooth(moments, n, weights, probabilities, norms)
-        if at > settings.average_from:
-            part = (settings.average_power + 1.0) / (at - settings.average_from + settings.average_power)
-            for j in range(len(x)):
-                iterates.mean[j] += (x[j] - iterates.mean[j]) * part
+        if not apply(update, work, sizes[done], noise, done, step + done + 1):
+            return done
+        learn_from(kernels, work.indices, work.norms)
+        smooth(moments, n, work.weights, work.probabilities, work.norms)
+        keep(record, work.x, step + done + 1)
     return len(sizes)
-
-
-@product
-def magnitude(values):
-    """Return a number that is finite only if all values are and their sum does not overflow."""
-    total = 0.0
-    for j in range(len(values)):
-        total += abs(values[j])
-    return total
-
-
-@product
-def _square(gradient, l2, x):
-    """Return the squared norm of the gradient with that of the l2 term."""
-    total = 0.0
-    for j in range(len(x)):
-        total += (gradient[j] + l2[j] * x[j]) ** 2
-    return total
-
-
-@product
-def _distance(x, origin):
-    total = 0.0
-    for j in range(len(x)):
-        total += (x[j] - origin[j]) ** 2
-    return math.sqrt(total)
-
-
-def pace(path: Vector) -> float:
-    """Return the distance over the root of the sum of squares: the size of the next step; NaN if it overflows."""
-    if path[1] == np.inf:
-        return np.nan
-    return path[0] / math.sqrt(path[1]) if path[1] > 0.0 else 0.0
-
-
-_pace = inlined(pace)

@@ -4,16 +4,16 @@ from avare.structures.base import Memory as Memory
 from avare.structures.base import Solution as Solution
 from avare.structures.base import Structure as Structure
 from avare.structures.buckets import Buckets as Buckets
-from avare.structures.expectations import Calibration as Calibration
-from avare.structures.expectations import Expectations as Expectations
+from avare.structures.calibrated_cells import CalibratedCells as CalibratedCells
+from avare.structures.calibrated_cells import Calibration as Calibration
 from avare.structures.floored import Floored as Floored
 from avare.structures.order_tree import OrderTree as OrderTree
 from avare.structures.weights import Weights as Weights
 
 __all__ = [
     "Buckets",
+    "CalibratedCells",
     "Calibration",
-    "Expectations",
     "Floored",
     "Memory",
     "OrderTree",

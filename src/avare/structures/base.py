@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare._randomness import Source
-from avare._state import State
+from avare.state import State
 
 
 class Solution(NamedTuple):

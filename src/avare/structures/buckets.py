@@ -40,11 +40,11 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, kernel, lean, merged
 from avare._randomness import next_uniform
-from avare._state import State
+from avare.state import State
 from avare.structures import cells as layout
 from avare.structures.base import Memory, Solution
 from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, ONE, REGISTERS, SUM, TOP, add, code_of, index_of, slot_of
-from avare.structures.codes import (
+from avare.structures.float_codes import (
     CELL_SHIFT,
     CELLS,
     CELLS_PER_OCTAVE,
@@ -57,7 +57,7 @@ from avare.structures.codes import (
     unit_of,
     value_of,
 )
-from avare.structures.distinct import draw_distinct
+from avare.structures.without_replacement import draw_distinct
 
 _BIN_SHIFT = 13
 _BINS = OCTAVES << (MANTISSA_BITS - _BIN_SHIFT)

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import inlined, kernel, merged
-from avare._state import Field
-from avare.structures.codes import (
+from avare.state import Field
+from avare.structures.float_codes import (
     CELL_SHIFT,
     CELLS,
     CODE_LARGEST,

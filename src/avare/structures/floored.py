@@ -36,10 +36,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare._compilation import kernel
 from avare._randomness import next_uniform
-from avare._state import State
+from avare.state import State
 from avare.structures.base import Solution, Structure
-from avare.structures.evenly import draw_below
 from avare.structures.heap import sift_down, sift_up
+from avare.structures.uniform_draws import draw_below
 from avare.structures.weights import Weights, draw_smoothed_into
 
 _LARGEST_SCALE = 2.0**100  # beyond it, all values are scaled down

@@ -32,9 +32,9 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import next_uniform
-from avare._state import Field, State
+from avare.state import Field, State
 from avare.structures.base import Memory, Solution
-from avare.structures.evenly import draw_below
+from avare.structures.uniform_draws import draw_below
 
 _ROOT, _STALE = 0, 1  # entries of `registers`
 _SMALLEST, _LARGEST = 2.0**-960, 2.0**960  # no sum overflows or underflows

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from avare._compilation import kernel
 from avare._randomness import next_uniform, uniform_source
-from avare.structures.evenly import draw_below
+from avare.structures.uniform_draws import draw_below
 
 
 def inclusion(sizes: NDArray[np.float64], count: int, floor: float = 0.0) -> NDArray[np.float64]:

@@ -26,14 +26,14 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, kernel, lean, merged
 from avare._randomness import Source, next_uniform
-from avare._state import Field, State, refuse_unless
 from avare.batch import LITTLE
+from avare.state import Field, State, refuse_unless
 from avare.structures import buckets as proposing
 from avare.structures.base import Memory
 from avare.structures.buckets import Buckets
 from avare.structures.cells import MAX_EXAMPLES, ONE, members_of
-from avare.structures.evenly import draw_below, draw_evenly, enter, hash_table
-from avare.structures.race import race
+from avare.structures.uniform_draws import draw_below, draw_evenly, enter, hash_table
+from avare.structures.weighted_draws import race
 
 _EXPONENTS = 2048  # of float64, biased
 _HALF_BITS = 26

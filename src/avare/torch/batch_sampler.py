@@ -4,7 +4,7 @@ import math
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -14,27 +14,17 @@ from torch.utils.data import Sampler as TorchSampler
 
 from avare import _validation as validation
 from avare import samplers
-from avare._randomness import Seed
-from avare._state import (
-    Field,
-    State,
-    checksum,
-    padded,
-    read,
-    refuse_unless,
-    require_checksum,
-    require_padding,
-    without_padding,
-)
+from avare import state as states
+from avare._randomness import Seed, derive
 from avare.batch import Batch
 from avare.samplers import Sampler, Uniform
+from avare.state import Field, State
+from avare.torch.checkpoint import as_array, with_arrays, with_tensors
+from avare.torch.cursor import Cursor
 from avare.torch.distributed import Mode, Ranks
-from avare.torch.epoch import Cursor
-from avare.torch.indexed import Collate, Kept, Pairs
-from avare.torch.kernels import copy_part, scale
-from avare.torch.pool import STATE_FIELDS, Pool
-from avare.torch.states import check_arguments, with_arrays, with_tensors
-from avare.torch.visits import Visits
+from avare.torch.last_drawn import LastDrawn
+from avare.torch.pool import Pool
+from avare.torch.weighted_batches import Collate, Pairs, take_items
 
 DEFAULT_SAMPLER = "Calibrated"
 """The sampler of `ImportanceLoader` and `AvareBatchSampler` by default. Both build samplers with a lasting floor."""
@@ -44,10 +34,7 @@ _FORMAT = 1  # of the state; raise it when the meaning of a field changes
 _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
 _LATE = 64  # received batches that the gain may still count when their norms arrive
 _MOST_NAMED = 5  # indices in an error message
-_FIELDS = ("epoch", "drawn", "ahead_indices", "ahead_weights", "visits", "waiting", "fingerprint")
-_COMMON = (torch.int64, torch.float32, torch.float64)  # types of index and norms
 _INTEGER, _REAL = np.dtype(np.int64), (np.dtype(np.float32), np.dtype(np.float64))
-_HINTS = {"layout": "; each sharded rank must save its own state, and load that one"}
 
 
 class Draw(NamedTuple):
@@ -65,23 +52,22 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     processes, which ``DistributedDataParallel`` takes.
 
     `ImportanceLoader` contains all the parts; use them one by one if you need your own ``DataLoader``. A
-    batch then counts as received, for `state_dict`, when `update` gets its norms or those of a later
-    batch, so save just after an update. At most the last 1024 batches without norms are kept. With
+    batch then counts as received, for `state_dict`, when `update` gets its norms or the norms of a
+    later batch, so save just after an update. At most the last 1024 batches without norms are kept. With
     several processes, no framework may distribute the batches again, as Accelerate's ``prepare`` does
     with any other ``DataLoader``: each rank already has its part of every batch.
 
-    Cost: that of the sampler, O(batch size) for most. Memory: that of the sampler, and 4 bytes per
-    example.
+    Cost: as the sampler's, O(batch size) for most. Memory: as the sampler's, and 4 bytes per example.
 
     Parameters
     ----------
-    n
+    n : int
         Number of examples.
-    batch_size
+    batch_size : int, default=128
         m, per process.
     sampler, sampler_options, replacement, seed, batches_per_epoch, endless, distributed, process_group
         See `ImportanceLoader`.
-    pool
+    pool : Pool, optional
         The second stage, for a loader that calls `complete`.
 
     Attributes
@@ -91,7 +77,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     ranks
         Which examples and which part of each batch belong to this process.
     cursor
-        Where the epoch is: see `avare.torch.epoch`.
+        Where the epoch is: see `avare.torch.cursor`.
 
     Examples
     --------
@@ -123,40 +109,34 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     ) -> None:
         self.pool = pool
         self.ranks = Ranks(n, batch_size, distributed, process_group)
-        if validation.boolean("endless", endless):
-            if batches_per_epoch is not None:
-                raise ValueError(f"batches_per_epoch = {batches_per_epoch}: an endless epoch has no number of batches")
-            length: int | None = None
-        else:
-            length = -(-self.ranks.n // self.ranks.whole_batch) if batches_per_epoch is None else batches_per_epoch
-            length = validation.integer("batches_per_epoch", length, at_least=1)
+        if validation.boolean("endless", endless) and batches_per_epoch is not None:
+            raise ValueError(f"batches_per_epoch = {batches_per_epoch}: an endless epoch has no number of batches")
+        length = -(-self.ranks.n // self.ranks.whole_batch) if batches_per_epoch is None else batches_per_epoch
+        length = validation.integer("batches_per_epoch", length, at_least=1)
         if not isinstance(sampler, str | Sampler):
             raise TypeError(
                 f"sampler is of type {type(sampler).__name__}: must be the name of an avare sampler, or an avare "
-                "sampler; torch's samplers have no probabilities to compute weights from"
+                "sampler; torch's have no probabilities to compute weights from (processes share the draws by "
+                "distributed=, and Lightning needs use_distributed_sampler=False)"
             )
-        self.cursor: Cursor[Draw] = Cursor(length, keep=_MOST_AHEAD)
+        self.cursor: Cursor[Draw] = Cursor(None if endless else length, keep=_MOST_AHEAD)
         common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
         if seed is None and isinstance(sampler, str) and self.ranks.mode == "replicated":
             seed = common["_entropy"]
         self.sampler = _make(self.ranks, sampler, dict(sampler_options or {}), replacement, seed)
         self._scale = self.ranks.whole_batch / self.ranks.n
-        self._visits = Visits(self.ranks.examples)
+        self._last_drawn = LastDrawn(np.zeros(self.ranks.examples, dtype=np.int32))
         self._fingerprint = 0  # of all batches drawn, in order
-        self._passes: Uniform | None = None  # in place of the sampler while no pool pays
+        self._samplers = {"sampler": self.sampler}  # "passes" in its place while no pool pays
         if pool is not None:
             most = math.inf if self.sampler.replacement else self.ranks.fewest // self.ranks.copies
-            # A child of the sampler's generator, which is the same on replicated ranks and another on each shard.
-            of_pool, of_passes = self.sampler._generator.spawn(2)
+            # From the state of the sampler's generator: the same on replicated ranks, and another on each shard.
+            of_pool, of_passes = derive(self.sampler.generator, 2)
             pool.join(self.ranks.examples, self.ranks.batch_size, most, of_pool)
-            if pool.rule.shuffles and self.ranks.draws <= self.ranks.fewest:
-                self._passes = Uniform(self.ranks.examples, self.ranks.draws, reshuffle=True, seed=of_passes)
+            if pool.size.shuffles and self.ranks.draws <= self.ranks.fewest:
+                passes = Uniform(self.ranks.examples, self.ranks.draws, reshuffle=True, seed=of_passes)
+                self._samplers["passes"] = passes
         self.cursor.ended = self._warn_of_silence
-
-    @property
-    def n(self) -> int:
-        """Number of examples, over all processes."""
-        return self.ranks.n
 
     @property
     def epoch(self) -> int:
@@ -164,34 +144,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return self.cursor.epoch
 
     @property
-    def position(self) -> int:
-        """How many batches of this epoch have been received."""
-        return self.cursor.position
-
-    @property
     def gain(self) -> float:
-        """Uniform's second moment over ours: that of the sampler's draws, or of both stages."""
+        """Uniform's second moment over ours, for the sampler's draws or for both stages."""
         return self.sampler.gain if self.pool is None else self.pool.gain
-
-    @property
-    def pool_ratio(self) -> float:
-        """The size of the next pool in batches; 1 if there is none."""
-        return 1.0 if self.pool is None else self.pool.rule.ratio
-
-    @property
-    def relative_error(self) -> float:
-        """The relative error of the sampler's distribution, from recent scores; NaN without them."""
-        return math.nan if self.pool is None else self.pool.relative_error
-
-    @property
-    def cost_ratio(self) -> float:
-        """The time to train on an example over the time that a pool takes for one; NaN until it is known."""
-        return math.nan if self.pool is None else self.pool.cost_ratio
-
-    @property
-    def waiting(self) -> int:
-        """How many examples have been drawn, and their norms not reported since."""
-        return self._visits.waiting
 
     def __len__(self) -> int:
         if self.cursor.length is None:
@@ -210,22 +165,18 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
         Parameters
         ----------
-        index
+        index : Tensor or array
             The index that came with the batch, at once or later; tensors may be on any device. An
             example that was never drawn is a ``ValueError``.
-        norms
+        norms : Tensor or array
             The same number of finite numbers, none negative; otherwise nothing changes. Tensors are
             detached.
-        not_finite
+        not_finite : {"raise", "skip"}, default="raise"
             What to do if a norm is NaN or infinite: "raise" an error, on all replicated ranks, or "skip"
             that example, whose remembered norm does not change.
         """
-        try:
-            indices, values = self._checked(index, norms, not_finite)
-        except Exception:  # whatever it is, the other ranks must not wait
-            self.ranks.refuse(self.ranks.batch_size)
-            raise
-        indices, values, _ = self.ranks.gather(indices, values, self._fingerprint, self.ranks.batch_size)
+        find = partial(self._checked, index, norms, not_finite)
+        indices, values, _ = self.ranks.gather(find, self._fingerprint, self.ranks.batch_size)
         if self.pool is not None:
             self.pool.is_reported = True
         self._take_in(indices, values)
@@ -240,7 +191,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """
         self.ranks.refuse(self.ranks.batch_size)
 
-    def complete(self, loaded: tuple[Any, Pairs, Kept], collate_fn: Collate | None, pin: bool) -> tuple[Any, Pairs]:
+    def complete(self, loaded: tuple[Any, Pairs], collate_fn: Collate | None, pin: bool) -> tuple[Any, Pairs]:
         """Make the batch of the oldest unit ahead, which was loaded: the second stage.
 
         An error of the score function, or in what it returns, changes nothing. Replicated ranks must all call it.
@@ -254,49 +205,39 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         pin
             Whether to pin the memory of the chosen rows.
         """
-        batch, pairs, kept = loaded
-        pool, unit, size = cast(Pool, self.pool), self.cursor.ahead[0], len(pairs)
+        batch, pairs = loaded
+        pool, unit = cast(Pool, self.pool), self.cursor.ahead[0]
         pool.weights = None
-        if len(unit.indices) == self.ranks.draws:  # on all ranks
-            return batch, pairs
-        own, most = self.ranks.own(len(unit.indices)), -(-len(unit.indices) // self.ranks.copies)
-        try:
-            scores = pool.scores(batch, size)
-        except Exception:  # whatever it is, the other ranks must not wait
-            self.ranks.refuse(most, costs=3)
-            raise
-        indices, values, costs = self.ranks.gather(
-            unit.indices[own], scores, self._fingerprint, most, costs=pool.costs()
+        size = len(unit.indices)
+        if size == self.ranks.draws:  # on all ranks
+            return loaded
+        own, most = self.ranks.own(size), -(-size // self.ranks.copies)
+        indices, scores, costs = self.ranks.gather(
+            lambda: (unit.indices[own], pool.scores(batch, len(pairs))), self._fingerprint, most, pool.costs()
         )
-        with nullcontext() if kept.items is None else pool.undone_by_errors():  # of the collate function
-            places, weights = pool.draw(unit.weights[own], scores, own.start, len(unit.indices) - own.stop)
-            chosen = kept.chosen(batch, places, collate_fn, pin) if size > len(places) else batch
+        take = partial(take_items, loaded, collate_fn=collate_fn, pin=pin)
+        places, weights, chosen = pool.draw(unit.weights, scores, own, take)
         pool.take_costs(costs)
-        self._take_in(indices, values)
+        self._take_in(indices, scores)
         return chosen, Pairs(pairs.indices[places], weights)
-
-    def finish(self) -> None:
-        """End the epoch. Batches that were drawn ahead are dropped."""
-        self.cursor.finish()
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: draws do not depend on the epoch. For code that calls it on every sampler."""
 
     def measures(self) -> dict[str, float]:
         """Return what `ImportanceLoader.log` writes, by name. O(batch size)."""
-        found = {"gain": self.gain, "age": self._visits.age, "lag": self._visits.lag}
-        floor = getattr(self.sampler, "floor", None)
-        if floor is not None:
-            found["floor"] = float(floor)
-        weights = None if self.cursor.latest is None else self.cursor.latest.weights
+        found = {"gain": self.gain, "age": self._last_drawn.age, "lag": self._last_drawn.lag}
+        found["floor"] = getattr(self.sampler, "floor", math.nan)
+        weights: Any = None if self.cursor.latest is None else self.cursor.latest.weights
         if self.pool is not None:
-            for name in ("pool_ratio", "relative_error", "cost_ratio"):
-                found[name] = getattr(self, name)
+            found["pool_ratio"] = self.pool.size.ratio
+            found["relative_error"] = self.pool.relative_error
+            found["cost_ratio"] = self.pool.cost_ratio
             weights = weights if self.pool.weights is None else self.pool.weights.astype(np.float64)
         if weights is not None:
-            found["effective_sample_size"] = float(weights.sum() ** 2 / (weights**2).sum())
-        found["waiting"] = float(self.waiting)
-        return found
+            found["effective_sample_size"] = weights.sum() ** 2 / (weights**2).sum()
+        found["waiting"] = self._last_drawn.waiting
+        return {name: float(value) for name, value in found.items() if not math.isnan(value)}
 
     def state_dict(self) -> State:
         """Return all that is needed to resume with the same batches: numbers, text and tensors.
@@ -306,75 +247,70 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """
         epoch, drawn, ahead = self.cursor.state()
         state = {
-            "format": _FORMAT,
             **self._arguments(),
             "epoch": epoch,
             "drawn": drawn,
-            "ahead_indices": torch.from_numpy(padded([unit.indices for unit in ahead], -1)),
-            "ahead_weights": torch.from_numpy(padded([unit.weights for unit in ahead], 0.0)),
-            "visits": torch.from_numpy(self._visits.last.copy()),
-            "waiting": self._visits.waiting,
+            "ahead_indices": states.padded([unit.indices for unit in ahead], -1),
+            "ahead_weights": states.padded([unit.weights for unit in ahead], 0.0),
+            "last_drawn": self._last_drawn.last,
             "fingerprint": self._fingerprint,
-            "sampler": with_tensors(self.sampler.state_dict()),
-            **({} if self._passes is None else {"passes": with_tensors(self._passes.state_dict())}),
+            **{name: sampler.state_dict() for name, sampler in self._samplers.items()},
             **({} if self.pool is None else self.pool.state()),
         }
-        return {**state, "checksum": _checksum(state)}
+        return with_tensors({**state, "checksum": _checksum(state)})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state: the next iteration continues its epoch, batches drawn ahead first.
 
         A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing changes.
         """
-        expected = {"format": _FORMAT, **self._arguments()}
-        parts = {"sampler": self.sampler, **({} if self._passes is None else {"passes": self._passes})}
-        names = (*_FIELDS, *parts, *(() if self.pool is None else STATE_FIELDS))
-        check_arguments(state, expected, (*names, "checksum"), _HINTS)
-        for name in parts:
-            if not isinstance(state[name], Mapping):
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
+        state, expected, fields = with_arrays(state), self._arguments(), self._fields()
+        owner = "this shard, which loads only its own state," if self.ranks.mode == "sharded" else "this loader"
+        states.require_same(state, expected, "state", owner)
+        for name in (*fields, *self._samplers, "checksum"):
+            if name not in state:
+                raise ValueError(f"state lacks {name!r}: it is damaged, or not a loader's state")
+            if name in self._samplers and not isinstance(state[name], Mapping):
                 raise ValueError(f"state[{name!r}] is of type {type(state[name]).__name__}: it is damaged")
-        require_checksum(state, _checksum({key: state[key] for key in (*expected, *names)}))
-        values = read(with_arrays({key: state[key] for key in names if key not in parts}), self._fields())
-        of_parts = {name: part._read(with_arrays(state[name])) for name, part in parts.items()}
+        states.require_checksum(state, _checksum({key: state[key] for key in (*expected, *fields, *self._samplers)}))
+        values = states.read(state, fields)
+        of_samplers = {name: sampler.read_state(state[name]) for name, sampler in self._samplers.items()}
         indices, weights = values["ahead_indices"], values["ahead_weights"]
         if indices.shape != weights.shape or len(indices) > values["drawn"]:
             raise ValueError(
                 f"state['ahead_weights'] has shape {weights.shape}: must be that of ahead_indices, {indices.shape}, "
                 f"and have at most drawn = {values['drawn']} rows"
             )
-        require_padding(indices, "state['ahead_indices']")
-        ahead = [Draw(*arrays) for arrays in without_padding(indices, weights)]
-        visits = values["visits"]
-        steps = sum(each["steps"] for each in of_parts.values())
-        refuse_unless(np.abs(visits) <= steps, visits, "state['visits']", "is beyond the last step")
-        if values["waiting"] != np.count_nonzero(visits > 0):
-            raise ValueError(f"state['waiting'] = {values['waiting']}: does not fit state['visits']")
-        for name, part in parts.items():
-            with part._lock:
-                part._replace(of_parts[name])
-        self._visits = Visits(self.ranks.examples)
-        self._visits.last, self._visits.waiting = visits, values["waiting"]
+        states.require_padding(indices, "state['ahead_indices']")
+        ahead = [Draw(*arrays) for arrays in states.without_padding(indices, weights)]
+        last_drawn = values["last_drawn"]
+        steps = sum(each["steps"] for each in of_samplers.values())
+        states.refuse_unless(np.abs(last_drawn) <= steps, last_drawn, "state['last_drawn']", "is beyond the last step")
+        for name, sampler in self._samplers.items():
+            sampler.replace_state(of_samplers[name])
+        self._last_drawn = LastDrawn(last_drawn)
         self._fingerprint = values["fingerprint"]
         if self.pool is not None:
             self.pool.load(values)
         self.cursor.load(values["epoch"], values["drawn"], ahead)
 
     def _fields(self) -> dict[str, Field]:
-        """Declare what a state holds besides the arguments and the sampler's state."""
+        """Declare what a state holds, without the arguments and the sampler's state."""
         batches, examples = (None, None), self.ranks.examples
         return {
             **self.cursor.fields(),
             "ahead_indices": Field(np.int64, batches, at_least=-1, at_most=examples - 1),
             "ahead_weights": Field(np.float64, batches, at_least=0.0),
-            "visits": Field(np.int32, (examples,), at_least=1 - 2**31),
-            "waiting": Field(int, at_least=0, at_most=examples),
+            "last_drawn": Field(np.int32, (examples,), at_least=1 - 2**31),
             "fingerprint": Field(int, at_least=0, at_most=2**32 - 1),
             **({} if self.pool is None else self.pool.fields()),
         }
 
     def _warn_of_silence(self) -> None:
         """Give a warning, once, if batches have been drawn and no norm was ever reported."""
-        if self.sampler.learns and self._visits.waiting and not self._visits.are_reported:
+        if self.sampler.learns and self._last_drawn.waiting and not self._last_drawn.are_reported:
             self.cursor.ended = None
             warnings.warn(
                 f"{self.sampler.steps} batches have been drawn and no gradient norms reported, so draws are still "
@@ -382,109 +318,84 @@ class AvareBatchSampler(TorchSampler[Pairs]):
                 stacklevel=2,
             )
 
-    def _settings(self, sampler: str | Sampler, seed: Seed) -> dict[str, Any]:
+    def _settings(self, sampler: str | Sampler, seed: Seed) -> State:
         """What all ranks must have in common. Names with an underscore are not compared: rank 0's value counts."""
-        settings: dict[str, Any] = {
-            "distributed": self.ranks.mode,
-            "n": self.ranks.n,
-            "batches_per_epoch": self.cursor.length,
-            "pool": str(self.pool),
-        }
-        if self.ranks.mode == "sharded":  # each rank draws alone, and may have its own batch size and sampler
-            return settings
-        return {
-            **settings,
-            "batch_size": self.ranks.batch_size,
-            "sampler": sampler if isinstance(sampler, str) else repr(sampler),
-            "seed": seed if isinstance(seed, int) else type(seed).__name__,
-            "_entropy": np.random.SeedSequence().entropy,
-        }
+        settings: State = {"distributed": self.ranks.mode, **self._common()}
+        if self.ranks.mode != "sharded":  # there each rank draws alone, and may have its own batch size and sampler
+            settings["batch_size"] = self.ranks.batch_size
+            settings["sampler"] = sampler if isinstance(sampler, str) else repr(sampler)
+            settings["seed"] = seed if isinstance(seed, int) else type(seed).__name__
+            settings["_entropy"] = np.random.SeedSequence().entropy
+        return settings
+
+    def _common(self) -> State:
+        """The arguments that ranks must have in common, and a state with who loads it."""
+        return {"n": self.ranks.n, "batches_per_epoch": self.cursor.length or "endless", "pool": str(self.pool)}
 
     def _arguments(self) -> State:
-        """The arguments that must be the same for a state to be loaded."""
-        return {
-            "n": self.ranks.n,
-            "layout": self.ranks.layout,
-            "whole_batch": self.ranks.whole_batch,
-            "batches_per_epoch": self.cursor.length or 0,
-            "pool": str(self.pool),
-        }
+        """What must be the same for a state to be loaded."""
+        layout = {"layout": self.ranks.layout, "whole_batch": self.ranks.whole_batch}
+        return {"format": _FORMAT, **layout, **self._common()}
 
     def _draw(self) -> Draw:
-        if self.sampler._most_pending != len(self.cursor.ahead) + _LATE:
+        if self.sampler.pending_limit != len(self.cursor.ahead) + _LATE:
             self.sampler.keep(len(self.cursor.ahead) + _LATE)
         batch = self.sampler.sample() if self.pool is None else self._draw_unit(self.pool)
-        self._visits.draw(batch.indices, self._steps)
+        self._last_drawn.draw(batch.indices, self._steps)
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
-        weights = np.empty(len(batch))
-        scale(batch.weights, self._scale, weights)
-        return Draw(batch.indices, weights)
+        return Draw(batch.indices, self._scale * batch.weights)
 
     def _draw_unit(self, pool: Pool) -> Batch:
         """Draw a pool, or a batch: of a shuffled pass, if nothing keeps the memory of the sampler fresh."""
-        size = pool.next_size() * self.ranks.copies
-        if self._passes is None or size > self.ranks.draws or not pool.draws_passes:
+        size, passes = pool.next_size() * self.ranks.copies, self._samplers.get("passes")
+        if passes is None or size > self.ranks.draws or not pool.draws_passes:
             return self.sampler.sample(size)
-        return self._passes.sample()
+        return passes.sample()
 
     @property
     def _steps(self) -> int:
         """How many batches and pools have been drawn."""
-        return self.sampler.steps + (0 if self._passes is None else self._passes.steps)
+        return sum(sampler.steps for sampler in self._samplers.values())
 
     def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         """Learn from the norms of all replicated ranks, which are valid."""
-        batch = self.sampler._take_in(indices, norms)
-        self.sampler._notify()
-        self._visits.report(indices, self._steps)
+        batch = self.sampler.receive(indices, norms)
+        self.sampler.notify()
+        self._last_drawn.report(indices, self._steps)
         if self.pool is not None and batch is not None:
             self.pool.observe(batch, norms)
 
     def _pairs(self, draw: Draw) -> Pairs:
         """Return a copy of this rank's part of a batch, with indices into the whole dataset."""
         own = self.ranks.own(len(draw.indices))
-        indices = np.empty(own.stop - own.start, dtype=np.int64)
-        weights = np.empty(len(indices), dtype=np.float32)
-        copy_part(draw.indices, draw.weights, own.start, self.ranks.offset, indices, weights)
-        return Pairs(indices, weights)
+        return Pairs(draw.indices[own] + self.ranks.offset, draw.weights[own].astype(np.float32))
 
     def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices into this rank's sampler, and norms, or raise an error."""
-        check_in_update(not_finite)
-        index, norms = _as_array("index", index), _as_array("norms", norms)
+        if not_finite not in ("raise", "skip"):
+            raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
+        index, norms = as_array("index", index), as_array("norms", norms)
         if self.ranks.mode == "alone" and _are_plain(index, norms):
             values = np.empty(len(norms))
-            if self._visits.are_valid(index, norms, values):
+            if self._last_drawn.are_valid(index, norms, values):
                 return index, values  # the common case, in one kernel
-        offset, examples = self.ranks.offset, self.ranks.examples
+        offset, end = self.ranks.offset, self.ranks.offset + self.ranks.examples
         indices = validation.indices("index", index, self.ranks.n) - offset
-        if examples < self.ranks.n:
-            outside = np.flatnonzero((indices < 0) | (indices >= examples))
-            if outside.size:
-                raise ValueError(
-                    f"index[{outside[0]}] = {indices[outside[0]] + offset}: this rank draws from "
-                    f"[{offset}, {offset + examples})"
-                )
         reported = validation.real("norms", norms)
         kept = np.isfinite(reported) if not_finite == "skip" else np.ones(reported.shape, dtype=bool)
         values = validation.nonnegative("norms", np.where(kept, reported, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
-        unknown = self._visits.never_drawn(indices)
+        unknown = self._last_drawn.never_drawn(indices)
         if unknown:
             named = ", ".join(f"index[{place}] = {indices[place] + offset}" for place in unknown[:_MOST_NAMED])
             more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
-            raise ValueError(f"{named}{more}: never drawn")
+            shard = f"; this rank draws from [{offset}, {end})" if self.ranks.mode == "sharded" else ""
+            raise ValueError(f"{named}{more}: never drawn{shard}")
         if self.ranks.mode == "replicated" and len(indices) > self.ranks.batch_size:
             raise ValueError(
                 f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch size"
             )
         return indices[kept], values[kept]
-
-
-def check_in_update(not_finite: str) -> None:
-    """Raise an error unless `update` knows what to do with norms that are not finite."""
-    if not_finite not in ("raise", "skip"):
-        raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
 
 
 def _make(
@@ -521,16 +432,7 @@ def _make(
 def _checksum(state: Mapping[str, Any]) -> int:
     """The checksum of all fields; samplers have their own, which is used for them."""
     own = {key: value.get("checksum") for key, value in state.items() if isinstance(value, Mapping)}
-    return checksum(with_arrays({**state, **own}))
-
-
-def _as_array(name: str, values: Any) -> Any:
-    """Return a tensor as an array, at once in the common case; anything else unchanged."""
-    if type(values) is not torch.Tensor or not values.is_cpu or values.layout is not torch.strided:
-        return validation.from_tensor(name, values)
-    if values.dtype not in _COMMON or values.requires_grad or values.is_neg():
-        return validation.from_tensor(name, values)
-    return values.numpy()
+    return states.checksum({**state, **own})
 
 
 def _are_plain(index: Any, norms: Any) -> bool:

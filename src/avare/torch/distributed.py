@@ -16,6 +16,7 @@ the mean over all examples, whatever the sizes of the parts.
 import contextlib
 import itertools
 import time
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -26,10 +27,11 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 
 Mode: TypeAlias = Literal["auto", "replicated", "sharded"] | None
+Norms: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Indices of examples, and their norms."""
 
 _MODES = ("auto", "replicated", "sharded")
-_ABSENT, _REFUSED = 2**32 - 1, 2**32 - 2  # in place of an index; indices are below 2^31
-_LOW = 2**32 - 1
+_FAILED = -1.0  # in place of a fingerprint
 _NO_COSTS = np.empty(0)
 _PATIENCE = 2.0  # seconds for the other ranks to notice that an exchange failed
 _NUMBERS = itertools.count()  # of the loaders, in the order in which every rank makes them
@@ -111,7 +113,7 @@ class Ranks:
             )
 
     def agree(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of rank 0; raise an error if those of another rank differ."""
+        """Return the settings of rank 0; raise an error if another rank's differ."""
         if self.mode == "alone":
             return settings
         found: list[Any] = [None] * self.world
@@ -127,19 +129,15 @@ class Ranks:
         return cast(dict[str, Any], found[0])
 
     def gather(
-        self,
-        indices: NDArray[np.int64],
-        norms: NDArray[np.float64],
-        fingerprint: int,
-        most: int,
-        costs: NDArray[np.float64] = _NO_COSTS,
+        self, find: Callable[[], Norms], fingerprint: int, most: int, costs: NDArray[np.float64] = _NO_COSTS
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return indices, norms and costs of all ranks, in the order of the ranks; 16 bytes per example.
+        """Return indices, norms and costs of all ranks, in the order of the ranks; 16 bytes per example, and 16 more.
 
         Parameters
         ----------
-        indices, norms
-            Those of this rank, at most ``most``, checked.
+        find
+            Returns indices and norms of this rank, at most ``most``, checked. If it raises an error, the other ranks
+            raise one too.
         fingerprint
             32 bits that depend on all draws: if they differ, ranks have drawn different batches.
         most
@@ -147,44 +145,46 @@ class Ranks:
         costs
             Some numbers of this rank; one row per rank is returned.
         """
+        try:
+            indices, norms = find()
+        except Exception:  # whatever it is, the other ranks must not wait
+            self.refuse(most, len(costs))
+            raise
         if self.mode != "replicated":
             return indices, norms, costs[None]
-        message = np.full((most + len(costs), 2), _ABSENT, dtype=np.int64)
-        message[: len(indices), 0] = indices
-        message[: len(indices), 1] = norms.view(np.int64)
-        message[most:, 1] = costs.view(np.int64)
-        message[:, 0] |= fingerprint << 32 if fingerprint < 2**31 else (fingerprint - 2**32) << 32
+        message = np.full((1 + most + len(costs), 2), np.nan)  # all numbers are exact in float64
+        message[0] = fingerprint, len(indices)
+        message[1 : 1 + len(indices)] = np.column_stack([indices, norms])
+        message[1 + most :, 0] = costs
         found = self._exchange(message)
-        words = found[:, :, 0] & _LOW
-        refused = np.flatnonzero((words == _REFUSED).any(axis=1))
-        if refused.size:
-            raise ValueError(f"rank {refused[0]} failed, or received invalid norms: nothing has changed on any rank")
-        prints = (found[:, 0, 0] >> 32) & _LOW
+        prints = found[:, 0, 0]
+        failed = np.flatnonzero(prints == _FAILED)
+        if failed.size:
+            raise ValueError(f"rank {failed[0]} failed, or received invalid norms: nothing has changed on any rank")
         different = np.flatnonzero(prints != fingerprint)
         if different.size:
             raise RuntimeError(
                 f"rank {different[0]} has drawn different batches from rank {self.rank}: all ranks must use the same "
                 "sampler and seed, num_workers and prefetch_factor, and load the same state"
             )
-        present = words.reshape(-1) != _ABSENT
-        values = found[:, :, 1].reshape(-1)[present].view(np.float64)
-        return words.reshape(-1)[present], values, np.ascontiguousarray(found[:, most:, 1]).view(np.float64)
+        rows = np.concatenate([each[1 : 1 + int(each[0, 1])] for each in found])
+        return rows[:, 0].astype(np.int64), np.ascontiguousarray(rows[:, 1]), found[:, 1 + most :, 0]
 
     def refuse(self, most: int, costs: int = 0) -> None:
         """Take part in a `gather` with an error, so that the other ranks do not wait."""
         if self.mode == "replicated":
-            self._exchange(np.full((most + costs, 2), _REFUSED, dtype=np.int64))
+            self._exchange(np.full((1 + most + costs, 2), _FAILED))
 
-    def _exchange(self, message: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _exchange(self, message: NDArray[np.float64]) -> NDArray[np.float64]:
         device = torch.device("cuda") if dist.get_backend(self.group) == "nccl" else torch.device("cpu")
         own = torch.from_numpy(message).to(device)
-        found = torch.empty((self.world, *message.shape), dtype=torch.int64, device=device)
+        found = torch.empty((self.world, *message.shape), dtype=torch.float64, device=device)
         self._calls += 1
         try:
             dist.all_gather(list(found.unbind(0)), own, group=self.group)
         except RuntimeError as error:
             raise RuntimeError(f"{self._absent()}: {error}") from error
-        return cast(NDArray[np.int64], found.cpu().numpy())
+        return cast(NDArray[np.float64], found.cpu().numpy())
 
     def _absent(self) -> str:
         """Say which ranks take no part in an exchange that failed. Those that do tell each other through the store."""

@@ -12,25 +12,10 @@ require("lightning", "avare.torch.lightning", "lightning")  # which says what to
 # isort: split
 import lightning
 import numpy as np
-from torch.utils.data import DataLoader, default_collate
 
-from avare._state import State
-from avare.samplers import Sampler
-from avare.torch.importance import Importance, weighted_mean
-from avare.torch.indexed import check_dataset
-from avare.torch.loader import ImportanceLoader
+from avare.torch.loader import Importance, ImportanceLoader, weighted_mean
 
 __all__ = ["ImportanceCallback"]
-
-_OPTIONS = (
-    "num_workers",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "prefetch_factor",
-    "persistent_workers",
-)  # of a DataLoader, which the importance loader takes over
 
 
 class ImportanceCallback(lightning.Callback):
@@ -54,9 +39,10 @@ class ImportanceCallback(lightning.Callback):
 
     Parameters
     ----------
-    importance
-        The options; by default ``Importance()``. With None as seed, that of ``seed_everything``, if it was called.
-    score
+    importance : Importance, optional
+        The options; by default ``Importance()``. With None as seed, the seed of
+        ``seed_everything`` is used, if it was called.
+    score : callable, optional
         Switches the second stage on: a function of the module and a batch on its device, which returns a score for each
         example. See `ImportanceLoader`. Norms of ``training_step`` are then optional.
 
@@ -90,7 +76,11 @@ class ImportanceCallback(lightning.Callback):
     def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Swap the train loader, and weigh the loss of ``training_step``."""
         source = trainer.fit_loop._data_source
-        self.loader = self._loader_like(source.dataloader(), trainer, pl_module)
+        self.loader = plain = source.dataloader()
+        if not isinstance(plain, ImportanceLoader):
+            score = None if self.score is None else functools.partial(_score, self.score, trainer, pl_module)
+            seed, size = os.environ.get("PL_GLOBAL_SEED"), getattr(plain, "batch_size", None)
+            self.loader = self.importance.loader_like(plain, size, score, None if seed is None else int(seed))
         self._replaced = source, source.instance, source.name
         source.instance, source.name = _Shown(self.loader), ""
         pl_module.training_step = self._weighing(pl_module.training_step)
@@ -109,29 +99,6 @@ class ImportanceCallback(lightning.Callback):
             source, source.instance, source.name = self._replaced[0], *self._replaced[1:]
             self._replaced = None
             del pl_module.training_step
-
-    def _loader_like(
-        self, plain: Any, trainer: lightning.Trainer, module: lightning.LightningModule
-    ) -> ImportanceLoader:
-        """Return an importance loader over the data of a train loader."""
-        if isinstance(plain, ImportanceLoader):
-            return plain
-        if not isinstance(plain, DataLoader):
-            raise TypeError(f"the train loader is of type {type(plain).__name__}: must be one torch DataLoader")
-        check_dataset(plain.dataset)
-        if plain.batch_size is None:
-            raise ValueError("the train loader has no batch_size: make it with batch_size= and without batch_sampler=")
-        options = {name: getattr(plain, name) for name in _OPTIONS}
-        if self.importance.seed is None and not isinstance(self.importance.sampler, Sampler):
-            seed = os.environ.get("PL_GLOBAL_SEED")
-            options["seed"] = None if seed is None else int(seed)
-        return self.importance.loader(
-            plain.dataset,
-            plain.batch_size,
-            score=None if self.score is None else functools.partial(_score, self.score, trainer, module),
-            collate_fn=None if plain.collate_fn is default_collate else plain.collate_fn,
-            **options,
-        )
 
     def _weighing(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a ``training_step`` for the batches of the loader."""
@@ -166,18 +133,13 @@ class _Shown:
 
     def __init__(self, loader: ImportanceLoader) -> None:
         self.loader = loader
+        self.state_dict, self.load_state_dict = loader.state_dict, loader.load_state_dict
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.loader)
 
     def __len__(self) -> int:
         return len(self.loader)
-
-    def state_dict(self) -> State:
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.loader.load_state_dict(state)
 
 
 def _score(score: Callable[..., Any], trainer: lightning.Trainer, module: lightning.LightningModule, batch: Any) -> Any:

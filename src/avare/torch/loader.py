@@ -3,27 +3,32 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Sampler as TorchSampler
+from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
 
 from avare import _validation as validation
 from avare._randomness import Seed
-from avare._state import State
 from avare.samplers import Sampler
+from avare.state import State
 from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Values
 from avare.torch.distributed import Mode
-from avare.torch.indexed import Collate, Indexed, IndexedCollate, as_triple, check_dataset
-from avare.torch.pool import Automatic, Pool, Rule, ScoreMode, Timed
+from avare.torch.pool import Pool, ScoreMode, Timed
+from avare.torch.pool_sizes import AutomaticSize, PoolSize
+from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, as_triple, check_dataset
 
-_NOT_OURS: dict[str, tuple[bool | None, str]] = {  # options of DataLoader, with the value that changes nothing
-    "batch_sampler": (None, "this loader has its own (yours fits a DataLoader with Indexed and IndexedCollate)"),
-    "shuffle": (False, "batches are drawn at random anyway"),
-    "drop_last": (False, "every batch is full, so there is none to drop"),
-    "in_order": (True, "batches must arrive in the order of their draws, or a state could not say which come next"),
+_NOT_OURS: dict[str, tuple[tuple[Any, ...], str]] = {  # options of DataLoader, with the values that change nothing
+    "batch_sampler": ((None,), "this loader has its own (yours fits a DataLoader with Indexed and IndexedCollate)"),
+    "shuffle": ((None, True), "batches are drawn at random; for examples in order use a DataLoader"),
+    "drop_last": ((None, True, False), "every batch is full, so there is none to drop"),
+    "in_order": ((True,), "batches must arrive in the order of their draws, or a state could not say which come next"),
 }
+_OF_WORKERS = (
+    "num_workers", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor", "persistent_workers",
+)  # fmt: skip
 
 
 class ImportanceLoader(DataLoader[Any]):
@@ -48,51 +53,52 @@ class ImportanceLoader(DataLoader[Any]):
 
     Each iteration is a new epoch. Batches that were drawn ahead and not received are then dropped. An
     iteration continues the epoch if no batch has been received since it began or a state was loaded: see
-    `avare.torch.epoch`.
+    `avare.torch.cursor`.
 
     Parameters
     ----------
-    dataset
+    dataset : Dataset
         Any map-style dataset.
-    batch_size
+    batch_size : int, default=128
         Per process; every batch is full.
-    sampler
+    sampler : str or Sampler, default="Calibrated"
         The name of a sampler (see ``avare.samplers.names()``), or a sampler object. An object must have
         the n and the batch size that this process draws: with replicated ranks, the whole batch of all
         of them; with sharded ranks, this rank's number of examples.
-    sampler_options
+    sampler_options : dict, optional
         Other arguments of the sampler's constructor, by name: for example ``{"decay": 0.99}``.
-    replacement
+    replacement : bool, optional
         Whether an index may occur twice in a batch. By default it does not, if the sampler can do without.
-    seed
+    seed : int, SeedSequence, BitGenerator or Generator, optional
         See `avare.Sampler`. With replicated ranks, None becomes one seed for all of them; with sharded
         ranks, an integer becomes a different seed for each.
-    collate_fn
+    collate_fn : callable, optional
         Makes a batch of a list of items, as for any ``DataLoader``. It does not see indices and weights.
-    batches_per_epoch
+    batches_per_epoch : int, optional
         By default ceil(n / batch size), over all processes.
-    endless
+    endless : bool, default=False
         Whether the first epoch never ends.
-    distributed
+    distributed : {"auto", "replicated", "sharded"} or None, default="auto"
         "replicated", "sharded", None, or "auto": replicated if a process group is initialised. See
         `avare.torch.distributed`.
-    process_group
+    process_group : ProcessGroup, optional
         By default the whole world.
-    score
+    score : callable, optional
         Switches the second stage on: a function that gets a collated pool and returns a score for each example, its
         gradient norm or a bound, up to a common factor. For example
         ``lambda batch: output_norms(model(batch[0]), batch[1])``. It runs under ``no_grad``, in the process that
         trains; it moves the pool to its device itself.
-    pool
+    pool : float, "auto" or UpperBound, default="auto"
         How many batches a pool has. "auto": as many as pay, by the measured costs of scoring and training, and none
-        while no pool pays. A number above 1: always this many.
-    score_mode
+        while no pool pays. A number above 1: always this many. An `UpperBound`: while its rule says so.
+    score_mode : {"eval"}, optional
         "eval": modules are in evaluation mode while they score. None: in the mode that they are in.
-    cost_ratio
+    cost_ratio : float, optional
         For "auto": the time to train on an example over the time that a pool takes for one, to load and score it. By
         default it is measured, and then a run cannot be repeated exactly, because times differ.
     **options
-        For ``DataLoader``: num_workers, pin_memory, persistent_workers, ...
+        For ``DataLoader``: num_workers, pin_memory, persistent_workers, ... ``shuffle=True`` and ``drop_last=True``
+        change nothing: batches are random and full anyway. ``shuffle=False`` is an error.
 
     Examples
     --------
@@ -126,13 +132,13 @@ class ImportanceLoader(DataLoader[Any]):
         distributed: Mode = "auto",
         process_group: Any = None,
         score: Callable[[Any], Values] | None = None,
-        pool: float | Literal["auto"] | Rule = "auto",
+        pool: float | Literal["auto"] | PoolSize = "auto",
         score_mode: ScoreMode = None,
         cost_ratio: float | None = None,
         **options: Any,
     ) -> None:
         check_dataset(dataset)
-        _check_options(sampler, options)
+        _check_options(options)
         stage = _second_stage(score, pool, score_mode, cost_ratio)
         batches = AvareBatchSampler(
             len(dataset),
@@ -178,14 +184,14 @@ class ImportanceLoader(DataLoader[Any]):
     def gain(self) -> float:
         """Uniform's second moment over ours, estimated from the draws: see `avare.Sampler.gain`.
 
-        With `score`, that of both stages, from recent scores.
+        With `score`, the gain of both stages, from recent scores.
         """
         return self._batches.gain
 
     @property
     def pool_ratio(self) -> float:
         """The size of the next pool in batches; 1 while batches come straight from the sampler."""
-        return self._batches.pool_ratio
+        return 1.0 if self._batches.pool is None else self._batches.pool.size.ratio
 
     @property
     def relative_error(self) -> float:
@@ -193,22 +199,17 @@ class ImportanceLoader(DataLoader[Any]):
 
         NaN without `score`.
         """
-        return self._batches.relative_error
+        return math.nan if self._batches.pool is None else self._batches.pool.relative_error
 
     @property
     def cost_ratio(self) -> float:
         """The time to train on an example over the time that a pool takes for one; NaN until it is known."""
-        return self._batches.cost_ratio
+        return math.nan if self._batches.pool is None else self._batches.pool.cost_ratio
 
     @property
     def epoch(self) -> int:
         """How many epochs have ended."""
         return self._cursor.epoch
-
-    @property
-    def waiting(self) -> int:
-        """How many examples have been drawn, and their norms not reported since."""
-        return self._batches.waiting
 
     def __iter__(self) -> Iterator[Any]:
         pool, load = self._batches.pool, super().__iter__
@@ -238,7 +239,7 @@ class ImportanceLoader(DataLoader[Any]):
 
     def measures(self) -> dict[str, float]:
         """Return what `log` writes, by name. O(batch size)."""
-        return {name: value for name, value in self._batches.measures().items() if not math.isnan(value)}
+        return self._batches.measures()
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: draws do not depend on the epoch. For code that calls it on every loader."""
@@ -255,11 +256,11 @@ class ImportanceLoader(DataLoader[Any]):
 
         Parameters
         ----------
-        writer
+        writer : SummaryWriter
             Anything with ``add_scalar(tag, value, step)``.
-        step
+        step : int
             The step to write them at.
-        prefix
+        prefix : str, default="avare"
             The first part of the tags, before a slash.
         """
         for name, value in self.measures().items():
@@ -282,39 +283,143 @@ class ImportanceLoader(DataLoader[Any]):
         self._batches.load_state_dict(state)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Importance:
+    """How to draw batches: the options of `ImportanceLoader`, without the data.
+
+    `avare.torch.transformers.ImportanceTrainer` and `avare.torch.lightning.ImportanceCallback` take one; in a plain
+    loop call `loader`.
+
+    Parameters
+    ----------
+    sampler, sampler_options, replacement, seed, distributed, score_mode, cost_ratio
+        See `ImportanceLoader`. With None as seed, the frameworks use theirs.
+    pool : float, "auto" or None, default="auto"
+        "auto", or a number of batches: see `ImportanceLoader`. None never draws a pool: batches come straight from the
+        sampler.
+
+    Examples
+    --------
+    >>> importance = Importance(sampler="Avare", seed=0)
+    >>> loader = importance.loader(["ada", "bo", "cy", "dee"], 2)
+    >>> len(loader), loader.importance_sampler.batch_size
+    (2, 2)
+    """
+
+    sampler: str | Sampler = DEFAULT_SAMPLER
+    sampler_options: Mapping[str, Any] | None = None
+    replacement: bool | None = None
+    seed: Seed = None
+    distributed: Mode = "auto"
+    pool: float | Literal["auto"] | None = "auto"
+    score_mode: ScoreMode = None
+    cost_ratio: float | None = None
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        score: Callable[[Any], Values] | None = None,
+        seed: Seed = None,
+        **options: Any,
+    ) -> ImportanceLoader:
+        """Make a loader with these options.
+
+        Parameters
+        ----------
+        dataset, batch_size, score
+            See `ImportanceLoader`. Without a pool, `score` is not used.
+        seed
+            Used if these options have none, and no sampler object.
+        **options
+            For the loader: collate_fn, num_workers, ...
+        """
+        own = {**vars(self), "score": score, **options}
+        if self.pool is None:
+            own |= {"pool": "auto", "score": None, "score_mode": None, "cost_ratio": None}
+        if self.seed is None and isinstance(self.sampler, str):
+            own["seed"] = seed
+        return ImportanceLoader(dataset, batch_size, **own)
+
+    def loader_like(
+        self, plain: Any, batch_size: int | None, score: Callable[[Any], Values] | None, seed: Seed
+    ) -> ImportanceLoader:
+        """Make a loader with these options over the data of a plain ``DataLoader``, with its workers.
+
+        Parameters
+        ----------
+        plain
+            Gives dataset, collate function and workers. Shuffling and samplers do not apply.
+        batch_size, score, seed
+            See `loader`.
+        """
+        if not isinstance(plain, DataLoader):
+            raise TypeError(f"the train loader is of type {type(plain).__name__}: must be one torch DataLoader")
+        check_dataset(plain.dataset)
+        if batch_size is None:
+            raise ValueError("the train loader has no batch_size: make it with batch_size= and without batch_sampler=")
+        collate_fn = None if plain.collate_fn is default_collate else plain.collate_fn
+        options = {name: getattr(plain, name) for name in _OF_WORKERS}
+        options["pin_memory"] = plain.pin_memory and torch.cuda.is_available()
+        return self.loader(plain.dataset, batch_size, score=score, seed=seed, collate_fn=collate_fn, **options)
+
+
+def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
+    """Return the loss to train on: the mean over the batch of weight times loss. O(batch size).
+
+    It estimates the mean loss over the dataset, without bias.
+
+    Parameters
+    ----------
+    loss : Tensor
+        The loss of each example, of shape (batch,), as with ``reduction="none"``.
+    weight : Tensor
+        The weights that came with the batch, on any device.
+
+    Examples
+    --------
+    >>> import torch
+    >>> weighted_mean(torch.tensor([1.0, 3.0]), torch.tensor([0.5, 1.5]))
+    tensor(2.5000)
+    """
+    for name, values in (("loss", loss), ("weight", weight)):
+        if not isinstance(values, Tensor):
+            raise TypeError(f"{name} is of type {type(values).__name__}: must be a tensor")
+    if loss.ndim != 1 or loss.shape != weight.shape:
+        raise ValueError(
+            f"loss has shape {tuple(loss.shape)}, weight has {tuple(weight.shape)}: both must be (batch,), a loss for "
+            'each example, as with reduction="none"'
+        )
+    return (weight.to(loss) * loss).mean()
+
+
 def _second_stage(
     score: Callable[[Any], Values] | None, pool: Any, score_mode: ScoreMode, cost_ratio: float | None
 ) -> Pool | None:
     """Return the second stage of the arguments; None without a score."""
     if score is None:
-        for name, value, default in (
-            ("pool", pool, "auto"),
-            ("score_mode", score_mode, None),
-            ("cost_ratio", cost_ratio, None),
-        ):
+        given = (("pool", pool, "auto"), ("score_mode", score_mode, None), ("cost_ratio", cost_ratio, None))
+        for name, value, default in given:
             if value != default:
                 raise ValueError(f"{name} = {value!r}: needs score, a function that scores the examples of a pool")
         return None
-    if isinstance(pool, str) and pool != "auto":
-        raise ValueError(f"pool = {pool!r}: must be 'auto' or a number of batches")
-    if isinstance(pool, str):
-        rule: Rule = Automatic()
+    if isinstance(pool, PoolSize):
+        size = pool
+    elif isinstance(pool, str):
+        if pool != "auto":
+            raise ValueError(f"pool = {pool!r}: must be 'auto' or a number of batches")
+        size = AutomaticSize()
     else:
-        rule = pool if isinstance(pool, Rule) else Rule(validation.number("pool", pool, above=1.0))
-    if cost_ratio is not None and not isinstance(rule, Automatic):
+        size = PoolSize(validation.number("pool", pool, above=1.0))
+    if cost_ratio is not None and not isinstance(size, AutomaticSize):
         raise ValueError(f"cost_ratio = {cost_ratio!r}: is for pool='auto' only")
-    return Pool(score, score_mode, rule, cost_ratio)
+    return Pool(score, score_mode, size, cost_ratio)
 
 
-def _check_options(sampler: Any, options: dict[str, Any]) -> None:
+def _check_options(options: dict[str, Any]) -> None:
     """Raise an error for options of ``DataLoader`` that this loader cannot have, and say why."""
-    if isinstance(sampler, TorchSampler):
-        raise TypeError(
-            f"sampler is of type {type(sampler).__name__}, one of torch's: must be the name of an avare sampler, or an "
-            "avare sampler; processes share the draws by distributed=, and Lightning needs "
-            "use_distributed_sampler=False"
-        )
     for name, (allowed, reason) in _NOT_OURS.items():
-        value = options.pop(name, None)
-        if value is not None and value != allowed:
+        value = options.pop(name, allowed[0])
+        if value not in allowed:
             raise ValueError(f"{name} = {value!r}: {reason}; leave it out")

@@ -18,12 +18,12 @@ def log_posterior(
 
     Parameters
     ----------
-    log_prior
+    log_prior : callable
         Log-density of the prior: a function of the parameters.
-    log_likelihood
+    log_likelihood : callable
         A function of the parameters and of a batch as the dataset has it, which returns the log-likelihood of each
         example and something else.
-    n
+    n : int
         Number of examples in the whole dataset.
 
     Examples

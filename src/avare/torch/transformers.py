@@ -14,13 +14,13 @@ targets in a uniform batch. If all examples have the same number of targets, as 
 sequences, D is that number, and the gradient is unbiased. Otherwise it is a quotient of unbiased estimates, as it is in
 the plain Trainer, with an error of order 1 / M. With weights of 1 it is the Trainer's loss.
 
-*The norms* are those of `output_norms`: of the gradient of S in the logits.
+*The norms* come from `output_norms`: they are norms of the gradient of S in the logits.
 """
 
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -35,15 +35,11 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.trainer_utils import seed_worker
 
-from avare.samplers import Sampler
-from avare.torch.cross_entropy import losses_and_norms
-from avare.torch.importance import Importance
-from avare.torch.indexed import check_dataset
-from avare.torch.kernels import add_targets
-from avare.torch.loader import ImportanceLoader
+from avare.torch.cross_entropy import IGNORED, losses_and_norms
+from avare.torch.loader import Importance, ImportanceLoader
 from avare.torch.norms import output_norms
+from avare.torch.weighted_batches import check_dataset
 
 __all__ = ["ImportanceMixin", "ImportanceTrainer"]
 
@@ -57,7 +53,7 @@ class ImportanceMixin:
 
     Evaluation and prediction are not changed. Checkpoints contain the state of the loader, so that
     ``train(resume_from_checkpoint=...)`` continues with the same batches, also in the middle of an epoch. Logs have,
-    beside the loss, what `ImportanceLoader.log` writes, as ``importance/gain`` and so on.
+    next to the loss, what `ImportanceLoader.log` writes, as ``importance/gain`` and so on.
 
     The loss of an example is computed from ``logits`` and ``labels``: classification, regression, several labels, token
     classification, masked and causal language models, with padding or packed to equal lengths, and labels of -100. The
@@ -68,7 +64,7 @@ class ImportanceMixin:
     ----------
     *args, **kwargs
         As for the trainer.
-    importance
+    importance : Importance, optional
         The options; by default ``Importance()``, which scores pools of candidates while that pays.
 
     Attributes
@@ -103,9 +99,9 @@ class ImportanceMixin:
 
         Parameters
         ----------
-        logits
+        logits : Tensor
             What the model returns under this name.
-        labels
+        labels : Tensor
             The inputs of this name.
         """
         kind, target = self._loss_and_target(logits, labels)
@@ -113,13 +109,8 @@ class ImportanceMixin:
             function = F.mse_loss if kind == "squared" else F.binary_cross_entropy_with_logits
             losses = function(logits.reshape(target.shape), target.to(logits), reduction="none").flatten(1).mean(dim=1)
             return losses, torch.ones_like(losses)
-        losses = F.cross_entropy(
-            logits.reshape(-1, logits.shape[-1]).float(),
-            target.reshape(-1),
-            reduction="none",
-            label_smoothing=self._trainer.args.label_smoothing_factor,
-        )
-        return losses.reshape(len(target), -1).sum(dim=1), _number_of_targets(target).to(losses)
+        losses, _ = losses_and_norms(logits, target, self._trainer.args.label_smoothing_factor)
+        return losses, _number_of_targets(target).to(losses)
 
     def example_norms(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the norm of each example's gradient, or a bound, up to a common factor; of shape (batch,)."""
@@ -144,29 +135,9 @@ class ImportanceMixin:
         if self.importance_loader is not None and self.importance_loader.batch_sampler.ranks.batch_size == size:
             return self.importance_loader
         self._check_importance()
-        args, dataset, collate = trainer.args, trainer.train_dataset, trainer.data_collator
-        if hasattr(dataset, "column_names"):  # one of Hugging Face's
-            dataset = trainer._remove_unused_columns(dataset, description="training")
-        else:
-            collate = trainer._get_collator_with_removed_columns(collate, description="training")
-        options: dict[str, Any] = {}
-        if args.dataloader_num_workers:
-            options["persistent_workers"] = args.dataloader_persistent_workers
-            options["prefetch_factor"] = args.dataloader_prefetch_factor
-            options["worker_init_fn"] = partial(
-                seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
-            )
-        if self.importance.seed is None and not isinstance(self.importance.sampler, Sampler):
-            options["seed"] = args.seed if args.data_seed is None else args.data_seed
-        self.importance_loader = self.importance.loader(
-            dataset,
-            size,
-            score=self._score,
-            collate_fn=collate,
-            num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
-            **options,
-        )
+        plain = super().get_train_dataloader()  # type: ignore[misc]  # of the trainer
+        seed = trainer.args.seed if trainer.args.data_seed is None else trainer.args.data_seed
+        self.importance_loader = self.importance.loader_like(plain, size, self._score, seed)
         return self.importance_loader
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any) -> tuple[list[Any], Any]:
@@ -193,7 +164,7 @@ class ImportanceMixin:
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log, and add the measurements of the loader to those of training."""
+        """Log, and add the measurements of the loader to the training logs."""
         if self.importance_loader is not None and "loss" in logs:
             logs.update({f"importance/{name}": value for name, value in self.importance_loader.measures().items()})
         super().log(logs, *args, **kwargs)  # type: ignore[misc]  # of the trainer
@@ -220,7 +191,7 @@ class ImportanceMixin:
             return
         self.importance_loader.load_state_dict(torch.load(file, weights_only=True))
         if self.importance_loader.batch_sampler.cursor.is_over:  # the Trainer begins the next epoch
-            self.importance_loader.batch_sampler.finish()
+            self.importance_loader.batch_sampler.cursor.finish()
 
     # --- of this class ------------------------------------------------------------------
 
@@ -279,7 +250,7 @@ class ImportanceMixin:
         """The configuration of the model, without wrappers, and whether the label of a position is the next token."""
         trainer = self._trainer
         if self._known is None or self._known[0] is not trainer.model:
-            model = trainer.accelerator.unwrap_model(trainer.model)
+            model = trainer.accelerator.unwrap_model(trainer.model)  # takes milliseconds
             model = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
             config = getattr(model, "config", None)
             is_causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
@@ -317,27 +288,26 @@ class ImportanceMixin:
             )
         losses, counts, norms = self._of_examples(logits, labels)
         if not self._is_compared:
-            self._compare(outputs, labels, losses.sum() / counts().sum().clamp(min=1.0))
+            self._compare(outputs, labels, losses.sum() / counts.sum().clamp(min=1.0))
         weight = weight.to(losses)
         takes_all = count is not None and trainer.model_accepts_loss_kwargs  # the Trainer expects the whole mean
         if takes_all and not self._overrides("example_losses") and not labels.is_floating_point():
             is_shared = trainer.args.average_tokens_across_devices and trainer.accelerator.num_processes > 1
             targets = count / trainer.accelerator.num_processes if is_shared else count
         else:
-            targets = (len(weight) * torch.dot(weight, counts()) / weight.sum()).clamp(min=1.0)
+            targets = (len(weight) * torch.dot(weight, counts) / weight.sum()).clamp(min=1.0)
             if takes_all:
                 targets = targets * trainer.current_gradient_accumulation_steps
         return torch.dot(losses, weight / targets), outputs, norms
 
-    def _of_examples(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Callable[[], Tensor], Tensor]:
-        """Return what `example_losses` and `example_norms` do, in one pass if it can be; the counts when called."""
+    def _of_examples(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `example_losses` and `example_norms` do, in one pass if possible."""
         if not self._overrides("example_losses") and not self._overrides("example_norms"):
             kind, target = self._loss_and_target(logits, labels)
             if kind == "cross_entropy":
                 losses, norms = losses_and_norms(logits, target, self._trainer.args.label_smoothing_factor)
-                return losses, lambda: _number_of_targets(target).to(losses), norms
-        losses, counts = self.example_losses(logits, labels)
-        return losses, lambda: counts, self.example_norms(logits, labels)
+                return losses, _number_of_targets(target).to(losses), norms
+        return *self.example_losses(logits, labels), self.example_norms(logits, labels)
 
     def _overrides(self, name: str) -> bool:
         return getattr(type(self), name) is not getattr(ImportanceMixin, name)
@@ -359,11 +329,12 @@ class ImportanceMixin:
         sums = np.zeros(4)
         shifts_labels = getattr(self._trainer, "_loss_shifts_labels", False)  # as the Trainer counts
         for inputs in samples:
-            weight, labels = inputs[_WEIGHT].numpy(), inputs["labels"].numpy()
+            weight, labels = inputs[_WEIGHT].double().numpy(), inputs["labels"].numpy()
             if len(labels) != len(weight):  # a flattened batch, which `compute_loss` refuses
                 return 1.0
             shown = labels[..., 1:] if shifts_labels else labels
-            add_targets(sums, weight, shown.reshape(len(labels), -1), -100)
+            counts = (shown.reshape(len(labels), -1) != IGNORED).sum(axis=1)
+            sums += (weight.sum(), weight @ counts, counts.sum(), len(weight))
         args = self._trainer.args
         if args.average_tokens_across_devices and args.world_size > 1:
             found = torch.from_numpy(sums).to(args.device)

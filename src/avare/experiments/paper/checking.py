@@ -5,28 +5,21 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import resources
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from avare.experiments import convergence
+from avare.experiments.aggregate import LOGARITHMS, Series, groups_of, log10
 from avare.experiments.base import RUNS
-from avare.experiments.content import Table
-from avare.experiments.convergence import LOGARITHMS, log10
 from avare.experiments.data import display_name
-from avare.experiments.descent import RULES
+from avare.experiments.document import Table
 from avare.experiments.paper.plan import L2, SETTINGS
-from avare.experiments.records import differences, number
-from avare.experiments.store import canonical
+from avare.experiments.records import Result, number
+from avare.experiments.sgd_runs import RULES
 
-Stored = Mapping[str, Any]
-"""A record as a store has it."""
-
-MEASURE_NAMES = {
-    **convergence.MEASURE_NAMES,
-    "gain_at_optimum": "gain at the optimum",
-    "smoothness_ratio": "smoothness ratio",
-}
+Paper = Mapping[str, Any]
+"""What `published` returns."""
+_NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +32,8 @@ class Row:
     measure: str
     theirs: float | str  # an order is in words
     ours: float | str | None  # None: there is none
-    tolerance: str  # in words; "": nothing is required
-    verdict: str  # "agrees", "differs", "reported" (nothing is required), or "missing" (runs of these settings)
+    tolerance: str = ""  # in words; "": nothing is required
+    verdict: str = "missing"  # or "agrees", "differs", "reported" (nothing is required)
     note: str = ""  # what is missing, why nothing is required, or why it might differ
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,25 +50,14 @@ def published() -> dict[str, Any]:
     >>> published()["table"]["mnist"]["gain_at_optimum"]
     5.08
     """
-    return tomllib.loads(
-        resources.files("avare.experiments.paper").joinpath("published.toml").read_text(encoding="utf-8")
-    )
+    return tomllib.loads((Path(__file__).parent / "published.toml").read_text(encoding="utf-8"))
 
 
-def check(records: Iterable[Stored], datasets: Sequence[str] = tuple(SETTINGS), runs: int = RUNS) -> list[Row]:
-    """Compare stored records with everything that the paper says about some datasets.
+def check(results: Sequence[Result], datasets: Sequence[str] = tuple(SETTINGS), runs: int = RUNS) -> list[Row]:
+    """Compare results with everything that the paper says about some datasets.
 
     Only runs with the paper's settings are judged, by the mean over the first `runs` of them. Of others the mean is
     given, with what is missing.
-
-    Parameters
-    ----------
-    records
-        The records of a store.
-    datasets
-        Names of the paper's datasets.
-    runs
-        How many runs of each setting are needed.
 
     Examples
     --------
@@ -83,16 +65,17 @@ def check(records: Iterable[Stored], datasets: Sequence[str] = tuple(SETTINGS), 
     >>> {row.verdict for row in rows}
     {'missing'}
     """
-    paper, kept = published(), list(records)
-    cells, known = _cells(kept, paper, runs), facts(kept)
+    paper, known = published(), facts(results)
+    cells = _cells(results, paper, runs)
     rows: list[Row] = []
     for dataset in datasets:
         for steps in RULES:
-            figures = paper["last_epoch"].get(steps, {}).get(dataset)
-            if figures is not None:
-                rows += _of_figures(dataset, steps, figures, cells, paper)
-        rows += _of_table(dataset, known.get(dataset), paper)
-    return [_doubted(row, paper["doubts"]) if row.verdict == "differs" else row for row in rows]
+            rows += _of_figures(dataset, steps, cells, paper)
+        for measure, theirs in paper["table"][dataset].items():
+            reason = paper["notes"]["undefined" if measure == "smoothness_ratio" else "another_draw"]
+            row = Row(dataset, "", "", measure, theirs, known.get(dataset, {}).get(measure))
+            rows.append(_judged(row, "" if dataset in known else _NOT_RUN, reason, paper))
+    return rows
 
 
 def exit_code(rows: Iterable[Row]) -> int:
@@ -111,32 +94,18 @@ def tally(rows: Iterable[Row]) -> dict[str, int]:
     return {verdict: verdicts.count(verdict) for verdict in ("agrees", "differs", "missing")}
 
 
-def facts(records: Iterable[Stored]) -> dict[str, Mapping[str, float]]:
-    """Return the facts about each dataset from its latest record; the paper's datasets need its loss and l2 term.
-
-    Of other data, those of the same name are kept apart by what differs: their contents, the loss, the l2 term.
-    """
-    tables = sorted((record for record in records if record["spec"]["experiment"] == "table"), key=_date)
-    found, others = {}, defaultdict(list)
-    for each in tables:
-        name = each["spec"]["dataset"]
-        if name not in SETTINGS:
-            others[name].append(each)
-        elif (each["spec"].get("loss"), each["spec"].get("l2")) == (SETTINGS[name].loss, L2):
-            found[name] = each["facts"]
-    for name, members in others.items():
-        latest = {canonical(_setting(each["spec"])): each for each in members}
-        marks = differences([_setting(each["spec"]) for each in latest.values()])
-        for mark, each in zip(marks, latest.values(), strict=True):
-            found[f"{name}, {mark}" if mark else name] = each["facts"]
-    return found
+def facts(results: Iterable[Result]) -> dict[str, Mapping[str, float]]:
+    """Return the facts about each of the paper's datasets, with its loss and l2 term, from the latest result."""
+    tables = sorted((each for each in results if each.kind == "table" and each.shown), key=_date)
+    return {
+        each.spec["dataset"]: each.stored["facts"]
+        for each in tables
+        if each.spec["dataset"] in SETTINGS
+        and (each.spec.get("loss"), each.spec.get("l2")) == (SETTINGS[each.spec["dataset"]].loss, L2)
+    }
 
 
-def _setting(spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: spec.get(key) for key in ("data_digest", "loss", "l2")}
-
-
-def other_settings(spec: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
+def other_settings(spec: Mapping[str, Any], paper: Paper) -> list[str]:
     """Say how the settings of a run differ from the paper's; if they do, its numbers cannot be compared."""
     differences = []
     epochs, batch_size = spec.get("epochs"), spec.get("batch_size")
@@ -147,84 +116,56 @@ def other_settings(spec: Mapping[str, Any], paper: Mapping[str, Any]) -> list[st
     return differences
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """The runs of a sampler on a dataset, and what is missing; "" if they can be judged."""
-
-    records: Sequence[Stored] = ()
-    lack: str = "not run"
-
-    def value(self, measure: str) -> float | None:
-        """Return the mean at the last epoch; None if there is none."""
-        values = [record["trace"][measure][-1] for record in self.records]
-        if not values or None in values:
-            return None
-        mean = math.fsum(values) / len(values)
-        return log10(mean) if measure in LOGARITHMS else mean
+_Cells = Mapping[tuple[str, str, str], tuple[Sequence[Result], str]]
+"""By dataset, steps and sampler: the runs that count, and what they lack; "" if they can be judged."""
 
 
-_Cells = Mapping[tuple[str, str, str], _Cell]
-
-
-def _of_figures(
-    dataset: str, steps: str, figures: Mapping[str, Mapping[str, float]], cells: _Cells, paper: Mapping[str, Any]
-) -> list[Row]:
+def _of_figures(dataset: str, steps: str, cells: _Cells, paper: Paper) -> list[Row]:
+    figures = paper["last_epoch"].get(steps, {}).get(dataset)
+    if figures is None:
+        return []
     rows: list[Row] = []
     other_draw = paper["notes"]["another_draw"] if dataset in paper["another_draw"] else ""
     for measure, by_sampler in figures.items():
         for sampler, theirs in by_sampler.items():
-            cell = cells.get((dataset, steps, sampler), _Cell())
-            limit = None if other_draw else _limit(paper, measure, dataset, sampler)
-            judged = _judge(measure, theirs, cell.value(measure), limit, cell.lack, other_draw)
-            rows.append(Row(dataset, steps, sampler, measure, theirs, *judged))
+            counted, lack = cells.get((dataset, steps, sampler), ((), _NOT_RUN))
+            row = Row(dataset, steps, sampler, measure, theirs, _last(counted, measure))
+            rows.append(_judged(row, lack, other_draw, paper))
     ordered = ["relative_error" if "relative_error" in figures else "regret"]
-    if dataset in paper["suboptimality"]["required"]:
-        ordered.append("suboptimality")
+    ordered += ["suboptimality"] if dataset in paper["suboptimality"]["required"] else []
     return rows + [_order([row for row in rows if row.measure == measure]) for measure in ordered]
 
 
-def _of_table(dataset: str, known: Mapping[str, float] | None, paper: Mapping[str, Any]) -> list[Row]:
-    rows = []
-    for measure, theirs in paper["table"][dataset].items():
-        value, lack = (None, "not run") if known is None else (known.get(measure), "")
-        limit = _limit(paper, measure, dataset, "")
-        reason = "undefined" if measure == "smoothness_ratio" else "another_draw"
-        judged = _judge(measure, theirs, value, limit, lack, paper["notes"][reason])
-        rows.append(Row(dataset, "", "", measure, theirs, *judged))
-    return rows
+def _last(runs: Sequence[Result], measure: str) -> float | None:
+    """Return the mean at the last epoch; None if there is none."""
+    if not runs:
+        return None
+    mean = math.fsum(float(run.trace[measure][-1]) for run in runs) / len(runs)
+    return None if math.isnan(mean) else log10(mean) if measure in LOGARITHMS else mean
 
 
-def _doubted(row: Row, doubts: Mapping[str, str]) -> Row:
-    """Return a row that differs with the reason, if one is known."""
-    about = " ".join(part for part in (row.dataset, row.steps, row.sampler or row.measure) if part)
-    return replace(row, note=doubts.get(about, row.note))
-
-
-def _limit(paper: Mapping[str, Any], measure: str, dataset: str, sampler: str) -> float | None:
-    allowed = paper["tolerance"].get(measure, {})
-    limit: float | None = allowed.get(sampler, allowed.get(dataset, allowed.get("default")))
-    return limit
-
-
-def _judge(
-    measure: str, theirs: float, ours: float | None, limit: float | None, lack: str, reason: str
-) -> tuple[float | None, str, str, str]:
-    """Return ours, the tolerance, the verdict and the note: what is missing, or why nothing is required."""
-    slack = 1e-9  # a number on the limit may be rounded to either side
+def _judged(row: Row, lack: str, reason: str, paper: Paper) -> Row:
+    """Return a row with its tolerance and verdict; what is missing, why nothing is required, or why it differs."""
+    allowed = paper["tolerance"].get(row.measure, {})
+    is_judged = row.dataset not in paper["another_draw"] or row.measure in paper["table"][row.dataset]
+    limit = allowed.get(row.sampler, allowed.get(row.dataset, allowed.get("default"))) if is_judged else None
+    theirs, ours = float(row.theirs), float(row.theirs if row.ours is None else row.ours)
     if limit is None:
-        words, agrees = "", True
-    elif measure == "relative_error":
-        words, agrees = f"±{limit:g}", ours is not None and abs(ours - theirs) <= limit + slack
-    elif measure == "regret":
-        words = f"factor {limit:g}"
-        agrees = ours is not None and theirs / limit <= ours * (1.0 + slack) and ours <= theirs * limit * (1.0 + slack)
+        words, off = "", 0.0
+    elif row.measure == "relative_error":
+        words, off = f"±{limit}", abs(ours - theirs)
+    elif row.measure == "regret":
+        words, off = f"factor {limit}", max(ours / theirs, theirs / ours if ours > 0.0 else math.inf)
     else:
-        words, agrees = f"{100.0 * limit:g} %", ours is not None and abs(ours / theirs - 1.0) <= limit + slack
-    if lack or ours is None:
-        return ours, words, "missing", lack or "no number"
+        words, off = f"{100.0 * limit:g} %", abs(ours / theirs - 1.0)
+    if lack or row.ours is None:
+        return replace(row, tolerance=words, note=lack or "no number")
     if limit is None:
-        return ours, words, "reported", reason
-    return ours, words, "agrees" if agrees else "differs", ""
+        return replace(row, verdict="reported", note=reason)
+    if off <= limit + 1e-9:  # one on the limit may be rounded
+        return replace(row, tolerance=words, verdict="agrees")
+    about = " ".join(filter(None, (row.dataset, row.steps, row.sampler or row.measure)))
+    return replace(row, tolerance=words, verdict="differs", note=paper["doubts"].get(about, ""))
 
 
 def _order(rows: Sequence[Row]) -> Row:
@@ -238,79 +179,61 @@ def _order(rows: Sequence[Row]) -> Row:
     for row in rows:
         if row.verdict == "missing":
             lacks[row.note].append(row.sampler)
-    if lacks:
-        parts = [lack if len(of) == len(rows) else f"{lack}: {', '.join(of)}" for lack, of in lacks.items()]
-        verdict, note = "missing", "; ".join(parts)
-    else:
-        holds = all(ours[a] > ours[b] for a in names for b in names if theirs[a] > theirs[b])
-        verdict, note = "agrees" if holds else "differs", ""
+    parts = [lack if len(of) == len(rows) else f"{lack}: {', '.join(of)}" for lack, of in lacks.items()]
+    holds = not lacks and all(ours[a] > ours[b] for a in names for b in names if theirs[a] > theirs[b])
+    verdict = "missing" if lacks else "agrees" if holds else "differs"
+    note = "; ".join(parts)
     return Row(rows[0].dataset, rows[0].steps, "all", rows[0].measure, wanted, found, "the order", verdict, note)
 
 
-def _cells(records: Sequence[Stored], paper: Mapping[str, Any], runs: int) -> _Cells:
+def _cells(results: Sequence[Result], paper: Paper, runs: int) -> _Cells:
     """Return the runs that count, by dataset, steps and sampler."""
-    found: dict[tuple[str, str, str], dict[str, list[Stored]]] = defaultdict(lambda: defaultdict(list))
-    for record in records:
-        spec = record["spec"]
-        if spec["experiment"] == "reproduce":
-            version = canonical({name: value for name, value in spec.items() if name != "seed"})
-            found[spec["dataset"], spec["steps"], spec["sampler"]][version].append(record)
-    return {cell: _cell(list(versions.values()), paper, runs) for cell, versions in found.items()}
+    found: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
+    for group in groups_of(each for each in results if each.kind == "reproduce"):
+        for series in group.series:
+            found[group.dataset, series.rule, series.spec["sampler"]].append(series)
+    return {cell: _counted(versions, paper, runs) for cell, versions in found.items()}
 
 
-def _cell(versions: Sequence[Sequence[Stored]], paper: Mapping[str, Any], runs: int) -> _Cell:
+def _counted(versions: Sequence[Series], paper: Paper, runs: int) -> tuple[Sequence[Result], str]:
     # Runs with the paper's settings come before others, then finished ones before diverged ones. If the data or the
     # settings have changed, the latest count.
-    def rank(each: Sequence[Stored]) -> tuple[bool, bool, str]:
-        return not other_settings(each[0]["spec"], paper), any(map(_finished, each)), max(map(_date, each))
+    def rank(each: Series) -> tuple[bool, bool, str]:
+        return not other_settings(each.spec, paper), bool(each.finished), max(map(_date, each.runs))
 
-    members = max(versions, key=rank)
-    finished = sorted(filter(_finished, members), key=lambda record: int(record["spec"]["seed"]))[:runs]
-    lacks = other_settings(members[0]["spec"], paper)
+    chosen = max(versions, key=rank)
+    finished, lacks = chosen.finished[:runs], other_settings(chosen.spec, paper)
     if len(finished) < runs and not lacks:
         lacks.append(f"{len(finished)} of {runs} runs")
-    if len(finished) < min(runs, len(members)):
-        lacks.append(f"{len(members) - len(finished)} diverged")
-    return _Cell(finished, "; ".join(lacks))
+    if len(finished) < min(runs, len(chosen.runs)):
+        lacks.append(f"{len(chosen.runs) - len(finished)} diverged")
+    return finished, "; ".join(lacks)
 
 
-def _finished(record: Stored) -> bool:
-    return bool(record.get("status", "finished") == "finished")
-
-
-def _date(record: Stored) -> str:
-    where = record.get("where")
-    return str(where.get("date", "")) if isinstance(where, dict) else ""
+def _date(result: Result) -> str:
+    return str(result.where.get("date", ""))
 
 
 def check_table(rows: Sequence[Row]) -> Table:
     """Return theirs, ours, and whether they agree."""
-    words = {"missing": "too few runs"}
-    named = (
-        replace(
-            row,
-            dataset=display_name(row.dataset),
-            measure=MEASURE_NAMES[row.measure],
-            verdict=words.get(row.verdict, row.verdict),
-        )
+    words = {"missing": "too few runs", "differs": "DIFFERS"}
+    shown = [
+        asdict(row)
+        | {"dataset": display_name(row.dataset), "verdict": words.get(row.verdict, row.verdict)}
+        | {"measure": row.measure.replace("_", " ")}
         for row in rows
-    )
-    return Table.of(
-        "Against the paper: relative error and suboptimality as log₁₀ at the last epoch",
-        "dataset; steps; sampler; measure; theirs|paper|number; ours||number; tolerance; verdict; note",
-        map(asdict, named),
-    )
+    ]
+    caption = "Against the paper: relative error and suboptimality as log₁₀ at the last epoch"
+    columns = "dataset; steps; sampler; measure; theirs|paper|number; ours||number; tolerance; verdict; note"
+    return Table.of(caption, columns, shown)
 
 
-def table_one(known: Mapping[str, Mapping[str, float]], paper: Mapping[str, Any]) -> Table:
-    """Return the paper's Table 1, with our facts about datasets beside it."""
+def table_one(known: Mapping[str, Mapping[str, float]], paper: Paper) -> Table:
+    """Return the paper's Table 1, next to our facts about datasets."""
     rows = [
-        {
-            **known.get(name, {}),
-            "dataset": display_name(name),
-            **{f"{measure}_paper": value for measure, value in paper["table"].get(name, {}).items()},
-        }
-        for name in dict.fromkeys([*known, *paper["table"]])
+        {f"{measure}_paper": value for measure, value in theirs.items()}
+        | {**known.get(name, {}), "dataset": display_name(name)}
+        for name, theirs in paper["table"].items()
     ]
     return Table.of(
         "Table 1: the smoothness ratio N·max L / ΣL, and the gain N·Σn² / (Σn)² at the optimum",
@@ -323,8 +246,4 @@ def table_one(known: Mapping[str, Mapping[str, float]], paper: Mapping[str, Any]
 def tally_words(rows: Sequence[Row]) -> str:
     """Say how many rows agree."""
     counts = tally(rows)
-    judged = counts["agrees"] + counts["differs"]
-    if not judged:
-        return "Nothing here can be judged; the notes say why."
-    missing = f" {counts['missing']} cannot be judged yet; the notes say why." if counts["missing"] else ""
-    return f"{counts['agrees']} of the {judged} statements that are judged agree.{missing}"
+    return f"{counts['agrees']} agree, {counts['differs']} differ, {counts['missing']} have too few runs"

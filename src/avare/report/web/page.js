@@ -57,8 +57,13 @@
   // Where a log axis has numbers: at powers of ten if there are some, otherwise also between them.
   function logTicks(values) {
     const low = Math.min(...values), high = Math.max(...values), decades = Math.log10(high / low);
-    if (!(decades <= 1.7)) return { dtick: Math.max(1, Math.ceil(decades / 6)) || 1 };
     const first = Math.floor(Math.log10(low));
+    if (!Number.isFinite(decades)) return {};
+    if (decades > 1.7) {
+      const every = Math.ceil(decades / 6), powers = [...Array(Math.ceil(decades) + 3).keys()].map((k) => first - 1 + k);
+      const found = powers.filter((power) => power % every === 0).map((power) => Number(`1e${power}`));
+      return { tickvals: found, ticktext: found.map(tickText) };
+    }
     const margin = 10 ** (0.06 * decades + 0.02);
     const inside = (value) => value >= low / margin && value <= high * margin;
     for (const digits of [[1, 2, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]]) {
@@ -107,7 +112,7 @@
       const before = place.querySelector(".main-svg");
       if (before && before.clientWidth !== place.clientWidth) Plotly.relayout(place, { autosize: true });
       Plotly.react(place, traces, layoutOf(chart, log, traces), {
-        responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+        responsive: true, displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
         toImageButtonOptions: { filename: place.id, scale: 2 },
       });
     }

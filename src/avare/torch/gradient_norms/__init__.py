@@ -1,9 +1,6 @@
 """Exact gradient norms per example, from the backward pass that trains."""
 
-from avare.torch.gradient_norms.exact import GradientNorms as GradientNorms
-from avare.torch.gradient_norms.recomputed import Fallback as Fallback
+from avare.torch.gradient_norms.exact import GradientNorms
+from avare.torch.gradient_norms.recomputed import Fallback
 
-__all__ = [
-    "Fallback",
-    "GradientNorms",
-]
+__all__ = ["Fallback", "GradientNorms"]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from avare.torch.gradient_norms.graph import POSITIONS, in_backward, parameter_uses
 from avare.torch.gradient_norms.recomputed import Fallback, Recomputed, tensors_of
 from avare.torch.gradient_norms.survey import Place
-from avare.torch.layers import Part
+from avare.torch.layers.parts import Part
 
 
 class Capture:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from avare.torch.gradient_norms.capture import Capture, Use
 from avare.torch.gradient_norms.recomputed import Fallback
 from avare.torch.gradient_norms.survey import Place, members, survey
-from avare.torch.layers import Part
-from avare.torch.layers.parts import chunks, square_rows, squares
+from avare.torch.layers.parts import Part, chunks, square_rows, squares
 from avare.torch.norms import NotFinite, check_not_finite
 
 
@@ -53,17 +52,17 @@ class GradientNorms:
 
     Parameters
     ----------
-    model
+    model : Module
         Any module. With ``DistributedDataParallel``, each process has the norms of its own examples.
-    fallback
+    fallback : {"vmap", "loop"}, optional
         What to do with the largest modules that own parameters without a rule, with all modules below them:
         None raises an error; "vmap" runs each of them a second time, by ``torch.func``, to get its gradients
         example by example; "loop" does the same one example after another, for operations that ``vmap``
         does not support. Such a module must not draw random numbers; this is checked.
-    exclude
+    exclude : iterable of Module or Parameter, default=()
         Parameters, and modules with all modules below them, that do not count, as if they were frozen. How
         they are used does not matter. They are trained all the same.
-    recompute
+    recompute : iterable of Module, default=()
         Modules to run a second time, with all modules below them, as ``fallback`` says ("vmap" if None),
         although their layers have rules: for example one inside which the first dimension is not always the
         batch.
@@ -141,13 +140,13 @@ class GradientNorms:
 
         Parameters
         ----------
-        weight
+        weight : Tensor or array, optional
             The factors of the examples' losses, of shape (batch,), none 0; None if there are none. The norms
             are those without these factors. They may include a factor that all examples share, such as the
             scale of a ``GradScaler``.
-        reduction
+        reduction : {"mean", "sum"}, default="mean"
             Whether the loss was the "mean" over the batch, or the "sum".
-        not_finite
+        not_finite : {"raise", "keep"}, default="raise"
             "raise" an error if a gradient is not finite, or "keep" a norm that is not finite either: gradients
             in float16 overflow in the first steps with a ``GradScaler``, which then skips the step. Pass such
             norms to ``loader.update(index, norms, not_finite="skip")``.
@@ -228,13 +227,10 @@ def _factors(weight: Any, count: int) -> Tensor | None:
         raise TypeError(f"weight has dtype {values.dtype}: must hold real numbers")
     if values.shape != (count,):
         raise ValueError(f"weight has shape {tuple(values.shape)}: must be ({count},), one for each example")
-    factors = values.abs()
-    low, high = torch.aminmax(factors) if count else (1.0, 1.0)
-    if not 0.0 < float(low) <= float(high) < math.inf:  # also if one is NaN
-        for place in (~torch.isfinite(values) | (values == 0)).nonzero().flatten().tolist():
-            reason = "the norm cannot be known from this pass" if values[place] == 0 else "must be finite"
-            raise ValueError(f"weight[{place}] = {values[place].item()}: {reason}")
-    return factors
+    for place in (~torch.isfinite(values) | (values == 0)).nonzero().flatten().tolist():
+        reason = "the norm cannot be known from this pass" if values[place] == 0 else "must be finite"
+        raise ValueError(f"weight[{place}] = {values[place].item()}: {reason}")
+    return values.abs()
 
 
 def _squares_written(uses: list[Use], others: dict[nn.Parameter, list[Part]], count: int) -> Tensor:

@@ -9,7 +9,6 @@ from torch.func import functional_call, vjp, vmap
 from torch.utils import _pytree as pytree
 
 Fallback = Literal["vmap", "loop"]
-Outputs = Callable[[dict[str, Tensor]], list[Tensor]]
 
 
 class Recomputed:
@@ -76,12 +75,35 @@ class Recomputed:
         split = [isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == count for leaf in self._leaves]
         leaves = [leaf[examples] if apart else leaf for leaf, apart in zip(self._leaves, split, strict=True)]
         pulled = [gradients[j][examples].to(self._outputs[j].dtype) for j in wanted]
-        function = self._function(leaves, split, wanted)
         given = [leaf for leaf, apart in zip(leaves, split, strict=True) if apart]
-        run = _in_a_loop(function) if self._loop else vmap(function)
+
+        def run(given: list[Tensor], gradients: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+            """Return the outputs of one example, and the gradients of the parameters."""
+            own = iter(given)
+            each = [next(own).unsqueeze(0) if apart else leaf for leaf, apart in zip(leaves, split, strict=True)]
+            args, kwargs = pytree.tree_unflatten(each, self._arguments)
+
+            def outputs(parameters: dict[str, Tensor]) -> list[Tensor]:
+                found = tensors_of(functional_call(self._module, parameters, args, kwargs))
+                return [found[j] for j in wanted]
+
+            parameters = {name: p.detach() for name, p in self._parameters.items()}
+            each_gradient = [gradient.unsqueeze(0) for gradient in gradients]
+            if self._loop:  # by plain autograd, which supports all operations
+                with torch.enable_grad():
+                    values = outputs({name: value.requires_grad_() for name, value in parameters.items()})
+                    of_leaves = torch.autograd.grad(
+                        values, list(parameters.values()), each_gradient, materialize_grads=True
+                    )
+                found = dict(zip(parameters, of_leaves, strict=True))
+            else:
+                values, pull = vjp(outputs, parameters)
+                (found,) = pull(each_gradient)
+            return [value.detach().squeeze(0) for value in values], found
+
         try:
             with torch.autocast(**self._autocast):
-                outputs, results = run(given, pulled)
+                outputs, results = (_in_a_loop if self._loop else vmap)(run)(given, pulled)
         except RuntimeError as error:
             hint = "" if self._loop else "; fallback='loop' may help"
             raise ValueError(f"it cannot be run example by example{hint}: {error}") from error
@@ -89,25 +111,6 @@ class Recomputed:
             _compare(found, self._outputs[j][examples])
         wide = {name: rows.to(torch.promote_types(rows.dtype, torch.float32)) for name, rows in results.items()}
         return {self._parameters[name]: rows.flatten(1) for name, rows in wide.items()}
-
-    def _function(self, leaves: list[Any], split: list[bool], wanted: list[int]) -> Callable[..., Any]:
-        """Return a function of one example: its arguments and output gradients to its outputs and gradients."""
-
-        def run(given: list[Tensor], gradients: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-            own = iter(given)
-            all_leaves = [next(own).unsqueeze(0) if apart else leaf for leaf, apart in zip(leaves, split, strict=True)]
-            args, kwargs = pytree.tree_unflatten(all_leaves, self._arguments)
-
-            def outputs(parameters: dict[str, Tensor]) -> list[Tensor]:
-                found = tensors_of(functional_call(self._module, parameters, args, kwargs))
-                return [found[j] for j in wanted]
-
-            pull = _pull_plainly if self._loop else _pull
-            parameters = {name: p.detach() for name, p in self._parameters.items()}
-            values, found = pull(outputs, parameters, [gradient.unsqueeze(0) for gradient in gradients])
-            return [value.squeeze(0) for value in values], found
-
-        return run
 
     def _changeable(self) -> list[Tensor]:
         return [leaf for leaf in self._leaves if isinstance(leaf, Tensor)] + self.parameters
@@ -118,37 +121,15 @@ def tensors_of(output: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
-def _pull(
-    outputs: Outputs, parameters: dict[str, Tensor], gradients: list[Tensor]
-) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Return the outputs, and the gradients of the parameters, by ``torch.func``."""
-    values, pull = vjp(outputs, parameters)
-    return values, pull(gradients)[0]
-
-
-def _pull_plainly(
-    outputs: Outputs, parameters: dict[str, Tensor], gradients: list[Tensor]
-) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Do the same by plain autograd, which supports all operations."""
-    with torch.enable_grad():
-        leaves = {name: value.requires_grad_() for name, value in parameters.items()}
-        values = outputs(leaves)
-        found = torch.autograd.grad(values, list(leaves.values()), gradients, materialize_grads=True)
-    return [value.detach() for value in values], dict(zip(leaves, found, strict=True))
-
-
 def _in_a_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     """Do what ``vmap`` does, for operations that it does not support."""
 
-    def run(given: list[Tensor], gradients: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def run(given: list[Tensor], gradients: list[Tensor]) -> Any:
         results = [
             function([leaf[j] for leaf in given], [gradient[j] for gradient in gradients])
             for j in range(len(gradients[0]))
         ]
-        outputs, found = zip(*results, strict=True)
-        names = found[0]
-        stacked = {name: torch.stack([each[name] for each in found]) for name in names}
-        return [torch.stack(each) for each in zip(*outputs, strict=True)], stacked
+        return pytree.tree_map(lambda *each: torch.stack(each), *results)
 
     return run
 

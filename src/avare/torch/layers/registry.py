@@ -68,9 +68,9 @@ def register(
         Classes of modules. Their ``forward`` must take one tensor, and return one. Text is a pattern for the full name
         of a class, for packages that need not be installed: ``"package.module.*Norm"``. It does not apply to
         subclasses.
-    parameters
+    parameters : sequence of str, default=("weight", "bias")
         The names of all parameters that such a layer may have. The input is needed for all but "bias".
-    attributes
+    attributes : sequence of str, default=()
         Other attributes that the rule reads: it does not apply to a module without them.
 
     Examples

@@ -1,0 +1,74 @@
+"""Files that are written whole or not at all, and locks on files."""
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+_LEFT_OVER = 3600.0  # seconds after which a temporary file is removed
+
+
+def write_whole(place: Path, content: bytes) -> None:
+    """Write a file whole or not at all: to a temporary file, brought to the disk, and only then renamed."""
+    beside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, place)
+        _to_disk(place.parent)
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to raise
+            beside.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def failing_as(kind: type[OSError], words: str) -> Iterator[None]:
+    """Turn an error of the system into one of another kind that says more."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{words}: {error.strerror or error}") from error
+
+
+def remove_left_overs(folder: Path) -> None:
+    """Remove temporary files that killed processes left."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LEFT_OVER:
+                path.unlink()
+
+
+def lock(file: IO[str]) -> bool:
+    """Lock an open file; return False if another process has it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _to_disk(folder: Path) -> None:
+    """Bring a folder's list of files to the disk, if the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows cannot open folders
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

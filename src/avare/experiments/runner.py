@@ -1,0 +1,300 @@
+"""Many runs, side by side: stored runs are not done again, and each finished run is stored at once."""
+
+import os
+import platform
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from numpy.typing import NDArray
+
+from avare import _validation as validation
+from avare._optional import require
+from avare.experiments.base import Experiment, Stages, Task
+from avare.experiments.registry import of_kind
+from avare.experiments.store import Claim, Record, Spec, Store, key_of
+from avare.problems import ToleranceWarning
+from avare.samplers import LimitWarning
+from avare.solvers import DivergenceWarning
+
+_LARGE = "1M"  # bytes from which an array is shared between processes rather than sent
+_WAIT = 0.5  # seconds between two looks at runs of other processes
+_CONNECTING = "10s"
+
+
+class Watch:
+    """Receives the progress of a sweep; this one ignores it. Calls may come from any thread, one at a time."""
+
+    def say(self, text: str) -> None:
+        """Receive a line to print before the runs of a stage."""
+
+    def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
+        """Receive all runs, and the records of those that are stored already."""
+
+    def started(self, task: Task) -> None:
+        """Receive a run that has started."""
+
+    def finished(self, task: Task, record: Record, *, here: bool = True) -> None:
+        """Receive a record that has been stored; by another process, if not here."""
+
+    def waiting(self, tasks: Sequence[Task]) -> None:
+        """Receive the runs that other processes have claimed, when no others are left."""
+
+    def end(self) -> None:
+        """Learn that no more runs follow."""
+
+
+class Workers(TypedDict, total=False):
+    """Who does the runs, and who receives the progress: keyword arguments of everything that runs."""
+
+    jobs: int
+    """How many runs to do at a time, each in its own process; 1, the default: in this process."""
+    dask: str | None
+    """The address of a Dask scheduler, to do the runs on its workers; they need no access to the store."""
+    watch: Watch | None
+    """Receives the progress."""
+
+
+def execute(experiments: Sequence[Stages], store: Store, **workers: Unpack[Workers]) -> list[Record]:
+    """Do all stages of some experiments, one after the other; return all their records.
+
+    Each experiment can refuse its request before the first of them runs.
+
+    Parameters
+    ----------
+    experiments : sequence of Stages
+        As `Experiment.stages` returns them.
+    store : Store
+        Where results are kept.
+    **workers
+        See `Workers`.
+    """
+    records: list[Record] = []
+    begun = [(stages, next(stages, None)) for stages in experiments]
+    for stages, stage in begun:
+        while stage is not None:
+            if stage.note:
+                (workers.get("watch") or Watch()).say(stage.note)
+            done = sweep(stage.tasks, store, title=stage.title, **workers)
+            records += done
+            try:
+                stage = stages.send(done)
+            except StopIteration:
+                break
+    return records
+
+
+def sweep(tasks: Sequence[Task], store: Store, *, title: str = "", **workers: Unpack[Workers]) -> list[Record]:
+    """Do all runs that are not stored yet; return the records of all, in order. The title is for the watch."""
+    jobs, dask = validation.integer("jobs", workers.get("jobs", 1), at_least=1), workers.get("dask")
+    watch = workers.get("watch") or Watch()
+    store.make()  # so that a bad folder fails before any run
+    store.tidy()
+    found = {task.key: store.get(task.spec) for task in tasks}
+    watch.begin(title, tasks, [record for record in found.values() if record is not None])
+    pending = [task for task in {task.key: task for task in tasks}.values() if found[task.key] is None]
+    try:
+        if pending:
+            with _workers(jobs, dask, pending) as side_by_side:
+                while pending:
+                    done = _round(pending, store, side_by_side, watch)
+                    found |= done
+                    pending = [task for task in pending if task.key not in done]
+                    if pending and not done:
+                        watch.waiting(pending)
+                        time.sleep(_WAIT)
+    finally:
+        watch.end()
+    return [record for task in tasks if (record := found[task.key]) is not None]
+
+
+def perform(
+    spec: Spec, X: Any, y: NDArray[Any], optimum: float | None = None, owner: Experiment | None = None
+) -> Record:
+    """Do a run from its spec, data and, if it is known, the least objective, in any process; return its record.
+
+    The owner is by default the experiment that is registered for ``spec["experiment"]``. BLAS uses one thread, so that
+    runs side by side do not disturb each other, and so that the numbers do not depend on how many there are.
+    """
+    threadpool_limits = require("threadpoolctl", "a run").threadpool_limits
+    with threadpool_limits(1), warnings.catch_warnings():
+        for category in (LimitWarning, DivergenceWarning, ToleranceWarning):  # records say it
+            warnings.simplefilter("ignore", category)
+        result = (owner or of_kind(spec["experiment"])).run(spec, X, y, optimum)
+    return {"spec": dict(spec), "where": surroundings(), **result}
+
+
+def surroundings(*packages: str) -> dict[str, Any]:
+    """Return versions (of more packages, if named), machine and date, without the machine's name."""
+    versions = {package: version(package) for package in ("avare", "numpy", "numba", "scipy", *packages)}
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _processor() -> str:
+    place = Path("/proc/cpuinfo")
+    lines = place.read_text().splitlines() if place.exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{models[0]}, {len(models)} cores" if models else platform.processor() or "unknown processor"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in words.
+
+    >>> duration(42.4), duration(600), duration(9000)
+    ('42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 90.0:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60.0)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _round(pending: Sequence[Task], store: Store, side_by_side: Any, watch: Watch) -> dict[str, Record]:
+    """Do the runs that no other process has claimed; return the new records by key."""
+    done: dict[str, Record] = {}
+    claims: dict[str, Claim] = {}
+    faults: list[Exception] = []
+
+    def claimed() -> Iterator[Task]:
+        # Any thread that sees a run end asks for the next one; an exception would not be noticed there.
+        try:
+            for task in pending:
+                if faults:
+                    return  # runs under way still finish
+                claim = store.claim(task.spec)
+                if claim is None:
+                    continue
+                record = store.get(task.spec)  # another process may have stored it by now
+                if record is not None:
+                    claim.release()
+                    done[task.key] = record
+                    watch.finished(task, record, here=False)
+                    continue
+                claims[task.key] = claim
+                watch.started(task)
+                yield task
+        except Exception as error:
+            faults.append(error)
+
+    results = side_by_side(claimed())
+    by_key = {task.key: task for task in pending}
+    try:
+        for record in results:
+            if isinstance(record, Exception):
+                faults.append(record)
+                continue
+            key = key_of(record["spec"])
+            store.put(record)
+            claims.pop(key).release()
+            done[key] = record
+            watch.finished(by_key[key], record)
+    finally:
+        _give_up(results, claims.values())
+    if faults:
+        raise faults[0]
+    return done
+
+
+def _give_up(results: Any, claims: Iterable[Claim]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # joblib: runs under way are cancelled
+        results.close()
+    for claim in claims:
+        claim.release()
+
+
+@contextmanager
+def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any]:
+    """Yield a function from tasks to their records, in the order in which they finish."""
+    if dask is None and jobs == 1:
+        yield lambda tasks: (_attempt(*_arguments(task)) for task in tasks)
+        return
+    joblib = require("joblib", "running side by side")
+
+    def side_by_side(tasks: Iterable[Task], **arguments: Any) -> Any:
+        with _interrupts_later():
+            return joblib.Parallel(return_as="generator_unordered", batch_size=1, **arguments)(
+                joblib.delayed(_attempt)(*_arguments(task)) for task in tasks
+            )
+
+    if dask is None:
+        # Read-only arrays are another type to Numba: it would compile all kernels again. Memory maps of mode "c" can
+        # be written to, and never are, so that workers share the memory.
+        settings = joblib.parallel_config(
+            backend="loky", inner_max_num_threads=1, initializer=_follow_the_parent, initargs=(os.getpid(),)
+        )
+        with settings:
+            yield lambda tasks: side_by_side(tasks, n_jobs=jobs, pre_dispatch=jobs, max_nbytes=_LARGE, mmap_mode="c")
+        return
+    with _cluster(dask) as client:
+        arrays = {id(array): array for task in tasks for array in (task.data.X, task.data.y)}
+        with joblib.parallel_config(backend="dask", client=client, scatter=list(arrays.values())):
+            cores = sum(client.ncores().values())
+            yield lambda tasks: side_by_side(tasks, n_jobs=-1, pre_dispatch=max(1, cores))
+
+
+def _arguments(task: Task) -> tuple[Any, ...]:
+    """The arguments of `perform`; with the experiment, which a worker process may not have registered."""
+    return (task.spec, task.data.X, task.data.y, task.optimum, of_kind(task.spec["experiment"]))
+
+
+def _attempt(*arguments: Any) -> Record | Exception:
+    """Return the record of a run, or its exception, so that the other runs are not lost."""
+    try:
+        return perform(*arguments)
+    except Exception as error:
+        return error
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Any]:
+    distributed = require("distributed", "running on a Dask cluster", "dask")
+    try:
+        client = distributed.Client(address, timeout=_CONNECTING, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ConnectionError(f"dask = {address!r}: no scheduler answers: {error}") from error
+    try:
+        if not client.ncores():
+            raise ConnectionError(f"dask = {address!r}: the scheduler has no workers")
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back while workers start; they inherit this, for they could not handle it before their first run."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # which workers share; if they started it, it would let Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _follow_the_parent(parent: int) -> None:
+    """In a worker: leave Ctrl-C, which every process of a terminal receives, to the parent, and exit with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_WAIT)
+    os._exit(1)  # the results have no receiver any more

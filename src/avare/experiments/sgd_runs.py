@@ -1,0 +1,183 @@
+"""Runs of SGD on linear models, with the paper's step sizes or those that fit: how one is specified and done."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare import problems, samplers, schedules
+from avare.experiments.data import Data
+from avare.experiments.records import numbers
+from avare.experiments.store import Record, Spec
+from avare.problems import Linear
+from avare.samplers import Sampler
+from avare.samplers.registry import LASTING_FLOOR
+from avare.schedules import Auto, Schedule
+from avare.solvers import Progress, sgd
+from avare.solvers.trace import COLUMNS
+
+RULES = ("decreasing", "constant")
+"""The paper's step size rules."""
+BASELINE, DEFAULT = "Uniform", "Calibrated"
+"""The sampler that others are compared with, and the one that is compared by default."""
+AUTO: Literal["auto"] = "auto"
+"""Step sizes that are found for each sampler, and averaged iterates."""
+REVISION = 2  # of what a run computes; raise it when the numbers change, so that stored runs are done again
+MEASURES = ("suboptimality", "regret", "relative_error")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What runs of SGD on the same data have in common, whatever the sampler."""
+
+    loss: str
+    epochs: int
+    batch_size: int
+    l2: float = 1.0  # factor of the one l2 term of the whole sum
+    replacement: bool = True  # how to draw, for samplers that can do both
+    caution: float = 1.0  # factor on the largest smoothness, from which the paper's step sizes are made
+    bound: float | None = None  # on the norms, for samplers that need one; None: learned
+
+
+def common_spec(experiment: str, data: Data, loss: str, l2: float) -> dict[str, Any]:
+    """Return what the specs of all runs on linear models have."""
+    about = {"dataset": data.name, "data_digest": data.digest, "bias": data.bias, "held_out": data.held_out}
+    return {"experiment": experiment, **about, "loss": loss, "l2": l2, "revision": REVISION}
+
+
+def descent_spec(experiment: str, data: Data, setting: Setting, sampler: str, steps: str, seed: int) -> dict[str, Any]:
+    """Return all that determines a run."""
+    return {
+        **common_spec(experiment, data, setting.loss, setting.l2),
+        "steps": steps,
+        "sampler": sampler,
+        "options": options_of(sampler, steps, len(data), setting.epochs, setting.bound),
+        "seed": seed,
+        "epochs": setting.epochs,
+        "batch_size": setting.batch_size,
+        "replacement": draws_with_replacement(sampler, setting.replacement),
+        "caution": setting.caution,
+    }
+
+
+def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
+    """Do a run; it is evaluated once per epoch."""
+    problem = problem_of(spec, X, y)
+    step_size = step_size_of(spec, problem)
+    sgd(problem, sampler_of(spec, problem), step_size, steps=1)  # so that no compilation is timed
+    tested: list[float] = []
+
+    def look(progress: Progress) -> None:
+        if spec["held_out"]:
+            tested.append(held_out_error(problem, spec, X, y, progress.average))
+
+    started = time.perf_counter()
+    run = sgd(problem, sampler_of(spec, problem), step_size, epochs=spec["epochs"], optimum=optimum, callback=look)
+    total = time.perf_counter() - started
+    trace = {name: numbers(run.trace[name]) for name in COLUMNS} | ({"test": numbers(tested)} if tested else {})
+    seconds = {"steps": run.seconds, "evaluation": total - run.seconds}
+    return {"seconds": seconds, "optimum": optimum, "trace": trace, "status": run.status}
+
+
+def held_out_error(problem: Linear, spec: Spec, X: Any, y: NDArray[Any], x: NDArray[np.float64]) -> float:
+    """Return the share of wrong classes among the rows held out, or the root mean square of the errors of numbers."""
+    rows, wanted = X[len(y) - spec["held_out"] :], y[len(y) - spec["held_out"] :]
+    coefficients = problem.coefficients(x)
+    outputs = np.asarray(rows @ coefficients[:, : rows.shape[1]].T)
+    if problem.width > rows.shape[1]:
+        outputs = outputs + coefficients[:, -1]
+    if not len(problem.classes):
+        return float(np.sqrt(np.mean((outputs[:, 0] - wanted) ** 2)))
+    places = np.argmax(outputs, axis=1) if problem.outputs > 1 else (outputs[:, 0] > 0.0).astype(np.int64)
+    return float(np.mean(problem.classes[places] != wanted))
+
+
+# --- what a run is made of ------------------------------------------------------------------
+
+
+def problem_of(spec: Spec, X: Any, y: NDArray[Any]) -> Linear:
+    """Return the problem of a run: without the rows held out, and with one l2 term for the whole sum."""
+    rows = len(y) - spec["held_out"]
+    return problems.get(spec["loss"])(X[:rows], y[:rows], l2=spec["l2"], bias=spec["bias"])
+
+
+def sampler_of(spec: Spec, problem: Linear) -> Sampler:
+    """Return the sampler of a run; what it needs of the data is taken from the problem.
+
+    Some norms exceed the paper's bound. They count as the bound, which would otherwise be doubled.
+    """
+    way = {"replacement": spec["replacement"], "seed": spec["seed"]}
+    sampler = samplers.build(spec["sampler"], problem, spec["batch_size"], **way, **spec["options"])
+    if "bound" in spec["options"]:
+        learn, bound = sampler.learn, spec["options"]["bound"]
+
+        def learn_capped(indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+            learn(indices, np.minimum(norms, bound))
+
+        sampler.learn = learn_capped  # type: ignore[method-assign]  # of this one object
+    return sampler
+
+
+def step_size_of(spec: Spec, problem: Linear) -> Schedule | Auto:
+    """Return the paper's step sizes: m / (2 N L + m mu t) or m / (2 N L), with the largest L times the caution.
+
+    Or a request for those that fit.
+    """
+    if spec["steps"] == AUTO:
+        return schedules.auto()
+    largest = spec["caution"] * float(problem.smoothness.max())
+    if spec["steps"] == "decreasing":
+        return schedules.inverse_time(problem.n, largest, problem.strong_convexity, spec["batch_size"])
+    return schedules.constant(spec["batch_size"] / (2.0 * problem.n * largest))
+
+
+def options_of(sampler: str, rule: str, n: int, epochs: int, bound: float | None) -> dict[str, Any]:
+    """Return the paper's options of a sampler: a lasting floor for constant steps, horizon and bound of the theory.
+
+    >>> options_of("Avare", "constant", 100, epochs=5, bound=None)
+    {'p_min': 0.002}
+    """
+    taken = samplers.get(sampler).takes
+    options: dict[str, Any] = {}
+    if "p_min" in taken and rule != "decreasing":
+        options["p_min"] = 1.0 / (LASTING_FLOOR * n)
+    if "horizon" in taken:
+        options["horizon"] = epochs * n
+    if "bound" in taken and bound is not None:
+        options["bound"] = bound
+    return options
+
+
+def draws_with_replacement(sampler: str, wanted: bool = True) -> bool:
+    """Return whether a sampler draws with replacement; as wanted, if it can do both."""
+    kind = samplers.get(sampler)
+    return kind.with_replacement_only or (wanted and not kind.without_replacement_only)
+
+
+def caution_of(problem: Linear, X: Any, batch_size: int) -> float:
+    """Return the factor on the largest smoothness that makes steps short enough for the full gradient.
+
+    Steps of m / (2 N L) assume that the gradients of a batch have nothing in common. If rows point the same way, large
+    batches overshoot with them, whatever the sampler. This factor keeps steps within 1 / curvature of f: the curvature
+    at 0 for the smooth losses, the largest one for Huber and smoothed hinge, which may have none at 0.
+
+    >>> rows = 1.0 + 0.1 * np.random.default_rng(0).normal(size=(1000, 5))
+    >>> problem = problems.LeastSquares(rows, rows[:, 0])
+    >>> caution_of(problem, rows, 1), caution_of(problem, rows, 128)
+    (1.0, 48.0)
+    """
+    # The second derivative of this problem is X^T X.
+    squares = problems.LeastSquares(X[: problem.n], np.zeros(problem.n), l2=0.0, bias=problem.width > X.shape[1])
+    direction = np.random.default_rng(0).normal(size=squares.dim)
+    largest = 0.0
+    for _ in range(8):  # power iterations
+        direction = squares.hessian_product(np.zeros(squares.dim), direction)
+        largest = float(np.linalg.norm(direction))
+        if largest == 0.0:
+            return 1.0
+        direction /= largest
+    curvature = problem.curvature_at_zero * largest + problem.l2
+    needed = batch_size * curvature / (2.0 * problem.n * float(problem.smoothness.max()))
+    return max(1.0, float(f"{needed:.2g}"))  # rounded, because it is a part of the spec

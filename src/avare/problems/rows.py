@@ -1,0 +1,263 @@
+"""Products with all rows of a linear model: by BLAS if X is dense, by kernels if it is sparse.
+
+If the model has a free bias, columns are centred: row i is a_i - m, with m the weighted mean of the rows. X itself is
+not changed. For coefficients w and a bias b, the outputs a_i.w + b are those of the centred rows with the bias
+b + m.w, and the penalty is the same. Columns far from 0 then cost no accuracy and no conditioning.
+
+The cost of each operation is estimated in nanoseconds, so that a method can choose between them.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare._compilation import lean, product
+from avare.problems.matrix import Matrix, some_rows
+
+Table = NDArray[np.float64]
+
+_CHUNK, _FEWEST = 1 << 16, 512  # entries of X at a time, which stay in the cache; but rows enough for BLAS to be fast
+# Nanoseconds, measured on one core of a server processor; their ratios are what counts.
+_DENSE_ENTRY = 0.45  # of a product with a vector
+_SPARSE_ENTRY = 1.6
+_GRAM_ENTRY = 0.03  # of a product of two rows, by BLAS
+_GRAM_ROW = 0.8  # a dense entry that is scaled first
+_SPARSE_GRAM_ENTRY = 2.0
+_SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
+_CLEARED_ENTRY = 0.3
+_FACTOR_ENTRY = 0.02  # of the cube of the size
+CALL = 2e3
+"""Nanoseconds of a call that does almost nothing."""
+
+
+class Rows:
+    """The rows of a matrix, with a 1 at their ends if the model has a bias.
+
+    Parameters
+    ----------
+    matrix : Matrix
+    n, width : int
+        Rows, and columns with the bias.
+    weights : array
+        Of the rows, for their mean; empty if all are 1.
+    centred : bool
+        Whether columns are centred. The matrix must have a bias.
+    """
+
+    def __init__(self, matrix: Matrix, n: int, width: int, weights: Table, *, centred: bool) -> None:
+        self.matrix, self.n, self.width = matrix, n, width
+        self.columns = width - int(matrix.bias)
+        self.means: Table | None = None
+        """What is subtracted from each row."""
+        if centred:
+            total = float(weights.sum()) if len(weights) else float(n)
+            shares = weights / total if len(weights) and total > 0.0 else np.full(n, 1.0 / n)
+            self.means = self._sums(shares[:, None])[0]
+
+    def subset(self, indices: NDArray[np.int64]) -> "Rows":
+        """Copy some rows, with the same means subtracted."""
+        rows = Rows(some_rows(self.matrix, indices), len(indices), self.width, np.empty(0), centred=False)
+        rows.means = self.means
+        return rows
+
+    @property
+    def entries(self) -> int:
+        """Entries that are stored."""
+        return self.n * self.columns if self.matrix.sparse is None else len(self.matrix.sparse.values)
+
+    def centre(self, table: Table, sign: float = 1.0) -> Table:
+        """Return coefficients for centred rows, of coefficients for rows as they are; back with ``sign=-1.0``."""
+        table = table.copy()
+        if self.means is not None:
+            table[:, -1] += sign * (table[:, :-1] @ self.means)
+        return table
+
+    def outputs(self, table: Table) -> Table:
+        """Return the product of each row with each row of a table. O(entries)."""
+        weights = np.ascontiguousarray(table[:, : self.columns])
+        result = np.empty((self.n, len(table)))
+        if self.matrix.sparse is not None:
+            _multiply(*self.matrix.sparse, np.ascontiguousarray(weights.T), result)
+        else:
+            for part, rows in self._chunks():
+                np.dot(rows, weights.T, out=result[part])
+        if self.matrix.bias:
+            result += table[:, -1] if self.means is None else table[:, -1] - weights @ self.means
+        return result
+
+    def sums(self, factors: Table) -> Table:
+        """Return the sum of all rows times their factors, for each column of factors. O(entries)."""
+        total = self._sums(factors)
+        if not self.matrix.bias:
+            return total
+        sums = factors.sum(axis=0)[:, None]
+        return np.hstack([total if self.means is None else total - sums * self.means, sums])
+
+    def squares(self, factors: Table) -> Table:
+        """Return the sum of the squares of each column, times the factors of the rows. O(entries)."""
+        squares, sums = np.zeros(self.columns), np.zeros(self.columns)
+        if self.matrix.sparse is not None:
+            _add_squares(*self.matrix.sparse, factors, squares, sums)
+        else:
+            for part, rows in self._chunks():
+                squares += factors[part] @ (rows * rows)
+                sums += factors[part] @ rows
+        whole = factors.sum()
+        if self.means is not None:
+            squares = np.maximum(squares - 2.0 * self.means * sums + whole * self.means**2, 1e-14 * squares)
+        return np.append(squares, whole) if self.matrix.bias else squares
+
+    def gram(self, factors: Table) -> Table:
+        """Return the sum of the products of each row with itself, times the factors; only its lower triangle counts."""
+        from scipy.linalg.blas import dsyrk
+
+        size, sparse = self.columns, self.matrix.sparse
+        total, sums = np.zeros((size, size), order="F"), np.zeros(size)
+        if sparse is not None and self._sparse_gram_cost() < self._dense_gram_cost():
+            work = np.zeros((size, size))
+            _add_products(*sparse, factors, work, sums)
+            total = np.asfortranarray(work)
+        else:
+            roots = np.sqrt(factors)
+            for part, rows in self._dense_chunks():
+                rows *= roots[part, None]
+                sums += roots[part] @ rows
+                total = dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
+        if not self.matrix.bias:
+            return total
+        whole = factors.sum()
+        if self.means is not None:
+            total -= np.outer(self.means, sums)
+            sums -= whole * self.means
+            total -= np.outer(sums, self.means)
+        result = np.zeros((size + 1, size + 1), order="F")
+        result[:size, :size], result[size, :size], result[size, size] = total, sums, whole
+        return result
+
+    def kernel(self) -> Table:
+        """Return the products of all pairs of centred rows, without the bias. O(n entries), and n^2 numbers."""
+        total = np.zeros((self.n, self.n))
+        rows = np.concatenate([rows for _, rows in self._dense_chunks()])
+        if self.means is not None:
+            rows -= self.means
+        return np.dot(rows, rows.T, out=total)
+
+    # --- costs, in nanoseconds ------------------------------------------------------------
+
+    def product_cost(self) -> float:
+        """Estimate the cost of `outputs` or `sums`, per row of the table."""
+        return CALL + self.entries * (_DENSE_ENTRY if self.matrix.sparse is None else _SPARSE_ENTRY)
+
+    def gram_cost(self) -> float:
+        """Estimate the cost of `gram`."""
+        dense = self._dense_gram_cost()
+        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_gram_cost()))
+
+    def kernel_cost(self) -> float:
+        """Estimate the cost of `kernel`."""
+        return CALL + self.n**2 * self.columns * _GRAM_ENTRY
+
+    def _dense_gram_cost(self) -> float:
+        size = float(self.n * self.columns)
+        copying = 0.0 if self.matrix.sparse is None else _CLEARED_ENTRY * size + _SCATTERED_ENTRY * self.entries
+        return copying + _GRAM_ROW * size + _GRAM_ENTRY * size * self.columns
+
+    def _sparse_gram_cost(self) -> float:
+        assert self.matrix.sparse is not None
+        counts = np.diff(self.matrix.sparse.starts).astype(np.float64)
+        return 0.5 * _SPARSE_GRAM_ENTRY * float(counts @ counts) + 4.0 * self.columns**2
+
+    # --- their parts ----------------------------------------------------------------------
+
+    def _sums(self, factors: Table) -> Table:
+        if self.matrix.sparse is not None:
+            sums = np.zeros((self.columns, factors.shape[1]))
+            _add_rows(*self.matrix.sparse, factors, sums)
+            return np.ascontiguousarray(sums.T)
+        total = np.zeros((factors.shape[1], self.columns))
+        for part, rows in self._chunks():
+            total += factors[part].T @ rows
+        return total
+
+    def _chunks(self) -> Iterator[tuple[slice, Table]]:
+        """Yield dense rows in float64: all at once if they need no conversion, otherwise some at a time."""
+        dense = self.matrix.dense
+        assert dense is not None
+        step = self.n if dense.dtype == np.float64 else self._rows_at_a_time()
+        for first in range(0, self.n, step):
+            part = slice(first, min(first + step, self.n))
+            yield part, dense[part].astype(np.float64, copy=False)
+
+    def _dense_chunks(self) -> Iterator[tuple[slice, Table]]:
+        """Yield copies of some rows at a time, dense and in float64."""
+        for first in range(0, self.n, self._rows_at_a_time()):
+            part = slice(first, min(first + self._rows_at_a_time(), self.n))
+            if self.matrix.dense is not None:
+                yield part, np.array(self.matrix.dense[part], dtype=np.float64, order="C")
+            else:
+                rows = np.zeros((part.stop - part.start, self.columns))
+                _scatter(*self.matrix.sparse, part.start, part.stop, rows)  # type: ignore[misc]  # one is not None
+                yield part, rows
+
+    def _rows_at_a_time(self) -> int:
+        return max(_FEWEST, _CHUNK // max(self.columns, 1))
+
+
+def factor_cost(size: int) -> float:
+    """Estimate the cost of a Cholesky factorisation."""
+    return CALL + _FACTOR_ENTRY * float(size) ** 3
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@product
+def _multiply(values, columns, starts, table, result):
+    """Set the products of sparse rows with the columns of a table."""
+    for i in range(len(result)):
+        if result.shape[1] == 1:
+            total = 0.0
+            for j in range(starts[i], starts[i + 1]):
+                total += np.float64(values[j]) * table[columns[j], 0]
+            result[i, 0] = total
+        else:
+            for k in range(result.shape[1]):
+                result[i, k] = 0.0
+            for j in range(starts[i], starts[i + 1]):
+                for k in range(result.shape[1]):
+                    result[i, k] += np.float64(values[j]) * table[columns[j], k]
+
+
+@lean
+def _add_rows(values, columns, starts, factors, sums):
+    for i in range(len(factors)):
+        for j in range(starts[i], starts[i + 1]):
+            for k in range(factors.shape[1]):
+                sums[columns[j], k] += factors[i, k] * np.float64(values[j])
+
+
+@lean
+def _add_squares(values, columns, starts, factors, squares, sums):
+    for i in range(len(factors)):
+        for j in range(starts[i], starts[i + 1]):
+            part = factors[i] * np.float64(values[j])
+            sums[columns[j]] += part
+            squares[columns[j]] += part * np.float64(values[j])
+
+
+@lean
+def _add_products(values, columns, starts, factors, products, sums):
+    for i in range(len(factors)):
+        for a in range(starts[i], starts[i + 1]):  # columns are sorted within a row
+            part = factors[i] * np.float64(values[a])
+            sums[columns[a]] += part
+            for b in range(starts[i], a + 1):
+                products[columns[a], columns[b]] += part * np.float64(values[b])
+
+
+@lean
+def _scatter(values, columns, starts, first, last, rows):
+    for i in range(first, last):
+        for j in range(starts[i], starts[i + 1]):
+            rows[i - first, columns[j]] = values[j]

@@ -1,0 +1,1 @@
+"""The rivals of the paper: one sampler per file."""

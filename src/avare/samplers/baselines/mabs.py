@@ -1,0 +1,141 @@
+"""Mabs: treat the examples as the arms of a bandit, with exponential weights."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare import _validation as validation
+from avare._compilation import kernel
+from avare._randomness import Seed
+from avare.samplers.base import LARGEST_NORM
+from avare.samplers.baselines.limits import Limited
+from avare.samplers.baselines.smoothed import SMALLEST_SHARE, Smoothed
+from avare.samplers.registry import register
+from avare.state import Field, Fields, State, refuse_unless
+
+_ROOM = math.exp(40.0)  # how large a weight may become before all are divided
+_LARGEST_LOG = 1e200  # of a weight, in a state
+
+
+@register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
+class Mabs(Limited, Smoothed):
+    r"""Multi-armed bandit sampling (Salehi, Celis & Thiran, 2017).
+
+    Exponential weights on the estimated cost: with :math:`W = 0` at the start,
+
+    .. math:: p = (1 - \eta)\, \mathrm{softmax}(W) + \eta / N, \qquad
+              W_I \mathrel{+}= \delta\, n_I^2 / p_I^3 \text{ for each draw,} \qquad
+              \delta = \sqrt{\eta^4 \ln N / (T N^5 G^4)}.
+
+    Choose it as a baseline. Its guarantee is against the best fixed distribution, within a
+    factor, for norms bounded by G over a horizon of T draws.
+
+    Our additions: weights are kept as differences to a moving reference, so that none overflows; norms that
+    arrive late count with the probability of the example's last draw; limits that turn out to be too small
+    are doubled, with a `LimitWarning`.
+
+    Cost: O(batch_size) per step, amortised. Memory: 37 bytes per example and 8 MB.
+
+    Parameters
+    ----------
+    n : int
+        Number of examples.
+    batch_size : int, default=128
+        m, the number of draws per step.
+    replacement : bool, default=True
+        Must be True: this sampler draws with replacement only.
+    horizon : int or None, default=None
+        T, the number of draws to come: steps times batch_size.
+    bound : float or None, default=None
+        G, an upper bound on the norms.
+    eta : float, default=0.4
+        The share of the uniform distribution, in [1e-100, 1].
+    seed : int, SeedSequence, BitGenerator, Generator or None, default=None
+        See `Sampler`.
+
+    Examples
+    --------
+    >>> sampler = Mabs(4, batch_size=2, horizon=2000, bound=30.0, seed=0)
+    >>> norms = np.array([1.0, 2.0, 30.0, 4.0])
+    >>> for _ in range(1000):
+    ...     batch = sampler.sample()
+    ...     sampler.update(batch.indices, norms[batch.indices])
+    >>> int(sampler.probabilities().argmax())
+    2
+
+    References
+    ----------
+    F. Salehi, L. E. Celis, P. Thiran. Stochastic Optimization with Bandit Sampling. 2017.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        batch_size: int = 128,
+        *,
+        replacement: bool = True,
+        horizon: int | None = None,
+        bound: float | None = None,
+        eta: float = 0.4,
+        seed: Seed = None,
+    ) -> None:
+        super().__init__(n, batch_size, replacement=replacement, horizon=horizon, bound=bound, seed=seed)
+        self.eta = validation.number("eta", eta, at_least=SMALLEST_SHARE, at_most=1.0)
+        self._share = self.eta
+        self._log_weights = np.zeros(self.n)
+        self._reference = 0.0  # subtracted from all log-weights
+        self._weights.reset(np.ones(self.n))
+
+    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        self._observe(norms)
+        if self.n == 1 or self._bound == 0.0 or not len(indices):
+            return
+        # In logarithms, because N^5 and G^4 exceed float64's range.
+        log_delta = 0.5 * (
+            4.0 * math.log(self.eta)
+            + math.log(math.log(self.n))
+            - math.log(self._horizon)
+            - 5.0 * math.log(self.n)
+            - 4.0 * math.log(self._bound)
+        )
+        weights = _add(
+            self._log_weights, indices, norms, self._drawn_probabilities(indices), log_delta, self._reference
+        )
+        if weights.max() > _ROOM:
+            self._reference = float(self._log_weights[indices].max())
+            self._weights.reset(np.exp(self._log_weights - self._reference))
+        else:
+            self._weights.replace(indices, weights)
+
+    def arguments(self) -> State:
+        return {**super().arguments(), "eta": self.eta}
+
+    def fields(self) -> Fields:
+        return {
+            **super().fields(),
+            "log_weights": Field(np.float64, (self.n,), at_least=0.0, at_most=_LARGEST_LOG),
+            "reference": Field(float, at_least=0.0, at_most=_LARGEST_LOG),
+        }
+
+    def check_state(self, values: State) -> None:
+        super().check_state(values)
+        found = values["weights"].values
+        expected = np.exp(np.minimum(values["log_weights"] - values["reference"], 700.0))
+        valid = np.isclose(found, expected, rtol=1e-9, atol=1e-300)
+        refuse_unless(valid, found, "state['weights_values']", "does not fit state['log_weights']")
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@kernel
+def _add(log_weights, indices, norms, probabilities, log_delta, reference):
+    """Add delta n^2 / p^3 for each draw; return the new weights."""
+    for j in range(len(indices)):
+        if norms[j] > 0.0:
+            norm = min(norms[j], LARGEST_NORM)
+            log_weights[indices[j]] += math.exp(log_delta + 2.0 * math.log(norm) - 3.0 * math.log(probabilities[j]))
+    return np.exp(np.minimum(log_weights[indices] - reference, 700.0))  # beyond that all are divided

@@ -1,0 +1,191 @@
+"""The estimate by differences from gradients that are known: a control variate.
+
+    G + sum_j w_j (g_j(x) - c_j),
+
+where c_j is a known gradient of example j and G the sum of all of them. It is unbiased for any c, and its noise falls
+with the differences. For a linear model the gradient of an example is a slope s_i l'(a_i.x) times its row a_i, per
+output, so a table of slopes holds them all. SAGA enters the slopes of each batch into the table; a fixed point (see
+`anchor`) leaves the table as it is. The norms that the sampler learns are those of the differences,
+|slope - table| |a_i|, with lengths in the preconditioner of the steps if there is one.
+
+With a preconditioner that flattens the largest curvatures only, steps are long, and a row of large smoothness that is
+drawn rarely would lead far away: each norm gets a share of their sum in proportion to its smoothness.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare._compilation import inlined, lean
+from avare.problems import Linear
+from avare.problems.base import Vector
+from avare.problems.linear import Survey
+from avare.problems.losses import slope
+from avare.problems.matrix import BLOCK, add, load
+from avare.solvers.estimators.plain import PlainEstimator
+from avare.solvers.kernels import ESTIMATE, Work, estimate
+from avare.structures.uniform_draws import enter, hash_table
+
+
+class Slopes(NamedTuple):
+    """What a table remembers."""
+
+    slopes: Vector
+    """One row per example, one column per output."""
+    sums: Vector
+    """G, one row per output."""
+    noise: Vector
+    """The sum of the second moments since the last check, and roughly the sum of all norms at that check."""
+
+
+class Table(NamedTuple):
+    """The state of the estimate by differences."""
+
+    memory: Slopes
+    held: Vector
+    """The estimate of the gradient, one row per output; below G if the table moves."""
+    factors: Vector
+    """The differences, and the same times the weights: of four draws."""
+    seen: NDArray[np.int64]
+    """The set of examples in the batch; empty if the table is fixed."""
+    fresh: Vector
+    """What to enter into the table, one row per draw."""
+    lengths: NDArray[np.float32]
+    """The length of each row in the preconditioner; empty without one."""
+    shares: NDArray[np.float32]
+    """The smoothness constant of each row as a share of their sum; often empty."""
+
+
+class TableEstimator(PlainEstimator):
+    """Estimate the gradient by differences from a table, of a linear model; the table moves unless it is `fixed`."""
+
+    control = "saga"
+    problem: Linear
+
+    def __init__(
+        self, problem: Linear, x: Vector, batch_size: int, *, fixed: bool = False, preconditioner: Any = None
+    ) -> None:
+        outputs = problem.outputs
+        super().__init__(problem, x, rows=0 if fixed else outputs)
+        none = np.empty(0, dtype=np.float32)
+        sums = np.zeros(self.shape) if fixed else self.held[:outputs]
+        self.memory = Slopes(np.zeros((problem.n, outputs)), sums, np.zeros(2))
+        self.table = Table(
+            self.memory,
+            self.held,
+            np.empty((BLOCK, len(self.held))),
+            np.empty(0, dtype=np.int64) if fixed else hash_table(batch_size),
+            np.empty((0 if fixed else batch_size, outputs)),
+            none if preconditioner is None else preconditioner.lengths,
+            none if preconditioner is None else preconditioner.shares,
+        )
+
+    @property
+    def state(self) -> Any:
+        """The state for the kernel."""
+        return self.table
+
+    def fill(self, survey: Survey) -> None:
+        """Take the slopes and the gradient of a survey for the table."""
+        self.table.memory.slopes[:] = survey.slopes
+        self.sums()[:] = survey.gradient.reshape(self.shape)
+
+    def precondition(self, preconditioner: Any) -> None:
+        """Measure norms in another preconditioner."""
+        self.table = self.table._replace(lengths=preconditioner.lengths, shares=preconditioner.shares)
+
+    def sums(self) -> Vector:
+        """Return G, one row per output."""
+        return self.table.memory.sums
+
+    def move_to(self, x: Vector, step: int) -> None:
+        """Continue from x after `step` steps."""
+        self.x[:] = x
+
+    def take(self, work: Work, step: int) -> bool:
+        """Do in Python what the kernel does; return whether the norms are finite."""
+        return bool(estimate(self.state, self.problem.model, work, self.scratch, step))
+
+    def at(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
+        """Return the estimate at x from a batch, and the norms of its terms. Nothing changes."""
+        still = self.table._replace(
+            held=np.empty(self.shape),
+            factors=np.empty((BLOCK, self.shape[0])),
+            seen=np.empty(0, dtype=np.int64),
+            fresh=np.empty((0, self.shape[0])),
+        )
+        norms = np.empty(len(indices))
+        work = Work(x, self.problem.coefficients(x), x, x, indices, weights, weights, norms)
+        estimate(still, self.problem.model, work, self.scratch, 0)
+        return still.held.ravel(), norms
+
+    def norms(self, x: Vector) -> Vector:
+        """Return the norms of the differences of all examples at x. One pass over the data."""
+        lengths = self.table.lengths
+        differences = self.problem.survey(x).slopes - self.table.memory.slopes
+        return np.asarray(np.linalg.norm(differences, axis=1) * (lengths if len(lengths) else self.problem.lengths))
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@ESTIMATE.version(Table)
+@lean
+def _estimate(table, model, work, scratch, step):
+    held, sums, indices, count = table.held, table.memory.sums, work.indices, len(work.coefficients)
+    below = len(held) - count
+    for k in range(count):
+        for j in range(held.shape[1]):
+            held[below + k, j] = sums[k, j]
+    table.seen[:] = -1
+    for first in range(0, len(indices), BLOCK):
+        rows = min(BLOCK, len(indices) - first)
+        load(model.matrix, indices, first, rows, work.coefficients, scratch.rows, scratch.outputs, scratch.squares)
+        for r in range(rows):
+            if not differ(table, model, work, r, first + r, scratch.outputs[r], scratch.squares[r]):
+                return False
+        add(model.matrix, indices, first, rows, table.factors, scratch.rows, held)
+    enter_slopes(table, work)
+    return True
+
+
+@inlined
+def differ(table, model, work, r, j, outputs, square):
+    """Turn the outputs of draw j into slopes, set its norm, and put its differences into row r of the factors."""
+    index, count, moves = work.indices[j], len(outputs), len(table.seen) > 0
+    slope(model.loss, model.targets[index], outputs)
+    factor = model.sample_weight[index] if len(model.sample_weight) > 0 else 1.0
+    once = moves and enter(table.seen, index)  # an example that is drawn twice changes G once
+    weighted = count if moves else 0
+    total = 0.0
+    for k in range(count):
+        found = factor * outputs[k]
+        difference = found - table.memory.slopes[index, k]
+        total += difference * difference
+        if moves:
+            table.fresh[j, k] = found
+            table.factors[r, k] = difference if once else 0.0
+        table.factors[r, weighted + k] = work.weights[j] * difference
+    if len(table.lengths) > 0:
+        work.norms[j] = math.sqrt(total) * np.float64(table.lengths[index])
+    else:
+        work.norms[j] = math.sqrt(total * square)
+    return np.isfinite(work.norms[j])
+
+
+@inlined
+def enter_slopes(table, work):
+    """Enter the slopes of the batch into the table, and add up the second moments."""
+    slopes, noise = table.memory.slopes, table.memory.noise
+    for j in range(len(table.fresh)):
+        for k in range(slopes.shape[1]):
+            slopes[work.indices[j], k] = table.fresh[j, k]
+    if len(table.lengths) == 0:
+        return
+    for j in range(len(work.norms)):
+        norm = min(work.norms[j], 1e140)  # so that the sum does not overflow
+        noise[0] += work.weights[j] * norm * norm / work.probabilities[j]
+        if len(table.shares) > 0:  # roughly half of the draws follow the smoothness
+            work.norms[j] += noise[1] * np.float64(table.shares[work.indices[j]])

@@ -1,0 +1,103 @@
+"""How a step is put together: an estimator of the gradient and an update, joined when the loop is compiled.
+
+Each brings a **state**, a ``NamedTuple`` of arrays and numbers, and a kernel for it. What has to be saved is the field
+``memory`` of the state, a ``NamedTuple`` of arrays (see `avare.solvers.checkpoint`).
+
+- ``estimate(state, model, work, scratch, step)`` sets the gradient and the norms of the batch in `Work`. It returns
+  False if a norm is not finite;
+- ``apply(state, work, size, noise, done, at)`` moves the iterate by that gradient. It returns False, and has moved
+  nothing, if the gradient or a norm is not finite.
+
+Numba chooses the version by the type of the state, as for samplers (`avare.samplers.kernels`) and losses.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare._compilation import ByType, lean, product
+from avare.problems.base import Vector
+
+NEVER = 1 << 62
+
+ESTIMATE, APPLY = ByType("estimate"), ByType("apply")
+estimate, apply = ESTIMATE.function, APPLY.function
+
+
+class Work(NamedTuple):
+    """What every step reads and writes."""
+
+    x: Vector
+    """The iterate."""
+    coefficients: Vector
+    """The same memory as a table, one row per output."""
+    gradient: Vector
+    """The estimate of the gradient, as a vector."""
+    l2: Vector
+    """Strength of the l2 term, per coefficient."""
+    indices: NDArray[np.int64]
+    probabilities: Vector
+    weights: Vector
+    norms: Vector
+    """What the sampler learns from."""
+
+
+class Average(NamedTuple):
+    """The mean of the iterates averaged so far."""
+
+    mean: Vector
+
+
+class Record(NamedTuple):
+    """What is kept of the iterates: their average, and draws."""
+
+    memory: Average
+    average_from: int
+    """Iterates after this step are averaged."""
+    average_power: float
+    """Weights in the average grow as this power of their number."""
+    draws: Vector
+    """The kept iterates, one per row."""
+    burn_in: int
+    """Iterates after this step are kept as draws."""
+    thin: int
+    """One of every `thin` iterates is kept."""
+
+
+def record_of(
+    dim: int, steps: int = 0, average_from: int = NEVER, average_power: float = 0.0, burn_in: int = NEVER, thin: int = 1
+) -> Record:
+    """Return a record for some steps; by default it keeps nothing."""
+    kept, mean = max(0, steps - burn_in) // thin, np.zeros(dim if average_from < NEVER else 0)
+    return Record(Average(mean), average_from, average_power, np.empty((kept, dim)), burn_in, thin)
+
+
+@lean
+def keep(record, x, at):
+    """Add the iterate after step `at` to the average and the draws, if it is due."""
+    if at > record.average_from:
+        part = (record.average_power + 1.0) / (at - record.average_from + record.average_power)
+        for j in range(len(x)):
+            record.memory.mean[j] += (x[j] - record.memory.mean[j]) * part
+    after = at - record.burn_in
+    if after > 0 and after % record.thin == 0:
+        for j in range(len(x)):
+            record.draws[after // record.thin - 1, j] = x[j]
+
+
+@product
+def magnitude(values):
+    """Return a number that is finite only if all values are and their sum does not overflow."""
+    total = 0.0
+    for j in range(len(values)):
+        total += abs(values[j])
+    return total
+
+
+@lean
+def add_penalty(work, size):
+    """Add the gradient of the l2 term; return whether a step of this size is finite."""
+    for j in range(len(work.x)):
+        work.gradient[j] += work.l2[j] * work.x[j]
+    return np.isfinite(size * (magnitude(work.gradient) + magnitude(work.norms)))

@@ -1,0 +1,330 @@
+"""What solvers return: plain data that can be pickled, resumed, drawn, and turned into tables."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from avare import _validation as validation
+from avare._optional import require
+from avare.plotting import chain_figure, run_figure
+from avare.problems.base import Vector
+from avare.solvers.loop import DivergenceWarning, Loop
+from avare.solvers.trace import Trace
+from avare.solvers.variance_inflation import Widening, WideningWarning, widening
+from avare.state import State, plain
+
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a solver after its current steps; the result so far is `run`.
+
+    >>> try:
+    ...     raise Interrupted("interrupted after step 3 of 9", run=None)
+    ... except KeyboardInterrupt as error:
+    ...     print(error, error.run)
+    interrupted after step 3 of 9 None
+    """
+
+    def __init__(self, message: str, run: Any) -> None:
+        super().__init__(message)
+        self.run = run
+        """The result so far: a `Run` or a `Chain`, with ``status`` "interrupted"."""
+
+
+class Run:
+    """The result of `sgd` and `saga`.
+
+    >>> import avare
+    >>> problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 2.0], l2=0.0)
+    >>> run = avare.sgd(problem, avare.Uniform(2, 1, seed=0), 0.1, epochs=50)
+    >>> run.x.round(3), run.epochs, run.status, len(run.trace) > 1
+    (array([1.]), 50, 'finished', True)
+    """
+
+    def __init__(self, solver: str, loop: Loop, step_size: Any) -> None:
+        self.solver: str = solver
+        """"sgd" or "saga"."""
+        self.method: str = loop.method.name
+        """The method that ran: "sgd", "saga", "dual_ascent" or "subsampled_newton"."""
+        self.compiled: bool = loop.method.compiled
+        """Whether all steps were compiled; otherwise the problem or the sampler has no kernels."""
+        self.x: Vector = loop.x.copy()
+        """The average of the iterates if averaging was requested and has begun, otherwise the last iterate."""
+        self.last: Vector = loop.method.x.copy()
+        """The last iterate."""
+        self.trace: Trace = loop.trace
+        """One row per evaluation; each column is an attribute, as in ``run.trace.objective``."""
+        self.steps: int = loop.steps_made
+        """Number of steps. For a method that draws nothing, a step is one pass over the data."""
+        self.epochs: int = int(loop.epoch)
+        """Number of whole epochs."""
+        self.seconds: float = loop.seconds
+        """Time of the steps, without evaluations."""
+        self.status: str = loop.status
+        """"finished", "converged", "stopped" (by the callback), "interrupted" (by Ctrl-C) or "diverged"."""
+        self.message: str = loop.message
+        """Why it ended, if it did not finish."""
+        self.step_size: Any = step_size
+        """The step sizes; if they were "auto", the size of the last step. Infinite if the method has none."""
+        self._checkpoint = loop.checkpoint()
+
+    def to_frame(self) -> Any:
+        """Return the trace as a pandas ``DataFrame``, one row per evaluation."""
+        return require("pandas", "to_frame").DataFrame(self.trace)
+
+    def plot(self) -> Any:
+        """Draw the run over epochs and over seconds; return a Matplotlib figure.
+
+        It shows the suboptimality, or the objective if its least value is not known: call ``problem.minimize()``
+        before the run.
+        """
+        sampler = self._checkpoint.sampler
+        return run_figure(self.method if sampler is None else type(sampler).__name__, self.trace)
+
+    def state_dict(self) -> State:
+        """Return everything needed for ``sgd(..., resume=state)`` or ``saga``, including the sampler's state.
+
+        It can be pickled, or saved with ``numpy.savez(file, **state)``. Call this before the sampler draws again.
+        """
+        return {"solver": self.solver, **self._checkpoint.state_dict()}
+
+    def __repr__(self) -> str:
+        reached = f", objective {self.trace.objective[-1]:.9g}" if len(self.trace) else ""
+        return f"Run({self.status} after {self.steps} steps in {self.seconds:.3g} s{reached})"
+
+
+def ended(result: Any, loops: Sequence[Loop]) -> None:
+    """Warn of loops that diverged, and raise `Interrupted` with the result if Ctrl-C ended one."""
+    for loop in loops:
+        if loop.status == "diverged":
+            place = f"chain {loop.chain} " if len(loops) > 1 else ""
+            warnings.warn(place + loop.message, DivergenceWarning, stacklevel=3)
+    if result.status == "interrupted":
+        raise Interrupted(result.message, result)
+
+
+class Chain:
+    """The result of `sgld` and `sghmc`: draws of one or several chains.
+
+    With decreasing steps a draw represents the time of its step, so averages over draws must be weighted by the
+    step sizes. The methods of this class do so.
+
+    >>> import avare
+    >>> problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 2.0], l2=1.0)
+    >>> chain = avare.sgld(problem, avare.Uniform(2, 2, seed=0), 0.01, steps=100, thin=10, chains=2, seed=0)
+    >>> chain.draws.shape, chain.mean().shape, chain.status
+    ((2, 10, 1), (1,), 'finished')
+    """
+
+    def __init__(self, solver: str, loops: Sequence[Loop], step_size: Any) -> None:
+        sound = [loop for loop in loops if loop.status != "diverged"] or loops
+        draws, record = [loop.draws(loop.step) for loop in sound], loops[0].method.record
+        kept = min(map(len, draws))
+        unfinished = next((loop for loop in loops if loop.status != "finished"), loops[0])
+        self.solver: str = solver
+        """"sgld" or "sghmc"."""
+        self.draws: Vector = np.stack([each[:kept] for each in draws])
+        """The draws, chains x draws x dim; without the chains that diverged, if there are others."""
+        self.sound: list[int] = [loop.chain for loop in sound]
+        """The numbers of these chains."""
+        self.step_sizes: Vector = loops[0].sizes(record.burn_in + 1, kept * record.thin)[record.thin - 1 :: record.thin]
+        """The step size at each draw."""
+        self.traces: list[Trace] = [loop.trace for loop in loops]
+        """One table of evaluations per chain."""
+        self.steps: int = min(loop.step for loop in sound)
+        """Number of steps of each of them."""
+        self.seconds: float = max(loop.seconds for loop in loops)
+        """Time of the steps of the slowest chain, without evaluations."""
+        self.status: str = unfinished.status
+        """"finished", "stopped" (by the callback), "interrupted" (by Ctrl-C) or "diverged"."""
+        self.message: str = unfinished.message
+        """Why it ended, if it did not finish."""
+        self.step_size: Any = step_size
+        """The step sizes; if they were "auto", the number that was found."""
+        self._checkpoints = [loop.checkpoint() for loop in loops]
+        self._made_by: Any = sound[0].method
+
+    @property
+    def trace(self) -> Trace:
+        """The evaluations of the first chain."""
+        return self.traces[0]
+
+    def mean(self) -> Vector:
+        """Return the mean of all draws, weighted by their step sizes."""
+        draws, weights = self._weighted()
+        return weights @ draws
+
+    def covariance(self) -> Vector:
+        """Return the covariance of all draws, weighted by their step sizes."""
+        draws, weights = self._weighted()
+        return np.cov(draws.T, aweights=weights, ddof=0).reshape(draws.shape[1], -1)
+
+    def std(self) -> Vector:
+        """Return the standard deviations of all draws, weighted by their step sizes."""
+        draws, weights = self._weighted()
+        return np.sqrt(weights @ (draws - weights @ draws) ** 2)
+
+    def quantile(self, q: float) -> Vector:
+        """Return a quantile of each coordinate over all draws, weighted by their step sizes."""
+        q = validation.number("q", q, at_least=0.0, at_most=1.0)
+        draws, weights = self._weighted()
+        order = np.argsort(draws, axis=0)
+        reached = np.cumsum(weights[order], axis=0) >= q * (1.0 - 1e-12)
+        rows = np.argmax(reached, axis=0)
+        columns = np.arange(draws.shape[1])
+        quantiles: Vector = draws[order[rows, columns], columns]
+        return quantiles
+
+    @cached_property
+    def noise(self) -> Widening:
+        """How much wider than the posterior the draws are, by gradient noise and by the step, per coordinate.
+
+        It is estimated from the noise of the gradient at some of the draws; ``print(chain.noise)`` says it in words. It
+        is computed once, when it is first needed: the gradients of some hundred batches, and for a linear model its
+        second derivative, O(n dim^2) for up to 1000 coefficients. See `avare.solvers.Widening`. A pickled chain keeps
+        it, but not the problem: pickling computes it.
+        """
+        (draws, weights), sizes = self._weighted(), self.step_sizes
+        size = float((sizes @ sizes) / sizes.sum())  # what counts for averages that are weighted by the steps
+        return widening(self._made_by, size, draws, weights, self.draws[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        if len(self.step_sizes):
+            _ = self.noise  # which needs the problem
+        return {**vars(self), "_made_by": None}
+
+    def summary(self, names: Sequence[str] | None = None) -> Any:
+        """Return a table of the draws, one row per coordinate, as a pandas ``DataFrame``; it needs ArviZ.
+
+        Mean, standard deviation ("sd") and quantiles are weighted by the step sizes. The effective number of draws and
+        R-hat (from two chains on) are ArviZ's. "wider_by_noise" and "wider_by_step" are the two parts of `noise`. If a
+        standard deviation is wrong by more than 10 %, a `WideningWarning` says so.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            Names of the coordinates; by default x[0], x[1], ...
+        """
+        arviz = require("arviz", "summary", "arviz")
+        import pandas  # with ArviZ
+
+        data, dim = self.to_arviz(), self.draws.shape[2]
+        wider = self.noise
+        if wider.is_too_wide:
+            warnings.warn(str(wider), WideningWarning, stacklevel=2)
+        columns = {"mean": self.mean(), "sd": self.std()}
+        columns |= {f"{100 * q:g}%": self.quantile(q) for q in _QUANTILES}
+        columns["ess_bulk"] = arviz.ess(data, method="bulk")["x"].values
+        columns["ess_tail"] = arviz.ess(data, method="tail")["x"].values
+        several = len(self.draws) > 1
+        columns["r_hat"] = arviz.rhat(data)["x"].values if several else np.full(dim, np.nan)
+        columns |= {"wider_by_noise": wider.gradient, "wider_by_step": wider.step}
+        return pandas.DataFrame(columns, index=self._names(names))
+
+    def to_frame(self, names: Sequence[str] | None = None) -> Any:
+        """Return the draws as a pandas ``DataFrame``: one row per chain and draw, one column per coordinate.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            Names of the coordinates; by default x[0], x[1], ...
+        """
+        pandas = require("pandas", "to_frame")
+        chains, draws, dim = self.draws.shape
+        index = pandas.MultiIndex.from_product([self.sound, range(draws)], names=["chain", "draw"])
+        frame = pandas.DataFrame(self.draws.reshape(-1, dim), index=index, columns=self._names(names))
+        frame.insert(0, "step_size", np.tile(self.step_sizes, chains))
+        return frame
+
+    def _weighted(self) -> tuple[Vector, Vector]:
+        """Return all draws as one list, and weights that sum to 1."""
+        if not len(self.step_sizes):
+            raise ValueError(f"no draws were kept in {self.steps} steps")
+        weights = np.tile(self.step_sizes, len(self.draws))
+        return self.draws.reshape(len(weights), -1), weights / weights.sum()
+
+    def plot(self, names: Sequence[str] | None = None) -> Any:
+        """Draw the law of each coordinate and the paths of the chains; return a Matplotlib figure.
+
+        Histograms are weighted by the step sizes. Of more than six coordinates the first six are shown.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            Names of the coordinates; by default x[0], x[1], ...
+        """
+        self._weighted()  # raises an error if there are no draws
+        return chain_figure(self.draws, self.step_sizes, self._names(names))
+
+    def to_arviz(self, *, name: str = "x", names: Sequence[str] | None = None, resample: bool = False) -> Any:
+        """Return the draws as an ArviZ object, with the step sizes as a sample statistic.
+
+        Its dimensions are "chain" (the numbers of the chains), "draw" and "coefficient".
+
+        Parameters
+        ----------
+        name : str, default="x"
+            Name of the variable.
+        names : sequence of str, optional
+            Names of the coefficients, such as ``dataset.columns``; by default their numbers.
+        resample : bool, default=False
+            ArviZ does not use weights. If True, each chain is resampled in proportion to the step sizes
+            (systematically, in order), so that plain averages are correct for
+            decreasing steps. Draws then repeat, and ArviZ counts them as correlated.
+        """
+        arviz = require("arviz", "to_arviz", "arviz")
+        self._weighted()  # raises an error if there are no draws
+        draws, sizes = self.draws, self.step_sizes
+        if resample:
+            reached = np.cumsum(sizes) / sizes.sum()
+            chosen = np.searchsorted(reached, (np.arange(len(sizes)) + 0.5) / len(sizes))
+            draws, sizes = draws[:, chosen], sizes[chosen]
+        statistics = {"step_size": np.tile(sizes, (len(draws), 1))}
+        coefficients = np.arange(draws.shape[2]) if names is None else self._names(names)
+        labels = {"coords": {"chain": self.sound, "coefficient": coefficients}, "dims": {name: ["coefficient"]}}
+        if int(arviz.__version__.split(".")[0]) < 1:
+            return arviz.from_dict(posterior={name: draws}, sample_stats=statistics, **labels)
+        return arviz.from_dict({"posterior": {name: draws}, "sample_stats": statistics}, **labels)
+
+    def _names(self, names: Sequence[str] | None) -> list[str]:
+        """Return the names, one per coordinate."""
+        if names is None:
+            return [f"x[{k}]" for k in range(self.draws.shape[2])]
+        validation.same_length("names", len(names), "the draws", self.draws.shape[2])
+        return [str(each) for each in names]
+
+    def state_dict(self) -> State:
+        """Return everything needed for ``resume=state``, including the samplers' states.
+
+        It can be pickled, or saved with ``numpy.savez(file, **state)``. Call this before the sampler draws again.
+        """
+        state: State = {"solver": self.solver, "chains": len(self._checkpoints)}
+        if isinstance(self.step_size, float):
+            state["step_size"] = self.step_size
+        for k, each in enumerate(self._checkpoints):
+            state.update({f"{k}/{key}": value for key, value in each.state_dict().items()})
+        return state
+
+    def __repr__(self) -> str:
+        chains, draws, dim = self.draws.shape
+        return (
+            f"Chain({self.status} after {self.steps} steps in {self.seconds:.3g} s: {chains} x {draws} draws of {dim})"
+        )
+
+
+def resume_of(solver: str, resume: Any) -> Mapping[str, Any] | None:
+    """Return the state, or raise an error if it is not one of this solver; None if there is none."""
+    if resume is None:
+        return None
+    if not isinstance(resume, Mapping):
+        raise TypeError(f"resume is of type {type(resume).__name__}: must be a mapping, as state_dict() returns")
+    found = plain(resume["solver"]) if "solver" in resume else None
+    if not isinstance(found, str) or found != solver:
+        raise ValueError(f"resume['solver'] = {found!r}: must be {solver!r}")
+    return {key: each for key, each in resume.items() if key != "solver"}

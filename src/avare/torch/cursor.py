@@ -1,0 +1,249 @@
+"""One cursor for all loaders: where an epoch is, what was drawn ahead, what the consumer has received.
+
+A loader draws *units*, loads their examples, and gives the consumer one batch per unit. A unit is a batch, or a
+pool, of which a second stage chooses the batch when the pool is received: the cursor stores units and never looks
+into them.
+
+The state has four parts:
+
+- ``epoch``: how many epochs have ended.
+- ``drawn``: how many units of the current epoch have been drawn.
+- ``ahead``: the units that were drawn and not received yet, oldest first. Their number is
+  ``drawn - position``, where ``position`` is how many units of this epoch have been received.
+- whether the consumer has *started*: whether it has received a unit from the current iteration.
+
+An epoch of ``length`` units is *over* when ``position`` reaches ``length``. Every event is one of these:
+
+=============  ==================  ==============================================================
+event          when                what happens
+=============  ==================  ==============================================================
+`units`        started, or over    `finish`; then the new epoch begins with new units
+`units`        otherwise           the same epoch: the units ahead come first, then new ones
+draw                               ``drawn + 1``; the unit is appended to ``ahead``
+`receive`                          the oldest unit leaves ``ahead``; started
+`deliver`      over, not started   `finish`; this iteration is empty
+`deliver`      otherwise           `units`, then one `receive` per batch, and `finish` at the end
+`finish`                           ``epoch + 1``, ``drawn = 0``, nothing ahead, not started
+`load`                             the saved parts; not started
+=============  ==================  ==============================================================
+
+So a consumer that asks for an iterator twice, or loads a state, gets the rest of the epoch, and one that
+stops in the middle of an epoch gets a new one. "Over, not started" is a state saved with the last batch of
+an epoch: its rest is empty. `units`, `finish` and `load` also end all earlier iterations: these raise an error
+from then on, and cannot take units from a new one.
+
+A user's own ``DataLoader`` does not say which batches its consumer has received. Then ``keep`` bounds the units
+ahead, a draw counts as start, and `receive_until` counts the units up to one that is known to have arrived.
+
+An example, with epochs of 3 units of which a worker loads one ahead:
+
+>>> letters = iter("abcdef")
+>>> cursor = Cursor(length=3)
+>>> units = cursor.units(lambda: next(letters))
+>>> next(units), next(units), cursor.receive()
+('a', 'b', 'a')
+>>> saved = cursor.state()
+>>> saved
+Saved(epoch=0, drawn=2, ahead=['b'])
+>>> cursor.load(*saved)
+>>> list(cursor.units(lambda: next(letters)))
+['b', 'c']
+>>> [cursor.receive(), cursor.receive()], cursor.is_over
+(['b', 'c'], True)
+>>> list(cursor.deliver(lambda: cursor.units(lambda: next(letters)), str.upper)), cursor.epoch
+(['D', 'E', 'F'], 2)
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from avare.state import Field
+
+Unit = TypeVar("Unit")
+_NOTHING = object()
+_MOST = 1 << 62
+
+
+class Saved(NamedTuple):
+    """What `Cursor.state` saves, as `Cursor.load` takes it."""
+
+    epoch: int
+    drawn: int
+    ahead: list[Any]
+
+
+class Cursor(Generic[Unit]):
+    """Counts the units of an epoch from draw to receipt: see the module for the rules.
+
+    All methods take O(1), except `state`, `load` and `receive_until`, which take O(units ahead).
+
+    Parameters
+    ----------
+    length
+        Units per epoch; None for an epoch without end.
+    keep
+        None if the consumer confirms each unit by `receive`. Otherwise a unit counts as received when
+        `receive_until` finds it, the consumer has started once a unit was drawn, and at most the ``keep``
+        last units stay ahead: the oldest ones then count as received.
+    """
+
+    def __init__(self, length: int | None, keep: int | None = None) -> None:
+        self.length = length
+        self.keep = keep
+        self.epoch = 0
+        self.drawn = 0
+        self.ahead: deque[Unit] = deque()
+        self.latest: Unit | None = None
+        """The unit received last; None if there is none since the start, or since a state was loaded."""
+        self.ended: Callable[[], None] | None = None
+        """Called at the end of each epoch, if it is not None."""
+        self._started = False
+        self._iteration = 0  # a number that identifies the current iteration
+
+    @property
+    def position(self) -> int:
+        """How many units of this epoch have been received."""
+        return self.drawn - len(self.ahead)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all units of this epoch have been received."""
+        return self.length is not None and self.position >= self.length
+
+    def units(self, draw: Callable[[], Unit]) -> Iterator[Unit]:
+        """Begin an iteration, and return its units: those ahead, then what ``draw`` returns."""
+        if self._started or self.is_over:
+            self.finish()
+        self._iteration += 1
+        return self._units(draw, self._iteration)
+
+    def deliver(self, load: Callable[[], Iterator[Any]], complete: Callable[[Any], Any]) -> Iterator[Any]:
+        """Begin an iteration of a consumer, and return its batches.
+
+        Parameters
+        ----------
+        load
+            Returns an iterator over the loaded units of a new iteration: it calls `units`, directly or
+            through a ``DataLoader``.
+        complete
+            Makes the batch of a loaded unit: the second stage. If it raises an error, the unit has not
+            been received, and the next attempt gets the same one.
+        """
+        if self.is_over and not self._started:
+            self.finish()
+            return iter(())
+        loaded = load()
+        return Delivery(self, self._iteration, loaded, complete)
+
+    def receive(self) -> Unit:
+        """Count the oldest unit ahead as received, and return it."""
+        self._started = True
+        return self._pop()
+
+    def receive_until(self, matches: Callable[[Unit], bool]) -> None:
+        """Count the first unit ahead that matches as received, with all units before it."""
+        for place, unit in enumerate(self.ahead):
+            if matches(unit):
+                for _ in range(place + 1):
+                    self._pop()
+                return
+
+    def finish(self) -> None:
+        """End the epoch. Units that are still ahead are dropped."""
+        if self.ended is not None:
+            self.ended()
+        self.epoch += 1
+        self.drawn = 0
+        self.ahead.clear()
+        self._started = False
+        self._iteration += 1
+
+    def state(self) -> Saved:
+        """What to save, so that `load` continues here."""
+        return Saved(self.epoch, self.drawn, list(self.ahead))
+
+    def fields(self) -> dict[str, Field]:
+        """Declare what a state holds, except the units ahead, which the loader declares."""
+        return {
+            "epoch": Field(int, at_least=0, at_most=_MOST),
+            "drawn": Field(int, at_least=0, at_most=_MOST if self.length is None else self.length),
+        }
+
+    def load(self, epoch: int, drawn: int, ahead: Iterable[Unit] = ()) -> None:
+        """Continue from a saved state. The next iteration gives the rest of its epoch."""
+        self.epoch, self.drawn, self.ahead = epoch, drawn, deque(ahead)
+        self.latest = None
+        self._started = False
+        self._iteration += 1
+
+    def require(self, iteration: int) -> None:
+        """Raise an error if an iteration is not the current one."""
+        if iteration != self._iteration:
+            raise RuntimeError(
+                "another iteration has begun, the epoch was finished, or a state was loaded: this one cannot continue"
+            )
+
+    def check(self) -> None:
+        """Assert all invariants."""
+        assert self.epoch >= 0, self.state()
+        assert 0 <= self.position <= self.drawn, self.state()
+        assert self.length is None or self.drawn <= self.length, self.state()
+        assert self.keep is None or len(self.ahead) <= self.keep, self.state()
+        assert self.drawn > 0 or not self._started, self.state()
+
+    def _units(self, draw: Callable[[], Unit], iteration: int) -> Iterator[Unit]:
+        again = deque(self.ahead)
+        while True:
+            self.require(iteration)
+            if again:
+                unit = again.popleft()
+            elif self.drawn == self.length:
+                return
+            else:
+                unit = draw()
+                self.drawn += 1
+                self.ahead.append(unit)
+            if self.keep is not None:
+                self._started = True
+                while len(self.ahead) > self.keep:
+                    self.ahead.popleft()
+            yield unit
+
+    def _pop(self) -> Unit:
+        self.latest = self.ahead.popleft()
+        return self.latest
+
+
+class Delivery(Iterator[Any]):
+    """The batches of one iteration. Each counts as received when the consumer gets it."""
+
+    def __init__(
+        self, cursor: Cursor[Any], iteration: int, loaded: Iterator[Any], complete: Callable[[Any], Any]
+    ) -> None:
+        self._cursor = cursor
+        self._iteration = iteration
+        self._loaded = loaded
+        self._complete = complete
+        self._is_over = False
+        self._held: Any = _NOTHING  # a loaded unit that has not become a batch yet
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        if self._is_over:
+            raise StopIteration
+        # Before anything is loaded: persistent workers give the batches of the last iteration to all.
+        self._cursor.require(self._iteration)
+        try:
+            if self._held is _NOTHING:
+                self._held = next(self._loaded)
+        except StopIteration:
+            self._is_over = True
+            self._cursor.finish()
+            raise
+        batch = self._complete(self._held)
+        self._held = _NOTHING
+        self._cursor.receive()
+        return batch

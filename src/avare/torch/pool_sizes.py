@@ -1,0 +1,216 @@
+"""How large a pool is, in batches: always the same, as large as pays, or the rule of Katharopoulos & Fleuret.
+
+With c the time to train on an example over the time that a pool takes for one, and RE the relative error of the
+sampler's distribution, a step with a pool of kappa batches takes kappa + c, and its noise is proportional to
+1 + RE / kappa. The product is least at kappa = sqrt(c RE), and is less than without a pool if RE > 4c / (c - 1)^2: see
+`best_ratio`. `avare.torch.pool` measures both numbers during training.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+from avare import _validation as validation
+
+if TYPE_CHECKING:
+    from avare.torch.pool import Pool
+
+LARGEST_RATIO = 8.0
+"""The largest pool that "auto" draws, in batches."""
+LEAST_RATIO = 1.25
+"""The smallest pool that "auto" draws, in batches."""
+FIRST_POOLS = 10
+"""Pools before the first decision of "auto"."""
+_WITH_POOLS = 0.5  # the part of uniform's relative error that a sampler is expected to have, until it is measured
+_LEARNING = 0.1  # the weight of a new measurement of that part
+_PROBE = 2.0  # batches: the size of the first pools, and of the pools that are drawn now and then
+_FOR_PROBES = 0.01  # the part of the time that these may take, while the pool is off
+_INTERVAL = 100.0  # batches: while `UpperBound` is inactive, one is drawn from a pool, if no norms are reported
+
+
+def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf, without: float | None = None) -> float:
+    """Return how many batches a pool should have, at most ``most``; 1 if no pool pays.
+
+    Parameters
+    ----------
+    relative_error : float
+        That of the sampler's distribution: `avare.diagnostics.relative_error`.
+    cost_ratio : float
+        c: the time to train on an example, over the time that a pool takes for one.
+    without : float, optional
+        The relative error that the sampler would have without pools; by default the same.
+
+    Examples
+    --------
+    >>> best_ratio(3.0, 12.0), best_ratio(3.0, 12.0, most=4.0), best_ratio(0.3, 12.0), best_ratio(9.0, 1.0)
+    (6.0, 4.0, 1.0, 1.0)
+    """
+    if not (relative_error >= 0.0 and cost_ratio > 0.0):  # also if one is not known yet
+        return 1.0
+    without = relative_error if without is None else without
+    ratio = min(max(math.sqrt(cost_ratio * relative_error), LEAST_RATIO), most)
+    pays = (ratio + cost_ratio) * (1.0 + relative_error / ratio) < cost_ratio * (1.0 + without)
+    return ratio if pays and ratio > 1.0 else 1.0
+
+
+class PoolSize:
+    """How large the next pool is: always the same number of batches."""
+
+    floor = 0.1
+    """The smallest probability of the second draw, in units of m / M."""
+    largest = LARGEST_RATIO
+    """The largest number that `state` returns."""
+    shuffles = False
+    """Whether batches are shuffled passes while there is no pool, and no norms are reported."""
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = validation.number("pool", ratio, at_least=1.0)
+        """The size of the next pool, in batches; 1 while there is none."""
+        self.probe = self.ratio
+        """The size of the pools that are drawn now and then while there is none."""
+
+    def observe(self, pool: "Pool", unit_error: float) -> None:
+        """Learn from a pool, or a batch, whose norms are known; ``unit_error`` is its own relative error."""
+
+    def interval(self, pool: "Pool") -> float:
+        """Return every how many batches a pool is drawn while there is none, and no norms are reported."""
+        return math.inf
+
+    def __repr__(self) -> str:
+        return f"{self.ratio:g}"
+
+    def state(self) -> list[float]:
+        """Return what must be saved: numbers."""
+        return []
+
+    def load(self, numbers: list[float]) -> None:
+        """Restore what `state` returned."""
+
+
+class AutomaticSize(PoolSize):
+    """The ratio of `best_ratio`, with what the pool measures.
+
+    Pools keep the remembered norms fresh; without pools the norms become stale. So the relative error of the sampler
+    differs. We measure it, as a fraction of uniform's error, with pools and without. At first we take it to be half of
+    uniform's with pools, and all of it without.
+    """
+
+    shuffles = True
+
+    def __init__(self) -> None:
+        super().__init__(_PROBE)
+        self.load([0.0, 1.0, _WITH_POOLS])
+
+    def observe(self, pool: "Pool", unit_error: float) -> None:
+        """Decide again."""
+        error, uniform = pool.relative_error, pool.possible_gain - 1.0
+        if pool.scored < FIRST_POOLS or not (uniform > 0.0 and pool.cost_ratio > 0.0):  # also if one is not known
+            return
+        share = min(error / uniform, 1.0)
+        if self.ratio == 1.0:
+            self._without = share if pool.is_reported else 1.0
+        self._with += _LEARNING * ((share if self.ratio > 1.0 else _WITH_POOLS) - self._with)
+        most = min(LARGEST_RATIO, pool.largest_ratio)
+        self.ratio = best_ratio(self._with * uniform, pool.cost_ratio, most, self._without * uniform)
+
+    def interval(self, pool: "Pool") -> float:
+        """Return 2 for the first batches, then twice as many each time, up to what costs one per cent of the time.
+
+        A pool that does not pay yet may soon do so: norms are alike in a net that has not been trained.
+        """
+        cost = pool.cost_ratio
+        most = min(max(self.probe / (_FOR_PROBES * cost), 4.0), 1000.0) if cost > 0.0 else 1000.0  # also if not known
+        return min(2.0 ** min(max(pool.scored - FIRST_POOLS, 1), 10), most)
+
+    def __repr__(self) -> str:
+        return "auto"
+
+    def state(self) -> list[float]:
+        """Return by how much the ratio is above 1, exactly, and the parts of uniform's relative error."""
+        return [self.ratio - 1.0, self._without, self._with]
+
+    def load(self, numbers: list[float]) -> None:
+        """Restore what `state` returned."""
+        above, self._without, self._with = numbers
+        self.ratio = 1.0 + above
+
+
+class UpperBound(PoolSize):
+    r"""A pool of a fixed size while that is worth its forward pass (Katharopoulos & Fleuret, 2018): for comparisons.
+
+    Pass it as ``pool=`` to an `ImportanceLoader` with ``sampler="Uniform"``, which remembers nothing. While inactive, a
+    batch of m is drawn uniformly, with weights 1. While active, a pool of B is drawn uniformly and scored, and m of it
+    are drawn in proportion to the scores. It is active as long as :math:`\tau` is above a threshold:
+
+    .. math:: \tau \leftarrow a \tau + (1 - a) \sqrt{\textstyle B \sum_i g_i^2}, \qquad g_i = s_i / \sum_k s_k,
+
+    from the scores of the pool, or from the norms of a uniform batch that `update` receives. If there are none, one
+    batch in a hundred is drawn from a pool. The paper draws m of B with replacement. Here no example is drawn
+    twice: the variance is smaller, and the weights are as unbiased. An example with score 0 is drawn only if fewer than
+    m of the pool have a positive one.
+
+    Parameters
+    ----------
+    ratio : float, default=3.0
+        B / m, at least 1.
+    smoothing : float, default=0.9
+        a, in [0, 1).
+    threshold : float, optional
+        By default (B + 3m) / (3m), where drawing m of B pays. 0: always active; inf: never.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from avare.torch import ImportanceLoader, UpperBound
+    >>> dataset = torch.utils.data.TensorDataset(torch.linspace(0.0, 1.0, 60))
+    >>> rule = UpperBound()
+    >>> loader = ImportanceLoader(dataset, 6, sampler="Uniform", score=lambda batch: batch[0] ** 99, pool=rule, seed=0)
+    >>> for epoch in range(3):
+    ...     for (x,), index, weight in loader:
+    ...         loader.update(index, x**99)
+    >>> rule.tau > 2.0, loader.pool_ratio
+    (True, 3.0)
+
+    References
+    ----------
+    A. Katharopoulos, F. Fleuret. Not All Samples Are Created Equal: Deep Learning with Importance
+    Sampling. ICML 2018.
+    """
+
+    floor = 0.0
+    largest = 1e300
+
+    def __init__(self, ratio: float = 3.0, *, smoothing: float = 0.9, threshold: float | None = None) -> None:
+        super().__init__(ratio)
+        self.smoothing = validation.number("smoothing", smoothing, at_least=0.0)
+        if self.smoothing >= 1.0:
+            raise ValueError(f"smoothing = {smoothing}: must be below 1")
+        if threshold is None:
+            threshold = 1.0 + ratio / 3.0
+        elif threshold != math.inf:
+            threshold = validation.number("threshold", threshold, at_least=0.0)
+        self.threshold = threshold
+        """The pool is on while tau is above it."""
+        self.tau = 0.0
+        """The possible gain within a pool, smoothed: the root of uniform's second moment over the least."""
+        self.load([0.0])
+
+    def observe(self, pool: "Pool", unit_error: float) -> None:
+        """Move tau towards the value of a pool or batch."""
+        found = math.sqrt(max(1.0 + unit_error, 0.0))
+        self.load([self.smoothing * self.tau + (1.0 - self.smoothing) * found])
+
+    def interval(self, pool: "Pool") -> float:
+        """Return a fixed number; infinity if the pool can never be on."""
+        return _INTERVAL if self.threshold < math.inf else math.inf
+
+    def __repr__(self) -> str:
+        return f"{self.probe:g}, smoothing {self.smoothing:g}, threshold {self.threshold:g}"
+
+    def state(self) -> list[float]:
+        """Return tau."""
+        return [self.tau]
+
+    def load(self, numbers: list[float]) -> None:
+        """Restore tau, and decide again."""
+        (self.tau,) = numbers
+        self.ratio = self.probe if self.tau > self.threshold or self.threshold == 0.0 else 1.0

@@ -1,0 +1,211 @@
+"""How a weight travels with its example: from the batch sampler through dataset and collate function."""
+
+import copy
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Indexed(Dataset[Any]):
+    """A dataset whose items come with their index and weight.
+
+    Use it in your own ``DataLoader``, with `AvareBatchSampler` and `IndexedCollate`.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Any map-style dataset: one with ``__getitem__`` and ``__len__``. If it has ``__getitems__``,
+        that is used.
+
+    Examples
+    --------
+    >>> Indexed(["a", "b", "c"])[1, 0.5]
+    ('b', 1, 0.5)
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        check_dataset(dataset)
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, pair: Any) -> tuple[Any, int, float]:
+        if not isinstance(pair, tuple):
+            raise TypeError(
+                f"{pair!r} is not a pair of an index and a weight: use Indexed in a DataLoader with "
+                "batch_sampler=AvareBatchSampler(...)"
+            )
+        index, weight = pair
+        return self.dataset[index], index, weight
+
+    def __getitems__(self, pairs: "Pairs | Sequence[tuple[int, float]]") -> Sequence[tuple[Any, int, float]]:
+        """Return the items of a whole batch."""
+        if not isinstance(pairs, Pairs):
+            return [self[pair] for pair in pairs]
+        return Fetched(self.dataset, pairs)
+
+
+class IndexedCollate:
+    """A collate function that returns ``(batch, index, weight)``.
+
+    Parameters
+    ----------
+    collate_fn : callable, optional
+        Makes a batch of a list of items, without indices and weights; by default ``default_collate``.
+
+    Examples
+    --------
+    >>> IndexedCollate(" ".join)([("a", 4, 1.5), ("b", 2, 0.5)])
+    ('a b', tensor([4, 2]), tensor([1.5000, 0.5000]))
+    """
+
+    def __init__(self, collate_fn: Collate | None = None) -> None:
+        self.collate_fn = collate_fn
+
+    def __call__(self, items: Sequence[tuple[Any, int, float]]) -> tuple[Any, torch.Tensor, torch.Tensor]:
+        """Return the batch of the items, their indices and their weights."""
+        return as_triple(self.apart(items))
+
+    def for_pools(self, size: int, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs]":
+        """Do the same for the second stage, with what it needs to make a batch of ``size`` items.
+
+        If the default collate function has made tensors, their rows are enough. Otherwise the items are sent, too.
+        """
+        batch, pairs = self.apart(items)
+        if len(pairs) > size and (self.collate_fn is not None or not _has_rows(batch, len(pairs))):
+            pairs = Pairs(pairs.indices, pairs.weights, [item for item, *_ in items])
+        return batch, pairs
+
+    def apart(self, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs]":
+        """Do the same with arrays, which are cheaper to send from a worker than small tensors."""
+        if isinstance(items, Fetched):
+            return items.collated(self.collate_fn), items.pairs
+        rows, indices, weights = zip(*items, strict=True)
+        collate = self.collate_fn or default_collate
+        return collate(list(rows)), Pairs(np.array(indices, dtype=np.int64), np.array(weights, dtype=np.float32))
+
+
+@dataclass(slots=True, eq=False)
+class Pairs:
+    """The draws of a batch: pairs of an index and its weight, stored as two arrays.
+
+    Not a ``collections.abc.Sequence``, although it has a length and items: older versions of
+    PyTorch pin the memory of a sequence item by item, and make a list of it.
+    """
+
+    indices: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    items: list[Any] | None = None
+    """The items of a pool, if the rows of the collated pool are not enough to make a batch of some of them."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, place: Any) -> Any:
+        return int(self.indices[place]), float(self.weights[place])
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        return zip(self.indices.tolist(), self.weights.tolist(), strict=True)
+
+    def pin_memory(self) -> "Pairs":
+        """Return itself: otherwise ``DataLoader`` pins number by number. Items are for the collate function."""
+        return self
+
+
+class Fetched(Sequence[tuple[Any, int, float]]):
+    """The items of a batch, with their indices and weights. Items are fetched when they are first used."""
+
+    __slots__ = ("_items", "dataset", "pairs")
+
+    def __init__(self, dataset: Any, pairs: Pairs) -> None:
+        self.dataset = dataset
+        self.pairs = pairs
+        self._items: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, place: Any) -> Any:
+        # The weight stays a float32, which every collate function preserves.
+        return self.items()[place], int(self.pairs.indices[place]), self.pairs.weights[place]
+
+    def items(self) -> list[Any]:
+        """Return the items alone."""
+        if self._items is None:
+            indices = self.pairs.indices.tolist()
+            fetch = getattr(self.dataset, "__getitems__", None)
+            self._items = list(fetch(indices)) if callable(fetch) else [self.dataset[index] for index in indices]
+        return self._items
+
+    def collated(self, collate_fn: Collate | None = None) -> Any:
+        """Make a batch of the items."""
+        if collate_fn is None and type(self.dataset) is TensorDataset:  # without a tensor for each
+            index = torch.from_numpy(self.pairs.indices)
+            return [tensor.index_select(0, index) for tensor in self.dataset.tensors]
+        return (collate_fn or default_collate)(list(self.items()))
+
+
+def take_items(
+    loaded: tuple[Any, Pairs], places: NDArray[np.int64], collate_fn: Collate | None = None, pin: bool = False
+) -> Any:
+    """Return the batch of the items at some places of a collated pool, in pinned memory if ``pin``."""
+    pool, pairs = loaded
+    if len(places) == len(pairs):
+        return pool
+    if pairs.items is None:
+        return _rows(pool, torch.from_numpy(places), pin)
+    return (collate_fn or default_collate)([pairs.items[place] for place in places])
+
+
+def _has_rows(batch: Any, size: int) -> bool:
+    """Whether a collated batch consists of tensors and texts with one row for each item."""
+    if isinstance(batch, torch.Tensor):
+        return batch.ndim > 0 and len(batch) == size
+    if isinstance(batch, MutableMapping):
+        return all(_has_rows(value, size) for value in batch.values())
+    if isinstance(batch, list | tuple):
+        return len(batch) == size if _is_text(batch) else all(_has_rows(value, size) for value in batch)
+    return False
+
+
+def _is_text(batch: Any) -> bool:
+    return bool(batch) and all(isinstance(value, str | bytes) for value in batch)
+
+
+def _rows(batch: Any, places: torch.Tensor, pin: bool) -> Any:
+    """Return some rows of everything in a collated batch."""
+    if isinstance(batch, torch.Tensor):
+        rows = batch.index_select(0, places)
+        return rows.pin_memory() if pin else rows
+    if isinstance(batch, MutableMapping):
+        chosen = copy.copy(batch)  # as default_collate does, for mappings of all kinds
+        chosen.update({key: _rows(value, places, pin) for key, value in batch.items()})
+        return chosen
+    if _is_text(batch):
+        return [batch[place] for place in places.tolist()]
+    columns = [_rows(value, places, pin) for value in batch]
+    return type(batch)(*columns) if hasattr(batch, "_fields") else type(batch)(columns)
+
+
+def as_triple(loaded: tuple[Any, Pairs]) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """Return a batch with its indices and weights as tensors, which share the memory of the arrays."""
+    batch, pairs = loaded
+    return batch, torch.from_numpy(pairs.indices), torch.from_numpy(pairs.weights)
+
+
+def check_dataset(dataset: Any) -> None:
+    """Raise an error unless examples can be fetched by their index."""
+    is_map = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if isinstance(dataset, IterableDataset) or not is_map:
+        raise TypeError(
+            f"dataset is of type {type(dataset).__name__}: must have __getitem__ and __len__, as a map-style dataset "
+            "has, so that any example can be drawn; read a stream (an IterableDataset) into memory or into files first"
+        )

@@ -1,0 +1,136 @@
+"""Newton's method: its gap is a bound, for every loss and shape, and every way to a step leads to the same minimum."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
+from avare.problems import newton as module
+from avare.problems.newton import newton
+
+LOSSES = [Logistic, LeastSquares, Softmax, Huber, SmoothedHinge]
+every_loss = pytest.mark.parametrize("kind", LOSSES)
+
+
+def random_problem(kind: type[Linear], seed: int, **options: Any) -> Linear:
+    """Shapes, scales, weights, penalties and a bias that are drawn, unless they are given."""
+    generator = np.random.default_rng(seed)
+    n, columns = int(generator.integers(5, 300)), int(generator.integers(1, 50))
+    X: Any = generator.normal(size=(n, columns)) * np.exp(generator.normal(size=columns))
+    if generator.random() < 0.5:
+        X += 3.0 * generator.normal(size=columns)
+    else:
+        X = sp.csr_array(X * (generator.random(X.shape) < 0.3))
+    y = generator.integers(0, 3 if kind is Softmax else 2, n)
+    y[:3] = [0, 1, 2 if kind is Softmax else 1]
+    settings: dict[str, Any] = {
+        "l2": float(np.exp(generator.uniform(-6.0, 5.0))),
+        "sample_weight": generator.lognormal(size=n) if generator.random() < 0.5 else None,
+        "bias": [False, True, "free"][generator.integers(3)],
+    }
+    targets = 5.0 + 3.0 * generator.normal(size=n) if kind in (LeastSquares, Huber) else y
+    return kind(X, targets, **{**settings, **options})
+
+
+@every_loss
+@pytest.mark.parametrize("seed", range(8))
+def test_the_gap_is_a_bound(kind: type[Linear], seed: int) -> None:
+    problem = random_problem(kind, seed)
+    least = problem.objective(problem.minimize(tolerance=1e-9))
+    for tol in (1e-2, 1e-9):
+        found = newton(problem, tol=tol)
+        assert found.status == "converged" and found.gap <= tol * found.scale
+        height = problem.objective(found.table.ravel())
+        assert height == pytest.approx(found.objective, rel=1e-10)
+        # Both objectives are rounded: sums of some hundred numbers, right to about 1e-13 of the scale.
+        assert height - least <= found.gap + 1e-12 * found.scale
+        assert height <= found.scale * (1.0 + 1e-12)
+
+
+@every_loss
+def test_without_a_penalty_the_gap_is_that_of_the_corrected_slopes(kind: type[Linear]) -> None:
+    X = np.random.default_rng(1).normal(size=(400, 4)) + 2.0
+    y = np.random.default_rng(2).integers(0, 3 if kind is Softmax else 2, 400)
+    problem = kind(X, y, l2=0.0, bias="free")
+    found = newton(problem, tol=1e-8)
+    least = problem.objective(problem.minimize(tolerance=1e-7))
+    assert found.status == "converged" and found.gap <= 1e-8 * found.scale
+    assert found.objective - least <= found.gap + 1e-12 * found.scale
+
+
+def test_separable_classes_without_a_penalty_are_not_called_converged() -> None:
+    X = np.random.default_rng(3).normal(size=(50, 2))
+    found = newton(Logistic(X, X[:, 0] > 0.0, l2=0.0), tol=1e-9)
+    assert found.status != "converged"
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e9])
+def test_targets_far_from_0(offset: float) -> None:
+    generator = np.random.default_rng(4)
+    X = generator.normal(size=(300, 3)) + 100.0
+    y = X @ [1.0, 2.0, 3.0] + generator.normal(size=300)
+    near = newton(LeastSquares(X, y, l2=0.5, bias="free"), tol=1e-12)
+    far = newton(LeastSquares(X, y + offset, l2=0.5, bias="free"), tol=1e-12)
+    assert near.status == far.status == "converged"
+    # Targets of 1e9 are rounded to 1e-7, and coefficients to about as much.
+    assert np.allclose(far.table[:, :-1], near.table[:, :-1], atol=1e-16 * max(offset, 1.0) * 100.0 + 1e-9)
+
+
+@every_loss
+@pytest.mark.parametrize("way", ["narrow", "wide", "products only"])
+@pytest.mark.parametrize("bias", [False, "free"])
+def test_every_way_to_a_step(kind: type[Linear], way: str, bias: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(5)
+    n, columns = (12, 60) if way == "wide" else (80, 6)
+    X = generator.normal(size=(n, columns)) + 1.0
+    y = np.arange(n) % (3 if kind is Softmax else 2)
+    problem = kind(X, y, l2=0.7, bias=bias)
+    least = problem.objective(problem.minimize(tolerance=1e-9))
+    if way == "products only":
+        monkeypatch.setattr(module, "_WIDEST", 0)
+    found = newton(problem, tol=1e-10)
+    assert found.status == "converged" and abs(found.objective - least) <= 1e-9 * found.scale
+
+
+def test_samples_come_first_and_save_passes() -> None:
+    generator = np.random.default_rng(6)
+    X = generator.normal(size=(20_000, 3)) * [1.0, 10.0, 0.1]
+    y = X @ [2.0, 0.1, 5.0] + generator.logistic(size=len(X)) > 1.0
+    problem = Logistic(X, y, l2=1.0, bias="free")
+    found = newton(problem, tol=1e-8)
+    whole = newton(problem, tol=1e-8, start=np.zeros((1, 4)))
+    assert found.status == whole.status == "converged" and found.steps < whole.steps
+    assert found.objective == pytest.approx(whole.objective, rel=1e-7)
+
+
+def test_start_callback_and_the_last_step() -> None:
+    problem = random_problem(Logistic, 3)
+    found = newton(problem, tol=1e-10)
+    seen: list[tuple[int, float, float]] = []
+    again = newton(problem, tol=1e-10, start=found.table, callback=lambda *now: seen.append(now))
+    assert again.steps == 0 and len(seen) == 1 and seen[0][2] == again.gap
+    short = newton(problem, tol=1e-300, steps=1)
+    assert short.status == "finished" and short.steps == 1 and short.objective <= short.scale
+
+
+def test_all_targets_the_same() -> None:
+    found = newton(LeastSquares(np.eye(4)[:, :2], np.full(4, 7.0), l2=1.0, bias="free"), tol=1e-9)
+    assert found.status == "converged" and found.objective == found.gap == 0.0
+    assert found.table.tolist() == [[0.0, 0.0, 7.0]]
+
+
+@pytest.mark.parametrize("n", [20, 20_000])
+def test_no_example_counts(n: int) -> None:
+    X = np.random.default_rng(7).normal(size=(n, 2))
+    found = newton(Logistic(X, X[:, 0] > 0.0, l2=1.0, sample_weight=np.zeros(n), bias="free"), tol=1e-9)
+    assert found.status == "converged" and found.objective == 0.0 and not found.table[:, :2].any()
+
+
+def test_conjugates_outside_of_their_domain_are_infinite() -> None:
+    X, y = np.eye(3), np.array([0, 1, 1])
+    for problem in (Logistic(X, y), SmoothedHinge(X, y), Huber(X, y, delta=0.5), Softmax(X, [0, 1, 2])):
+        slopes = np.tile([9.0, -9.0, 0.0] if problem.outputs > 1 else [9.0], (3, 1))
+        assert problem.conjugate(slopes) == math.inf
