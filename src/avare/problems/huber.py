@@ -62,11 +62,11 @@ class Huber(Linear):
     def loss(self) -> HuberLoss:
         return HuberLoss(self.delta)
 
-    def conjugate(self, slopes: NDArray[np.float64]) -> float:
+    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         each = self.relative_slopes(slopes)[:, 0]
         if np.abs(each).max() > self.delta:
             return math.inf
-        return self.weighted_sum(each * (0.5 * each + self.model.targets))
+        return self.weighted_sum(each * (0.5 * each + (self.model.targets - outputs[:, 0])))
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -47,9 +47,9 @@ class LeastSquares(Linear):
     def loss(self) -> SquaredLoss:
         return SquaredLoss()
 
-    def conjugate(self, slopes: NDArray[np.float64]) -> float:
+    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         each = self.relative_slopes(slopes)[:, 0]
-        return self.weighted_sum(each * (0.5 * each + self.model.targets))
+        return self.weighted_sum(each * (0.5 * each + (self.model.targets - outputs[:, 0])))
 
     def constant_outputs(self) -> NDArray[np.float64]:
         count = self.weighted_sum(np.ones(self.n))

@@ -178,9 +178,9 @@ class Linear(Problem):
         loss = terms_into(*self.terms(slice(None)), outputs, slopes, curvatures)
         return Terms(float(loss), slopes, curvatures)
 
-    def curve(self, terms: Terms, directions: Vector) -> Vector:
-        """Return the second derivative of each loss times a direction of its outputs."""
-        return terms.curvature * directions
+    def curve(self, terms: Terms, directions: Vector, part: slice = slice(None)) -> Vector:
+        """Return the second derivative of some losses times a direction of their outputs."""
+        return terms.curvature[part] * directions
 
     def mean_curvatures(self, terms: Terms) -> Vector:
         """Return the mean second derivative of each loss over its outputs."""
@@ -194,8 +194,12 @@ class Linear(Problem):
         """Return the second derivative of each loss by two of its outputs."""
         return terms.curvature[:, 0]
 
-    def conjugate(self, slopes: Vector) -> float:
-        """Return the sum of the convex conjugates of all losses at given slopes; infinite if it is not known."""
+    def conjugate(self, outputs: Vector, slopes: Vector) -> float:
+        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes.
+
+        With the sum of the losses at these outputs it is at least 0, and 0 for their own slopes. It is infinite if
+        slopes are out of range, or if the conjugate is not known.
+        """
         return math.inf
 
     def relative_slopes(self, slopes: Vector) -> Vector:

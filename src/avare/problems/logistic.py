@@ -62,11 +62,12 @@ class Logistic(Linear):
         loss = _terms_into(self.model.targets, self.model.sample_weight, *arrays)
         return Terms(float(loss), slopes, curvatures)
 
-    def conjugate(self, slopes: NDArray[np.float64]) -> float:
+    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         from scipy.special import entr
 
-        chances = -self.model.targets * self.relative_slopes(slopes)[:, 0]  # of the wrong class
-        return self.weighted_sum(-entr(chances) - entr(1.0 - chances))
+        relative = self.relative_slopes(slopes)[:, 0]
+        chances = -self.model.targets * relative  # of the wrong class
+        return self.weighted_sum(-entr(chances) - entr(1.0 - chances) - outputs[:, 0] * relative)
 
     def constant_outputs(self) -> NDArray[np.float64]:
         positive = self.weighted_sum(self.model.targets > 0.0)

@@ -7,7 +7,7 @@ b + m.w, and the penalty is the same. Columns far from 0 then cost no accuracy a
 The cost of each operation is estimated in nanoseconds, so that a method can choose between them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,10 @@ from avare.problems.matrix import Matrix, some_rows
 
 Table = NDArray[np.float64]
 
-_CHUNK, _FEWEST = 1 << 16, 512  # entries of X at a time, which stay in the cache; but rows enough for BLAS to be fast
+_CHUNK, _FEWEST = 1 << 16, 64  # entries of X at a time, which stay in the cache; but rows enough for BLAS to be fast
 # Nanoseconds, measured on one core of a server processor; their ratios are what counts.
 _DENSE_ENTRY = 0.45  # of a product with a vector
+_CURVED_ENTRY = 0.5  # of both products, with one reading of X
 _SPARSE_ENTRY = 1.6
 _GRAM_ENTRY = 0.03  # of a product of two rows, by BLAS
 _GRAM_ROW = 0.8  # a dense entry that is scaled first
@@ -82,17 +83,32 @@ class Rows:
         else:
             for part, rows in self._chunks():
                 np.dot(rows, weights.T, out=result[part])
-        if self.matrix.bias:
-            result += table[:, -1] if self.means is None else table[:, -1] - weights @ self.means
+        result += self._bias(table, weights)
         return result
 
     def sums(self, factors: Table) -> Table:
         """Return the sum of all rows times their factors, for each column of factors. O(entries)."""
-        total = self._sums(factors)
-        if not self.matrix.bias:
-            return total
-        sums = factors.sum(axis=0)[:, None]
-        return np.hstack([total if self.means is None else total - sums * self.means, sums])
+        return self._with_bias(self._sums(factors), factors.sum(axis=0))
+
+    def curve(self, table: Table, middle: Callable[[slice, Table], Table]) -> tuple[Table, Table]:
+        """Return the outputs for a table, and the sums of all rows times `middle` of their outputs. O(entries).
+
+        X is read once: a part of the rows at a time stays in the cache for both products. `middle` receives which rows
+        they are and their outputs, a column per row of the table.
+        """
+        if self.matrix.sparse is not None:
+            outputs = self.outputs(table)
+            return outputs, self.sums(middle(slice(None), outputs))
+        weights = np.ascontiguousarray(table[:, : self.columns])
+        bias = self._bias(table, weights)
+        outputs, total, sums = np.empty((self.n, len(table))), np.zeros_like(weights), np.zeros(len(table))
+        for part, rows in self._chunks():
+            np.dot(rows, weights.T, out=outputs[part])
+            outputs[part] += bias
+            factors = middle(part, outputs[part])
+            total += factors.T @ rows
+            sums += factors.sum(axis=0)
+        return outputs, self._with_bias(total, sums)
 
     def squares(self, factors: Table) -> Table:
         """Return the sum of the squares of each column, times the factors of the rows. O(entries)."""
@@ -107,6 +123,24 @@ class Rows:
         if self.means is not None:
             squares = np.maximum(squares - 2.0 * self.means * sums + whole * self.means**2, 1e-14 * squares)
         return np.append(squares, whole) if self.matrix.bias else squares
+
+    def lengths(self, scales: Table) -> Table:
+        """Return the squared length of each row, with each column's square times its scale, the bias last. O(entries).
+
+        >>> rows = Rows(Matrix(np.array([[3.0, 1.0], [0.0, 2.0]]), None, False), 2, 2, np.empty(0), centred=False)
+        >>> rows.lengths(np.array([1.0, 10.0]))
+        array([19., 40.])
+        """
+        scales, constant = scales[: self.columns], float(scales[-1]) if self.matrix.bias else 0.0
+        means = np.zeros(self.columns) if self.means is None else self.means
+        inner, constant = -2.0 * scales * means, constant + float(scales @ means**2)
+        result = np.empty(self.n)
+        if self.matrix.sparse is not None:
+            _set_lengths(*self.matrix.sparse, scales, inner, result)
+        else:
+            for part, rows in self._chunks():
+                result[part] = (rows * rows) @ scales + rows @ inner
+        return np.maximum(result + constant, 0.0)
 
     def gram(self, factors: Table) -> Table:
         """Return the sum of the products of each row with itself, times the factors; only its lower triangle counts."""
@@ -149,6 +183,12 @@ class Rows:
         """Estimate the cost of `outputs` or `sums`, per row of the table."""
         return CALL + self.entries * (_DENSE_ENTRY if self.matrix.sparse is None else _SPARSE_ENTRY)
 
+    def curve_cost(self, outputs: int) -> float:
+        """Estimate the cost of `curve`."""
+        if self.matrix.sparse is None:
+            return CALL + outputs * self.entries * _CURVED_ENTRY
+        return 2.0 * outputs * self.product_cost()
+
     def gram_cost(self) -> float:
         """Estimate the cost of `gram`."""
         dense = self._dense_gram_cost()
@@ -170,6 +210,18 @@ class Rows:
 
     # --- their parts ----------------------------------------------------------------------
 
+    def _bias(self, table: Table, weights: Table) -> Table | float:
+        """What to add to the products with the columns alone."""
+        if not self.matrix.bias:
+            return 0.0
+        return table[:, -1] if self.means is None else table[:, -1] - weights @ self.means
+
+    def _with_bias(self, total: Table, sums: Table) -> Table:
+        """Centre the sums of the columns, and append the sums of the factors if there is a bias."""
+        if not self.matrix.bias:
+            return total
+        return np.column_stack([total if self.means is None else total - np.outer(sums, self.means), sums])
+
     def _sums(self, factors: Table) -> Table:
         if self.matrix.sparse is not None:
             sums = np.zeros((self.columns, factors.shape[1]))
@@ -181,10 +233,10 @@ class Rows:
         return total
 
     def _chunks(self) -> Iterator[tuple[slice, Table]]:
-        """Yield dense rows in float64: all at once if they need no conversion, otherwise some at a time."""
+        """Yield dense rows in float64, some at a time."""
         dense = self.matrix.dense
         assert dense is not None
-        step = self.n if dense.dtype == np.float64 else self._rows_at_a_time()
+        step = self._rows_at_a_time()
         for first in range(0, self.n, step):
             part = slice(first, min(first + step, self.n))
             yield part, dense[part].astype(np.float64, copy=False)
@@ -244,6 +296,16 @@ def _add_squares(values, columns, starts, factors, squares, sums):
             part = factors[i] * np.float64(values[j])
             sums[columns[j]] += part
             squares[columns[j]] += part * np.float64(values[j])
+
+
+@lean
+def _set_lengths(values, columns, starts, scales, inner, result):
+    for i in range(len(result)):
+        total = 0.0
+        for j in range(starts[i], starts[i + 1]):
+            entry = np.float64(values[j])
+            total += entry * (entry * scales[columns[j]] + inner[columns[j]])
+        result[i] = total
 
 
 @lean

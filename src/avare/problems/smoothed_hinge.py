@@ -62,11 +62,11 @@ class SmoothedHinge(Linear):
     def loss(self) -> SmoothedHingeLoss:
         return SmoothedHingeLoss(self.gamma)
 
-    def conjugate(self, slopes: NDArray[np.float64]) -> float:
+    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         each = -self.model.targets * self.relative_slopes(slopes)[:, 0]
         if each.min() < 0.0 or each.max() > 1.0:
             return math.inf
-        return self.weighted_sum(each * (0.5 * self.gamma * each - 1.0))
+        return self.weighted_sum(each * (0.5 * self.gamma * each - 1.0 + self.model.targets * outputs[:, 0]))
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -81,10 +81,13 @@ class Softmax(Linear):
         slopes[places] -= 1.0
         return Terms(self.weighted_sum(losses + np.log(totals)), self._weighted(slopes), chances)
 
-    def curve(self, terms: Terms, directions: NDArray[np.float64]) -> NDArray[np.float64]:
-        curved = terms.curvature * directions
-        curved -= terms.curvature * curved.sum(axis=1, keepdims=True)
-        return self._weighted(curved)
+    def curve(
+        self, terms: Terms, directions: NDArray[np.float64], part: slice = slice(None)
+    ) -> NDArray[np.float64]:
+        chances = terms.curvature[part]
+        curved = chances * directions
+        curved -= chances * curved.sum(axis=1, keepdims=True)
+        return self._weighted(curved, part)
 
     def mean_curvatures(self, terms: Terms) -> NDArray[np.float64]:
         squares = np.einsum("ik,ik->i", terms.curvature, terms.curvature)
@@ -97,12 +100,14 @@ class Softmax(Linear):
     def curvature_of_pair(self, terms: Terms, k: int, j: int) -> NDArray[np.float64]:
         return self._weighted((terms.curvature[:, k] * (float(k == j) - terms.curvature[:, j]))[:, None])[:, 0]
 
-    def conjugate(self, slopes: NDArray[np.float64]) -> float:
+    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         from scipy.special import entr
 
-        chances = self.relative_slopes(slopes).copy()
-        chances[self._places()] += 1.0
-        return self.weighted_sum(-entr(chances).sum(axis=1))
+        relative = self.relative_slopes(slopes)
+        products = np.einsum("ik,ik->i", outputs, relative)
+        relative = relative.copy()
+        relative[self._places()] += 1.0
+        return self.weighted_sum(-entr(relative).sum(axis=1) - products)
 
     def constant_outputs(self) -> NDArray[np.float64]:
         shares = np.array([self.weighted_sum(self.model.targets == k) for k in range(self.outputs)])
@@ -112,10 +117,10 @@ class Softmax(Linear):
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return np.arange(self.n), self.model.targets.astype(np.int64)
 
-    def _weighted(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _weighted(self, values: NDArray[np.float64], part: slice = slice(None)) -> NDArray[np.float64]:
         """Multiply by the sample weights, in place."""
         if len(self.model.sample_weight):
-            values *= self.model.sample_weight[:, None]
+            values *= self.model.sample_weight[part, None]
         return values
 
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from avare import samplers
 from avare._progress import Line
 from avare.problems import Linear
-from avare.problems.newton import is_cheap, newton
+from avare.problems.newton import newton
 from avare.solvers import saga
 from avare.solvers.linear.choose import DEFAULT, batch_size_of
 from avare.solvers.linear.dual_ascent import is_strong
@@ -75,7 +75,7 @@ class LinearEstimator(BaseEstimator):
         are dear, or the penalty is so strong that dual ascent needs only a few passes.
         """
         drawn = self.sampler != DEFAULT or not isinstance(self.batch_size, str)
-        if scale is None and problem.l1 == 0.0 and not drawn and is_cheap(problem) and not is_strong(problem, None):
+        if scale is None and problem.l1 == 0.0 and not drawn and not is_strong(problem, None):
             return self._solve_by_newton(problem, start.reshape(problem.outputs, problem.width))
         batch = min(self.batch_size, problem.n) if not isinstance(self.batch_size, str) else batch_size_of(problem.n)
         step_size: Any = "auto"

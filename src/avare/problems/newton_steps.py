@@ -1,0 +1,355 @@
+"""Steps of Newton's method: ways to solve H v = -g for the second derivative H of a linear model.
+
+Conjugate gradients need products with H, and a preconditioner. The better it is, the fewer products are needed, and the
+more it costs. From the cheapest to the best:
+
+- the diagonal of H;
+- a factor of H for a sample of the rows, drawn in proportion to how much each can change H: with n rows per column,
+  each product leaves about the root of 1 / n of the error;
+- a factor of H itself, by columns or, if there are fewer of these, by rows: the step is exact.
+
+Which one is the best for some data is not known beforehand, only what each costs. The first choice is by the cost model
+of `rows`. Then a solver is used until its products have cost as much as the next better one, which replaces it. This is
+at most about twice as expensive as the best choice, whatever the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avare.problems.rows import CALL, Rows, Table, factor_cost
+
+if TYPE_CHECKING:
+    from avare.problems.linear import Linear, Terms
+
+_MOST_PRODUCTS = 1000  # for one step
+_WIDEST = 8000  # size of a matrix that is factorised
+_SHARES = (1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0)  # of the rows, for factors of samples
+_ROWS_PER_COLUMN = 2.0  # of a sample, at least
+_BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; nobody knows
+_STEPS_AHEAD = 3.0  # expected steps with one solver
+_NEAR = 30.0  # times the goal: a step that promises less may be the last, and is to certify it
+_CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
+TINY = float(np.finfo(np.float64).tiny)
+
+
+class Point(NamedTuple):
+    """Coefficients for centred rows, and all losses there."""
+
+    table: Table
+    outputs: Table
+    terms: Terms
+    objective: float
+
+
+class Step(NamedTuple):
+    """A direction from a point."""
+
+    table: Table
+    outputs: Table
+    """The outputs along the direction."""
+    residual: Table
+    """The gradient of the quadratic model at its end, g + H v."""
+
+
+class Objective:
+    """The losses of some rows and the penalty, by the coefficients for centred rows."""
+
+    def __init__(self, problem: Linear, rows: Rows) -> None:
+        self.problem, self.rows, self.passes = problem, rows, 0.0
+        self.l2 = problem.penalty.l2.reshape(problem.outputs, problem.width)
+        self.free_bias = problem.has_free_bias
+
+    def at(self, table: Table, outputs: Table) -> Point:
+        """Evaluate the losses for given outputs."""
+        terms = self.problem.terms_at(outputs)
+        return Point(table, outputs, terms, terms.loss + 0.5 * float(np.vdot(self.l2 * table, table)))
+
+    def outputs(self, table: Table) -> Table:
+        """Multiply all rows by a table."""
+        self.passes += 0.5
+        return self.rows.outputs(table)
+
+    def gradient(self, point: Point) -> Table:
+        """Return the gradient of the losses and the l2 term."""
+        self.passes += 0.5
+        return self.rows.sums(point.terms.slopes) + self.l2 * point.table
+
+    def curve(self, point: Point, direction: Table) -> tuple[Table, Table]:
+        """Return the outputs along a direction, and the second derivative times it."""
+        self.passes += 1.0
+        outputs, curved = self.rows.curve(direction, lambda part, z: self.problem.curve(point.terms, z, part))
+        curved += self.l2 * direction
+        curved[:, -1] += self.stiffness(point) * direction[:, -1].sum()
+        return outputs, curved
+
+    def stiffness(self, point: Point) -> float:
+        """Return what to add to the curvature of free biases along their sum, by which softmax does not change."""
+        several = self.free_bias and self.problem.outputs > 1
+        return float(self.problem.mean_curvatures(point.terms).sum()) if several else 0.0
+
+
+# --- preconditioners ------------------------------------------------------------------------
+
+
+class Solver(Protocol):
+    """What solves H v = right, exactly or roughly."""
+
+    exact: bool
+
+    def solve(self, right: Table) -> Table:
+        """Return v."""
+
+
+class Diagonal:
+    """One over the diagonal of H."""
+
+    exact = False
+
+    def __init__(self, total: Objective, point: Point) -> None:
+        total.passes += 0.5
+        diagonal = total.rows.squares(total.problem.mean_curvatures(point.terms)) + total.l2
+        self.values = np.maximum(diagonal, 1e-12 * diagonal.max() + TINY)
+
+    def solve(self, right: Table) -> Table:
+        """Return v, roughly."""
+        return right / self.values
+
+
+class Factor:
+    """A Cholesky factor, after scaling to a unit diagonal; if the matrix is singular, of one a little larger."""
+
+    def __init__(self, matrix: Table, *, exact: bool = True) -> None:
+        from scipy.linalg.lapack import dpotrf
+
+        diagonal = np.diag_indices_from(matrix)
+        self._scale = 1.0 / np.sqrt(np.maximum(matrix[diagonal], TINY))
+        matrix *= self._scale[:, None]
+        matrix *= self._scale
+        self.exact, added, fault = exact, 0.0, 1
+        while fault and added < 1.0:
+            tried = matrix.copy(order="F")
+            tried[diagonal] += added
+            self._lower, fault = dpotrf(tried, lower=1, overwrite_a=1)
+            if fault:
+                added, self.exact = max(1e3 * added, 1e-13), False
+
+    def solve(self, right: Table) -> Table:
+        """Return v; a table is one vector, or one for each of its rows if these have the size of the matrix."""
+        from scipy.linalg.lapack import dpotrs
+
+        found, _ = dpotrs(self._lower, (right.reshape(-1, len(self._scale)) * self._scale).T, lower=1)
+        return (found.T * self._scale).reshape(right.shape)
+
+
+class Blocks:
+    """One factor per output."""
+
+    exact = False
+
+    def __init__(self, factors: list[Factor]) -> None:
+        self._factors = factors
+
+    def solve(self, right: Table) -> Table:
+        """Return v, roughly."""
+        return np.vstack([factor.solve(each) for factor, each in zip(self._factors, right, strict=True)])
+
+
+def by_columns(total: Objective, point: Point, share: float) -> Solver:
+    """Factorise H, or its blocks if there are several outputs, of all rows or of a sample."""
+    problem, rows, draws = total.problem, total.rows, None
+    if share < 1.0:
+        draws = _draw(total, point, share)
+        rows = rows.subset(draws[0])
+    factors = []
+    for k in range(problem.outputs):
+        curvatures = problem.curvature_of_pair(point.terms, k, k)
+        if draws is not None:
+            curvatures = curvatures[draws[0]] * draws[1]
+        matrix = rows.gram(curvatures)
+        matrix[np.diag_indices_from(matrix)] += total.l2[k]
+        factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1))
+    return factors[0] if problem.outputs == 1 else Blocks(factors)
+
+
+def _draw(total: Objective, point: Point, share: float) -> tuple[NDArray[np.int64], Table]:
+    """Draw rows in proportion to how much each can change H, with their weights.
+
+    Half of the draws follow the curvature, half the curvature times the squared length of the row in the metric of the
+    diagonal: a bound on what the row can add to H relative to it. The only row of a rare column is then not missed.
+    """
+    curvatures = total.problem.mean_curvatures(point.terms)
+    total.passes += 0.5
+    scores = curvatures * total.rows.lengths(1.0 / Diagonal(total, point).values.max(axis=0))
+    scores = scores / max(float(scores.sum()), TINY) + curvatures / max(float(curvatures.sum()), TINY)
+    indices = systematic(scores, int(share * total.rows.n), np.random.default_rng(0))
+    return indices, 1.0 / (len(indices) * scores[indices] / scores.sum())
+
+
+def systematic(scores: Table, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Draw indices in proportion to scores, evenly spread."""
+    ends = np.cumsum(scores)
+    places = (np.arange(size) + generator.random(size)) / size * ends[-1]
+    return np.minimum(np.searchsorted(ends, places, side="right"), np.flatnonzero(scores)[-1])
+
+
+def by_outputs_and_columns(total: Objective, point: Point) -> Factor:
+    """Factorise the whole second derivative of several outputs."""
+    outputs, width = total.l2.shape
+    matrix = np.zeros((outputs * width, outputs * width), order="F")
+    for k in range(outputs):
+        for j in range(k + 1):
+            sign = 1.0 if k == j else -1.0  # second derivatives by two outputs are not positive
+            part = np.tril(total.rows.gram(sign * total.problem.curvature_of_pair(point.terms, k, j)))
+            part += np.tril(part, -1).T
+            matrix[k * width : (k + 1) * width, j * width : (j + 1) * width] = sign * part
+    matrix[np.diag_indices_from(matrix)] += total.l2.ravel()
+    matrix[width - 1 :: width, width - 1 :: width] += total.stiffness(point)
+    return Factor(matrix)
+
+
+class ByRows:
+    """Solve in the space of the rows, with R^2 = C and K = A A^T.
+
+    (l2 + A^T C A)^-1 = (1 - A^T R (l2 + R K R)^-1 R A) / l2.
+    """
+
+    def __init__(self, total: Objective, point: Point, kernel: Table) -> None:
+        self._rows, self._l2 = total.rows, float(total.l2[0, 0])
+        self._free, self._curvatures = total.free_bias, total.problem.mean_curvatures(point.terms)
+        self._roots = np.sqrt(self._curvatures)
+        matrix = kernel * self._roots[:, None]
+        matrix *= self._roots
+        matrix[np.diag_indices_from(matrix)] += self._l2
+        self._factor = Factor(matrix)
+        self.exact = self._factor.exact
+
+    def solve(self, right: Table) -> Table:
+        """Return v."""
+        found = self._without_bias(right)
+        if self._free:
+            sums = self._rows.sums(self._curvatures[:, None])
+            along = self._without_bias(sums)
+            bias = (right[0, -1] - sums[0, :-1] @ found[0, :-1]) / (sums[0, -1] - sums[0, :-1] @ along[0, :-1])
+            found -= bias * along
+            found[0, -1] = bias
+        return found
+
+    def _without_bias(self, right: Table) -> Table:
+        right = right.copy()
+        if self._free:
+            right[0, -1] = 0.0
+        inner = self._factor.solve((self._roots * self._rows.outputs(right)[:, 0])[None])[0]
+        found = (right - self._rows.sums((self._roots * inner)[:, None])) / self._l2
+        if self._free:
+            found[0, -1] = 0.0
+        return found
+
+
+# --- the choice -----------------------------------------------------------------------------
+
+
+class _Level(NamedTuple):
+    cost: float
+    """Nanoseconds to make the solver."""
+    products: float
+    """Products that are expected for a step."""
+    make: Callable[[Objective, Point], Solver]
+
+
+class Steps:
+    """Solve for one step after another, each by the solver that seems cheapest."""
+
+    def __init__(self, total: Objective) -> None:
+        self._total = total
+        self._product = total.rows.curve_cost(total.problem.outputs)
+        self._levels = sorted(self._all_levels(), key=lambda level: level.cost)
+        expected = [level.cost + _STEPS_AHEAD * level.products * self._product for level in self._levels]
+        self._levels = self._levels[int(np.argmin(expected)) :]
+        self._solver: Solver | None = None
+        self._made_at: Point | None = None
+        self._spent = 0.0  # on products with the present solver
+        self._kernel: Table | None = None
+
+    def _all_levels(self) -> list[_Level]:
+        total, rows, outputs = self._total, self._total.rows, self._total.problem.outputs
+        levels = [_Level(0.5 * self._product, _BY_DIAGONAL, Diagonal)]
+        if rows.width <= _WIDEST:
+            for share in _SHARES:
+                ratio = rows.width / max(share * rows.n, 1.0)
+                if ratio * _ROWS_PER_COLUMN <= 1.0 and (outputs == 1 or len(levels) == 1):
+                    cost = 1.5 * self._product + outputs * (share * rows.gram_cost() + factor_cost(rows.width))
+                    levels.append(_Level(cost, max(1.0, 4.6 / -math.log(ratio)), _sampled(share)))
+            if outputs == 1 or len(levels) == 1:
+                whole = outputs * (rows.gram_cost() + factor_cost(rows.width))
+                levels.append(_Level(whole, 2.0 if outputs == 1 else 5.0, _sampled(1.0)))
+        if outputs == 1 and rows.n < rows.columns and rows.n <= _WIDEST and total.l2[:, : rows.columns].min() > 0.0:
+            levels.append(_Level(rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows))
+        if outputs > 1 and outputs * rows.width <= _WIDEST:
+            cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
+            levels.append(_Level(cost, 2.0, by_outputs_and_columns))
+        return levels
+
+    def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
+        """Return a step with a small residual, relative to the gradient, in the metric of the solver.
+
+        If the step promises little more than the goal, the residual is also so small that it certifies the step.
+        """
+        total = self._total
+        if self._solver is None or (self._made_at is not point and self._levels[0].cost <= 2.0 * self._product):
+            self._make(point)
+        found, left, outputs = np.zeros_like(gradient), -gradient, np.zeros_like(point.outputs)
+        direction, height, first = None, 1.0, 0.0
+        for _ in range(_MOST_PRODUCTS):
+            assert self._solver is not None
+            towards = self._solver.solve(left)
+            if self._solver.exact and self._made_at is point:
+                return Step(found + towards, outputs + total.outputs(towards), np.zeros_like(left))
+            before, height = height, float(np.vdot(left, towards))
+            if direction is None:
+                first = float(np.vdot(gradient, self._solver.solve(gradient)))
+            if height <= accuracy**2 * first and self._is_enough(gradient, found, left, goal):
+                break
+            direction = towards if direction is None else towards + (height / before) * direction
+            along, curved = total.curve(point, direction)
+            size = height / max(float(np.vdot(direction, curved)), TINY)
+            found, left, outputs = found + size * direction, left - size * curved, outputs + size * along
+            self._spent += self._product
+            if self._improve(point):
+                direction = None
+        return Step(found, outputs, -left)
+
+    def _is_enough(self, gradient: Table, found: Table, left: Table, goal: float) -> bool:
+        """Whether the residual does not keep the step from being certified, if it may be the last."""
+        if -float(np.vdot(gradient, found)) > _NEAR * goal:
+            return True
+        held = self._total.l2 > 0.0
+        return 0.5 * float(np.sum(left[held] ** 2 / self._total.l2[held])) <= _CERTIFIED * goal
+
+    def _improve(self, point: Point) -> bool:
+        """Make a solver for this point, or the next better one, if products have cost as much as it does."""
+        if self._made_at is not point and self._spent > self._levels[0].cost:
+            self._make(point)
+            return True
+        if len(self._levels) > 1 and self._spent > self._levels[1].cost:
+            del self._levels[0]
+            self._make(point)
+            return True
+        return False
+
+    def _make(self, point: Point) -> None:
+        self._solver, self._made_at, self._spent = self._levels[0].make(self._total, point), point, 0.0
+
+    def _by_rows(self, total: Objective, point: Point) -> ByRows:
+        if self._kernel is None:
+            self._kernel = total.rows.kernel()
+        return ByRows(total, point, self._kernel)
+
+
+def _sampled(share: float) -> Callable[[Objective, Point], Solver]:
+    return lambda total, point: by_columns(total, point, share)
