@@ -148,16 +148,23 @@ class Factor:
 
 
 class Blocks:
-    """One factor per output."""
+    """One factor per output, for what differs between the outputs.
+
+    Softmax does not change if all outputs do by the same number: along the mean of the outputs, H is the penalty alone.
+    One factor per output does not know this, and would make small steps there.
+    """
 
     exact = False
 
-    def __init__(self, factors: list[Factor]) -> None:
-        self._factors = factors
+    def __init__(self, factors: list[Factor], l2: Table) -> None:
+        self._factors, self._l2 = factors, l2
 
     def solve(self, right: Table) -> Table:
         """Return v, roughly."""
-        return np.vstack([factor.solve(each) for factor, each in zip(self._factors, right, strict=True)])
+        mean = right.mean(axis=0)
+        found = np.vstack([factor.solve(each) for factor, each in zip(self._factors, right - mean, strict=True)])
+        along = np.divide(mean, self._l2, out=np.zeros_like(mean), where=self._l2 > 0.0)
+        return found - found.mean(axis=0) + along
 
 
 def by_columns(total: Objective, point: Point, share: float) -> Solver:
@@ -174,7 +181,7 @@ def by_columns(total: Objective, point: Point, share: float) -> Solver:
         matrix = rows.gram(curvatures)
         matrix[np.diag_indices_from(matrix)] += total.l2[k]
         factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1))
-    return factors[0] if problem.outputs == 1 else Blocks(factors)
+    return factors[0] if problem.outputs == 1 else Blocks(factors, total.l2[0])
 
 
 def _draw(total: Objective, point: Point, share: float) -> tuple[NDArray[np.int64], Table]:
