@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from avare.problems.newton_steps import Objective, Point, Step, Steps, systematic
+from avare.problems.newton_steps import Objective, Point, Solver, Step, Steps, systematic
 from avare.problems.rows import Rows, Table
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ def newton(
     total = Objective(problem, rows)
     constant = _constant(total)
     scale = constant.objective
-    first, table = constant, _from_samples(total, tol) if start is None else rows.centre(start)
+    first, (table, solver) = constant, _from_samples(total, tol) if start is None else (rows.centre(start), None)
     if table is not None:
         tried = total.at(table, total.outputs(table))
         first = tried if tried.objective < constant.objective else constant
-    point, gap, count, status = _minimise(total, first, tol * scale, steps, callback)
+    point, gap, count, status = _minimise(total, Steps(total, solver), first, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
     return Minimum(rows.centre(point.table, -1.0), point.objective, gap, scale, total.passes, count, status)
@@ -109,12 +109,15 @@ def _constant(total: Objective) -> Point:
     return settled(total, total.at(table, outputs))
 
 
-def _from_samples(total: Objective, tol: float) -> Table | None:
-    """Minimise over samples of the rows, each larger than the one before; None if there are too few rows."""
-    problem, table = total.problem, None
+def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | None]:
+    """Minimise over samples of the rows, each larger than the one before; None if there are too few rows.
+
+    Return the minimum of the last one, and the solver of its last step.
+    """
+    problem, table, solver = total.problem, None, None
     sizes = _sample_sizes(problem)
     if not sizes:
-        return None
+        return None, None
     generator, scores = np.random.default_rng(0), problem.sampling_scores()
     for size in reversed(sizes):
         indices = systematic(scores, size, generator)
@@ -124,9 +127,10 @@ def _from_samples(total: Objective, tol: float) -> Table | None:
         goal = max(tol, min(_OF_SAMPLE * problem.dim / size, 0.02)) * first.objective
         if table is not None:
             first = part.at(table, part.outputs(table))
-        table = _minimise(part, first, goal, _STEPS, None)[0].table
+        ways = Steps(part, solver)
+        table, solver = _minimise(part, ways, first, goal, _STEPS, None)[0].table, ways.solver
         total.passes += part.passes * size / problem.n
-    return table
+    return table, solver
 
 
 def _sample_sizes(problem: Linear) -> list[int]:
@@ -144,10 +148,15 @@ def _sample_sizes(problem: Linear) -> list[int]:
 
 
 def _minimise(
-    total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
+    total: Objective,
+    ways: Steps,
+    point: Point,
+    goal: float,
+    steps: int,
+    callback: Callable[[int, float, float], Any] | None,
 ) -> tuple[Point, float, int, str]:
     """Make Newton steps until the gap is at most the goal; return the last point, its gap, and the number of steps."""
-    ways, lower, settles, best, least = Steps(total), -math.inf, False, point, math.inf
+    lower, settles, best, least = -math.inf, False, point, math.inf
     for count in range(steps + 1):
         if settles:
             point = settled(total, point)

@@ -64,6 +64,7 @@ class Objective:
         self.problem, self.rows, self.passes = problem, rows, 0.0
         self.l2 = problem.penalty.l2.reshape(problem.outputs, problem.width)
         self.free_bias = problem.has_free_bias
+        self._lengths: Table | None = None
 
     def at(self, table: Table, outputs: Table) -> Point:
         """Evaluate the losses for given outputs."""
@@ -87,6 +88,13 @@ class Objective:
         curved += self.l2 * direction
         curved[:, -1] += self.stiffness(point) * direction[:, -1].sum()
         return outputs, curved
+
+    def lengths(self, point: Point) -> Table:
+        """Return the squared length of each row in the metric of the diagonal, at the first point asked for."""
+        if self._lengths is None:
+            self.passes += 0.5
+            self._lengths = self.rows.lengths(1.0 / Diagonal(self, point).values.max(axis=0))
+        return self._lengths
 
     def stiffness(self, point: Point) -> float:
         """Return what to add to the curvature of free biases along their sum, by which softmax does not change."""
@@ -167,7 +175,7 @@ class Blocks:
         return found - found.mean(axis=0) + along
 
 
-def by_columns(total: Objective, point: Point, share: float) -> Solver:
+def by_columns(total: Objective, point: Point, share: float = 1.0) -> Solver:
     """Factorise H, or its blocks if there are several outputs, of all rows or of a sample."""
     problem, rows, draws = total.problem, total.rows, None
     if share < 1.0:
@@ -191,8 +199,7 @@ def _draw(total: Objective, point: Point, share: float) -> tuple[NDArray[np.int6
     diagonal: a bound on what the row can add to H relative to it. The only row of a rare column is then not missed.
     """
     curvatures = total.problem.mean_curvatures(point.terms)
-    total.passes += 0.5
-    scores = curvatures * total.rows.lengths(1.0 / Diagonal(total, point).values.max(axis=0))
+    scores = curvatures * total.lengths(point)
     scores = scores / max(float(scores.sum()), TINY) + curvatures / max(float(curvatures.sum()), TINY)
     indices = systematic(scores, int(share * total.rows.n), np.random.default_rng(0))
     return indices, 1.0 / (len(indices) * scores[indices] / scores.sum())
@@ -270,15 +277,18 @@ class _Level(NamedTuple):
 
 
 class Steps:
-    """Solve for one step after another, each by the solver that seems cheapest."""
+    """Solve for one step after another, each by the solver that seems cheapest.
 
-    def __init__(self, total: Objective) -> None:
+    The first solver can be given, from a sample of the same rows.
+    """
+
+    def __init__(self, total: Objective, solver: Solver | None = None) -> None:
         self._total = total
         self._product = total.rows.curve_cost(total.problem.outputs)
         self._levels = sorted(self._all_levels(), key=lambda level: level.cost)
         expected = [level.cost + _STEPS_AHEAD * level.products * self._product for level in self._levels]
         self._levels = self._levels[int(np.argmin(expected)) :]
-        self._solver: Solver | None = None
+        self.solver = solver
         self._made_at: Point | None = None
         self._spent = 0.0  # on products with the present solver
         self._kernel: Table | None = None
@@ -308,18 +318,19 @@ class Steps:
         If the step promises little more than the goal, the residual is also so small that it certifies the step.
         """
         total = self._total
-        if self._solver is None or (self._made_at is not point and self._levels[0].cost <= 2.0 * self._product):
+        is_cheap = self._made_at is not None and self._levels[0].cost <= 2.0 * self._product
+        if self.solver is None or (is_cheap and self._made_at is not point):
             self._make(point)
         found, left, outputs = np.zeros_like(gradient), -gradient, np.zeros_like(point.outputs)
         direction, height, first = None, 1.0, 0.0
         for _ in range(_MOST_PRODUCTS):
-            assert self._solver is not None
-            towards = self._solver.solve(left)
-            if self._solver.exact and self._made_at is point:
+            assert self.solver is not None
+            towards = self.solver.solve(left)
+            if self.solver.exact and self._made_at is point:
                 return Step(found + towards, outputs + total.outputs(towards), np.zeros_like(left))
             before, height = height, float(np.vdot(left, towards))
             if direction is None:
-                first = float(np.vdot(gradient, self._solver.solve(gradient)))
+                first = float(np.vdot(gradient, self.solver.solve(gradient)))
             if height <= accuracy**2 * first and self._is_enough(gradient, found, left, goal):
                 break
             direction = towards if direction is None else towards + (height / before) * direction
@@ -350,7 +361,7 @@ class Steps:
         return False
 
     def _make(self, point: Point) -> None:
-        self._solver, self._made_at, self._spent = self._levels[0].make(self._total, point), point, 0.0
+        self.solver, self._made_at, self._spent = self._levels[0].make(self._total, point), point, 0.0
 
     def _by_rows(self, total: Objective, point: Point) -> ByRows:
         if self._kernel is None:

@@ -96,12 +96,16 @@ class Rows:
         X is read once: a part of the rows at a time stays in the cache for both products. `middle` receives which rows
         they are and their outputs, a column per row of the table.
         """
-        if self.matrix.sparse is not None:
+        if self.matrix.sparse is not None and len(table) > 1:
             outputs = self.outputs(table)
             return outputs, self.sums(middle(slice(None), outputs))
         weights = np.ascontiguousarray(table[:, : self.columns])
-        bias = self._bias(table, weights)
+        bias = np.zeros(len(table)) + self._bias(table, weights)
         outputs, total, sums = np.empty((self.n, len(table))), np.zeros_like(weights), np.zeros(len(table))
+        if self.matrix.sparse is not None:
+            factors = middle(slice(None), np.ones((self.n, 1)))
+            sums[0] = _curve_rows(*self.matrix.sparse, factors[:, 0], weights[0], bias[0], outputs[:, 0], total[0])
+            return outputs, self._with_bias(total, sums)
         for part, rows in self._chunks():
             np.dot(rows, weights.T, out=outputs[part])
             outputs[part] += bias
@@ -287,6 +291,22 @@ def _add_rows(values, columns, starts, factors, sums):
         for j in range(starts[i], starts[i + 1]):
             for k in range(factors.shape[1]):
                 sums[columns[j], k] += factors[i, k] * np.float64(values[j])
+
+
+@product
+def _curve_rows(values, columns, starts, curvatures, table, bias, outputs, sums):
+    """Set the outputs of sparse rows, and add the rows times their curved outputs; return the sum of these."""
+    whole = 0.0
+    for i in range(len(outputs)):
+        total = bias
+        for j in range(starts[i], starts[i + 1]):
+            total += np.float64(values[j]) * table[columns[j]]
+        outputs[i] = total
+        total *= curvatures[i]
+        whole += total
+        for j in range(starts[i], starts[i + 1]):
+            sums[columns[j]] += total * np.float64(values[j])
+    return whole
 
 
 @lean
