@@ -105,6 +105,19 @@ def some_rows(matrix: Matrix, indices: NDArray[np.int64]) -> Matrix:
     return Matrix(dense, sparse, matrix.bias)
 
 
+def some_columns(matrix: Matrix, columns: NDArray[np.int64], width: int) -> Matrix:
+    """Copy some columns, of as many as there are."""
+    if matrix.sparse is None:
+        assert matrix.dense is not None
+        return Matrix(np.ascontiguousarray(matrix.dense[:, columns]), None, matrix.bias)
+    values, places, starts = matrix.sparse
+    new = np.full(width, -1, dtype=places.dtype)
+    new[columns] = np.arange(len(columns))
+    kept = new[places] >= 0
+    ends = np.concatenate([[0], np.cumsum(kept)]).astype(starts.dtype)
+    return Matrix(None, Sparse(values[kept], new[places[kept]], ends[starts]), matrix.bias)
+
+
 def writable(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array on the same memory that may be written to.
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from avare.problems.newton_steps import Objective, Point, Solver, Step, Steps, systematic
+from avare.problems.l1_steps import L1Steps, first_set
+from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, systematic
 from avare.problems.rows import Rows, Table
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; facto
 _ROUNDING = 1e-15
 _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where rounding is the limit
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
+_OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
 
@@ -62,7 +64,7 @@ def newton(
     steps: int = _STEPS,
     callback: Callable[[int, float, float], Any] | None = None,
 ) -> Minimum:
-    """Minimise a linear model without an l1 term.
+    """Minimise a linear model.
 
     Parameters
     ----------
@@ -93,7 +95,10 @@ def newton(
     if table is not None:
         tried = total.at(table, total.outputs(table))
         first = tried if tried.objective < constant.objective else constant
-    point, gap, count, status = _minimise(total, Steps(total, solver), first, tol * scale, steps, callback)
+    if problem.l1 > 0.0:
+        point, gap, count, status = _minimise_by_sets(total, first, tol * scale, steps, callback)
+    else:
+        point, gap, count, status = _minimise(total, Steps(total, solver), first, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
     return Minimum(rows.centre(point.table, -1.0), point.objective, gap, scale, total.passes, count, status)
@@ -127,8 +132,11 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
         goal = max(tol, min(_OF_SAMPLE * problem.dim / size, 0.02)) * first.objective
         if table is not None:
             first = part.at(table, part.outputs(table))
-        ways = Steps(part, solver)
-        table, solver = _minimise(part, ways, first, goal, _STEPS, None)[0].table, ways.solver
+        if problem.l1 > 0.0:
+            table = _minimise_by_sets(part, first, goal, _STEPS, None)[0].table
+        else:
+            ways = Steps(part, solver)
+            table, solver = _minimise(part, ways, first, goal, _STEPS, None)[0].table, ways.solver
         total.passes += part.passes * size / problem.n
     return table, solver
 
@@ -149,7 +157,7 @@ def _sample_sizes(problem: Linear) -> list[int]:
 
 def _minimise(
     total: Objective,
-    ways: Steps,
+    ways: Steps | L1Steps,
     point: Point,
     goal: float,
     steps: int,
@@ -174,7 +182,7 @@ def _minimise(
             break
         accuracy = _LOOSE if total.l2.any() else _TIGHT
         step = ways.solve(point, gradient, accuracy, goal)
-        decrease = -float(np.vdot(gradient, step.table))
+        decrease = total.promise(point, gradient, step)
         if decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
             bound = _gap_of_step(total, point, step)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
@@ -183,6 +191,38 @@ def _minimise(
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
         point = further
     return point, gap, count, "converged" if gap <= goal else "finished"
+
+
+def _minimise_by_sets(
+    total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
+) -> tuple[Point, float, int, str]:
+    """Minimise with an l1 term, over working sets of columns; return as `_minimise` does."""
+    count, least, width, smallest = 0, math.inf, total.rows.columns, first_set(total.rows)
+    while True:
+        point = settled(total, point)
+        total.passes += 0.5
+        sums = total.rows.sums(point.terms.slopes)
+        gap = _gap_of_slopes(total, point, point.terms.slopes, sums, point.table)
+        if callback is not None:
+            callback(count, point.objective, gap)
+        status = "converged" if gap <= goal else "finished" if count >= steps else "stalled" if gap >= least else ""
+        if status:
+            return point, gap, count, status
+        used = point.table[:, :width].any(axis=0)
+        size = min(max(smallest, 2 * int(used.sum())), width)
+        scores = np.where(used, math.inf, (np.abs(sums) - total.l1)[:, :width].max(axis=0))
+        chosen = np.sort(np.argpartition(-scores, size - 1)[:size])
+        kept = np.append(chosen, width) if total.rows.matrix.bias else chosen
+        part = total if size == width else Objective(total.problem, total.rows.restrict(chosen), kept)
+        first = Point(point.table[:, kept], *point[1:])
+        of_part = goal if size == width else max(0.3 * goal, _OF_SET * gap)
+        found, _, taken, _ = _minimise(part, L1Steps(part), first, of_part, steps - count, None)
+        if part is not total:
+            total.passes += part.passes * part.rows.entries / max(total.rows.entries, 1)
+        table = np.zeros_like(point.table)
+        table[:, kept] = found.table
+        count, least = count + max(taken, 1), gap if size == width else math.inf
+        point = Point(table, *found[1:])
 
 
 def _line_search(total: Objective, point: Point, step: Step, decrease: float) -> Point | None:
@@ -202,9 +242,9 @@ def _line_search(total: Objective, point: Point, step: Step, decrease: float) ->
 
 
 def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:
-    """Bound how far the objective is above the minimum, by the slopes at the point itself."""
+    """Bound how far the objective is above the minimum, by the slopes at the point itself; without an l1 term."""
     held = total.l2 > 0.0
-    if not (held[:, :-1] if total.free_bias and is_settled else held).all():
+    if total.l1.any() or not (held[:, :-1] if total.free_bias and is_settled else held).all():
         return math.inf
     return 0.5 * float(np.sum(gradient[held] ** 2 / total.l2[held]))
 
@@ -218,12 +258,27 @@ def _gap_of_step(total: Objective, point: Point, step: Step) -> float:
         residual = residual + total.rows.sums(problem.curve(point.terms, np.tile(shift, (problem.n, 1))))
         outputs = outputs + shift
     slopes = point.terms.slopes + problem.curve(point.terms, outputs)
-    gap = point.terms.loss + problem.conjugate(point.outputs, slopes)
-    held = total.l2 > 0.0
-    gap += 0.5 * float(np.sum((residual[held] - total.l2[held] * step.table[held]) ** 2 / total.l2[held]))
+    return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
+
+
+def _gap_of_slopes(total: Objective, point: Point, slopes: Table, sums: Table, end: Table) -> float:
+    """Bound how far the objective is above the minimum, by any slopes whose sum over a free bias is 0.
+
+    `sums` are those of the rows times the slopes. An l1 term alone allows sums up to l1: larger slopes are scaled.
+    Without any penalty sums must be 0. If they are not, the minimum is taken to be near `end`.
+    """
+    l2, l1, x = total.l2, total.l1, point.table
+    held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
+    scale = min(1.0, float(np.min(l1[bounded] / np.maximum(np.abs(sums[bounded]), TINY)))) if bounded.any() else 1.0
+    sums = scale * sums
+    gap = point.terms.loss + total.problem.conjugate(point.outputs, scale * slopes)
+    beyond = np.maximum(np.abs(sums) - l1, 0.0)[held]
+    gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
+    gap += float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
+    open_ones = ~(held | bounded)
     if total.free_bias:
-        held[:, -1] = True
-    return max(gap, 0.0) + _FARTHER * float(np.abs(residual[~held]) @ np.abs(end[~held]))
+        open_ones[:, -1] = False
+    return max(gap, 0.0) + _FARTHER * float(np.abs(sums[open_ones]) @ np.abs(end[open_ones]))
 
 
 # --- the bias -------------------------------------------------------------------------------

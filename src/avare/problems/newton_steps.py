@@ -58,18 +58,28 @@ class Step(NamedTuple):
 
 
 class Objective:
-    """The losses of some rows and the penalty, by the coefficients for centred rows."""
+    """The losses of some rows and the penalty, by the coefficients for centred rows; of all columns, or of some."""
 
-    def __init__(self, problem: Linear, rows: Rows) -> None:
+    def __init__(self, problem: Linear, rows: Rows, columns: NDArray[np.int64] | None = None) -> None:
         self.problem, self.rows, self.passes = problem, rows, 0.0
-        self.l2 = problem.penalty.l2.reshape(problem.outputs, problem.width)
+        shape, chosen = (problem.outputs, problem.width), slice(None) if columns is None else columns
+        self.l2, self.l1 = (each.reshape(shape)[:, chosen] for each in (problem.penalty.l2, problem.penalty.l1))
         self.free_bias = problem.has_free_bias
         self._lengths: Table | None = None
 
     def at(self, table: Table, outputs: Table) -> Point:
         """Evaluate the losses for given outputs."""
         terms = self.problem.terms_at(outputs)
-        return Point(table, outputs, terms, terms.loss + 0.5 * float(np.vdot(self.l2 * table, table)))
+        return Point(table, outputs, terms, terms.loss + self.penalty(table))
+
+    def penalty(self, table: Table) -> float:
+        """Return the penalty of a table."""
+        return 0.5 * float(np.vdot(self.l2 * table, table)) + float(np.vdot(self.l1, np.abs(table)))
+
+    def promise(self, point: Point, gradient: Table, step: Step) -> float:
+        """Return by how much the linear part of the model falls along a step, with the l1 term."""
+        change = np.abs(point.table + step.table) - np.abs(point.table)
+        return -float(np.vdot(gradient, step.table)) - float(np.vdot(self.l1, change))
 
     def outputs(self, table: Table) -> Table:
         """Multiply all rows by a table."""

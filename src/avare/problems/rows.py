@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import lean, product
-from avare.problems.matrix import Matrix, some_rows
+from avare.problems.matrix import Matrix, some_columns, some_rows
 
 Table = NDArray[np.float64]
 
@@ -28,6 +28,7 @@ _SPARSE_GRAM_ENTRY = 2.0
 _SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
 _CLEARED_ENTRY = 0.3
 _FACTOR_ENTRY = 0.02  # of the cube of the size
+_CONSTANT = 1e-13  # of the square of a column: with less variance it has the same number everywhere
 CALL = 2e3
 """Nanoseconds of a call that does almost nothing."""
 
@@ -60,6 +61,13 @@ class Rows:
         """Copy some rows, with the same means subtracted."""
         rows = Rows(some_rows(self.matrix, indices), len(indices), self.width, np.empty(0), centred=False)
         rows.means = self.means
+        return rows
+
+    def restrict(self, columns: NDArray[np.int64]) -> "Rows":
+        """Copy some columns; the bias stays."""
+        matrix, width = some_columns(self.matrix, columns, self.columns), len(columns) + int(self.matrix.bias)
+        rows = Rows(matrix, self.n, width, np.empty(0), centred=False)
+        rows.means = None if self.means is None else self.means[columns]
         return rows
 
     @property
@@ -166,9 +174,12 @@ class Rows:
             return total
         whole = factors.sum()
         if self.means is not None:
+            before = total.diagonal().copy()
             total -= np.outer(self.means, sums)
             sums -= whole * self.means
             total -= np.outer(sums, self.means)
+            constant = total.diagonal() <= _CONSTANT * before  # the rest is rounding
+            total[constant], total[:, constant], sums[constant] = 0.0, 0.0, 0.0
         result = np.zeros((size + 1, size + 1), order="F")
         result[:size, :size], result[size, :size], result[size, size] = total, sums, whole
         return result

@@ -1,0 +1,106 @@
+"""Steps with an l1 term: coordinate descent on the quadratic model, and working sets of columns.
+
+With an l1 term most coefficients are 0 at the minimum. A working set has the columns that are not, and those whose
+gradients are farthest above the l1 term. The model is minimised over these alone; then the gradient of all columns shows
+which ones are missing, and how far the minimum can be. Within a set, a step of Newton's method minimises the quadratic
+model with the l1 term by coordinate descent on the matrix of the second derivatives.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from avare._compilation import kernel
+from avare.problems.newton_steps import Factor, Objective, Point, Step
+from avare.problems.rows import Rows, Table
+
+_SWEEPS = 4  # of coordinate descent between two solutions for the coefficients that are not 0
+_MOST_TURNS = 200
+_ACCURACY = 1e-6  # of a step: the largest change in a sweep, relative to the first one
+_FEWEST, _PRODUCTS = 10, 0.1  # columns of a working set; products with X that its matrix may cost
+_ROUNDS = 3  # over the outputs, if there are several
+
+
+class L1Steps:
+    """Solve for one step after another; with several outputs for one output at a time, in rounds."""
+
+    def __init__(self, total: Objective) -> None:
+        self._total = total
+
+    def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
+        """Return the minimum of the quadratic model with the l1 term."""
+        total, table, outputs = self._total, np.zeros_like(gradient), np.zeros_like(point.outputs)
+        slopes, grams = gradient.copy(), [self._gram(point, k) for k in range(len(table))]
+        for _ in range(_ROUNDS if len(table) > 1 else 1):
+            for k, gram in enumerate(grams):
+                change = np.zeros_like(table)
+                change[k] = _minimise_model(gram, slopes[k], point.table[k] + table[k], total.l1[k])
+                along, curved = total.curve(point, change)
+                table, outputs, slopes = table + change, outputs + along, slopes + curved
+        return Step(table, outputs, slopes)
+
+    def _gram(self, point: Point, k: int) -> Table:
+        gram = np.tril(self._total.rows.gram(self._total.problem.curvature_of_pair(point.terms, k, k)))
+        gram += np.tril(gram, -1).T
+        gram[np.diag_indices_from(gram)] += self._total.l2[k]
+        gram[-1, -1] += self._total.stiffness(point)
+        return np.ascontiguousarray(gram)
+
+
+def _minimise_model(gram: Table, gradient: Table, x: Table, l1: Table) -> Table:
+    """Minimise gradient . v + v . gram v / 2 + l1 |x + v| over v.
+
+    Some sweeps of coordinate descent find which coefficients are 0. The others are then moved towards their minimum with
+    these signs, until one of them is 0.
+    """
+    step, slopes, first = np.zeros_like(x), gradient.copy(), 0.0
+    for _ in range(_MOST_TURNS):
+        largest = _descend(gram, slopes, x, l1, step, _SWEEPS)
+        first = max(first, largest)
+        if largest <= _ACCURACY**2 * first:
+            break
+        end = x + step
+        moving = np.flatnonzero((end != 0.0) | (l1 == 0.0))
+        signs = np.sign(end[moving]) * (l1[moving] > 0.0)
+        change = -Factor(gram[np.ix_(moving, moving)]).solve(slopes[moving] + l1[moving] * signs)
+        crossing = (end[moving] + change) * signs < 0.0
+        shares = np.where(crossing, -end[moving] / np.where(crossing, change, 1.0), 1.0)
+        nearest = int(np.argmin(shares))
+        step[moving] += shares[nearest] * change
+        if crossing[nearest]:
+            step[moving[nearest]] = -x[moving[nearest]]
+        slopes = gradient + gram @ step
+    return step
+
+
+def first_set(rows: Rows) -> int:
+    """Return how many columns the smallest working set has: its matrix costs as much as some products with X."""
+    whole, products = rows.gram_cost(), _PRODUCTS * rows.curve_cost(1)
+    return max(_FEWEST, int(rows.columns * math.sqrt(min(products / whole, 1.0))))
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@kernel
+def _descend(matrix, slopes, x, l1, step, sweeps):
+    """Move each coefficient to its minimum, some times; return the largest change in the last sweep, squared."""
+    largest = 0.0
+    for _ in range(sweeps):
+        largest = 0.0
+        for j in range(len(x)):
+            bend = matrix[j, j]
+            if bend <= 0.0:
+                continue
+            old = x[j] + step[j]
+            free = old - slopes[j] / bend
+            new = max(free - l1[j] / bend, 0.0) + min(free + l1[j] / bend, 0.0)
+            change = new - old
+            if change != 0.0:
+                step[j] += change
+                for k in range(len(x)):
+                    slopes[k] += change * matrix[j, k]
+                largest = max(largest, change * change * bend)
+    return largest
