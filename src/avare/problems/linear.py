@@ -17,6 +17,9 @@ from avare.problems.base import Problem, Vector, cost_of
 from avare.problems.losses import curve, mean_curvature, slope, terms_into, value
 from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix, some_rows, writable
 from avare.problems.minimum import minimum
+from avare.problems.newton import constant, gap_at
+from avare.problems.newton_steps import Objective
+from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
 _CHUNK = 4096  # examples per call: a sum over all adds up the chunks' sums, exact to the last digits
@@ -169,6 +172,19 @@ class Linear(Problem):
     def has_free_bias(self) -> bool:
         """Whether there is a bias without a penalty."""
         return self.model.matrix.bias and self.penalty.l2[-1] == self.penalty.l1[-1] == 0.0
+
+    def rows(self, *, centred: bool = True) -> Rows:
+        """Return the rows for products with all of them, centred if there is a free bias unless that is not wanted."""
+        centred = centred and self.has_free_bias
+        return Rows(self.model.matrix, self.n, self.width, self.model.sample_weight, centred=centred)
+
+    def gap(self, x: ArrayLike) -> float:
+        """Bound how far f(x) is above the minimum: it is at most this. Infinite if no bound is known. Some passes."""
+        return gap_at(self, self.coefficients(x))
+
+    def best_constant(self) -> float:
+        """Return the objective of the best model without X: 0, or the best free bias. O(n)."""
+        return constant(Objective(self, self.rows(centred=False))).objective
 
     # --- all examples, by their outputs ---------------------------------------------------
 

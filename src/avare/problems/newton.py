@@ -19,7 +19,7 @@ import numpy as np
 
 from avare.problems.l1_steps import L1Steps, first_set
 from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, systematic
-from avare.problems.rows import Rows, Table
+from avare.problems.rows import Table
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -34,6 +34,7 @@ _ROUNDING = 1e-15
 _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where rounding is the limit
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
+_PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
 
@@ -86,15 +87,14 @@ def newton(
     >>> found.status, found.table.round(6)
     ('converged', array([[0.5, 1. , 1.5]]))
     """
-    model = problem.model
-    rows = Rows(model.matrix, problem.n, problem.width, model.sample_weight, centred=problem.has_free_bias)
+    rows = problem.rows()
     total = Objective(problem, rows)
-    constant = _constant(total)
-    scale = constant.objective
-    first, (table, solver) = constant, _from_samples(total, tol) if start is None else (rows.centre(start), None)
+    first = constant(total)
+    scale = first.objective
+    table, solver = _from_samples(total, tol) if start is None else (rows.centre(start), None)
     if table is not None:
         tried = total.at(table, total.outputs(table))
-        first = tried if tried.objective < constant.objective else constant
+        first = tried if tried.objective < scale else first
     if problem.l1 > 0.0:
         point, gap, count, status = _minimise_by_sets(total, first, tol * scale, steps, callback)
     else:
@@ -104,7 +104,7 @@ def newton(
     return Minimum(rows.centre(point.table, -1.0), point.objective, gap, scale, total.passes, count, status)
 
 
-def _constant(total: Objective) -> Point:
+def constant(total: Objective) -> Point:
     """Return the best constant model."""
     problem = total.problem
     table, outputs = np.zeros((problem.outputs, problem.width)), np.zeros((problem.n, problem.outputs))
@@ -128,7 +128,7 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
         indices = systematic(scores, size, generator)
         weights = problem.model.sample_weight[indices] if len(problem.model.sample_weight) else 1.0
         part = Objective(problem.subset(indices, weights / (size * scores[indices])), total.rows.subset(indices))
-        first = _constant(part)
+        first = constant(part)
         goal = max(tol, min(_OF_SAMPLE * problem.dim / size, 0.02)) * first.objective
         if table is not None:
             first = part.at(table, part.outputs(table))
@@ -238,7 +238,51 @@ def _line_search(total: Objective, point: Point, step: Step, decrease: float) ->
     return None
 
 
+def polish(problem: Linear, table: Table, tolerance: float) -> tuple[Table, float]:
+    """Make steps until the norm of the gradient is at most a tolerance; return the best table, and its norm.
+
+    They begin near the minimum, where rounding hides what the objective falls by. With an l1 term only the coefficients
+    that are not 0 move.
+    """
+    rows = problem.rows()
+    columns = np.flatnonzero(table[:, : rows.columns].any(axis=0)) if problem.l1 > 0.0 else np.arange(rows.columns)
+    kept = np.append(columns, rows.columns) if problem.model.matrix.bias else columns
+    best, least, wasted = table, float(np.linalg.norm(problem.gradient(table.ravel()))), 0
+    if len(columns) < rows.columns:
+        rows = rows.restrict(columns)
+    total = Objective(problem, rows, kept)
+    ways = L1Steps(total) if problem.l1 > 0.0 else Steps(total)
+    while least > tolerance and wasted < _PATIENCE:
+        centred = rows.centre(best[:, kept])
+        point = total.at(centred, total.outputs(centred))
+        step = ways.solve(point, total.gradient(point), _TIGHT, 0.0).table
+        further = best.copy()
+        further[:, kept] = rows.centre(centred + step, -1.0)
+        norm = float(np.linalg.norm(problem.gradient(further.ravel()))) if np.isfinite(further).all() else math.inf
+        wasted = 0 if norm < 0.5 * least else wasted + 1
+        if norm < least:
+            best, least = further, norm
+    return best, least
+
+
 # --- the gap --------------------------------------------------------------------------------
+
+
+def gap_at(problem: Linear, table: Table) -> float:
+    """Bound how far the objective at a table is above the minimum.
+
+    The bound is by the slopes there, after a free bias was minimised; without an l1 term also by those that a step
+    predicts.
+    """
+    rows = problem.rows()
+    total, centred = Objective(problem, rows), rows.centre(table)
+    here = total.at(centred, total.outputs(centred))
+    point = settled(total, here)
+    gap = _gap_of_slopes(total, point, point.terms.slopes, rows.sums(point.terms.slopes), point.table)
+    if problem.l1 == 0.0:
+        accuracy = _LOOSE if total.l2.any() else _TIGHT
+        gap = min(gap, _gap_of_step(total, point, Steps(total).solve(point, total.gradient(point), accuracy, 0.0)))
+    return here.objective - point.objective + gap
 
 
 def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.problems.rows import CALL, Rows, Table, factor_cost
+from avare.problems.rows import Rows, Table, factor_cost
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms

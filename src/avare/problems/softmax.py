@@ -81,9 +81,7 @@ class Softmax(Linear):
         slopes[places] -= 1.0
         return Terms(self.weighted_sum(losses + np.log(totals)), self._weighted(slopes), chances)
 
-    def curve(
-        self, terms: Terms, directions: NDArray[np.float64], part: slice = slice(None)
-    ) -> NDArray[np.float64]:
+    def curve(self, terms: Terms, directions: NDArray[np.float64], part: slice = slice(None)) -> NDArray[np.float64]:
         chances = terms.curvature[part]
         curved = chances * directions
         curved -= chances * curved.sum(axis=1, keepdims=True)

@@ -3,14 +3,19 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from avare import _validation as validation
 from avare._randomness import Seed
 from avare.problems import Linear
 from avare.samplers import Sampler
-from avare.solvers.linear.fit import LinearFit
-from avare.solvers.loop import Callback, Watch
+from avare.solvers.linear.choose import build_by_norms
+from avare.solvers.linear.preconditioner import preconditioner_of, step_size_of
+from avare.solvers.linear.saga_steps import SagaSteps, first_norms
+from avare.solvers.loop import Callback, Loop, Watch, checked_pair, run_loops
 from avare.solvers.run import Run, ended, resume_of
+from avare.solvers.step_sizes import sizes_of
 
 
 def saga(
@@ -18,7 +23,6 @@ def saga(
     sampler: Sampler | str = "Calibrated",
     step_size: float | Literal["auto"] = "auto",
     *,
-    method: Literal["auto", "saga", "dual_ascent", "subsampled_newton"] = "auto",
     epochs: int = 100,
     tol: float = 1e-4,
     batch_size: int | None = None,
@@ -37,24 +41,14 @@ def saga(
     unbiased for any sampler, and its variance falls to 0, so that a constant step size converges to the minimum. The
     sampler learns the norms of the differences, :math:`|c'_j - c_j|\,|a_j|`.
 
-    Each coefficient has its own step size, in proportion to one over the curvature along it: X need not be scaled. If
-    X is dense and has at most 256 columns, and l1 is 0, a whole matrix takes the place of these numbers, about the
-    inverse of the second derivative: correlated columns do not slow the steps down. With more columns, the 128
-    directions of largest curvature are flattened, and half of the draws follow the smoothness of the rows. The
+    Each coefficient has its own step size, in proportion to one over the curvature along it: X need not be scaled. The
     penalties of the problem, l2 and l1, are taken by a proximal step.
 
-    These are the steps of ``method="saga"``. Two other methods need fewer passes over the data for some problems. They
-    draw nothing: the sampler is not used, and a step is one pass.
+    This is the method to study samplers with, and for streams. To fit a linear model, `Linear.minimize` and the
+    estimators of `avare.sklearn` are faster: they use Newton's method.
 
-    - "subsampled_newton", for many rows and few columns (16,000 rows and 320 per column, at most 256 columns, l1 = 0).
-      A pass over the rows in order gives the gradient of all. It corrects the fit of a sixteenth of them. If the
-      objective does not fall as this fit promises, the method stops, and with "auto" the steps of SAGA take over.
-    - "dual_ascent", for sparse X, l2 > 0 and rows that are short compared with it. A pass has n visits to rows, each a
-      step of dual coordinate ascent; rows are visited in proportion to 1 + smoothness / l2, evenly. There is no step
-      size: ``run.step_size`` is infinite.
-
-    Cost: O(entries of the batch) per step, plus O(dim) if X is dense, or O(128 dim) with more than 256 dense columns.
-    Memory: 8 bytes per example and output, and 4 per example (8 with these columns), besides the sampler's.
+    Cost: O(entries of the batch) per step, plus O(dim) if X is dense. Memory: 8 bytes per example and output, and 4 per
+    example, besides the sampler's.
 
     Parameters
     ----------
@@ -66,29 +60,17 @@ def saga(
     step_size : "auto" or float, default="auto"
         A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is
         1 / (5 S / m + 10 L), with S the sum of all smoothness constants and L that of the sum, in the metric of the
-        steps, and m the batch size. After 4, 8, 16, ... epochs the curvatures are measured at the iterate: if they are
-        less, the steps grow. They also grow by a quarter, up to 1 / 2L (1 / (S / m + 2L) with more than 256 dense
-        columns), after an epoch that left more than half of the gradient, and shrink again, but not below this, if it
-        grew. If the differences or the gradient grow much, the run returns to the iterate of the last epoch and halves
-        the step, or gives up the measured curvatures.
-    method : {"auto", "saga", "dual_ascent", "subsampled_newton"}, default="auto"
-        "auto" chooses "subsampled_newton" or "dual_ascent" if the problem suits it, steps are automatic and the sampler
-        is `Calibrated`, by its name or as an object. The first needs no `start`, the second a mean of the smoothness
-        constants of at most l2, or 100 l2 if there are no more rows than columns. Otherwise it is "saga".
-        ``run.method`` says which one ran last.
+        steps, and m the batch size.
     epochs : int, default=100
         Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
     tol : float, default=1e-4
-        Stop when :math:`\frac12 |\nabla f(x)|^2 \le tol^2 f_0`, with :math:`f_0` the sum of the losses at x = 0. The
-        norm is that of the preconditioner, :math:`\sum_j D_j g_j^2` with one over the curvature as :math:`D_j`. The
-        left side is roughly the decrease that is still possible. If steps have grown by a factor s, the right side is
-        divided by s. The left side is estimated after each epoch at no cost, and verified by a pass over the data when
-        the estimate is small enough. 0 runs all epochs.
+        Stop when the objective is certified to be at most tol^2 times the objective of the best constant model above
+        the minimum (`Linear.gap`). The bound costs some passes over the data; it is computed when an estimate, which
+        costs nothing, is small enough. 0 runs all epochs.
     batch_size : int, optional
         Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
     start : array_like, optional
-        The first iterate. By default 0, or the fit of a sixteenth of the rows if there are at least 1000 of these, and
-        20 per column. The sample has the same number of each class.
+        The first iterate; 0 by default.
     evaluate : "epoch", "never", int or list of int, default="epoch"
         As for `sgd`; "never" saves one pass over the data per epoch.
     optimum : float, optional
@@ -106,8 +88,7 @@ def saga(
     Returns
     -------
     Run
-        With ``status`` "converged" if `tol` was reached. Also after a divergence (with a `DivergenceWarning`; not with
-        "auto").
+        With ``status`` "converged" if `tol` was reached. Also after a divergence, with a `DivergenceWarning`.
 
     Raises
     ------
@@ -127,9 +108,26 @@ def saga(
     """
     if not isinstance(problem, Linear):
         raise TypeError(f"problem is of type {type(problem).__name__}: must be a linear model of avare.problems")
-    fit = LinearFit(problem, sampler, step_size, epochs, tol, batch_size, seed)
+    epochs = validation.integer("epochs", epochs, at_least=0)
+    tol = validation.number("tol", tol, at_least=0.0)
+    if isinstance(step_size, str) and step_size != "auto":
+        raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
+    given = None if isinstance(step_size, str) else validation.number("step_size", step_size, above=0.0)
+    preconditioner = preconditioner_of(problem)
+    if isinstance(sampler, str):
+        sampler = build_by_norms(sampler, problem, batch_size, *first_norms(problem, preconditioner), seed)
+    elif batch_size is not None or seed is not None:
+        name, value = ("seed", seed) if batch_size is None else ("batch_size", batch_size)
+        raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")
+    checked_pair(problem, sampler)
+    x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
+    size = step_size_of(problem, preconditioner, sampler.batch_size) if given is None else given
+    steps = SagaSteps(problem, sampler, x, preconditioner, size=size, tol=tol)
     watch, state = Watch(evaluate, optimum, progress, callback), resume_of("saga", resume)
-    loop = fit.run(method, None if start is None else problem.vector("start", start), watch, state)
-    run = Run("saga", loop, loop.method.step_size)
+    loop = Loop(steps, watch, sizes_of(size), epochs * steps.epoch_steps)
+    if state is not None:
+        loop.resume(*loop.read(state))
+    run_loops([loop], f"saga with {type(sampler).__name__}")
+    run = Run("saga", loop, size)
     ended(run, [loop])
     return run

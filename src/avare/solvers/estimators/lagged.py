@@ -29,7 +29,6 @@ class LaggedSlopes(NamedTuple):
     slopes: Vector
     sums: Vector
     """G, and below it the estimate of the gradient, which only steps with l1 > 0 use."""
-    noise: Vector
     x: Vector
     """The iterate, each column as it was after `since` steps."""
     since: NDArray[np.int64]
@@ -77,14 +76,13 @@ class LaggedEstimator(TableEstimator):
         super().__init__(problem, x, batch_size, preconditioner=preconditioner)
         outputs = problem.outputs
         self._rows = rows = columns_of(problem.width, outputs)
-        slopes, _, noise = self.memory
         sums, self.moving = rows[:, outputs : 3 * outputs].T, rows[:, :outputs].T
-        self.memory = LaggedSlopes(slopes, sums, noise, self.moving, rows.view(np.int64)[:, 3 * outputs])
+        self.memory = LaggedSlopes(self.memory.slopes, sums, self.moving, rows.view(np.int64)[:, 3 * outputs])
         size, shrink, decay, l2 = rows[:, -4:].T
         self._rates = Rates(size, shrink, decay, l2, np.zeros(problem.width), problem.l1)
         self.table = self.table._replace(factors=np.empty((max(batch_size, BLOCK), 2 * outputs)))
         self._outputs = np.empty((batch_size, outputs))
-        self.move_to(x, 0)
+        self.moving[:] = x.reshape(self.shape)
 
     @property
     def state(self) -> Any:
@@ -112,12 +110,6 @@ class LaggedEstimator(TableEstimator):
         """Set the iterate to what it is after `step` steps."""
         _settle(self.state, step, self.x.reshape(self.shape))
 
-    def move_to(self, x: Vector, step: int) -> None:
-        """Continue from x after `step` steps."""
-        self.x[:] = x
-        self.memory.x[:] = x.reshape(self.shape)
-        self.memory.since[:] = step
-
 
 # --- kernels -------------------------------------------------------------------------------
 
@@ -125,7 +117,7 @@ class LaggedEstimator(TableEstimator):
 @ESTIMATE.version(Lagged)
 @lean
 def _estimate(lagged, model, work, scratch, step):
-    _, sums, _, x, since = lagged.memory
+    _, sums, x, since = lagged.memory
     sparse, indices, count, last = lagged.sparse, work.indices, len(x), x.shape[1] - 1
     lagged.table.seen[:] = -1
     for j in range(len(indices)):
@@ -153,7 +145,7 @@ def _estimate(lagged, model, work, scratch, step):
 @APPLY.version(Lagged)
 @lean
 def _apply(lagged, work, size, noise, done, at):
-    _, sums, _, x, since = lagged.memory
+    _, sums, x, since = lagged.memory
     sparse, indices, last, step = lagged.sparse, work.indices, x.shape[1] - 1, at - 1
     for j in range(len(indices)):
         for entry in range(sparse.starts[indices[j]], sparse.starts[indices[j] + 1]):
@@ -180,7 +172,7 @@ def _add_to_column(lagged, step, column, value, factors):
 
     With l1 > 0 to its sums only. Otherwise the move is linear: it is made at once, along G by the first of a batch.
     """
-    _, sums, _, x, since = lagged.memory
+    _, sums, x, since = lagged.memory
     count = len(x)
     if lagged.rates.l1 > 0.0:
         for k in range(2 * count):
@@ -260,7 +252,7 @@ def _expm1(t):
 @lean
 def _settle(lagged, step, result):
     """Set the result to the iterate after `step` steps, as without lagging."""
-    _, sums, _, x, since = lagged.memory
+    _, sums, x, since = lagged.memory
     for k in range(len(x)):
         for column in range(x.shape[1]):
             lag = step - since[column]

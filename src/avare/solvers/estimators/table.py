@@ -7,9 +7,6 @@ with the differences. For a linear model the gradient of an example is a slope s
 output, so a table of slopes holds them all. SAGA enters the slopes of each batch into the table; a fixed point (see
 `anchor`) leaves the table as it is. The norms that the sampler learns are those of the differences,
 |slope - table| |a_i|, with lengths in the preconditioner of the steps if there is one.
-
-With a preconditioner that flattens the largest curvatures only, steps are long, and a row of large smoothness that is
-drawn rarely would lead far away: each norm gets a share of their sum in proportion to its smoothness.
 """
 
 import math
@@ -36,8 +33,6 @@ class Slopes(NamedTuple):
     """One row per example, one column per output."""
     sums: Vector
     """G, one row per output."""
-    noise: Vector
-    """The sum of the second moments since the last check, and roughly the sum of all norms at that check."""
 
 
 class Table(NamedTuple):
@@ -54,8 +49,6 @@ class Table(NamedTuple):
     """What to enter into the table, one row per draw."""
     lengths: NDArray[np.float32]
     """The length of each row in the preconditioner; empty without one."""
-    shares: NDArray[np.float32]
-    """The smoothness constant of each row as a share of their sum; often empty."""
 
 
 class TableEstimator(PlainEstimator):
@@ -69,17 +62,15 @@ class TableEstimator(PlainEstimator):
     ) -> None:
         outputs = problem.outputs
         super().__init__(problem, x, rows=0 if fixed else outputs)
-        none = np.empty(0, dtype=np.float32)
         sums = np.zeros(self.shape) if fixed else self.held[:outputs]
-        self.memory = Slopes(np.zeros((problem.n, outputs)), sums, np.zeros(2))
+        self.memory = Slopes(np.zeros((problem.n, outputs)), sums)
         self.table = Table(
             self.memory,
             self.held,
             np.empty((BLOCK, len(self.held))),
             np.empty(0, dtype=np.int64) if fixed else hash_table(batch_size),
             np.empty((0 if fixed else batch_size, outputs)),
-            none if preconditioner is None else preconditioner.lengths,
-            none if preconditioner is None else preconditioner.shares,
+            np.empty(0, dtype=np.float32) if preconditioner is None else preconditioner.lengths,
         )
 
     @property
@@ -92,17 +83,9 @@ class TableEstimator(PlainEstimator):
         self.table.memory.slopes[:] = survey.slopes
         self.sums()[:] = survey.gradient.reshape(self.shape)
 
-    def precondition(self, preconditioner: Any) -> None:
-        """Measure norms in another preconditioner."""
-        self.table = self.table._replace(lengths=preconditioner.lengths, shares=preconditioner.shares)
-
     def sums(self) -> Vector:
         """Return G, one row per output."""
         return self.table.memory.sums
-
-    def move_to(self, x: Vector, step: int) -> None:
-        """Continue from x after `step` steps."""
-        self.x[:] = x
 
     def take(self, work: Work, step: int) -> bool:
         """Do in Python what the kernel does; return whether the norms are finite."""
@@ -177,15 +160,8 @@ def differ(table, model, work, r, j, outputs, square):
 
 @inlined
 def enter_slopes(table, work):
-    """Enter the slopes of the batch into the table, and add up the second moments."""
-    slopes, noise = table.memory.slopes, table.memory.noise
+    """Enter the slopes of the batch into the table."""
+    slopes = table.memory.slopes
     for j in range(len(table.fresh)):
         for k in range(slopes.shape[1]):
             slopes[work.indices[j], k] = table.fresh[j, k]
-    if len(table.lengths) == 0:
-        return
-    for j in range(len(work.norms)):
-        norm = min(work.norms[j], 1e140)  # so that the sum does not overflow
-        noise[0] += work.weights[j] * norm * norm / work.probabilities[j]
-        if len(table.shares) > 0:  # roughly half of the draws follow the smoothness
-            work.norms[j] += noise[1] * np.float64(table.shares[work.indices[j]])

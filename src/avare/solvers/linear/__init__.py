@@ -1,1 +1,1 @@
-"""What only linear models can do: preconditioned SAGA, dual ascent, subsampled Newton, and the choice between them."""
+"""What only linear models can do: SAGA, with steps that need no tuning."""

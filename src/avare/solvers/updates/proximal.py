@@ -1,16 +1,12 @@
-"""Proximal and preconditioned steps of SAGA, for a dense X.
+"""Proximal steps of SAGA, for a dense X.
 
-A proximal step moves each coefficient by its own size alpha D_j, cuts it by alpha D_j l1 and divides it by
-1 + alpha D_j l2. A preconditioned step moves x along the gradient, the l2 term included, times a matrix M: the inverse
-of the second derivative, roughly, or D - B^T B. If columns are centred implicitly, the steps are those for X - mean,
-and the bias, last, follows.
+Each coefficient moves by its own size alpha D_j, is cut by alpha D_j l1 and divided by 1 + alpha D_j l2. If columns are
+centred implicitly, the steps are those for X - mean, and the bias, last, follows.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from avare._compilation import inlined, lean, product
+from avare._compilation import lean, product
 from avare.problems.base import Vector
 from avare.solvers.kernels import APPLY
 
@@ -31,31 +27,10 @@ class Proximal(NamedTuple):
     """The mean of each column, if columns are centred; otherwise empty."""
 
 
-class Preconditioned(NamedTuple):
-    """The preconditioner, and the size of a step."""
-
-    matrix: Vector
-    """M, or empty."""
-    basis: Vector
-    """B of M = D - B^T B, or empty."""
-    inverse: Vector
-    """D."""
-    shift: Vector
-    size: Vector
-    """alpha, one number."""
-    direction: Vector
-    """What a step overwrites."""
-
-
-def proximal(preconditioner: "Preconditioner", size: float, l1: Vector, l2: Vector) -> Proximal | Preconditioned:
+def proximal(preconditioner: "Preconditioner", size: float, l1: Vector, l2: Vector) -> Proximal:
     """Return the state for steps of one size."""
-    own = preconditioner
-    if len(own.matrix) or len(own.basis):
-        return Preconditioned(
-            own.matrix, own.basis, own.inverse, own.shift, np.array([size]), np.empty(len(own.inverse))
-        )
-    sizes = size * own.inverse
-    return Proximal(sizes, sizes * l1, 1.0 / (1.0 + sizes * l2), own.shift)
+    sizes = size * preconditioner.inverse
+    return Proximal(sizes, sizes * l1, 1.0 / (1.0 + sizes * l2), preconditioner.shift)
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -93,56 +68,3 @@ def _prox_centred(x, gradient, shift, along, size, cut, shrink):
         moved += shift[j] * (there - x[j])
         x[j] = there
     return moved
-
-
-@APPLY.version(Preconditioned)
-@lean
-def _apply_preconditioned(state, work, size, noise, done, at):
-    width = work.coefficients.shape[1]
-    for k in range(len(work.coefficients)):
-        part = slice(k * width, (k + 1) * width)
-        _descend(state, work.coefficients[k], work.gradient[part], work.l2[part])
-    return True
-
-
-@inlined
-def _descend(state, x, gradient, l2):
-    last, direction, size, moved = len(x) - 1, state.direction, state.size[0], 0.0
-    along = gradient[last]
-    for j in range(len(x)):
-        gradient[j] += l2[j] * x[j]
-    if len(state.shift) > 0:
-        for j in range(last):
-            gradient[j] -= state.shift[j] * along
-    if len(state.basis) > 0:
-        _flatten(state.basis, state.inverse, gradient, direction)
-    else:
-        _multiply(state.matrix, gradient, direction)
-    for j in range(len(x)):
-        x[j] -= size * direction[j]
-    if len(state.shift) > 0:
-        for j in range(last):
-            moved += state.shift[j] * direction[j]
-        x[last] += size * moved
-
-
-@product
-def _multiply(matrix, vector, result):
-    for i in range(len(result)):
-        result[i] = 0.0
-    for j in range(len(vector)):  # the matrix is symmetric: columns are rows, and the inner loop adds whole rows
-        factor = vector[j]
-        for i in range(len(result)):
-            result[i] += factor * matrix[j, i]
-
-
-@product
-def _flatten(basis, inverse, vector, result):
-    for j in range(len(result)):
-        result[j] = inverse[j] * vector[j]
-    for k in range(len(basis)):
-        along = 0.0
-        for j in range(len(vector)):
-            along += basis[k, j] * vector[j]
-        for j in range(len(result)):
-            result[j] -= along * basis[k, j]
