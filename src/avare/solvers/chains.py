@@ -27,7 +27,7 @@ from avare.solvers.loop import Loop, Watch, checked_pair, checked_problem, resum
 from avare.solvers.run import Chain, ended, resume_of
 from avare.solvers.step_sizes import require_auto, sizes_of
 from avare.solvers.steps import Steps
-from avare.solvers.tuning import Trial, Tuning, expected_norms, points_around, tune
+from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune
 from avare.solvers.updates.hamiltonian import Hamiltonian, hamiltonian, subtract
 from avare.solvers.updates.langevin import langevin
 from avare.solvers.updates.metric import Metric, blank, diagonal, metric_at, whitened
@@ -96,8 +96,8 @@ def draw_chains(
         sampler.reseed(_SEED)
         chain.noise = judge(chain.draws, chain.weighted()[1], estimator, sampler, chains * chain.steps)
         chain.warnings += chain.noise.warnings()
-        if chain.warnings:
-            warnings.warn("; ".join(chain.warnings), ConvergenceWarning, stacklevel=3)
+        if chain.noise.warnings():
+            warnings.warn("; ".join(chain.noise.warnings()), ConvergenceWarning, stacklevel=3)
     ended(chain, loops)
     return chain
 
@@ -158,7 +158,7 @@ class Plan:
         if self.automatic:
             raise TypeError(f'step_size = "auto": {needs}; pass a number')
         if not isinstance(self.sampler, Sampler):
-            raise TypeError(f"sampler = {self.sampler!r}: {needs}; pass a sampler")
+            raise TypeError(f"sampler = {self.sampler!r}: a name {needs}; pass a sampler")
         if self.scaling == "hessian":
             raise TypeError(f'precondition = "hessian": {needs}; precondition="moments" works for any problem')
         if self.control == "saga":
@@ -167,87 +167,59 @@ class Plan:
     def prepare(self, state: Mapping[str, Any] | None) -> None:
         """Find what the chains need: mode, metric and step size; or take them from a state."""
         problem, dim, whole = self.problem, self.problem.dim, self.scaling == "hessian"
-        named = not isinstance(self.sampler, Sampler)
+        around = whole or self.automatic or not isinstance(self.sampler, Sampler)
         self.metric = diagonal(np.ones(dim) if self.scale is None else self.scale)
-        mode, points = np.zeros(dim), np.empty((0, dim))
+        rows = problem.n if problem.n <= max(_FEW, dim) else max(_BATCH, dim)
+        self.tuning = Tuning(np.zeros(dim), np.empty((POINTS if around else 0, dim)), np.array([rows]))
         if state is not None:
-            self.metric = blank(dim) if whole else self.metric
-            count = len(points_around(mode, self.metric)) if whole or self.automatic or named else 0
-            found = read(_first(state), {"tuning": Tuning(mode, np.empty((count, dim)))}, {})
-            self.tuning, self.starts = Tuning(found["tuning/anchor"], found["tuning/points"]), mode
             if self.automatic:
                 self.size = Field(float, at_least=5e-324).read(state, "step_size", "resume")
-            return
-        if self.control == "mode" or whole or self.automatic or named:
+            part = {key.removeprefix("0/"): each for key, each in state.items() if key.startswith("0/")}
+            self.tuning = Tuning(*read(part, {"tuning": self.tuning}, {}).values())
+            self.metric = blank(dim) if whole else self.metric
+        elif around or self.control == "mode":
             mode = problem.minimize() if self.point is None else self.point
-        if whole or self.automatic or named:
-            assert isinstance(problem, Linear)
-            at_mode = metric_at(problem, mode)
+            at_mode = metric_at(problem, mode) if around and isinstance(problem, Linear) else self.metric
             self.metric = at_mode if whole else self.metric
-            points = points_around(mode, at_mode)
-        self.tuning, self.starts = Tuning(mode, points), mode
-        if self.automatic:
-            assert isinstance(problem, Linear)
-            moves = self.control == "mode" and self.point is None
-            trial = Trial(self._sampler, self._trial_steps)
-            found = tune(problem, mode, self.metric, trial, self.friction, moves=moves, scales=whole)
-            self.tuning, self.metric, self.size, self.starts = found
+            points = points_around(mode, at_mode, len(self.tuning.points))
+            self.tuning = self.tuning._replace(anchor=mode, points=points)
+        self.starts = self.tuning.anchor
+        if self.automatic and state is None:
+            tune(self, moves=self.control == "mode" and self.point is None, scales=whole)
 
-    def _sampler(self, tuning: Tuning, seed: Any = 0) -> Sampler:
+    def build_sampler(self, seed: Any) -> Sampler:
         """Return the given sampler, or one that is built by its name."""
         if isinstance(self.sampler, Sampler):
             return self.sampler
         assert isinstance(self.problem, Linear)
-        n, size = self.problem.n, self.batch_size
-        if self.sampler is None and size is None and n <= max(_FEW, self.problem.dim):
+        n, size = self.problem.n, int(self.tuning.rows[0]) if self.batch_size is None else self.batch_size
+        if self.sampler is None and size == n:
             return Uniform(n, n, seed=seed)
-        size = min(n, max(_BATCH, self.problem.dim)) if size is None else size
-        norms = expected_norms(self.problem, self.control, tuning)
+        norms = expected_norms(self.problem, self.control, self.tuning)
         name = _DEFAULT if self.sampler is None else self.sampler
         return build_by_norms(name, self.problem, size, norms, norms, seed, uniform=_EVENLY)
 
     def samplers(self, seeds: Sequence[np.random.SeedSequence]) -> list[Sampler]:
         """Return one sampler per chain: the given one, or one that is built by its name, and copies of it."""
-        first = self._sampler(self.tuning, seeds[0])
+        first = self.build_sampler(seeds[0])
         found = [first, *(copy.deepcopy(first) for _ in seeds[1:])]
         for each, seed in zip(found[1:], seeds[1:], strict=True):
             each.reseed(seed)
         return found
 
-    def _trial_steps(
-        self, tuning: Tuning, metric: Metric, sampler: Sampler, start: Vector, noise: np.random.Generator, kept: int
+    def chain_steps(
+        self, name: str, sampler: Sampler, start: Vector, noise: np.random.Generator, record: Record | None = None
     ) -> "ChainSteps":
-        return self._steps(
-            "", copy.deepcopy(sampler), start, noise, tuning, metric, record_of(len(start), kept, burn_in=0)
-        )
-
-    def chain_steps(self, name: str, sampler: Sampler, start: Vector, noise: np.random.Generator) -> "ChainSteps":
         """Return the steps of one chain; a velocity is the first that its noise draws."""
-        record = record_of(len(start), self.length.steps, burn_in=self.length.burn_in, thin=self.length.thin)
-        return self._steps(name, sampler, start, noise, self.tuning, self.metric, record)
-
-    def _steps(
-        self,
-        name: str,
-        sampler: Sampler,
-        start: Vector,
-        noise: np.random.Generator,
-        tuning: Tuning,
-        metric: Metric,
-        record: Record,
-    ) -> "ChainSteps":
-        point = tuning.anchor if self.control == "mode" else None
+        length, point = self.length, self.tuning.anchor if self.control == "mode" else None
         estimator = estimator_of(self.problem, self.control, start.copy(), sampler.batch_size, point)
-        update: Any = langevin(metric)
+        update: Any = langevin(self.metric)
         if self.friction > 0.0:
-            update = hamiltonian(metric, self.friction, noise.standard_normal(len(start)))
-        adapt_until = self.length.burn_in if self.scaling == "moments" else 0
-        return ChainSteps(name, sampler, estimator, update, record, tuning, adapt_until)
-
-
-def _first(state: Mapping[str, Any]) -> State:
-    """Return the part of a state that belongs to the first chain."""
-    return {key.removeprefix("0/"): each for key, each in state.items() if key.startswith("0/")}
+            update = hamiltonian(self.metric, self.friction, noise.standard_normal(len(start)))
+        if record is None:
+            record = record_of(len(start), length.steps, burn_in=length.burn_in, thin=length.thin)
+        adapt_until = length.burn_in if self.scaling == "moments" else 0
+        return ChainSteps(name, sampler, estimator, update, record, self.tuning, adapt_until)
 
 
 def estimator_of(

@@ -16,7 +16,6 @@ k = exp(-friction h).
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,19 +23,24 @@ import numpy as np
 from avare.problems import Linear
 from avare.problems.base import Vector
 from avare.samplers import Sampler
-from avare.solvers.updates.metric import Metric, coloured, hessian, inverse_root, metric_at, whitened
+from avare.solvers.kernels import record_of
+from avare.solvers.updates.metric import Metric, coloured, hessian, inverse_root, whitened
 from avare.solvers.verdict import batch_gradients, gradients_at
 
+POINTS = 16
+"""Draws at which curvatures, norms and noise are measured."""
 _ROUNDS, _CHAINS, _STEPS = 6, 4, 500  # of short chains
 _KEPT = 64  # draws of each of them, for the metric
-_POINTS, _BATCHES = 16, 16  # to measure curvatures, norms and noise
-_WORK = 2e8  # products for second derivatives at draws; above, that at the mode is used
+_BATCHES = 16  # to measure noise at each point
+_WORK = 1e9  # products for second derivatives at draws
 _WIDER = 1.05**2 - 1.0  # of the variances of Langevin chains, at most
 _ADDED, _SUBTRACTED = 0.1, 0.4  # of the variance of a velocity, by noise: at most, and if it is subtracted
 _STABLE = 0.7  # the step size of Hamiltonian steps, times the root of the largest curvature
+_NOISY = 1.0  # the largest variance of a gradient in the metric: above, batches grow, ...
+_MANY, _MOST = 4096, 1024  # ... up to all of this many examples, otherwise up to this size
 _NORMAL = 1.3  # the largest curvature up to which a posterior counts as normal
 _PRIOR = 20.0  # draws that the last metric is worth
-_LEAST_BEND = 0.01  # of the largest curvature of an example: outputs may move to where it is larger
+_LEAST_BEND = 0.05  # of the largest curvature of an example: outputs may move to where it is larger
 _SEED = 20
 
 
@@ -47,70 +51,73 @@ class Tuning(NamedTuple):
     """The mode, or the mean of the last short chains."""
     points: Vector
     """Some draws, or points like them; may be empty."""
+    rows: Vector
+    """The size of batches if none is given, one number."""
 
 
-def points_around(x: Vector, metric: Metric) -> Vector:
+def points_around(x: Vector, metric: Metric, count: int) -> Vector:
     """Return some draws of the normal law around x with the covariance F F^T."""
-    return x + coloured(metric, np.random.default_rng(_SEED).standard_normal((_POINTS, len(x))))
+    return x + coloured(metric, np.random.default_rng(_SEED).standard_normal((count, len(x))))
 
 
 def expected_norms(problem: Linear, control: str, tuning: Tuning) -> Vector:
     """Approximate the norms of what is drawn: gradients, or with a control variate differences, in the metric.
 
-    A difference is a curvature times the distance of two outputs; its length in the metric is again that distance, on
-    average over the posterior. O(size of X) for each point.
+    That of a difference is by how much a slope changes times the length of the row in the metric, and this length is by
+    how much the output changes; both are averaged over the points. O(size of X) for each point.
     """
     if control == "none":
         return problem.loss_norms(tuning.anchor)
     largest = problem.curvature * (problem.model.sample_weight if len(problem.model.sample_weight) else 1.0)
-    bends = 2.0 * problem.outputs * problem.curvatures(tuning.anchor) + _LEAST_BEND * largest
     table, squares = (tuning.points - tuning.anchor).reshape(-1, problem.width), np.empty(problem.n)
     for part, outputs, _ in problem.outputs_by_chunk(table):
         squares[part] = (outputs**2).mean(axis=1)
-    return np.asarray(np.minimum(bends, largest) * squares)
+    known = problem.survey(tuning.anchor).slopes
+    here = [((problem.survey(x).slopes - known) ** 2).mean(axis=1) for x in tuning.points]
+    return np.asarray(np.sqrt(squares * (np.mean(here, axis=0) + (_LEAST_BEND * largest) ** 2 * squares)))
 
 
-class Trial(NamedTuple):
-    """How a plan makes short chains: by functions of a `Tuning`."""
-
-    sampler: Callable[[Tuning], Sampler]
-    steps: Callable[[Tuning, Metric, Sampler, Vector, np.random.Generator, int], Any]
-    """Steps from a point, which keep a number of draws."""
-
-
-def tune(
-    problem: Linear, mode: Vector, metric: Metric, trial: Trial, friction: float, *, moves: bool, scales: bool
-) -> tuple[Tuning, Metric, float, Vector]:
-    """Return where the chains will be, their metric and step size, and the last draws of short chains.
-
-    `moves` and `scales` say whether the anchor and the metric may change.
-    """
-    tuning = Tuning(mode, points_around(mode, metric))
-    starts, generator = tuning.points[:_CHAINS], np.random.default_rng(_SEED)
-    curved, size = 1.0, 0.0
+def tune(plan: Any, *, moves: bool, scales: bool) -> None:
+    """Set the step size of a plan and first iterates; also its anchor and its metric, if they may change."""
+    problem, generator = plan.problem, np.random.default_rng(_SEED)
+    plan.starts = plan.tuning.points[:_CHAINS]
     for k in range(_ROUNDS):
-        sampler = trial.sampler(tuning)
-        probe = trial.steps(tuning, metric, sampler, tuning.anchor, generator, 0)
-        curved = _largest_curvature(problem, metric, tuning.points)
-        size = _size(probe, _noise(probe, metric, tuning.points), curved, friction)
-        if k == _ROUNDS - 1 or (k > 0 and curved < _NORMAL):
-            break
-        found = []
-        for x in starts:
-            chain = trial.steps(tuning, metric, copy.deepcopy(sampler), x, generator, _STEPS)
-            chain.sampler.reseed(generator)
-            chain.advance(0, np.full(_STEPS, size), generator.standard_normal((_STEPS, problem.dim)))
-            found.append(chain.record.draws)
-        draws = np.stack(found)
+        steps = _probe(plan, generator)
+        noise = _noise(steps, plan.metric, plan.tuning.points)
+        most = problem.n if problem.n <= _MANY else _MOST
+        if plan.batch_size is None and noise > _NOISY and plan.tuning.rows[0] < most:
+            rows = min(most, int(plan.tuning.rows[0] * noise / _NOISY))
+            plan.tuning.rows[0] = most if 4 * rows > most else rows
+            steps = _probe(plan, generator)
+            noise = _noise(steps, plan.metric, plan.tuning.points)
+        curved = _largest_curvature(problem, plan.metric, plan.tuning.points)
+        plan.size = _size(steps, noise, curved or 1.0, plan.friction)
+        if curved is None or k == _ROUNDS - 1 or (k > 0 and curved < _NORMAL):
+            return
+        draws = np.stack([_short_chain(plan, steps.sampler, x, generator) for x in plan.starts])
         if not np.isfinite(draws).all():
-            break
-        starts = draws[:, -1]
+            return
         late = draws[:, _STEPS // 2 :: max(1, _STEPS // (2 * _KEPT))].reshape(-1, problem.dim)
-        tuning = Tuning(late.mean(axis=0) if moves else mode, late[:: len(late) // _POINTS][:_POINTS])
-        if scales and len(metric.factor):
-            gradients = gradients_at(probe.estimator, sampler, late, 0)
-            metric = _rescaled(metric, late - late.mean(axis=0), gradients)
-    return tuning, metric, size, starts
+        mean, plan.starts = late.mean(axis=0), draws[:, -1]
+        points = late[:: len(late) // POINTS][:POINTS]
+        plan.tuning = Tuning(mean if moves else plan.tuning.anchor, points, plan.tuning.rows)
+        if scales and len(plan.metric.factor):
+            plan.metric = _rescaled(plan.metric, late - mean, gradients_at(steps.estimator, steps.sampler, late, 0))
+
+
+def _probe(plan: Any, generator: np.random.Generator) -> Any:
+    """Return steps at the anchor, with a copy of the sampler."""
+    sampler = copy.deepcopy(plan.build_sampler(_SEED))
+    sampler.reseed(generator)
+    return plan.chain_steps("", sampler, plan.tuning.anchor, generator)
+
+
+def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.random.Generator) -> Vector:
+    """Return the draws of a short chain; the sampler learns."""
+    dim = len(start)
+    chain = plan.chain_steps("", sampler, start, generator, record_of(dim, _STEPS, burn_in=0))
+    chain.advance(0, np.full(_STEPS, plan.size), generator.standard_normal((_STEPS, dim)))
+    return np.asarray(chain.record.draws)
 
 
 def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
@@ -121,11 +128,14 @@ def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
     return metric._replace(factor=metric.factor @ inverse_root(slope, 1e-6))
 
 
-def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float:
-    """Return the largest second derivative of f at some points along any direction of the metric, at least 1."""
+def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float | None:
+    """Return the largest second derivative of f at some points along any direction of the metric, at least 1.
+
+    None if there are too many examples or coordinates: then the posterior counts as normal.
+    """
     count = min(len(points), int(_WORK / (problem.n * float(problem.dim) ** 2)))
     if not len(metric.factor) or count == 0:
-        return 1.0
+        return None
     found = [np.linalg.eigvalsh(metric.factor.T @ hessian(problem, x) @ metric.factor)[-1] for x in points[:count]]
     return max(1.0, *map(float, found))
 

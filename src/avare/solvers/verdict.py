@@ -102,16 +102,16 @@ def _most(values: Vector) -> float:
 def judge(draws: Vector, weights: Vector, estimator: PlainEstimator, sampler: Sampler, steps: int) -> Verdict:
     """Judge the draws of chains (chains x draws x dim) with weights that sum to 1; `steps` were made in all."""
     every = draws.reshape(-1, draws.shape[2])
-    mean = weights @ every
-    r_hat, ess = convergence(draws)
-    _, of_squares = convergence((draws - mean) ** 2)
     places = np.linspace(0, len(every) - 1, min(_POINTS, len(every))).astype(int)
-    gradients = gradients_at(estimator, sampler, every[places], steps)
-    away, factors = every[places] - mean, weights[places] / weights[places].sum()
-    centred = (every - mean) * np.sqrt(weights)[:, None]
-    left = gradients @ centred.T @ centred - away  # r
-    deviations = np.sqrt((centred**2).sum(axis=0))
-    with np.errstate(divide="ignore", invalid="ignore"):  # NaN counts as wrong
+    with np.errstate(all="ignore"):  # NaN counts as wrong
+        mean = weights @ every
+        r_hat, ess = convergence(draws)
+        _, of_squares = convergence((draws - mean) ** 2)
+        gradients = gradients_at(estimator, sampler, every[places], steps)
+        away, factors = every[places] - mean, weights[places] / weights[places].sum()
+        centred = (every - mean) * np.sqrt(weights)[:, None]
+        left = gradients @ centred.T @ centred - away  # r
+        deviations = np.sqrt((centred**2).sum(axis=0))
         shift, shift_error = _average(left / deviations, factors)
         excess, error = _average(away * left / deviations**2, factors)
         widening = np.sqrt(np.maximum(1.0 + excess, 0.0)) - 1.0
