@@ -12,22 +12,28 @@ import pytest
 
 import avare
 from avare.problems import Generic
-from avare.solvers import Chain, DivergenceWarning, WideningWarning
+from avare.solvers import Chain, ConvergenceWarning, DivergenceWarning
 from avare.solvers.chains import estimator_of
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import Work
-from avare.solvers.variance_inflation import expected_norms
+from avare.solvers.tuning import Tuning, expected_norms, points_around
+from avare.solvers.updates.metric import diagonal, metric_at
 from linear_models import N, make, plainly, saved_and_loaded
 
 SIZE = 2e-3
 METHODS = {"sgld": avare.sgld, "sghmc": avare.sghmc}
+pytestmark = pytest.mark.filterwarnings("ignore::avare.solvers.ConvergenceWarning")  # most chains here are short
+
+
+def sgld(*arguments: Any, **options: Any) -> Chain:
+    return avare.sgld(*arguments, **{"chains": 1, **options})
 
 
 def draw(method: str, problem: Any, sampler: Any = None, size: Any = SIZE, **options: Any) -> Chain:
     if method == "sghmc":
         options = {"friction": 0.7, **options}
     chosen = avare.Calibrated(N, 6, seed=3) if sampler is None else sampler
-    return METHODS[method](problem, chosen, size, **{"steps": 60, "burn_in": 11, "thin": 4, "seed": 2, **options})
+    return METHODS[method](problem, chosen, size, **{"steps": 60, "burn_in": 11, "thin": 4, "seed": 2, "chains": 1, **options})
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -48,7 +54,7 @@ def test_compiled_and_plain_loops_give_the_same_draws(
 def test_a_step_with_control_is_that_of_the_differences() -> None:
     problem = make("Logistic", sample_weight=np.linspace(0.5, 2.0, N))
     mode = problem.minimize() + 0.1  # any point serves
-    chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZE, control=mode, start=np.ones(4), steps=8, seed=4)
+    chain = sgld(problem, avare.Avare(N, 5, seed=1), SIZE, control=mode, start=np.ones(4), steps=8, seed=4)
     sampler, noise = avare.Avare(N, 5, seed=1), np.random.default_rng(np.random.SeedSequence(4).spawn(2)[0])
     x, whole = np.ones(4), problem.batch_gradient(mode, np.arange(N), np.ones(N))[0]
     for t in range(8):
@@ -103,14 +109,14 @@ def test_any_problem_takes_a_control_variate() -> None:
     problem = make("LeastSquares")
     mode = problem.minimize()
     linear, generic = (
-        avare.sgld(each, avare.Avare(N, 5, seed=1), SIZE, control=mode, steps=20, seed=4)
+        sgld(each, avare.Avare(N, 5, seed=1), SIZE, control=mode, steps=20, seed=4)
         for each in (problem, plainly(problem))
     )
     assert np.allclose(linear.draws, generic.draws, rtol=1e-9)
-    found = avare.sgld(plainly(problem), avare.Avare(N, 5, seed=1), SIZE, control="mode", steps=20, seed=4)
+    found = sgld(plainly(problem), avare.Avare(N, 5, seed=1), SIZE, control="mode", steps=20, seed=4)
     assert np.allclose(found.draws, linear.draws, atol=1e-3)  # the same mode, found by gradients alone
     with pytest.raises(TypeError, match=r'control = "saga": needs a linear model of avare.problems, not Generic'):
-        avare.sgld(plainly(problem), avare.Avare(N, 5), SIZE, control="saga", steps=2)
+        sgld(plainly(problem), avare.Avare(N, 5), SIZE, control="saga", steps=2)
 
 
 def test_samplers_in_python_and_those_that_follow_the_path() -> None:
@@ -187,7 +193,7 @@ def test_columns_of_any_scale_do_not_matter_with_preconditioning() -> None:
     one = make("Logistic", l2=0.0)
     other = type(one)(np.asarray(one.model.matrix.dense) * scales, one.model.targets, l2=0.0)
     first, second = (
-        avare.sgld(each, avare.Uniform(N, 5, seed=1), 0.01, precondition="hessian", control="mode", steps=30, seed=4)
+        sgld(each, avare.Uniform(N, 5, seed=1), 0.01, precondition="hessian", control="mode", steps=30, seed=4)
         for each in (one, other)
     )
     assert np.allclose(first.draws, second.draws * scales, rtol=1e-5)
@@ -196,8 +202,8 @@ def test_columns_of_any_scale_do_not_matter_with_preconditioning() -> None:
 @pytest.mark.compiled
 def test_a_chain_says_how_much_wider_it_is() -> None:
     problem = make("Logistic")
-    plain = avare.sgld(problem, avare.Uniform(N, 2, seed=0), 0.02, steps=4000, burn_in=200, seed=0)
-    controlled = avare.sgld(problem, avare.Uniform(N, 2, seed=0), 0.02, control="mode", steps=4000, burn_in=200, seed=0)
+    plain = sgld(problem, avare.Uniform(N, 2, seed=0), 0.02, steps=4000, burn_in=200, seed=0)
+    controlled = sgld(problem, avare.Uniform(N, 2, seed=0), 0.02, control="mode", steps=4000, burn_in=200, seed=0)
     assert plain.noise is plain.noise and plain.noise.is_too_wide
     assert 'control="mode"' in str(plain.noise) and "wrong by +" in str(plain.noise)
     assert (controlled.noise.gradient < 0.5 * plain.noise.gradient).all()
@@ -269,14 +275,14 @@ def test_bad_input_of_one_method() -> None:
     with pytest.raises(ValueError, match="friction = 0"):
         avare.sghmc(make("Logistic"), avare.Uniform(N, 5), SIZE, friction=0.0)
     with pytest.raises(ValueError, match=r"problem has l1 = 0.5"):
-        avare.sgld(make("Logistic", l1=0.5), avare.Uniform(N, 5), SIZE)
+        sgld(make("Logistic", l1=0.5), avare.Uniform(N, 5), SIZE)
     problem = Generic(
         3, 1, batch_gradient=lambda x, i, w: (w.sum() * x, np.ones(len(i))), objective=lambda x: 1.5 * float(x @ x)
     )
     with pytest.raises(TypeError, match=r'"hessian": needs a linear model of avare.problems, not Generic'):
-        avare.sgld(problem, avare.Uniform(3, 1), SIZE, steps=2, precondition="hessian")
+        sgld(problem, avare.Uniform(3, 1), SIZE, steps=2, precondition="hessian")
     with pytest.raises(TypeError, match=r'"auto": needs a linear model of avare.problems, not Generic'):
-        avare.sgld(problem, avare.Uniform(3, 1), steps=2)
+        sgld(problem, avare.Uniform(3, 1), steps=2)
 
 
 def test_errors_name_what_is_missing_before_anything_is_minimised() -> None:
@@ -290,7 +296,7 @@ def test_errors_name_what_is_missing_before_anything_is_minimised() -> None:
             method(blind, avare.Uniform(3, 1), SIZE, control="mode", steps=2)
         with pytest.raises(TypeError, match=r"problem is of type str: must be one of avare.problems"):
             method("foo")  # type: ignore[arg-type]  # the point
-    assert avare.sgld(blind, avare.Uniform(3, 1, seed=0), SIZE, steps=2, seed=0).steps == 2
+    assert sgld(blind, avare.Uniform(3, 1, seed=0), SIZE, steps=2, seed=0).steps == 2
 
 
 def test_noise_is_measured_with_a_copy_of_the_sampler() -> None:
@@ -316,12 +322,12 @@ def test_a_sampler_by_name_is_built_from_the_norms_near_the_mode() -> None:
     some = problem.curvatures(mode) > 0.02  # far from it a curvature is not constant, and a floor counts
     # Curvatures are doubled and cut, which makes up a factor of 2; norms differ by more than that.
     assert np.ptp(np.log(ratio[some])) < 1.2 and np.ptp(np.log(found[some])) > 3.0
-    chain = avare.sgld(problem, "Calibrated", SIZE, batch_size=6, control="mode", steps=20, seed=4)
-    again = avare.sgld(problem, "Calibrated", SIZE, batch_size=6, control="mode", steps=20, seed=4)
+    chain = sgld(problem, "Calibrated", SIZE, batch_size=6, control="mode", steps=20, seed=4)
+    again = sgld(problem, "Calibrated", SIZE, batch_size=6, control="mode", steps=20, seed=4)
     sampler = chain._checkpoints[0].sampler
     assert sampler is not None
     assert np.array_equal(chain.draws, again.draws) and (type(sampler), sampler.batch_size) == (avare.Calibrated, 6)
     with pytest.raises(TypeError, match=r"sampler = 'Static': a name needs a linear model"):
-        avare.sgld(plainly(make("LeastSquares")), "Static", SIZE, steps=2)
+        sgld(plainly(make("LeastSquares")), "Static", SIZE, steps=2)
     with pytest.raises(ValueError, match="batch_size = 5: the sampler has its own"):
-        avare.sgld(problem, avare.Uniform(N, 5), SIZE, batch_size=5)
+        sgld(problem, avare.Uniform(N, 5), SIZE, batch_size=5)

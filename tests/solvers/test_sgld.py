@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from typing import Any
 
 import arviz
@@ -18,13 +19,18 @@ from avare.solvers.loop import Loop
 from linear_models import N, make, plainly, saved_and_loaded
 
 SIZES = avare.schedules.polynomial(1e-3, 5.0, 0.4)
+pytestmark = pytest.mark.filterwarnings("ignore::avare.solvers.ConvergenceWarning")  # most chains here are short
+
+
+def sgld(*arguments: Any, **options: Any) -> Chain:
+    return avare.sgld(*arguments, **{"chains": 1, **options})
 
 
 def test_compiled_and_plain_loops_give_the_same_draws() -> None:
     problem = make("Softmax", bias=True)
     for kind in (avare.Avare, avare.Calibrated, avare.Uniform):
         fast, slow = (
-            avare.sgld(each, kind(N, 6, seed=3), SIZES, steps=60, burn_in=11, thin=4, seed=2, evaluate=20)
+            sgld(each, kind(N, 6, seed=3), SIZES, steps=60, burn_in=11, thin=4, seed=2, evaluate=20)
             for each in (problem, plainly(problem))
         )
         assert fast.draws.shape == (1, 12, problem.dim)
@@ -34,7 +40,7 @@ def test_compiled_and_plain_loops_give_the_same_draws() -> None:
 
 def test_a_step_is_that_of_sgd_and_noise() -> None:
     problem = make("LeastSquares")
-    chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=8, seed=4)
+    chain = sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=8, seed=4)
     sampler, noise = avare.Avare(N, 5, seed=1), np.random.default_rng(np.random.SeedSequence(4).spawn(2)[0])
     x = np.zeros(4)
     for t in range(1, 9):
@@ -51,7 +57,7 @@ def test_burn_in_and_thinning_select_from_the_same_iterates() -> None:
     problem = make("Logistic")
 
     def chain(**options: Any) -> Chain:
-        return avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=50, seed=4, **options)
+        return sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=50, seed=4, **options)
 
     every = chain()
     some = chain(burn_in=7, thin=5)
@@ -65,7 +71,7 @@ def test_burn_in_and_thinning_select_from_the_same_iterates() -> None:
 
 
 def test_averages_are_weighted_by_step_sizes() -> None:
-    chain = avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=40, chains=2, seed=4)
+    chain = sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=40, chains=2, seed=4)
     draws, weights = chain.draws.reshape(80, 4), np.tile(SIZES(np.arange(1, 41)), 2)
     mean = np.average(draws, axis=0, weights=weights)
     assert np.allclose(chain.mean(), mean) and not np.allclose(chain.mean(), draws.mean(axis=0), rtol=1e-4)
@@ -82,21 +88,21 @@ def test_averages_are_weighted_by_step_sizes() -> None:
 def test_chains_are_independent() -> None:
     problem = make("Logistic")
     sampler = avare.Avare(N, 5, seed=1)
-    chains = avare.sgld(problem, sampler, SIZES, steps=30, chains=3, seed=4)
+    chains = sgld(problem, sampler, SIZES, steps=30, chains=3, seed=4)
     assert chains.draws.shape == (3, 30, 4) and sampler.steps == 30
     assert len(np.unique(chains.draws[:, 0, 0])) == 3
-    again = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=30, chains=3, seed=4)
+    again = sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=30, chains=3, seed=4)
     assert np.array_equal(chains.draws, again.draws)
-    other = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=30, chains=3, seed=5)
+    other = sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=30, chains=3, seed=5)
     assert not np.array_equal(chains.draws[0], other.draws[0])
     starts = np.arange(12.0).reshape(3, 4)
-    apart = avare.sgld(problem, avare.Avare(N, 5, seed=1), 1e-12, steps=1, chains=3, seed=4, start=starts)
+    apart = sgld(problem, avare.Avare(N, 5, seed=1), 1e-12, steps=1, chains=3, seed=4, start=starts)
     assert np.allclose(apart.draws[:, 0], starts, atol=1e-4)
 
 
 @pytest.mark.compiled
 def test_arviz_accepts_the_draws() -> None:
-    chain = avare.sgld(
+    chain = sgld(
         make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=400, chains=4, burn_in=100, thin=2, seed=4
     )
     data = chain.to_arviz(name="beta", names=["a", "b", "c", "d"])
@@ -116,7 +122,7 @@ def test_arviz_accepts_the_draws() -> None:
 
 
 def test_a_missing_arviz_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=4, seed=4)
+    chain = sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=4, seed=4)
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(ImportError, match="to_arviz needs ArviZ: pip install 'avare\\[arviz\\]'"):
         chain.to_arviz()
@@ -133,7 +139,7 @@ def test_the_interface_of_arviz_1_is_used(monkeypatch: pytest.MonkeyPatch) -> No
             return groups
 
     monkeypatch.setitem(sys.modules, "arviz", Newer)
-    chain = avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=4, seed=4)
+    chain = sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=4, seed=4)
     groups = chain.to_arviz()
     assert np.array_equal(groups["posterior"]["x"], chain.draws) and groups["sample_stats"]["step_size"].shape == (1, 4)
 
@@ -145,7 +151,7 @@ def test_resumes_to_the_same_draws(chains: int, way: str) -> None:
     problem = make("Logistic")
 
     def run(stop: int | None = None, resume: Any = None) -> Chain:
-        return avare.sgld(
+        return sgld(
             problem,
             avare.Avare(N, 5, seed=None if resume else 9),
             SIZES,
@@ -167,16 +173,16 @@ def test_resumes_to_the_same_draws(chains: int, way: str) -> None:
         assert np.array_equal(rest.draws, whole.draws) and rest.steps == 60
         assert np.array_equal(rest.traces[-1].regret, whole.traces[-1].regret)
     with pytest.raises(ValueError, match=f"resume\\['chains'\\] = {chains}: this call has 3"):
-        avare.sgld(problem, avare.Avare(N, 5), SIZES, steps=60, chains=3, resume=whole.state_dict())
+        sgld(problem, avare.Avare(N, 5), SIZES, steps=60, chains=3, resume=whole.state_dict())
     state = {key: value for key, value in whole.state_dict().items() if key != "0/noise"}
     with pytest.raises(ValueError, match="resume lacks 'noise'"):
-        avare.sgld(problem, avare.Avare(N, 5), SIZES, steps=60, burn_in=12, thin=7, chains=chains, resume=state)
+        sgld(problem, avare.Avare(N, 5), SIZES, steps=60, burn_in=12, thin=7, chains=chains, resume=state)
 
 
 def test_divergence_of_a_chain_is_reported() -> None:
     problem = make("LeastSquares")
     with pytest.warns(DivergenceWarning, match="chain [01] diverged at step"):
-        chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), 1e6, steps=1000, chains=2, seed=4)
+        chain = sgld(problem, avare.Avare(N, 5, seed=1), 1e6, steps=1000, chains=2, seed=4)
     assert chain.status == "diverged" and 0 < chain.steps < 1000
     assert chain.draws.shape[1] == chain.steps and np.isfinite(chain.draws).all()
     assert repr(chain).startswith(f"Chain(diverged after {chain.steps} steps")
@@ -187,7 +193,7 @@ def test_chains_that_did_not_diverge_are_kept() -> None:
         3, 1, batch_gradient=lambda x, indices, weights: (weights.sum() * x**3, np.full(len(indices), abs(x[0]) ** 3))
     )
     with pytest.warns(DivergenceWarning, match="chain 1 diverged at step"):
-        chain = avare.sgld(
+        chain = sgld(
             problem,
             avare.Uniform(3, 1, seed=0),
             0.01,
@@ -204,20 +210,35 @@ def test_chains_that_did_not_diverge_are_kept() -> None:
 
 def test_a_callback_needs_evaluations() -> None:
     with pytest.raises(ValueError, match='callback is called after each evaluation, and evaluate = "never"'):
-        avare.sgld(make("Logistic"), avare.Avare(N, 5), SIZES, steps=10, callback=lambda now: None)
+        sgld(make("Logistic"), avare.Avare(N, 5), SIZES, steps=10, callback=lambda now: None)
 
 
-def test_ctrl_c_ends_all_chains() -> None:
+def test_ctrl_c_ends_all_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Both chains reach step 40, one of them presses Ctrl-C, and both wait until it has been noted.
+    together, noted, install = threading.Barrier(2), threading.Event(), signal.signal
+
+    def install_and_tell(number: int, handler: Any) -> Any:
+        def tell(number: int, frame: Any) -> None:
+            handler(number, frame)
+            noted.set()
+
+        return install(number, handler if handler is signal.default_int_handler else tell)
+
     def press(now: Progress) -> None:
-        if now.chain == 1 and now.step == 20:
-            os.kill(os.getpid(), signal.SIGINT)
+        if now.step == 40:
+            together.wait(60.0)
+            if now.chain == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+            assert noted.wait(60.0)
 
+    monkeypatch.setattr(signal, "signal", install_and_tell)
     sampler = avare.Avare(N, 5, seed=1)
-    with pytest.raises(KeyboardInterrupt, match="interrupted after step") as caught:
-        avare.sgld(make("Logistic"), sampler, SIZES, steps=200_000, chains=2, seed=4, evaluate=20, callback=press)
+    with pytest.raises(KeyboardInterrupt, match="interrupted after step 40 of 200000") as caught:
+        sgld(make("Logistic"), sampler, SIZES, steps=200_000, chains=2, seed=4, evaluate=20, callback=press)
     chain = caught.value.run  # type: ignore[attr-defined]  # it is `Interrupted`
-    assert isinstance(chain, Chain) and chain.status == "interrupted" and 20 <= chain.steps < 200_000
-    assert chain.draws.shape == (2, chain.steps, 4)
+    assert isinstance(chain, Chain) and chain.status == "interrupted" and chain.steps == 40
+    assert chain.draws.shape == (2, 40, 4) and chain.noise is None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_error_in_a_chain_is_raised_and_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +247,7 @@ def test_an_error_in_a_chain_is_raised_and_ends_the_others(monkeypatch: pytest.M
             raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):
-        avare.sgld(
+        sgld(
             make("Logistic"),
             avare.Avare(N, 5, seed=1),
             SIZES,
@@ -239,7 +260,7 @@ def test_an_error_in_a_chain_is_raised_and_ends_the_others(monkeypatch: pytest.M
 
 
 def test_progress_names_the_chains(capsys: pytest.CaptureFixture[str]) -> None:
-    avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=20, chains=2, seed=4, progress=True)
+    sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=20, chains=2, seed=4, progress=True)
     assert capsys.readouterr().err.startswith("sgld with Avare, 2 chains: step ")
 
 
@@ -254,10 +275,10 @@ def test_noise_drawn_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Loop, "_advance", count_and_advance)
     problem = make("Logistic")
-    chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=40, seed=4)
+    chain = sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=40, seed=4)
     assert max(counts) == 3
     monkeypatch.undo()
-    assert np.array_equal(chain.draws, avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=40, seed=4).draws)
+    assert np.array_equal(chain.draws, sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=40, seed=4).draws)
 
 
 @pytest.mark.parametrize(
@@ -274,37 +295,37 @@ def test_noise_drawn_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=0), SIZES, **arguments)
+        sgld(make("Logistic"), avare.Avare(N, 5, seed=0), SIZES, **arguments)
 
 
 def test_a_chain_is_plain_data() -> None:
     problem = plainly(make("Logistic"))  # its functions cannot be pickled
-    chain = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=40, thin=4, chains=2, seed=4)
+    chain = sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=40, thin=4, chains=2, seed=4)
     other = pickle.loads(pickle.dumps(chain))
-    assert np.array_equal(other.draws, chain.draws) and np.array_equal(other.noise.total, chain.noise.total)
-    rest = avare.sgld(problem, avare.Avare(N, 5), SIZES, steps=60, thin=4, chains=2, resume=other.state_dict())
-    whole = avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=60, thin=4, chains=2, seed=4)
+    assert chain.noise is not None and other.warnings == chain.warnings
+    assert np.array_equal(other.draws, chain.draws) and np.array_equal(other.noise.widening, chain.noise.widening)
+    rest = sgld(problem, avare.Avare(N, 5), SIZES, steps=60, thin=4, chains=2, resume=other.state_dict())
+    whole = sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=60, thin=4, chains=2, seed=4)
     assert np.array_equal(rest.draws, whole.draws)
     frame = chain.to_frame(["a", "b", "c", "d"])
     assert frame.shape == (20, 5) and frame.index.names == ["chain", "draw"]
     assert frame.loc[(1, 3), "c"] == chain.draws[1, 3, 2] and frame.loc[(1, 3), "step_size"] == chain.step_sizes[3]
-    empty = pickle.loads(pickle.dumps(avare.sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=2, burn_in=2)))
-    with pytest.raises(ValueError, match="no draws were kept"):
-        _ = empty.noise
+    empty = pickle.loads(pickle.dumps(sgld(problem, avare.Avare(N, 5, seed=1), SIZES, steps=2, burn_in=2)))
+    assert empty.noise is None and empty.warnings == []
 
 
 @pytest.mark.compiled
 def test_priors_are_the_l2_term() -> None:
     # Almost no data: the law is the prior, a normal of precision l2.
     problem = LeastSquares(np.full((2, 1), 1e-9), [0.0, 0.0], l2=4.0)
-    chain = avare.sgld(problem, avare.Uniform(2, 1, seed=0), 0.01, steps=40_000, burn_in=100, seed=1)
+    chain = sgld(problem, avare.Uniform(2, 1, seed=0), 0.01, steps=40_000, burn_in=100, seed=1)
     # Over 40,000 steps of 0.01 the mean forgets in 1 / (0.01 * 4) = 25: about 800 independent draws, 2.5 % each;
     # five of those deviations, and 2 % for the step size.
     assert chain.std()[0] == pytest.approx(0.5, rel=0.145)
 
 
 def test_chains_are_drawn_by_coordinate() -> None:
-    chain = avare.sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=60, chains=3, burn_in=10, seed=4)
+    chain = sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=60, chains=3, burn_in=10, seed=4)
     figure = chain.plot()
     assert len(figure.axes) == 2 * 4 and [axis.get_ylabel() for axis in figure.axes[::2]] == [
         f"x[{k}]" for k in range(4)
@@ -314,5 +335,5 @@ def test_chains_are_drawn_by_coordinate() -> None:
     assert chain.plot(["a", "b", "$c$", "d"]).axes[4].get_ylabel() == r"\$c\$"
     with pytest.raises(ValueError, match="names has length 1"):
         chain.plot(["a"])
-    wide = avare.sgld(make("Softmax", bias=True), avare.Avare(N, 5, seed=1), SIZES, steps=20, seed=4)
+    wide = sgld(make("Softmax", bias=True), avare.Avare(N, 5, seed=1), SIZES, steps=20, seed=4)
     assert len(wide.plot().axes) == 12 and "more coordinates are not shown" in wide.plot().get_suptitle()

@@ -6,16 +6,16 @@ from avare.solvers.saga import saga
 from avare.solvers.sgd import sgd
 from avare.solvers.sghmc import sghmc
 from avare.solvers.sgld import sgld
-from avare.solvers.variance_inflation import Widening, WideningWarning
+from avare.solvers.verdict import ConvergenceWarning, Verdict
 
 __all__ = [
     "Chain",
+    "ConvergenceWarning",
     "DivergenceWarning",
     "Interrupted",
     "Progress",
     "Run",
-    "Widening",
-    "WideningWarning",
+    "Verdict",
     "saga",
     "sgd",
     "sghmc",

@@ -1,11 +1,12 @@
 """How `sgld` and `sghmc` put chains together: arguments, defaults, and one loop per chain.
 
-A chain adapts: its scale during the burn-in, and how much noise its friction adds. Every so often the gradient is
-estimated at the iterate from some more batches, drawn by a copy of the sampler. Their second moments set the scale if
-``precondition="moments"``; their covariance is subtracted from the noise of the friction of Hamiltonian dynamics.
+A chain adapts: its scale during the burn-in if ``precondition="moments"``, and how much noise its friction adds. Every
+so often the gradient is estimated at the iterate from some more batches, drawn by a copy of the sampler. Their second
+moments set the scale; their covariance is subtracted from the noise of the friction of Hamiltonian dynamics.
 """
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -15,8 +16,8 @@ from numpy.typing import ArrayLike
 from avare import _validation as validation
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
-from avare.samplers import Sampler
-from avare.solvers.checkpoint import Memory
+from avare.samplers import Sampler, Uniform
+from avare.solvers.checkpoint import Memory, read
 from avare.solvers.estimators.anchor import GradientsAtMode, TableAtMode
 from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.estimators.table import TableEstimator
@@ -26,24 +27,22 @@ from avare.solvers.loop import Loop, Watch, checked_pair, checked_problem, resum
 from avare.solvers.run import Chain, ended, resume_of
 from avare.solvers.step_sizes import require_auto, sizes_of
 from avare.solvers.steps import Steps
-from avare.solvers.updates.hamiltonian import Hamiltonian, hamiltonian, principal
+from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune
+from avare.solvers.updates.hamiltonian import Hamiltonian, hamiltonian, subtract
 from avare.solvers.updates.langevin import langevin
-from avare.solvers.variance_inflation import (
-    Dynamics,
-    automatic_size,
-    batch_gradients,
-    diagonal_curvature,
-    expected_norms,
-)
+from avare.solvers.updates.metric import Metric, blank, diagonal, metric_at, whitened
+from avare.solvers.verdict import ConvergenceWarning, batch_gradients, judge
 from avare.state import Field, State, refuse_unless, require_same
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
 Precondition = Literal["none", "hessian", "moments"] | ArrayLike | None
 CONTROLS = ("none", "mode", "saga")
 _PRECONDITIONS = ("none", "hessian", "moments")
+_DEFAULT = "Static"
+_FEW = 512  # examples, up to which each step uses all of them
+_BATCH = 32  # examples of a step otherwise, or as many as there are coordinates
 _EVENLY = 0.1  # of the draws with fixed probabilities are uniform
-_FLAT = 1e-12  # of the largest curvature or second moment: coordinates below it do not move faster
-_ANCHOR = "0/estimator/mode"  # where a state has the mode
+_FLAT = 1e-12  # of the largest second moment: coordinates below it do not move faster
 _BATCHES = 32  # to measure the noise of the gradient with
 _KEEP = 0.98  # of earlier measurements
 _PERIOD, _OFTEN = 1000, 4  # steps between two measurements; at first it is measured this many times as often
@@ -76,24 +75,29 @@ def draw_chains(
     state = resume_of(solver, resume)
     if state is not None:
         require_same(state, {"chains": chains}, "resume", "this call")
-    plan.find_mode(state)
-    if starts is None:
-        starts = np.tile(np.zeros(problem.dim) if plan.mode is None else plan.mode, (chains, 1))
+    plan.prepare(state)
+    starts = np.resize(plan.starts, (chains, problem.dim)) if starts is None else starts
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     seeds = root.spawn(2 * chains)
     samplers = plan.samplers(seeds[chains:])
-    size = plan.step_size(samplers[0], state)
     noises = [np.random.default_rng(each) for each in seeds[:chains]]
     steps = [plan.chain_steps(solver, *each) for each in zip(samplers, starts, noises, strict=True)]
     loops = [
-        Loop(each, watch, sizes_of(size), plan.length.steps, noise=noise, chain=k)
+        Loop(each, watch, sizes_of(plan.size), plan.length.steps, noise=noise, chain=k)
         for k, (each, noise) in enumerate(zip(steps, noises, strict=True))
     ]
     if state is not None:
         resume_loops(loops, state)
     several = f", {chains} chains" if chains > 1 else ""
     run_loops(loops, f"{solver} with {type(samplers[0]).__name__}{several}")
-    chain = Chain(solver, loops, size)
+    chain = Chain(solver, loops, plan.size)
+    if chain.status != "interrupted" and len(chain.step_sizes):
+        estimator, sampler = steps[chain.sound[0]].estimator, copy.deepcopy(samplers[chain.sound[0]])
+        sampler.reseed(_SEED)
+        chain.noise = judge(chain.draws, chain.weighted()[1], estimator, sampler, chains * chain.steps)
+        chain.warnings += chain.noise.warnings()
+        if chain.noise.warnings():
+            warnings.warn("; ".join(chain.noise.warnings()), ConvergenceWarning, stacklevel=3)
     ended(chain, loops)
     return chain
 
@@ -101,10 +105,17 @@ def draw_chains(
 class Plan:
     """What a call of a solver asks for, checked, and what follows from it."""
 
+    metric: Metric
+    tuning: Tuning
+    size: Any
+    """The step size."""
+    starts: Vector
+    """First iterates, if none are given."""
+
     def __init__(
         self,
         problem: Problem,
-        sampler: Sampler | str,
+        sampler: Sampler | str | None,
         step_size: Any,
         control: Control,
         precondition: Precondition,
@@ -113,26 +124,26 @@ class Plan:
         friction: float = 0.0,
     ) -> None:
         checked_problem(problem)
-        if not isinstance(sampler, str):
+        if isinstance(sampler, Sampler) and batch_size is not None:
+            raise ValueError(
+                f"batch_size = {batch_size}: the sampler has its own; pass it only with the name of a sampler"
+            )
+        if sampler is not None and not isinstance(sampler, str):
             checked_pair(problem, sampler)
-            if batch_size is not None:
-                raise ValueError(
-                    f"batch_size = {batch_size}: the sampler has its own; pass it only with the name of a sampler"
-                )
         for (name, value), least in zip(length._asdict().items(), (0, 0, 1, 1), strict=True):
             validation.integer(name, value, at_least=least)
         if problem.l1 > 0.0:
             raise ValueError(f"problem has l1 = {problem.l1}: its density is not smooth; use an l2 term")
-        automatic, linear = isinstance(step_size, str), isinstance(problem, Linear)
-        if automatic:
+        self.automatic, linear = isinstance(step_size, str), isinstance(problem, Linear)
+        if self.automatic:
             require_auto(step_size)
-        self.problem, self.sampler, self.given, self.friction = problem, sampler, step_size, friction
+        self.problem, self.sampler, self.size, self.friction = problem, sampler, step_size, friction
         self.batch_size, self.length = batch_size, length
-        default = "mode" if automatic and linear else "none"
-        self.control, self.mode = _word_or_vector(problem, "control", control, CONTROLS, default)
-        if self.mode is not None:
+        default = "mode" if self.automatic and linear else "none"
+        self.control, self.point = _word_or_vector(problem, "control", control, CONTROLS, default)
+        if self.point is not None:
             self.control = "mode"
-        default = "hessian" if linear and (automatic or friction > 0.0) else "none"
+        default = "hessian" if linear and (self.automatic or friction > 0.0) else "none"
         self.scaling, self.scale = _word_or_vector(problem, "precondition", precondition, _PRECONDITIONS, default)
         if self.scale is not None:
             refuse_unless(self.scale > 0.0, self.scale, "precondition", "must be above 0")
@@ -144,61 +155,71 @@ class Plan:
     def _refuse_what_is_linear(self) -> None:
         """Raise an error if something is asked for that only a linear model has."""
         needs = f"needs a linear model of avare.problems, not {type(self.problem).__name__}"
-        if isinstance(self.given, str):
+        if self.automatic:
             raise TypeError(f'step_size = "auto": {needs}; pass a number')
-        if isinstance(self.sampler, str):
+        if not isinstance(self.sampler, Sampler):
             raise TypeError(f"sampler = {self.sampler!r}: a name {needs}; pass a sampler")
         if self.scaling == "hessian":
             raise TypeError(f'precondition = "hessian": {needs}; precondition="moments" works for any problem')
         if self.control == "saga":
             raise TypeError(f'control = "saga": {needs}; control="mode" works for any problem')
 
-    def find_mode(self, state: Mapping[str, Any] | None) -> None:
-        """Find the mode, if it is needed, or take it from a state."""
-        if self.control == "mode" and state is not None and _ANCHOR in state:
-            self.mode = Field(np.float64, (self.problem.dim,)).read(state, _ANCHOR, "resume")
-        needed = self.control == "mode" or self.scaling == "hessian"
-        if self.mode is None and (needed or isinstance(self.given, str) or isinstance(self.sampler, str)):
-            self.mode = self.problem.minimize()
-        if self.scaling == "hessian":
-            assert isinstance(self.problem, Linear) and self.mode is not None
-            curvature = diagonal_curvature(self.problem, self.mode)
-            self.scale = 1.0 / np.maximum(curvature, _FLAT * max(float(curvature.max()), 1e-300))
-        if self.scale is None:
-            self.scale = np.ones(self.problem.dim)
+    def prepare(self, state: Mapping[str, Any] | None) -> None:
+        """Find what the chains need: mode, metric and step size; or take them from a state."""
+        problem, dim, whole = self.problem, self.problem.dim, self.scaling == "hessian"
+        around = whole or self.automatic or not isinstance(self.sampler, Sampler)
+        self.metric = diagonal(np.ones(dim) if self.scale is None else self.scale)
+        rows = problem.n if problem.n <= max(_FEW, dim) else max(_BATCH, dim)
+        self.tuning = Tuning(np.zeros(dim), np.empty((POINTS if around else 0, dim)), np.array([rows]))
+        if state is not None:
+            if self.automatic:
+                self.size = Field(float, at_least=5e-324).read(state, "step_size", "resume")
+            part = {key.removeprefix("0/"): each for key, each in state.items() if key.startswith("0/")}
+            self.tuning = Tuning(*read(part, {"tuning": self.tuning}, {}).values())
+            self.metric = blank(dim) if whole else self.metric
+        elif around or self.control == "mode":
+            mode = problem.minimize() if self.point is None else self.point
+            at_mode = metric_at(problem, mode) if around and isinstance(problem, Linear) else self.metric
+            self.metric = at_mode if whole else self.metric
+            points = points_around(mode, at_mode, len(self.tuning.points))
+            self.tuning = self.tuning._replace(anchor=mode, points=points)
+        self.starts = self.tuning.anchor
+        if self.automatic and state is None:
+            tune(self, moves=self.control == "mode" and self.point is None, scales=whole)
+
+    def build_sampler(self, seed: Any) -> Sampler:
+        """Return the given sampler, or one that is built by its name."""
+        if isinstance(self.sampler, Sampler):
+            return self.sampler
+        assert isinstance(self.problem, Linear)
+        n, size = self.problem.n, int(self.tuning.rows[0]) if self.batch_size is None else self.batch_size
+        if self.sampler is None and size == n:
+            return Uniform(n, n, seed=seed)
+        norms = expected_norms(self.problem, self.control, self.tuning)
+        name = _DEFAULT if self.sampler is None else self.sampler
+        return build_by_norms(name, self.problem, size, norms, norms, seed, uniform=_EVENLY)
 
     def samplers(self, seeds: Sequence[np.random.SeedSequence]) -> list[Sampler]:
         """Return one sampler per chain: the given one, or one that is built by its name, and copies of it."""
-        first = self.sampler
-        if isinstance(first, str):
-            assert isinstance(self.problem, Linear) and self.mode is not None
-            norms = expected_norms(self.problem, self.control, self.mode)
-            first = build_by_norms(first, self.problem, self.batch_size, norms, norms, seeds[0], uniform=_EVENLY)
+        first = self.build_sampler(seeds[0])
         found = [first, *(copy.deepcopy(first) for _ in seeds[1:])]
         for each, seed in zip(found[1:], seeds[1:], strict=True):
             each.reseed(seed)
         return found
 
-    def step_size(self, sampler: Sampler, state: Mapping[str, Any] | None) -> Any:
-        """Return the given step size, or the automatic one."""
-        if not isinstance(self.given, str):
-            return self.given
-        if state is not None:
-            return Field(float, at_least=5e-324).read(state, "step_size", "resume")
-        assert self.mode is not None
-        return automatic_size(self.chain_steps("", sampler, self.mode, np.random.default_rng(0)), self.mode)
-
-    def chain_steps(self, name: str, sampler: Sampler, start: Vector, noise: np.random.Generator) -> "ChainSteps":
+    def chain_steps(
+        self, name: str, sampler: Sampler, start: Vector, noise: np.random.Generator, record: Record | None = None
+    ) -> "ChainSteps":
         """Return the steps of one chain; a velocity is the first that its noise draws."""
-        length, dim, x = self.length, self.problem.dim, start.copy()
-        point = self.mode if self.control == "mode" else None
-        estimator = estimator_of(self.problem, self.control, x, sampler.batch_size, point)
-        assert self.scale is not None  # it was found with the mode
-        update: Dynamics = langevin(self.scale)
+        length, point = self.length, self.tuning.anchor if self.control == "mode" else None
+        estimator = estimator_of(self.problem, self.control, start.copy(), sampler.batch_size, point)
+        update: Any = langevin(self.metric)
         if self.friction > 0.0:
-            update = hamiltonian(self.scale, self.friction, noise.standard_normal(dim), measured=sampler.independent)
-        record = record_of(dim, length.steps, burn_in=length.burn_in, thin=length.thin)
-        return ChainSteps(name, sampler, estimator, update, record, length.burn_in if self.scaling == "moments" else 0)
+            update = hamiltonian(self.metric, self.friction, noise.standard_normal(len(start)))
+        if record is None:
+            record = record_of(len(start), length.steps, burn_in=length.burn_in, thin=length.thin)
+        adapt_until = length.burn_in if self.scaling == "moments" else 0
+        return ChainSteps(name, sampler, estimator, update, record, self.tuning, adapt_until)
 
 
 def estimator_of(
@@ -247,7 +268,7 @@ class Measured(NamedTuple):
     moments: Vector
     """Second moments of the gradient, for the scale."""
     noise: Vector
-    """The covariance of the gradient estimate, if it is used as a whole."""
+    """The covariance of the gradient estimate in the metric; its diagonal if the metric is no whole matrix."""
     times: Vector
     """How often it was measured."""
 
@@ -256,15 +277,22 @@ class ChainSteps(Steps):
     """The steps of a chain, which adapt to measurements; the scale until step `adapt_until`."""
 
     def __init__(
-        self, name: str, sampler: Sampler, estimator: PlainEstimator, update: Any, record: Record, adapt_until: int
+        self,
+        name: str,
+        sampler: Sampler,
+        estimator: PlainEstimator,
+        update: Any,
+        record: Record,
+        tuning: Tuning,
+        adapt_until: int,
     ) -> None:
         super().__init__(name, sampler, estimator, update, record)
-        self._adapt_until = adapt_until
+        self._adapt_until, self._tuning = adapt_until, tuning
         self._corrects = isinstance(update, Hamiltonian) and sampler.independent
-        whole = len(update.memory.turn) if self._corrects else 0
-        self._measured = Measured(np.zeros(self.problem.dim), np.zeros((whole, whole)), np.zeros(1))
+        dim = self.problem.dim
+        noise = np.zeros((dim, dim) if len(update.memory.factor) else dim)
+        self._measured = Measured(np.zeros(dim), noise, np.zeros(1))
         self._trial: Sampler | None = None
-        self._scaled = adapt_until > 0 or bool((update.memory.scale != 1.0).any())
         if self._corrects:
             self.period = max(1, _PERIOD // _OFTEN)
         if adapt_until > 0:
@@ -275,21 +303,17 @@ class ChainSteps(Steps):
         late = step > max(self._adapt_until, _OFTEN * _PERIOD)
         if late and (not self._corrects or step % _PERIOD >= self.period):
             return None
-        found = batch_gradients(self.estimator, self._copy(), self.x, _BATCHES)
-        scale, root = self.update.memory[:2]
+        found, motion = batch_gradients(self.estimator, self._copy(), self.x, _BATCHES), self.update.memory
         if step <= self._adapt_until:
             moments = self._measured.moments
             self._take_in(moments, np.mean((found + self.problem.penalty.l2 * self.x) ** 2, axis=0))
-            scale[:] = 1.0 / np.maximum(moments, _FLAT * max(float(moments.max()), 1e-300))
-            root[:] = np.sqrt(scale)
+            motion.root[:] = 1.0 / np.sqrt(np.maximum(moments, _FLAT * max(float(moments.max()), 1e-300)))
         if self._corrects:
-            found -= found.mean(axis=0)
-            excess, turn = self.update.memory[-2:]
-            if len(turn):
-                self._take_in(self._measured.noise, found.T @ found / (_BATCHES - 1))
-                excess[:], turn[:] = principal(self.update.memory, self._measured.noise)
-            else:
-                self._take_in(excess, scale * (found**2).sum(axis=0) / (_BATCHES - 1))
+            found = whitened(motion, found - found.mean(axis=0))
+            noise = self._measured.noise
+            covariance = found.T @ found if noise.ndim == 2 else (found**2).sum(axis=0)
+            self._take_in(noise, covariance / (_BATCHES - 1))
+            subtract(motion, noise)
         self._measured.times[0] += 1.0
         return None
 
@@ -306,9 +330,9 @@ class ChainSteps(Steps):
 
     def settings(self) -> State:
         """Return what must be the same when a state is resumed."""
-        own = {"control": self.estimator.control, "scaled": self._scaled, "adapt_until": self._adapt_until}
+        own = {"control": self.estimator.control, "adapt_until": self._adapt_until}
         return {**super().settings(), **own}
 
     def memory(self) -> Memory:
         """Return what to save besides the iterate."""
-        return {**super().memory(), "measured": self._measured}
+        return {**super().memory(), "measured": self._measured, "tuning": self._tuning}

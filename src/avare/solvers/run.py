@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from avare.plotting import chain_figure, run_figure
 from avare.problems.base import Vector
 from avare.solvers.loop import DivergenceWarning, Loop
 from avare.solvers.trace import Trace
-from avare.solvers.variance_inflation import Widening, WideningWarning, widening
+from avare.solvers.verdict import ConvergenceWarning, Verdict
 from avare.state import State, plain
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -148,7 +147,11 @@ class Chain:
         self.step_size: Any = step_size
         """The step sizes; if they were "auto", the number that was found."""
         self._checkpoints = [loop.checkpoint() for loop in loops]
-        self._made_by: Any = sound[0].method
+        self.warnings: list[str] = [loop.message for loop in loops if loop.status == "diverged"]
+        """What is wrong with the draws, and what to do; empty if nothing was found."""
+        self.noise: Verdict | None = None
+        """What was checked at the end of the call: R-hat, effective draws, and how wrong means and standard deviations
+        are; None if there are no draws, or after Ctrl-C. ``print(chain.noise)`` says it in words."""
 
     @property
     def trace(self) -> Trace:
@@ -157,23 +160,23 @@ class Chain:
 
     def mean(self) -> Vector:
         """Return the mean of all draws, weighted by their step sizes."""
-        draws, weights = self._weighted()
+        draws, weights = self.weighted()
         return weights @ draws
 
     def covariance(self) -> Vector:
         """Return the covariance of all draws, weighted by their step sizes."""
-        draws, weights = self._weighted()
+        draws, weights = self.weighted()
         return np.cov(draws.T, aweights=weights, ddof=0).reshape(draws.shape[1], -1)
 
     def std(self) -> Vector:
         """Return the standard deviations of all draws, weighted by their step sizes."""
-        draws, weights = self._weighted()
+        draws, weights = self.weighted()
         return np.sqrt(weights @ (draws - weights @ draws) ** 2)
 
     def quantile(self, q: float) -> Vector:
         """Return a quantile of each coordinate over all draws, weighted by their step sizes."""
         q = validation.number("q", q, at_least=0.0, at_most=1.0)
-        draws, weights = self._weighted()
+        draws, weights = self.weighted()
         order = np.argsort(draws, axis=0)
         reached = np.cumsum(weights[order], axis=0) >= q * (1.0 - 1e-12)
         rows = np.argmax(reached, axis=0)
@@ -181,51 +184,28 @@ class Chain:
         quantiles: Vector = draws[order[rows, columns], columns]
         return quantiles
 
-    @cached_property
-    def noise(self) -> Widening:
-        """How much wider than the posterior the draws are, by gradient noise and by the step, per coordinate.
-
-        It is estimated from the noise of the gradient at some of the draws; ``print(chain.noise)`` says it in words. It
-        is computed once, when it is first needed: the gradients of some hundred batches, and for a linear model its
-        second derivative, O(n dim^2) for up to 1000 coefficients. See `avare.solvers.Widening`. A pickled chain keeps
-        it, but not the problem: pickling computes it.
-        """
-        (draws, weights), sizes = self._weighted(), self.step_sizes
-        size = float((sizes @ sizes) / sizes.sum())  # what counts for averages that are weighted by the steps
-        return widening(self._made_by, size, draws, weights, self.draws[0])
-
-    def __getstate__(self) -> dict[str, Any]:
-        if len(self.step_sizes):
-            _ = self.noise  # which needs the problem
-        return {**vars(self), "_made_by": None}
-
     def summary(self, names: Sequence[str] | None = None) -> Any:
-        """Return a table of the draws, one row per coordinate, as a pandas ``DataFrame``; it needs ArviZ.
+        """Return a table of the draws, one row per coordinate, as a pandas ``DataFrame``.
 
-        Mean, standard deviation ("sd") and quantiles are weighted by the step sizes. The effective number of draws and
-        R-hat (from two chains on) are ArviZ's. "wider_by_noise" and "wider_by_step" are the two parts of `noise`. If a
-        standard deviation is wrong by more than 10 %, a `WideningWarning` says so.
+        Mean, standard deviation ("sd") and quantiles are weighted by the step sizes. "r_hat", "ess", "widening" and
+        "shift" are those of `noise`. If something is wrong, a `ConvergenceWarning` says so again, and
+        ``table.attrs["warnings"]`` has it.
 
         Parameters
         ----------
         names : sequence of str, optional
             Names of the coordinates; by default x[0], x[1], ...
         """
-        arviz = require("arviz", "summary", "arviz")
-        import pandas  # with ArviZ
-
-        data, dim = self.to_arviz(), self.draws.shape[2]
-        wider = self.noise
-        if wider.is_too_wide:
-            warnings.warn(str(wider), WideningWarning, stacklevel=2)
+        pandas = require("pandas", "summary")
+        if self.warnings:
+            warnings.warn("; ".join(self.warnings), ConvergenceWarning, stacklevel=2)
         columns = {"mean": self.mean(), "sd": self.std()}
         columns |= {f"{100 * q:g}%": self.quantile(q) for q in _QUANTILES}
-        columns["ess_bulk"] = arviz.ess(data, method="bulk")["x"].values
-        columns["ess_tail"] = arviz.ess(data, method="tail")["x"].values
-        several = len(self.draws) > 1
-        columns["r_hat"] = arviz.rhat(data)["x"].values if several else np.full(dim, np.nan)
-        columns |= {"wider_by_noise": wider.gradient, "wider_by_step": wider.step}
-        return pandas.DataFrame(columns, index=self._names(names))
+        for name in ("r_hat", "ess", "widening", "shift"):
+            columns[name] = getattr(self.noise, name, np.full(self.draws.shape[2], np.nan))
+        table = pandas.DataFrame(columns, index=self._names(names))
+        table.attrs["warnings"] = list(self.warnings)
+        return table
 
     def to_frame(self, names: Sequence[str] | None = None) -> Any:
         """Return the draws as a pandas ``DataFrame``: one row per chain and draw, one column per coordinate.
@@ -242,8 +222,8 @@ class Chain:
         frame.insert(0, "step_size", np.tile(self.step_sizes, chains))
         return frame
 
-    def _weighted(self) -> tuple[Vector, Vector]:
-        """Return all draws as one list, and weights that sum to 1."""
+    def weighted(self) -> tuple[Vector, Vector]:
+        """Return all draws as one list, and weights that sum to 1, in proportion to the step sizes."""
         if not len(self.step_sizes):
             raise ValueError(f"no draws were kept in {self.steps} steps")
         weights = np.tile(self.step_sizes, len(self.draws))
@@ -259,7 +239,7 @@ class Chain:
         names : sequence of str, optional
             Names of the coordinates; by default x[0], x[1], ...
         """
-        self._weighted()  # raises an error if there are no draws
+        self.weighted()  # raises an error if there are no draws
         return chain_figure(self.draws, self.step_sizes, self._names(names))
 
     def to_arviz(self, *, name: str = "x", names: Sequence[str] | None = None, resample: bool = False) -> Any:
@@ -279,7 +259,7 @@ class Chain:
             decreasing steps. Draws then repeat, and ArviZ counts them as correlated.
         """
         arviz = require("arviz", "to_arviz", "arviz")
-        self._weighted()  # raises an error if there are no draws
+        self.weighted()  # raises an error if there are no draws
         draws, sizes = self.draws, self.step_sizes
         if resample:
             reached = np.cumsum(sizes) / sizes.sum()

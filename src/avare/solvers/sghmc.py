@@ -19,7 +19,7 @@ from avare.solvers.step_sizes import StepSize
 
 def sghmc(
     problem: Problem,
-    sampler: Sampler | str = "Static",
+    sampler: Sampler | str | None = None,
     step_size: StepSize | Literal["auto"] = "auto",
     *,
     friction: float = 1.0,
@@ -29,7 +29,7 @@ def sghmc(
     steps: int = 10_000,
     burn_in: int = 0,
     thin: int = 1,
-    chains: int = 1,
+    chains: int = 4,
     start: ArrayLike | None = None,
     seed: int | np.random.SeedSequence | None = None,
     evaluate: Any = "never",

@@ -1,7 +1,6 @@
 """The estimate by differences from the gradients at one fixed point, usually the mode."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +11,6 @@ from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.estimators.table import TableEstimator
 
 
-class Anchor(NamedTuple):
-    """What is saved: the table follows from it."""
-
-    mode: Vector
-
-
 class TableAtMode(TableEstimator):
     """Differences from a fixed table, for a linear model."""
 
@@ -25,7 +18,7 @@ class TableAtMode(TableEstimator):
 
     def __init__(self, problem: Linear, x: Vector, batch_size: int, mode: Vector) -> None:
         super().__init__(problem, x, batch_size, fixed=True)
-        self.memory = Anchor(mode)
+        self.memory = None  # the table follows from the mode
         self.fill(problem.survey(mode))
 
 
@@ -36,7 +29,7 @@ class GradientsAtMode(PlainEstimator):
 
     def __init__(self, problem: Problem, x: Vector, mode: Vector) -> None:
         super().__init__(problem, x)
-        self.memory, self._sum = Anchor(mode), problem.loss_gradient(mode)
+        self._mode, self._sum = mode, problem.loss_gradient(mode)
 
     def at(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
         """Return the estimate at x from a batch, and the norms of its terms. Nothing changes."""
@@ -44,7 +37,7 @@ class GradientsAtMode(PlainEstimator):
         for j in range(len(indices)):
             which = indices[j : j + 1]
             difference = self.problem.loss_batch_gradient(x, which, one)[0]
-            difference = difference - self.problem.loss_batch_gradient(self.memory.mode, which, one)[0]
+            difference = difference - self.problem.loss_batch_gradient(self._mode, which, one)[0]
             norms[j] = math.sqrt(float(difference @ difference))
             gradient += weights[j] * difference
         return gradient, norms

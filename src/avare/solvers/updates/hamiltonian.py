@@ -1,14 +1,14 @@
 """Steps of Hamiltonian dynamics with friction: a kick, half a move, friction with noise, and half a move.
 
-With a velocity v, friction r and step size h (BAOAB; the two half kicks of neighbouring steps are made at once, by the
-same batch):
+With a velocity v, friction r, step size h and the metric F (BAOAB; the two half kicks of neighbouring steps are made at
+once, by the same batch):
 
-    v <- v - h sqrt(D) g,   x <- x + h/2 sqrt(D) v,   v <- c v + s xi,   x <- x + h/2 sqrt(D) v,
+    v <- v - h F^T g,   x <- x + h/2 F v,   v <- c v + s xi,   x <- x + h/2 F v,
 
-with c = exp(-r h) and s^2 = 1 - c^2 - c^2 h^2 V. V is the covariance of sqrt(D) g as far as it has been measured, and 0
-before: the noise of the batches replaces a part of the noise of the friction. s is a matrix like V, of which only the
-diagonal is used if there are many coordinates. For a normal law and an exact gradient, x has exactly the right law,
-whatever the step size.
+with c = exp(-r h) and s^2 = 1 - c^2 - c^2 h^2 V. V are the variances of F^T g as far as they have been measured, and 0
+before: the noise of the batches replaces a part of the noise of the friction. If F is a whole matrix, it is turned such
+that F^T g has no correlations. For a normal law and an exact gradient, x has exactly the right law, whatever the step
+size.
 """
 
 import math
@@ -16,25 +16,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from avare._compilation import lean, product
+from avare._compilation import lean
 from avare.problems.base import Vector
 from avare.solvers.kernels import APPLY, add_penalty
-
-_WIDEST = 256  # coordinates, up to which the noise of the friction has correlations
+from avare.solvers.updates.metric import Metric, colour, whiten
 
 
 class Motion(NamedTuple):
-    """What Hamiltonian steps remember."""
+    """What Hamiltonian steps remember: a `Metric`, and ..."""
 
-    scale: Vector
-    """D, one number per coordinate."""
     root: Vector
-    """Its square root."""
+    factor: Vector
+    basis: Vector
+    gain: Vector
     velocity: Vector
     excess: Vector
-    """The measured variances of the gradient estimate times sqrt(D), along the directions of `turn`."""
-    turn: Vector
-    """Directions, one per column; empty if they are the coordinates."""
+    """The measured variances of F^T g."""
 
 
 class Hamiltonian(NamedTuple):
@@ -42,27 +39,27 @@ class Hamiltonian(NamedTuple):
 
     memory: Motion
     friction: float
-    turned: Vector
+    held: Vector
     """What a step overwrites."""
 
 
-def hamiltonian(scale: Vector, friction: float, velocity: Vector, *, measured: bool) -> Hamiltonian:
-    """Return the state for a diagonal D; `measured` says whether the noise of the gradient will be measured."""
-    dim = len(scale)
-    turn = np.eye(dim if measured and dim <= _WIDEST else 0)
-    return Hamiltonian(Motion(scale.copy(), np.sqrt(scale), velocity, np.zeros(dim), turn), friction, np.zeros(dim))
+def hamiltonian(metric: Metric, friction: float, velocity: Vector) -> Hamiltonian:
+    """Return the state for a metric, which is copied."""
+    none = np.zeros(len(velocity))
+    return Hamiltonian(Motion(*(each.copy() for each in metric), velocity, none), friction, none.copy())
 
 
-def principal(motion: Motion, noise: Vector) -> tuple[Vector, Vector]:
-    """Return `Motion.excess` and `Motion.turn` for a covariance of the gradient estimate, or for variances alone."""
-    if noise.ndim == 1 or len(noise) > _WIDEST:
-        variances = noise if noise.ndim == 1 else np.diag(noise)
-        return motion.scale * variances, np.empty((0, 0))
-    values, vectors = np.linalg.eigh(motion.root[:, None] * noise * motion.root)
-    return np.maximum(values, 0.0), np.ascontiguousarray(vectors)
+def subtract(motion: Motion, noise: Vector) -> None:
+    """Subtract this covariance of F^T g from the noise of the friction; F, the velocity and the covariance are turned.
 
-
-# --- kernels -------------------------------------------------------------------------------
+    Without a whole matrix F only its diagonal is used, and may be given alone.
+    """
+    if not len(motion.factor):
+        motion.excess[:] = noise
+        return
+    values, turn = np.linalg.eigh(noise)
+    motion.excess[:], motion.factor[:] = np.maximum(values, 0.0), motion.factor @ turn
+    motion.velocity[:], noise[:] = motion.velocity @ turn, np.diag(values)
 
 
 @APPLY.version(Hamiltonian)
@@ -70,39 +67,16 @@ def principal(motion: Motion, noise: Vector) -> tuple[Vector, Vector]:
 def _apply(hamiltonian, work, size, noise, done, at):
     if not add_penalty(work, size):
         return False
-    x, gradient, turned = work.x, work.gradient, hamiltonian.turned
-    _, root, velocity, excess, turn = hamiltonian.memory
-    kept = math.exp(-hamiltonian.friction * size)
-    for j in range(len(x)):
-        velocity[j] -= size * root[j] * gradient[j]
-        x[j] += 0.5 * size * root[j] * velocity[j]
-    whole = len(turn) > 0
-    if whole:
-        _turn_into(turn, noise[done], turned)
-    for j in range(len(x)):
-        spread = math.sqrt(max(1.0 - kept * kept * (1.0 + size * size * excess[j]), 0.0))
-        turned[j] = spread * (turned[j] if whole else noise[done, j])
-    if whole:
-        _turn_back(turn, turned, gradient)
-    for j in range(len(x)):
-        velocity[j] = kept * velocity[j] + (gradient[j] if whole else turned[j])
-        x[j] += 0.5 * size * root[j] * velocity[j]
+    motion, held, kept = hamiltonian.memory, hamiltonian.held, math.exp(-hamiltonian.friction * size)
+    velocity = motion.velocity
+    whiten(motion, work.gradient, held)
+    for j in range(len(held)):
+        velocity[j] -= size * held[j]
+        spread = math.sqrt(max(1.0 - kept * kept * (1.0 + size * size * motion.excess[j]), 0.0))
+        held[j] = velocity[j]
+        velocity[j] = kept * velocity[j] + spread * noise[done, j]
+        held[j] = 0.5 * size * (held[j] + velocity[j])
+    colour(motion, held, work.gradient)
+    for j in range(len(held)):
+        work.x[j] += work.gradient[j]
     return True
-
-
-@product
-def _turn_into(turn, vector, result):
-    for j in range(len(result)):
-        result[j] = 0.0
-    for i in range(len(vector)):
-        for j in range(len(result)):
-            result[j] += turn[i, j] * vector[i]
-
-
-@product
-def _turn_back(turn, vector, result):
-    for i in range(len(result)):
-        total = 0.0
-        for j in range(len(vector)):
-            total += turn[i, j] * vector[j]
-        result[i] = total

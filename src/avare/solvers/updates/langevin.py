@@ -1,4 +1,4 @@
-"""Steps of Langevin dynamics, x <- x - a D g + sqrt(2 a D) xi, with D a diagonal and xi standard normal."""
+"""Steps of Langevin dynamics, x <- x - a F F^T g + sqrt(2 a) F xi, with the metric F and xi standard normal."""
 
 import math
 from typing import NamedTuple
@@ -8,26 +8,20 @@ import numpy as np
 from avare._compilation import lean
 from avare.problems.base import Vector
 from avare.solvers.kernels import APPLY, add_penalty
-
-
-class Scale(NamedTuple):
-    """The preconditioner of a chain."""
-
-    scale: Vector
-    """D, one number per coordinate."""
-    root: Vector
-    """Its square root."""
+from avare.solvers.updates.metric import Metric, colour, whiten
 
 
 class Langevin(NamedTuple):
     """The state of Langevin dynamics."""
 
-    memory: Scale
+    memory: Metric
+    held: Vector
+    """What a step overwrites."""
 
 
-def langevin(scale: Vector) -> Langevin:
-    """Return the state for a diagonal D."""
-    return Langevin(Scale(scale.copy(), np.sqrt(scale)))
+def langevin(metric: Metric) -> Langevin:
+    """Return the state for a metric, which is copied."""
+    return Langevin(Metric(*(each.copy() for each in metric)), np.zeros(len(metric.root)))
 
 
 @APPLY.version(Langevin)
@@ -35,8 +29,11 @@ def langevin(scale: Vector) -> Langevin:
 def _apply(langevin, work, size, noise, done, at):
     if not add_penalty(work, size):
         return False
-    scale, root = langevin.memory
-    spread = math.sqrt(2.0 * size)
-    for j in range(len(work.x)):
-        work.x[j] -= size * scale[j] * work.gradient[j] - spread * root[j] * noise[done, j]
+    held, spread = langevin.held, math.sqrt(2.0 * size)
+    whiten(langevin.memory, work.gradient, held)
+    for j in range(len(held)):
+        held[j] = spread * noise[done, j] - size * held[j]
+    colour(langevin.memory, held, work.gradient)
+    for j in range(len(held)):
+        work.x[j] += work.gradient[j]
     return True

@@ -1,0 +1,161 @@
+"""What chains of linear models find out before their first step: where to anchor, in which metric, with which steps.
+
+It starts at the mode, with the metric of the second derivative there. If the posterior is not normal, the mode is not
+its centre, and curvatures differ from place to place. So a few rounds of short chains follow. After each,
+
+- the anchor of the control variate moves to the mean of their draws;
+- the metric becomes that in which the regression of gradients on draws has slope 1: for draws of the posterior, that
+  slope is the inverse of their covariance, whatever its form;
+- the step size follows from the largest curvature at the draws and from the noise of the gradient, both in the metric.
+
+In the metric a chain with curvature l and gradient noise of variance c has, for Langevin steps of size a, the variance
+(2 + a c) / (2 - a l) where 1 / l is right. Hamiltonian steps of size h are stable up to h^2 l = 4, exact for a normal
+law, and their noise is subtracted; without that, it would add k^2 h^2 c / (1 - k^2) to the variance of a velocity, with
+k = exp(-friction h).
+"""
+
+import copy
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from avare.problems import Linear
+from avare.problems.base import Vector
+from avare.samplers import Sampler
+from avare.solvers.kernels import record_of
+from avare.solvers.updates.metric import Metric, coloured, hessian, inverse_root, whitened
+from avare.solvers.verdict import batch_gradients, gradients_at
+
+POINTS = 16
+"""Draws at which curvatures, norms and noise are measured."""
+_ROUNDS, _CHAINS, _STEPS = 6, 4, 500  # of short chains
+_KEPT = 64  # draws of each of them, for the metric
+_BATCHES = 16  # to measure noise at each point
+_WORK = 1e9  # products for second derivatives at draws
+_WIDER = 1.05**2 - 1.0  # of the variances of Langevin chains, at most
+_ADDED, _SUBTRACTED = 0.1, 0.4  # of the variance of a velocity, by noise: at most, and if it is subtracted
+_STABLE = 0.7  # the step size of Hamiltonian steps, times the root of the largest curvature
+_NOISY = 1.0  # the largest variance of a gradient in the metric: above, batches grow, ...
+_MANY, _MOST = 4096, 1024  # ... up to all of this many examples, otherwise up to this size
+_NORMAL = 1.3  # the largest curvature up to which a posterior counts as normal
+_PRIOR = 20.0  # draws that the last metric is worth
+_LEAST_BEND = 0.05  # of the largest curvature of an example: outputs may move to where it is larger
+_SEED = 20
+
+
+class Tuning(NamedTuple):
+    """Where the chains will be."""
+
+    anchor: Vector
+    """The mode, or the mean of the last short chains."""
+    points: Vector
+    """Some draws, or points like them; may be empty."""
+    rows: Vector
+    """The size of batches if none is given, one number."""
+
+
+def points_around(x: Vector, metric: Metric, count: int) -> Vector:
+    """Return some draws of the normal law around x with the covariance F F^T."""
+    return x + coloured(metric, np.random.default_rng(_SEED).standard_normal((count, len(x))))
+
+
+def expected_norms(problem: Linear, control: str, tuning: Tuning) -> Vector:
+    """Approximate the norms of what is drawn: gradients, or with a control variate differences, in the metric.
+
+    That of a difference is by how much a slope changes times the length of the row in the metric, and this length is by
+    how much the output changes; both are averaged over the points. O(size of X) for each point.
+    """
+    if control == "none":
+        return problem.loss_norms(tuning.anchor)
+    largest = problem.curvature * (problem.model.sample_weight if len(problem.model.sample_weight) else 1.0)
+    table, squares = (tuning.points - tuning.anchor).reshape(-1, problem.width), np.empty(problem.n)
+    for part, outputs, _ in problem.outputs_by_chunk(table):
+        squares[part] = (outputs**2).mean(axis=1)
+    known = problem.survey(tuning.anchor).slopes
+    here = [((problem.survey(x).slopes - known) ** 2).mean(axis=1) for x in tuning.points]
+    return np.asarray(np.sqrt(squares * (np.mean(here, axis=0) + (_LEAST_BEND * largest) ** 2 * squares)))
+
+
+def tune(plan: Any, *, moves: bool, scales: bool) -> None:
+    """Set the step size of a plan and first iterates; also its anchor and its metric, if they may change."""
+    problem, generator = plan.problem, np.random.default_rng(_SEED)
+    plan.starts = plan.tuning.points[:_CHAINS]
+    for k in range(_ROUNDS):
+        steps = _probe(plan, generator)
+        noise = _noise(steps, plan.metric, plan.tuning.points)
+        most = problem.n if problem.n <= _MANY else _MOST
+        if plan.batch_size is None and noise > _NOISY and plan.tuning.rows[0] < most:
+            rows = min(most, int(plan.tuning.rows[0] * noise / _NOISY))
+            plan.tuning.rows[0] = most if 4 * rows > most else rows
+            steps = _probe(plan, generator)
+            noise = _noise(steps, plan.metric, plan.tuning.points)
+        curved = _largest_curvature(problem, plan.metric, plan.tuning.points)
+        plan.size = _size(steps, noise, curved or 1.0, plan.friction)
+        if curved is None or k == _ROUNDS - 1 or (k > 0 and curved < _NORMAL):
+            return
+        draws = np.stack([_short_chain(plan, steps.sampler, x, generator) for x in plan.starts])
+        if not np.isfinite(draws).all():
+            return
+        late = draws[:, _STEPS // 2 :: max(1, _STEPS // (2 * _KEPT))].reshape(-1, problem.dim)
+        mean, plan.starts = late.mean(axis=0), draws[:, -1]
+        points = late[:: len(late) // POINTS][:POINTS]
+        plan.tuning = Tuning(mean if moves else plan.tuning.anchor, points, plan.tuning.rows)
+        if scales and len(plan.metric.factor):
+            plan.metric = _rescaled(plan.metric, late - mean, gradients_at(steps.estimator, steps.sampler, late, 0))
+
+
+def _probe(plan: Any, generator: np.random.Generator) -> Any:
+    """Return steps at the anchor, with a copy of the sampler."""
+    sampler = copy.deepcopy(plan.build_sampler(_SEED))
+    sampler.reseed(generator)
+    return plan.chain_steps("", sampler, plan.tuning.anchor, generator)
+
+
+def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.random.Generator) -> Vector:
+    """Return the draws of a short chain; the sampler learns."""
+    dim = len(start)
+    chain = plan.chain_steps("", sampler, start, generator, record_of(dim, _STEPS, burn_in=0))
+    chain.advance(0, np.full(_STEPS, plan.size), generator.standard_normal((_STEPS, dim)))
+    return np.asarray(chain.record.draws)
+
+
+def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
+    """Return the metric in which the regression of gradients on draws has slope 1."""
+    slopes, places = whitened(metric, gradients), np.linalg.solve(metric.factor, away.T).T
+    prior = _PRIOR * np.eye(away.shape[1])
+    slope = np.linalg.solve(places.T @ places + prior, places.T @ slopes + prior)
+    return metric._replace(factor=metric.factor @ inverse_root(slope, 1e-6))
+
+
+def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float | None:
+    """Return the largest second derivative of f at some points along any direction of the metric, at least 1.
+
+    None if there are too many examples or coordinates: then the posterior counts as normal.
+    """
+    count = min(len(points), int(_WORK / (problem.n * float(problem.dim) ** 2)))
+    if not len(metric.factor) or count == 0:
+        return None
+    found = [np.linalg.eigvalsh(metric.factor.T @ hessian(problem, x) @ metric.factor)[-1] for x in points[:count]]
+    return max(1.0, *map(float, found))
+
+
+def _noise(steps: Any, metric: Metric, points: Vector) -> float:
+    """Return the largest variance of the estimate of the gradient along any direction of the metric."""
+    total: Any = 0.0
+    for x in points:
+        found = whitened(metric, batch_gradients(steps.estimator, steps.sampler, x, _BATCHES))
+        found -= found.mean(axis=0)
+        total += (found.T @ found if len(metric.factor) else (found**2).sum(axis=0)) / ((_BATCHES - 1) * len(points))
+    return float(np.linalg.eigvalsh(total)[-1] if len(metric.factor) else total.max())
+
+
+def _size(steps: Any, noise: float, curved: float, friction: float) -> float:
+    """Return the step size."""
+    if friction == 0.0:
+        return _WIDER * 2.0 / (noise + (1.0 + _WIDER) * curved)
+    most = _SUBTRACTED if steps.sampler.independent else _ADDED
+    size = _STABLE / math.sqrt(curved)
+    while (size * math.exp(-friction * size)) ** 2 * noise > most * -math.expm1(-2.0 * friction * size):
+        size *= 0.95
+    return size

@@ -1,0 +1,159 @@
+"""The metric of a chain: a matrix F with F F^T near the covariance of the posterior, in which all directions are alike.
+
+A chain moves z in x = F z. If the second derivative of f is A and F F^T = 1 / A, then f has curvature 1 along each
+direction of z, and columns that are scaled, correlated or nearly collinear mix as independent ones do. F is one of
+
+- a diagonal, ``root``;
+- a whole matrix, ``factor``, for up to some hundred coordinates;
+- above, diag(root) (I + B^T diag(gain) B), with directions B in which the scaled curvature differs most from 1.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from avare._compilation import lean, product
+from avare.problems import Linear
+from avare.problems.base import Vector
+
+WIDEST = 256
+"""Coordinates, up to which the metric is a whole matrix."""
+_RANK = 32  # directions above
+_FLAT = 1e-12  # of the largest curvature: directions below it do not move faster
+_SEED = 20
+
+
+class Metric(NamedTuple):
+    """A matrix F."""
+
+    root: Vector
+    factor: Vector
+    """All of F, or empty."""
+    basis: Vector
+    """B, one direction per row; may be empty."""
+    gain: Vector
+    """By how much F differs from the diagonal along each direction of B."""
+
+
+def diagonal(scale: Vector) -> Metric:
+    """Return the metric with F F^T = D."""
+    dim = len(scale)
+    return Metric(np.sqrt(scale), np.empty((0, 0)), np.empty((0, dim)), np.empty(0))
+
+
+def blank(dim: int) -> Metric:
+    """Return a metric of the shape that `metric_at` returns, to be filled by a saved one."""
+    if dim <= WIDEST:
+        return diagonal(np.ones(dim))._replace(factor=np.eye(dim))
+    return diagonal(np.ones(dim))._replace(basis=np.zeros((_RANK, dim)), gain=np.zeros(_RANK))
+
+
+def metric_at(problem: Linear, x: Vector) -> Metric:
+    """Return the metric of the second derivative of f at x."""
+    if problem.dim <= WIDEST:
+        curvature = hessian(problem, x)
+        root = _root(np.diag(curvature))
+        return diagonal(root**2)._replace(factor=root[:, None] * inverse_root(root[:, None] * curvature * root))
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    squares = np.zeros(problem.dim)
+    generator = np.random.default_rng(_SEED)
+    for _ in range(_RANK):  # the diagonal, by random signs
+        signs = generator.choice([-1.0, 1.0], problem.dim)
+        squares += signs * problem.hessian_product(x, signs) / _RANK
+    root = _root(np.maximum(squares, problem.penalty.l2))
+
+    def scaled(direction: Vector) -> Vector:
+        return np.asarray(root * problem.hessian_product(x, root * direction.ravel()))
+
+    operator: Any = LinearOperator((problem.dim, problem.dim), scaled, dtype=np.float64)
+    values, vectors = eigsh(operator, _RANK, which="BE", tol=1e-2, v0=generator.standard_normal(problem.dim))
+    gain = 1.0 / np.sqrt(np.maximum(values, _FLAT * float(values.max()))) - 1.0
+    return diagonal(root**2)._replace(basis=np.ascontiguousarray(vectors.T), gain=gain)
+
+
+def hessian(problem: Linear, x: Vector) -> Vector:
+    """Return the second derivative of f at x, a matrix."""
+    if problem.outputs == 1:
+        return np.asarray(problem.gram(x) + np.diag(problem.penalty.l2))
+    return np.stack([problem.hessian_product(x, row) for row in np.eye(problem.dim)])
+
+
+def inverse_root(matrix: Vector, least: float = _FLAT) -> Vector:
+    """Return a root of the inverse of a symmetric matrix, whose small eigenvalues are raised."""
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    return np.asarray(vectors / np.sqrt(np.maximum(values, least * max(float(values[-1]), 1e-300))))
+
+
+def whitened(metric: Any, gradients: Vector) -> Vector:
+    """Return F^T g for each row g."""
+    if len(metric.factor):
+        return np.asarray(gradients @ metric.factor)
+    scaled = gradients * metric.root
+    return np.asarray(scaled + (scaled @ metric.basis.T * metric.gain) @ metric.basis)
+
+
+def coloured(metric: Any, moves: Vector) -> Vector:
+    """Return F z for each row z."""
+    if len(metric.factor):
+        return np.asarray(moves @ metric.factor.T)
+    return np.asarray((moves + (moves @ metric.basis.T * metric.gain) @ metric.basis) * metric.root)
+
+
+def _root(curvature: Vector) -> Vector:
+    return np.asarray(1.0 / np.sqrt(np.maximum(curvature, _FLAT * max(float(curvature.max()), 1e-300))))
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def whiten(metric, gradient, result):
+    """Set the result to F^T g."""
+    if len(metric.factor) > 0:
+        _add_rows(metric.factor, gradient, result)
+        return
+    for j in range(len(result)):
+        result[j] = metric.root[j] * gradient[j]
+    _bend(metric.basis, metric.gain, result)
+
+
+@lean
+def colour(metric, move, result):
+    """Set the result to F z; it may overwrite z."""
+    if len(metric.factor) > 0:
+        _multiply(metric.factor, move, result)
+        return
+    _bend(metric.basis, metric.gain, move)
+    for j in range(len(result)):
+        result[j] = metric.root[j] * move[j]
+
+
+@product
+def _add_rows(matrix, vector, result):
+    for j in range(len(result)):
+        result[j] = 0.0
+    for i in range(len(vector)):
+        for j in range(len(result)):
+            result[j] += matrix[i, j] * vector[i]
+
+
+@product
+def _multiply(matrix, vector, result):
+    for i in range(len(result)):
+        total = 0.0
+        for j in range(len(vector)):
+            total += matrix[i, j] * vector[j]
+        result[i] = total
+
+
+@product
+def _bend(basis, gain, vector):
+    """Add (B^T gain B) to a vector; the directions are orthogonal, so that one after another will do."""
+    for k in range(len(basis)):
+        along = 0.0
+        for j in range(len(vector)):
+            along += basis[k, j] * vector[j]
+        along *= gain[k]
+        for j in range(len(vector)):
+            vector[j] += along * basis[k, j]

@@ -1,0 +1,173 @@
+"""Whether the draws of chains can be trusted: R-hat, the effective number of draws, and identities of the posterior.
+
+With m and S the mean and the covariance of the draws and g the gradient of f at a draw x, let r = S g - (x - m). For
+draws of the density exp(-f), whatever its form, integration by parts gives
+
+    E[r_i] = 0,    E[(x_i - m_i) r_i] = 0.
+
+For a normal posterior with covariance P, E[r] is S / P times the error of the mean, and 1 + E[(x_i - m_i) r_i] / S_ii
+is S_ii / P_ii if all directions are too wide alike. So both say, without any other chain, how wrong means and standard
+deviations are: by the noise of gradients, by the step, or because the chains are not where they should be. If the
+posterior is normal and the draws are right, r is 0 at each draw, and some hundred gradients are enough.
+
+Worked example: P = 1, draws with m = 0.2 and S = 1.44. Then g = x and r = 1.44 x - (x - 0.2), of mean 0.288: a quarter
+of the standard deviation of the draws. 1 + E[(x - m) r] / S = 1.44: they are too wide by the factor 1.2.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from avare.problems import Linear
+from avare.problems.base import Vector
+from avare.samplers import Sampler
+from avare.solvers.estimators.plain import PlainEstimator
+
+WORST_R_HAT, FEWEST = 1.05, 100.0
+"""R-hat above and effective numbers of draws below are reported."""
+TOO_WIDE, TOO_FAR = 0.1, 0.25
+"""So are standard deviations that are wrong by this part, and means by this part of a standard deviation."""
+_SURE = 3.0  # standard errors of these estimates that are allowed on top
+_POINTS = 512  # draws at which gradients are computed
+_ROWS = 4_000_000  # of a linear model, up to which these gradients are exact
+_COLUMNS = 32  # at a time
+
+
+class ConvergenceWarning(UserWarning):
+    """The draws of a chain are not yet, or never will be, those of the posterior.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", ConvergenceWarning)  # if you know it, and want the draws all the same
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """What a call found out about its draws, one number per coordinate; with ``str`` it is said in words.
+
+    >>> one = np.ones(1)
+    >>> found = Verdict(one, 900.0 * one, 0.3 * one, 0.01 * one, 0.0 * one, 0.01 * one, "use smaller steps")
+    >>> found.warnings()
+    ['standard deviations are wrong by +30% at x[0]: use smaller steps']
+    """
+
+    r_hat: Vector
+    """R-hat of the halves of all chains: 1 if they agree."""
+    ess: Vector
+    """The effective number of draws, for the mean or the standard deviation, whichever is less."""
+    widening: Vector
+    """By how much standard deviations are too large, by gradient noise, the step and chance: 0.1 for 10 %."""
+    widening_error: Vector
+    """The standard error of that estimate."""
+    shift: Vector
+    """By how much means are too large, in standard deviations."""
+    shift_error: Vector
+    advice: str
+    """What helps against widening."""
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong, at which coordinates, and what to do."""
+        wide, far = TOO_WIDE + _SURE * self.widening_error, TOO_FAR + _SURE * self.shift_error
+        longer = "run more steps, and a longer burn_in"
+        checks = (
+            (self.r_hat, self.r_hat - WORST_R_HAT, "chains disagree, R-hat {:.2f}", longer),
+            (self.ess, FEWEST - self.ess, "only {:.0f} effective draws", "run more steps"),
+            (self.widening, np.abs(self.widening) - wide, "standard deviations are wrong by {:+.0%}", self.advice),
+            (self.shift, np.abs(self.shift) - far, "means are wrong by {:+.2f} standard deviations", longer),
+        )
+        found = []
+        for values, above, what, advice in checks:
+            above = np.where(np.isnan(above), np.inf, above)
+            named = [f"x[{j}]" for j in np.argsort(-above) if above[j] > 0.0]
+            if named:
+                some = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+                found.append(f"{what.format(values[np.argmax(above)])} at {some}: {advice}")
+        return found
+
+    def __str__(self) -> str:
+        wrong = self.warnings()
+        return (
+            f"R-hat is at most {self.r_hat.max():.3f}, and there are at least {self.ess.min():.0f} effective draws. By "
+            "gradients at some draws, which show gradient noise, the step and chains that are elsewhere, standard "
+            f"deviations are wrong by {_most(self.widening):+.1%} at most, means by {_most(self.shift):+.2f} standard "
+            f"deviations. {'; '.join(wrong) or 'Nothing is wrong'}."
+        )
+
+
+def _most(values: Vector) -> float:
+    return float(values[np.argmax(np.abs(values))])
+
+
+def judge(draws: Vector, weights: Vector, estimator: PlainEstimator, sampler: Sampler, steps: int) -> Verdict:
+    """Judge the draws of chains (chains x draws x dim) with weights that sum to 1; `steps` were made in all."""
+    every = draws.reshape(-1, draws.shape[2])
+    places = np.linspace(0, len(every) - 1, min(_POINTS, len(every))).astype(int)
+    with np.errstate(all="ignore"):  # NaN counts as wrong
+        mean = weights @ every
+        r_hat, ess = convergence(draws)
+        _, of_squares = convergence((draws - mean) ** 2)
+        gradients = gradients_at(estimator, sampler, every[places], steps)
+        away, factors = every[places] - mean, weights[places] / weights[places].sum()
+        centred = (every - mean) * np.sqrt(weights)[:, None]
+        left = gradients @ centred.T @ centred - away  # r
+        deviations = np.sqrt((centred**2).sum(axis=0))
+        shift, shift_error = _average(left / deviations, factors)
+        excess, error = _average(away * left / deviations**2, factors)
+        widening = np.sqrt(np.maximum(1.0 + excess, 0.0)) - 1.0
+    advice = "use smaller steps or larger batches"
+    if estimator.control == "none":
+        advice = 'pass control="mode", or ' + advice
+    return Verdict(r_hat, np.minimum(ess, of_squares), widening, 0.5 * error, shift, shift_error, advice)
+
+
+def _average(values: Vector, weights: Vector) -> tuple[Vector, Vector]:
+    """Return averages and their standard errors."""
+    mean = weights @ values
+    return mean, np.sqrt(weights**2 @ (values - mean) ** 2)
+
+
+def gradients_at(estimator: PlainEstimator, sampler: Sampler, points: Vector, steps: int) -> Vector:
+    """Return the gradient of f at each point: exact if that costs no more than the steps, otherwise of batches."""
+    problem, rows = estimator.problem, estimator.problem.n * len(points)
+    if rows <= steps * sampler.batch_size or (isinstance(problem, Linear) and rows <= _ROWS):
+        return np.stack([problem.gradient(x) for x in points])
+    found = np.concatenate([batch_gradients(estimator, sampler, x, 1) for x in points])
+    return found + problem.penalty.l2 * points
+
+
+def batch_gradients(estimator: PlainEstimator, sampler: Sampler, x: Vector, batches: int) -> Vector:
+    """Return estimates at x from some batches of a copy of a sampler, which does not learn; one per row."""
+    found = np.empty((batches, len(x)))
+    for each in found:
+        batch = sampler.sample()
+        sampler.forget(batch)
+        each[:] = estimator.at(x, batch.indices, batch.weights)[0]
+    return found
+
+
+def convergence(draws: Vector) -> tuple[Vector, Vector]:
+    """Return R-hat of the halves of chains (chains x draws x dim), and the effective number of draws, by coordinate.
+
+    Gelman et al., Bayesian Data Analysis, 3rd edition, section 11.4 and 11.5; ArviZ's ``rhat(method="split")`` and
+    ``ess(method="mean")``. NaN if there are fewer than 4 draws, or if they are all the same.
+    """
+    half = draws.shape[1] // 2
+    if half < 2:
+        return np.full((2, draws.shape[2]), np.nan)
+    parts = np.concatenate([draws[:, :half], draws[:, -half:]])
+    found = [_of_parts(parts[:, :, k : k + _COLUMNS]) for k in range(0, draws.shape[2], _COLUMNS)]
+    return np.concatenate(found, axis=1)
+
+
+def _of_parts(parts: Vector) -> Vector:
+    count, length = parts.shape[:2]
+    spectrum = np.fft.rfft(parts - parts.mean(axis=1, keepdims=True), 2 * length, axis=1)
+    products = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length].mean(axis=0) / (length - 1)
+    total = products[0] * (length - 1) / length + parts.mean(axis=1).var(axis=0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlations = 1.0 - (products[0] - products) / total
+        pairs = correlations[: length // 2 * 2].reshape(length // 2, 2, -1).sum(axis=1)
+        pairs = np.minimum.accumulate(np.where(np.minimum.accumulate(pairs > 0.0), pairs, 0.0))
+        time = np.maximum(2.0 * pairs.sum(axis=0) - 1.0, 1.0 / np.log10(count * length))
+        return np.stack([np.sqrt(total / products[0]), count * length / time])
