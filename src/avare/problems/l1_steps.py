@@ -1,9 +1,9 @@
 """Steps with an l1 term: coordinate descent on the quadratic model, and working sets of columns.
 
 With an l1 term most coefficients are 0 at the minimum. A working set has the columns that are not, and those whose
-gradients are farthest above the l1 term. The model is minimised over these alone; then the gradient of all columns shows
-which ones are missing, and how far the minimum can be. Within a set, a step of Newton's method minimises the quadratic
-model with the l1 term by coordinate descent on the matrix of the second derivatives.
+gradients are farthest above the l1 term. The model is minimised over these alone. Then the gradient of all columns
+shows which ones are missing, and how far the minimum can be. Within a set, a step of Newton's method minimises the
+quadratic model with the l1 term by coordinate descent on the matrix of the second derivatives.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class L1Steps:
 def _minimise_model(gram: Table, gradient: Table, x: Table, l1: Table) -> Table:
     """Minimise gradient . v + v . gram v / 2 + l1 |x + v| over v.
 
-    Some sweeps of coordinate descent find which coefficients are 0. The others are then moved towards their minimum with
-    these signs, until one of them is 0.
+    Some sweeps of coordinate descent find which coefficients are 0. The others are then moved towards their minimum
+    with these signs, until one of them is 0.
     """
     step, slopes, first = np.zeros_like(x), gradient.copy(), 0.0
     for _ in range(_MOST_TURNS):

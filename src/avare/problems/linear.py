@@ -15,7 +15,18 @@ from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of
 from avare.problems.losses import curve, mean_curvature, slope, terms_into, value
-from avare.problems.matrix import BLOCK, Matrix, add, dense_rows, load, outputs_into, read_matrix, some_rows, writable
+from avare.problems.matrix import (
+    BLOCK,
+    Matrix,
+    add,
+    check_size,
+    dense_rows,
+    load,
+    outputs_into,
+    read_matrix,
+    some_rows,
+    writable,
+)
 from avare.problems.minimum import minimum
 from avare.problems.newton import constant, gap_at
 from avare.problems.newton_steps import Objective
@@ -128,6 +139,8 @@ class Linear(Problem):
         if sample_weight is not None:
             weights = validation.nonnegative("sample_weight", sample_weight)
             validation.same_length("sample_weight", len(weights), "X", n)
+        check_size("y", targets)
+        check_size("sample_weight", weights)
         super().__init__(n, self.outputs * self.width, l2, l1)
         if free:
             for penalty in (self.penalty.l2, self.penalty.l1):

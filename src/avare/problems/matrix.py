@@ -15,6 +15,8 @@ from avare import _validation as validation
 from avare._compilation import inlined, kernel, lean, product
 
 BLOCK = 4
+_MOST = 1e150  # so that squares do not overflow
+USABLE = f"finite, and at most {_MOST:g} in size"
 _TILE = 512  # columns at a time, so that their part of the four rows stays in the nearest cache
 
 
@@ -59,10 +61,10 @@ def _read_sparse(X: Any) -> Sparse:
         matrix = matrix.copy()
         matrix.sum_duplicates()
     values = _floating(matrix.data)
-    fault = int(_first_not_finite(values.reshape(1, -1)))
+    fault = int(_first_unusable(values.reshape(1, -1)))
     if fault >= 0:
         row = int(np.searchsorted(matrix.indptr, fault, side="right")) - 1
-        raise ValueError(f"X[{row}, {matrix.indices[fault]}] = {values[fault]}: must be finite")
+        raise ValueError(f"X[{row}, {matrix.indices[fault]}] = {values[fault]}: must be {USABLE}")
     kind = np.int32 if max(len(values), matrix.shape[1]) < 1 << 31 else np.int64
     columns, starts = (places.astype(kind, copy=False) for places in (matrix.indices, matrix.indptr))
     return Sparse(writable(values), writable(columns), writable(starts))
@@ -72,11 +74,18 @@ def _read_dense(X: Any) -> NDArray[Any]:
     array = _floating(validation.as_array("X", X))
     if array.ndim != 2:
         raise ValueError(f"X has shape {array.shape}: must have 2 dimensions")
-    fault = int(_first_not_finite(array))
+    fault = int(_first_unusable(array))
     if fault >= 0:
         place = divmod(fault, array.shape[1])
-        raise ValueError(f"X[{place[0]}, {place[1]}] = {array[place]}: must be finite")
+        raise ValueError(f"X[{place[0]}, {place[1]}] = {array[place]}: must be {USABLE}")
     return writable(array)
+
+
+def check_size(name: str, values: NDArray[np.float64]) -> None:
+    """Raise an error if the square of a number would overflow."""
+    fault = int(_first_unusable(values.reshape(1, -1)))
+    if fault >= 0:
+        raise ValueError(f"{name}[{fault}] = {values[fault]}: must be {USABLE}")
 
 
 def dense_rows(matrix: Matrix, first: int, last: int, width: int) -> NDArray[np.float64]:
@@ -141,10 +150,10 @@ def _floating(array: NDArray[Any]) -> NDArray[Any]:
 
 
 @kernel
-def _first_not_finite(array):
+def _first_unusable(array):
     for i in range(array.shape[0]):
         for j in range(array.shape[1]):
-            if not np.isfinite(array[i, j]):
+            if not abs(array[i, j]) <= _MOST:
                 return i * array.shape[1] + j
     return -1
 

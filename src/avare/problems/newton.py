@@ -5,8 +5,8 @@ rows, a sixteenth of all, a sixteenth of these, and so on, as long as there are 
 
 The gap. For any slopes s whose sum over a free bias is 0, the dual objective is a lower bound on the minimum. With a
 step v from x, the slopes s + C A v that its quadratic model predicts, C with the second derivatives of the losses, are
-far better than those at x: the lower bound is then as good as x + v. If they are out of the range of slopes, the bias is
-minimised exactly, and the slopes at x themselves give the bound |g|^2 / (2 l2).
+far better than those at x: the lower bound is then as good as x + v. If they are out of the range of slopes, the bias
+is minimised exactly, and the slopes at x themselves give the bound |g|^2 / (2 l2).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the classifier and the regressor share: parameters, checks of input, and the fit by SAGA."""
+"""What the classifier and the regressor share: parameters, checks of input, and the fit."""
 
 import math
 import warnings
@@ -20,9 +20,7 @@ from avare.problems import Linear
 from avare.problems.newton import newton
 from avare.solvers import saga
 from avare.solvers.linear.choose import DEFAULT, batch_size_of
-from avare.solvers.linear.dual_ascent import is_strong
-from avare.solvers.linear.preconditioner import bends_of, preconditioner_of, step_size_of
-from avare.solvers.linear.subsampled_newton import sample_size
+from avare.solvers.linear.preconditioner import preconditioner_of, step_size_of
 
 _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen
 
@@ -69,20 +67,19 @@ class LinearEstimator(BaseEstimator):
     def _solve(
         self, problem: Linear, start: NDArray[np.float64], scale: float | None
     ) -> tuple[NDArray[np.float64], int]:
-        """Minimise; return the coefficients and the number of iterations. With a scale: one epoch of smaller steps.
+        """Minimise; return the coefficients and the number of iterations. With a scale: one epoch of smaller steps."""
+        draws = self.sampler != DEFAULT or not isinstance(self.batch_size, str)
+        if draws or scale is not None:
+            return self._solve_by_saga(problem, start, scale)
+        return self._solve_by_newton(problem, start)
 
-        Without an l1 penalty, Newton's method does it, unless another sampler or a batch size asks for draws, its steps
-        are dear, or the penalty is so strong that dual ascent needs only a few passes.
-        """
-        drawn = self.sampler != DEFAULT or not isinstance(self.batch_size, str)
-        if scale is None and problem.l1 == 0.0 and not drawn and not is_strong(problem, None):
-            return self._solve_by_newton(problem, start.reshape(problem.outputs, problem.width))
+    def _solve_by_saga(
+        self, problem: Linear, start: NDArray[np.float64], scale: float | None
+    ) -> tuple[NDArray[np.float64], int]:
         batch = min(self.batch_size, problem.n) if not isinstance(self.batch_size, str) else batch_size_of(problem.n)
         step_size: Any = "auto"
-        of_sample = scale is None and not self.warm_start and sample_size(problem) is not None
         if scale is not None:
-            bends = bends_of(problem)
-            step_size = scale * step_size_of(problem, preconditioner_of(problem, bends), bends, batch)[0]
+            step_size = scale * step_size_of(problem, preconditioner_of(problem), batch)
         run = saga(
             problem,
             self.sampler,
@@ -90,18 +87,14 @@ class LinearEstimator(BaseEstimator):
             epochs=self.max_iter if scale is None else 1,
             tol=self.tol if scale is None else 0.0,
             batch_size=batch,
-            start=None if of_sample else start,
+            start=start,
             evaluate="never",
             progress=bool(self.verbose),
             seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
         )
-        if run.status == "finished" and scale is None and self.tol > 0.0:
-            warnings.warn(
-                f"saga did not converge to tol = {self.tol:g} in max_iter = {self.max_iter} epochs: increase max_iter",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        self.solver_, self.gap_ = run.method, math.nan
+        constant = problem.best_constant()
+        gap = problem.gap(run.x) if scale is None else math.nan
+        self._report("saga", gap, constant, f"max_iter = {self.max_iter} epochs", warns=run.status == "finished")
         return problem.coefficients(run.x), run.epochs
 
     def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
@@ -110,20 +103,25 @@ class LinearEstimator(BaseEstimator):
             found = newton(
                 problem,
                 tol=self.tol**2,
-                start=start if again else None,
+                start=start.reshape(problem.outputs, problem.width) if again else None,
                 steps=self.max_iter,
                 callback=lambda step, height, gap: line.say(f"step {step}: objective {height:.6g}, gap {gap:.3g}"),
             )
-        self.solver_, self.gap_ = "newton", found.gap / found.scale if found.scale > 0.0 else 0.0
-        if found.status != "converged" and self.tol > 0.0:
-            limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
-            warnings.warn(
-                f"newton did not converge to tol = {self.tol:g} within {limit}: the objective may be "
-                f"{self.gap_:.2g} of the objective of a constant model above the minimum",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+        limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
+        self._report("newton", found.gap, found.scale, limit, warns=found.status != "converged")
         return found.table, found.steps
+
+    def _report(self, solver: str, gap: float, constant: float, limit: str, *, warns: bool) -> None:
+        """Say which solver ran and how far it came; warn if it did not come as far as it should."""
+        share = gap / constant if constant > 0.0 else 0.0
+        self.solver_, self.gap_ = solver, share
+        if warns and self.tol > 0.0 and not share <= self.tol**2:
+            warnings.warn(
+                f"{solver} did not converge to tol = {self.tol:g} within {limit}: the objective may be {share:.2g} of the "
+                "objective of a constant model above the minimum",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
 
     def _seen(self, count: int, weight: Any) -> tuple[NDArray[np.float64], float]:
         """Count the examples of a stream; return their weights, and how to scale the step."""

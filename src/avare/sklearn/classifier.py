@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_class_weight
@@ -22,13 +23,23 @@ def _has_probabilities(estimator: Any) -> bool:
     return True
 
 
+def _with_all_classes(X: Any, places: NDArray[np.int64], weight: Any, count: int) -> tuple[Any, Any, Any]:
+    """Add a row of zeros without weight for each class that a part of a stream lacks."""
+    missing = np.setdiff1d(np.arange(count), places)
+    if len(missing) == 0:
+        return X, places, weight
+    rows = np.zeros((len(missing), X.shape[1]), dtype=X.dtype)
+    X = np.vstack([X, rows]) if isinstance(X, np.ndarray) else sparse.vstack([X, sparse.csr_matrix(rows)], format="csr")
+    return X, np.append(places, missing), np.append(weight, np.zeros(len(missing)))
+
+
 class AvareClassifier(ClassifierMixin, LinearEstimator):
     r"""Linear classifier: logistic regression or a smooth support vector machine, fitted to a certified accuracy.
 
     It minimises the objective of ``LogisticRegression``, :math:`C \sum_i s_i \ell(y_i, w \cdot a_i + b) +
     \frac{1 - r}{2} |w|^2 + r |w|_1` with :math:`r` = `l1_ratio`. X need not be scaled, and uneven `sample_weight` costs
-    nothing. Without an l1 penalty and with few columns or little data, Newton's method fits the model and certifies the
-    result (`gap_`). Otherwise, and with another `sampler` or a `batch_size`, `avare.saga` does.
+    nothing. Newton's method fits the model and certifies the result (`gap_`). With another `sampler` or a `batch_size`,
+    `avare.saga` does.
 
     Parameters
     ----------
@@ -44,8 +55,8 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
     max_iter : int, default=1000
         Most steps of Newton's method, or epochs.
     tol : float, default=3e-5
-        Newton's method stops when the objective is certified to be at most tol^2 times the objective of the best
-        constant model above the minimum. For the other methods, see `avare.saga`.
+        Stop when the objective is certified to be at most tol^2 times the objective of the best constant model above
+        the minimum.
     class_weight : dict, "balanced" or None, default=None
         "balanced", or a dict of a weight per class.
     warm_start : bool, default=False
@@ -67,10 +78,10 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
     n_iter_ : int
         Steps of Newton's method, or epochs, of the last fit.
     solver_ : str
-        The method of the last fit: "newton", "saga", "dual_ascent" or "subsampled_newton".
+        The method of the last fit: "newton" or "saga".
     gap_ : float
         The objective of the last fit is at most this share of the objective of the best constant model above the
-        minimum: a bound, not an estimate. NaN unless `solver_` is "newton".
+        minimum: a bound, not an estimate. NaN after `partial_fit`.
     n_features_in_ : int
     feature_names_in_ : array
         If X had names of columns.
@@ -180,6 +191,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         if isinstance(self.class_weight, str):
             raise ValueError("class_weight 'balanced' is not supported for partial_fit: pass a dict of weights")
         weight, scale = self._seen(X.shape[0], self._with_classes(weight, places, self.classes_))
+        X, places, weight = _with_all_classes(X, places, weight, len(self.classes_))
         start = self._start((self._rows(), X.shape[1]), 0.0, again=True)
         self._fit_from(X, places, weight, start, scale=scale)
         return self

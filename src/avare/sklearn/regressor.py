@@ -18,8 +18,8 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
     It minimises :math:`C \sum_i s_i \ell(y_i, w \cdot a_i + b) + \frac{1 - r}{2} |w|^2 + r |w|_1` with
     :math:`r` = `l1_ratio`. For "squared_error" :math:`\ell` is half of the squared residual, as in
     ``Ridge(alpha=1 / C)``. X need not be scaled, and uneven `sample_weight` costs nothing.
-    Without an l1 penalty and with few columns or little data, Newton's method fits the model and certifies the result
-    (`gap_`). Otherwise, and with another `sampler` or a `batch_size`, `avare.saga` does.
+    Newton's method fits the model and certifies the result (`gap_`). With another `sampler` or a `batch_size`,
+    `avare.saga` does.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
     max_iter : int, default=1000
         Most steps of Newton's method, or epochs.
     tol : float, default=3e-5
-        Newton's method stops when the objective is certified to be at most tol^2 times the objective of the best
-        constant model above the minimum. For the other methods, see `avare.saga`.
+        Stop when the objective is certified to be at most tol^2 times the objective of the best constant model above
+        the minimum.
     warm_start : bool, default=False
         Whether `fit` starts from the last coefficients.
     random_state : int, RandomState or None, default=None
@@ -56,10 +56,10 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
     n_iter_ : int
         Steps of Newton's method, or epochs, of the last fit.
     solver_ : str
-        The method of the last fit: "newton", "saga", "dual_ascent" or "subsampled_newton".
+        The method of the last fit: "newton" or "saga".
     gap_ : float
         The objective of the last fit is at most this share of the objective of the best constant model above the
-        minimum: a bound, not an estimate. NaN unless `solver_` is "newton".
+        minimum: a bound, not an estimate. NaN after `partial_fit`.
     n_features_in_ : int
     feature_names_in_ : array
         If X had names of columns.
