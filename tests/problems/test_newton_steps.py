@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
-from avare.problems import newton as module
+from avare.problems import newton_steps as module
 from avare.problems.newton import newton
 
 LOSSES = [Logistic, LeastSquares, Softmax, Huber, SmoothedHinge]
@@ -111,7 +111,7 @@ def test_start_callback_and_the_last_step() -> None:
     found = newton(problem, tol=1e-10)
     seen: list[tuple[int, float, float]] = []
     again = newton(problem, tol=1e-10, start=found.table, callback=lambda *now: seen.append(now))
-    assert again.steps == 0 and len(seen) == 1 and seen[0][2] == again.gap
+    assert again.steps <= 1 and seen[-1][2] == pytest.approx(again.gap, abs=1e-12 * again.scale)
     short = newton(problem, tol=1e-300, steps=1)
     assert short.status == "finished" and short.steps == 1 and short.objective <= short.scale
 
@@ -133,4 +133,4 @@ def test_conjugates_outside_of_their_domain_are_infinite() -> None:
     X, y = np.eye(3), np.array([0, 1, 1])
     for problem in (Logistic(X, y), SmoothedHinge(X, y), Huber(X, y, delta=0.5), Softmax(X, [0, 1, 2])):
         slopes = np.tile([9.0, -9.0, 0.0] if problem.outputs > 1 else [9.0], (3, 1))
-        assert problem.conjugate(slopes) == math.inf
+        assert problem.conjugate(np.zeros_like(slopes), slopes) == math.inf

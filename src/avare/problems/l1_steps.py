@@ -45,7 +45,6 @@ class L1Steps:
         gram = np.tril(self._total.rows.gram(self._total.problem.curvature_of_pair(point.terms, k, k)))
         gram += np.tril(gram, -1).T
         gram[np.diag_indices_from(gram)] += self._total.l2[k]
-        gram[-1, -1] += self._total.stiffness(point)
         return np.ascontiguousarray(gram)
 
 

@@ -34,6 +34,7 @@ _ROUNDING = 1e-15
 _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where rounding is the limit
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
+_DOUBLINGS = 100
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
@@ -101,7 +102,7 @@ def newton(
         point, gap, count, status = _minimise(total, Steps(total, solver), first, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
-    return Minimum(rows.centre(point.table, -1.0), point.objective, gap, scale, total.passes, count, status)
+    return Minimum(rows.centre(point.table, -1.0), point.objective, max(gap, 0.0), scale, total.passes, count, status)
 
 
 def constant(total: Objective) -> Point:
@@ -233,9 +234,20 @@ def _line_search(total: Objective, point: Point, step: Step, decrease: float) ->
     while length > _SHORTEST:
         tried = total.at(point.table + length * step.table, point.outputs + length * step.outputs)
         if tried.objective <= point.objective - _ENOUGH * length * decrease + slack:
-            return tried
+            return _farther(total, point, step, tried) if step.is_flat else tried
         length *= _SHRINK
     return None
+
+
+def _farther(total: Objective, point: Point, step: Step, reached: Point) -> Point:
+    """Double a step as long as the objective falls."""
+    for doubling in range(1, _DOUBLINGS):
+        length = 2.0**doubling
+        tried = total.at(point.table + length * step.table, point.outputs + length * step.outputs)
+        if not tried.objective < reached.objective:
+            break
+        reached = tried
+    return reached
 
 
 def polish(problem: Linear, table: Table, tolerance: float) -> tuple[Table, float]:

@@ -35,6 +35,7 @@ _BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; n
 _STEPS_AHEAD = 3.0  # expected steps with one solver
 _NEAR = 30.0  # times the goal: a step that promises less may be the last, and is to certify it
 _CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
+_FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -55,6 +56,8 @@ class Step(NamedTuple):
     """The outputs along the direction."""
     residual: Table
     """The gradient of the quadratic model at its end, g + H v."""
+    is_flat: bool = False
+    """Whether the model falls without end along it."""
 
 
 class Objective:
@@ -66,6 +69,7 @@ class Objective:
         self.l2, self.l1 = (each.reshape(shape)[:, chosen] for each in (problem.penalty.l2, problem.penalty.l1))
         self.free_bias = problem.has_free_bias
         self._lengths: Table | None = None
+        self._stiff: tuple[Point, Table] | None = None
 
     def at(self, table: Table, outputs: Table) -> Point:
         """Evaluate the losses for given outputs."""
@@ -95,9 +99,7 @@ class Objective:
         """Return the outputs along a direction, and the second derivative times it."""
         self.passes += 1.0
         outputs, curved = self.rows.curve(direction, lambda part, z: self.problem.curve(point.terms, z, part))
-        curved += self.l2 * direction
-        curved[:, -1] += self.stiffness(point) * direction[:, -1].sum()
-        return outputs, curved
+        return outputs, curved + self.l2 * direction + self.stiffness(point) * direction.sum(axis=0)
 
     def lengths(self, point: Point) -> Table:
         """Return the squared length of each row in the metric of the diagonal, at the first point asked for."""
@@ -106,10 +108,20 @@ class Objective:
             self._lengths = self.rows.lengths(1.0 / Diagonal(self, point).values.max(axis=0))
         return self._lengths
 
-    def stiffness(self, point: Point) -> float:
-        """Return what to add to the curvature of free biases along their sum, by which softmax does not change."""
-        several = self.free_bias and self.problem.outputs > 1
-        return float(self.problem.mean_curvatures(point.terms).sum()) if several else 0.0
+    def stiffness(self, point: Point) -> Table:
+        """Return what to add to the curvature along the sum of several outputs, by which softmax does not change.
+
+        There the penalty alone curves the objective: coefficients without one get their own curvature, one number per
+        column. With an l1 term nothing is added.
+        """
+        if self.problem.outputs == 1 or self.l1.any() or self.l2.all():
+            return np.zeros(self.rows.width)
+        if self._stiff is None or self._stiff[0] is not point:
+            curvatures = self.problem.mean_curvatures(point.terms)
+            only_bias = self.free_bias and self.l2[:, :-1].all()
+            squares = np.full(self.rows.width, curvatures.sum()) if only_bias else self.rows.squares(curvatures)
+            self._stiff = (point, np.where(self.l2[0] > 0.0, 0.0, squares))
+        return self._stiff[1]
 
 
 # --- preconditioners ------------------------------------------------------------------------
@@ -140,16 +152,21 @@ class Diagonal:
 
 
 class Factor:
-    """A Cholesky factor, after scaling to a unit diagonal; if the matrix is singular, of one a little larger."""
+    """A Cholesky factor, after scaling to a unit diagonal; if the matrix is singular, of one a little larger.
+
+    Coordinates without curvature do not move.
+    """
 
     def __init__(self, matrix: Table, *, exact: bool = True) -> None:
         from scipy.linalg.lapack import dpotrf
 
         diagonal = np.diag_indices_from(matrix)
-        self._scale = 1.0 / np.sqrt(np.maximum(matrix[diagonal], TINY))
+        curved = matrix[diagonal] > 1e-15 * float(matrix[diagonal].max())
+        self._scale = np.where(curved, 1.0 / np.sqrt(np.where(curved, matrix[diagonal], 1.0)), 0.0)
         matrix *= self._scale[:, None]
         matrix *= self._scale
-        self.exact, added, fault = exact, 0.0, 1
+        matrix[diagonal] = 1.0
+        self.exact, added, fault = exact and bool(curved.all()), 0.0, 1
         while fault and added < 1.0:
             tried = matrix.copy(order="F")
             tried[diagonal] += added
@@ -211,6 +228,7 @@ def _draw(total: Objective, point: Point, share: float) -> tuple[NDArray[np.int6
     curvatures = total.problem.mean_curvatures(point.terms)
     scores = curvatures * total.lengths(point)
     scores = scores / max(float(scores.sum()), TINY) + curvatures / max(float(curvatures.sum()), TINY)
+    scores = scores if scores.any() else np.ones_like(scores)
     indices = systematic(scores, int(share * total.rows.n), np.random.default_rng(0))
     return indices, 1.0 / (len(indices) * scores[indices] / scores.sum())
 
@@ -233,7 +251,8 @@ def by_outputs_and_columns(total: Objective, point: Point) -> Factor:
             part += np.tril(part, -1).T
             matrix[k * width : (k + 1) * width, j * width : (j + 1) * width] = sign * part
     matrix[np.diag_indices_from(matrix)] += total.l2.ravel()
-    matrix[width - 1 :: width, width - 1 :: width] += total.stiffness(point)
+    for column, stiff in enumerate(total.stiffness(point)):
+        matrix[column::width, column::width] += stiff
     return Factor(matrix)
 
 
@@ -259,7 +278,8 @@ class ByRows:
         if self._free:
             sums = self._rows.sums(self._curvatures[:, None])
             along = self._without_bias(sums)
-            bias = (right[0, -1] - sums[0, :-1] @ found[0, :-1]) / (sums[0, -1] - sums[0, :-1] @ along[0, :-1])
+            bend = max(float(sums[0, -1] - sums[0, :-1] @ along[0, :-1]), _FLAT * self._rows.n, TINY)
+            bias = (right[0, -1] - sums[0, :-1] @ found[0, :-1]) / bend
             found -= bias * along
             found[0, -1] = bias
         return found
@@ -341,16 +361,29 @@ class Steps:
             before, height = height, float(np.vdot(left, towards))
             if direction is None:
                 first = float(np.vdot(gradient, self.solver.solve(gradient)))
+            if not first > 0.0:
+                return self._by_bounds(point, gradient)
             if height <= accuracy**2 * first and self._is_enough(gradient, found, left, goal):
                 break
             direction = towards if direction is None else towards + (height / before) * direction
             along, curved = total.curve(point, direction)
-            size = height / max(float(np.vdot(direction, curved)), TINY)
+            bend = float(np.vdot(direction, curved))
+            if not bend > _FLAT * height:
+                return Step(found, outputs, -left) if found.any() else self._by_bounds(point, gradient)
+            size = height / bend
             found, left, outputs = found + size * direction, left - size * curved, outputs + size * along
             self._spent += self._product
             if self._improve(point):
                 direction = None
         return Step(found, outputs, -left)
+
+    def _by_bounds(self, point: Point, gradient: Table) -> Step:
+        """Return a step along the gradient, by the largest curvatures that the losses may have: the model is flat."""
+        total, weights = self._total, self._total.problem.model.sample_weight
+        bends = total.problem.curvature * (weights if len(weights) else np.ones(total.rows.n))
+        table = -gradient / np.maximum(total.rows.squares(bends) + total.l2, TINY)
+        outputs, curved = total.curve(point, table)
+        return Step(table, outputs, gradient + curved, is_flat=True)
 
     def _is_enough(self, gradient: Table, found: Table, left: Table, goal: float) -> bool:
         """Whether the residual does not keep the step from being certified, if it may be the last."""

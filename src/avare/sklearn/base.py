@@ -94,7 +94,8 @@ class LinearEstimator(BaseEstimator):
         )
         constant = problem.best_constant()
         gap = problem.gap(run.x) if scale is None else math.nan
-        self._report("saga", gap, constant, f"max_iter = {self.max_iter} epochs", warns=run.status == "finished")
+        warns = scale is None and run.status == "finished"
+        self._report("saga", gap, constant, f"max_iter = {self.max_iter} epochs", warns=warns)
         return problem.coefficients(run.x), run.epochs
 
     def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
@@ -117,8 +118,8 @@ class LinearEstimator(BaseEstimator):
         self.solver_, self.gap_ = solver, share
         if warns and self.tol > 0.0 and not share <= self.tol**2:
             warnings.warn(
-                f"{solver} did not converge to tol = {self.tol:g} within {limit}: the objective may be {share:.2g} of the "
-                "objective of a constant model above the minimum",
+                f"{solver} did not converge to tol = {self.tol:g} within {limit}: the objective may be {share:.2g} of "
+                "the objective of a constant model above the minimum",
                 ConvergenceWarning,
                 stacklevel=6,
             )
