@@ -217,7 +217,7 @@ def test_the_elastic_net_has_the_same_zeros(csr: bool) -> None:
     problem = make("LeastSquares", csr=csr, bias="free", l1=60.0)
     optimum = problem.minimize()
     assert (optimum == 0.0).sum() == 1 and np.linalg.norm(problem.gradient(optimum)) < 1e-9
-    run = avare.saga(problem, epochs=3000, tol=1e-9, seed=5, evaluate="never")
+    run = avare.saga(problem, epochs=3000, tol=1e-7, seed=5, evaluate="never")
     assert run.status == "converged" and np.array_equal(run.x == 0.0, optimum == 0.0)
     assert np.allclose(run.x, optimum, rtol=1e-6)
 
@@ -305,7 +305,8 @@ def test_it_converges_only_if_that_is_certified() -> None:
         run = avare.saga(problem, epochs=500, tol=tol, seed=2, evaluate="never")
         assert run.status == "converged" and "converged after step" in run.message
         gap = problem.gap(run.x)
-        assert problem.objective(run.x) - least <= gap * (1.0 + 1e-9) <= tol**2 * constant * (1.0 + 1e-9)
+        rounding = 1e-14 * constant  # of the sums of 150 losses
+        assert problem.objective(run.x) - least - rounding <= gap <= tol**2 * constant + rounding
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from avare.problems.base import Vector
 from avare.problems.linear import Linear
 
 _ROWS, _ROUNDS = 1024, 10  # of the power method: a rough estimate is enough
-_FLAT = 1e-12  # of the largest curvature: columns below it do not move faster
 _SHARE = 0.2  # of the batch over the total smoothness, and ...
 _LARGEST = 0.1  # ... of one over the smoothness of the sum: good on several problems, with and without weights
 
@@ -35,7 +34,7 @@ def preconditioner_of(problem: Linear) -> Preconditioner:
     """Measure the columns of X. Dense columns are centred if there is a free bias. O(size of X)."""
     bends, rows = bends_of(problem), problem.rows(centred=problem.model.matrix.sparse is None)
     curvature = rows.squares(bends) + problem.penalty.l2[: problem.width]
-    inverse = 1.0 / np.maximum(curvature, max(_FLAT * float(curvature.max()), np.finfo(float).tiny))
+    inverse = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=curvature > 0.0)
     shift = np.empty(0) if rows.means is None else np.append(rows.means, 0.0)
     return Preconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
 
