@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from avare.problems.l1_steps import L1Steps, first_set
-from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, systematic
+from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.rows import Table
 
 if TYPE_CHECKING:
@@ -188,6 +188,9 @@ def _minimise(
             bound = _gap_of_step(total, point, step)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
         further = _line_search(total, point, step, decrease)
+        if further is None and point.objective - lower > goal:  # the model may be far from the objective
+            step = by_bounds(total, point, gradient)
+            further = _line_search(total, point, step, total.promise(point, gradient, step))
         if further is None:
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
         point = further

@@ -242,6 +242,11 @@ def systematic(scores: Table, size: int, generator: np.random.Generator) -> NDAr
 
 def by_outputs_and_columns(total: Objective, point: Point) -> Factor:
     """Factorise the whole second derivative of several outputs."""
+    return Factor(whole_matrix(total, point))
+
+
+def whole_matrix(total: Objective, point: Point) -> Table:
+    """Return the second derivative by all coefficients; only its lower triangle counts."""
     outputs, width = total.l2.shape
     matrix = np.zeros((outputs * width, outputs * width), order="F")
     for k in range(outputs):
@@ -253,7 +258,7 @@ def by_outputs_and_columns(total: Objective, point: Point) -> Factor:
     matrix[np.diag_indices_from(matrix)] += total.l2.ravel()
     for column, stiff in enumerate(total.stiffness(point)):
         matrix[column::width, column::width] += stiff
-    return Factor(matrix)
+    return matrix
 
 
 class ByRows:
@@ -293,6 +298,17 @@ class ByRows:
         if self._free:
             found[0, -1] = 0.0
         return found
+
+
+def by_bounds(total: Objective, point: Point, gradient: Table) -> Step:
+    """Return a step along the gradient by the largest curvatures that the losses may have, if the model is no help."""
+    weights, l1 = total.problem.model.sample_weight, total.l1
+    bends = total.problem.curvature * (weights if len(weights) else np.ones(total.rows.n))
+    sizes = 1.0 / np.maximum(total.rows.squares(bends) + total.l2, TINY)
+    there = point.table - sizes * gradient
+    table = np.sign(there) * np.maximum(np.abs(there) - sizes * l1, 0.0) - point.table
+    outputs, curved = total.curve(point, table)
+    return Step(table, outputs, gradient + curved, is_flat=True)
 
 
 # --- the choice -----------------------------------------------------------------------------
@@ -362,28 +378,20 @@ class Steps:
             if direction is None:
                 first = float(np.vdot(gradient, self.solver.solve(gradient)))
             if not first > 0.0:
-                return self._by_bounds(point, gradient)
+                return by_bounds(total, point, gradient)
             if height <= accuracy**2 * first and self._is_enough(gradient, found, left, goal):
                 break
             direction = towards if direction is None else towards + (height / before) * direction
             along, curved = total.curve(point, direction)
             bend = float(np.vdot(direction, curved))
             if not bend > _FLAT * height:
-                return Step(found, outputs, -left) if found.any() else self._by_bounds(point, gradient)
+                return Step(found, outputs, -left) if found.any() else by_bounds(total, point, gradient)
             size = height / bend
             found, left, outputs = found + size * direction, left - size * curved, outputs + size * along
             self._spent += self._product
             if self._improve(point):
                 direction = None
         return Step(found, outputs, -left)
-
-    def _by_bounds(self, point: Point, gradient: Table) -> Step:
-        """Return a step along the gradient, by the largest curvatures that the losses may have: the model is flat."""
-        total, weights = self._total, self._total.problem.model.sample_weight
-        bends = total.problem.curvature * (weights if len(weights) else np.ones(total.rows.n))
-        table = -gradient / np.maximum(total.rows.squares(bends) + total.l2, TINY)
-        outputs, curved = total.curve(point, table)
-        return Step(table, outputs, gradient + curved, is_flat=True)
 
     def _is_enough(self, gradient: Table, found: Table, left: Table, goal: float) -> bool:
         """Whether the residual does not keep the step from being certified, if it may be the last."""

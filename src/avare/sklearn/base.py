@@ -114,7 +114,7 @@ class LinearEstimator(BaseEstimator):
 
     def _report(self, solver: str, gap: float, constant: float, limit: str, *, warns: bool) -> None:
         """Say which solver ran and how far it came; warn if it did not come as far as it should."""
-        share = gap / constant if constant > 0.0 else 0.0
+        share = gap / constant if constant > 0.0 else gap
         self.solver_, self.gap_ = solver, share
         if warns and self.tol > 0.0 and not share <= self.tol**2:
             warnings.warn(

@@ -1,0 +1,127 @@
+"""Data on which answers were wrong once: offsets, scales, heavy rows, tiny classes, huge numbers, parts of streams."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from avare.sklearn import AvareClassifier, AvareRegressor
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e5, 1e6, 1e9])
+def test_targets_far_from_0_are_fitted_as_by_ridge(offset: float) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(30_000, 5))
+    y = X @ [1.0, 2.0, 3.0, 4.0, 5.0] + 2.0 * generator.normal(size=30_000) + offset
+    ours, theirs = AvareRegressor().fit(X, y), Ridge(1.0).fit(X, y)
+    assert ours.score(X, y) == pytest.approx(theirs.score(X, y), abs=1e-6)
+    # Targets of 1e9 are rounded to 1e-7.
+    assert np.allclose(ours.coef_, theirs.coef_, rtol=1e-4)
+
+
+def test_targets_that_are_all_0() -> None:
+    model = AvareRegressor().fit(np.random.default_rng(0).normal(size=(500, 3)), np.zeros(500))
+    assert model.gap_ == 0.0 and not model.coef_.any() and model.intercept_ == 0.0
+
+
+@pytest.mark.parametrize("n", [15_000, 16_000])
+def test_huber_far_from_its_targets(n: int) -> None:
+    X = np.random.default_rng(1).normal(size=(n, 8))
+    model = AvareRegressor("huber").fit(X, 2000.0 + 10.0 * X[:, 0])
+    assert model.coef_[0] == pytest.approx(10.0, rel=1e-3) and model.intercept_ == pytest.approx(2000.0, rel=1e-6)
+
+
+def test_huber_with_fewer_rows_than_columns() -> None:
+    generator = np.random.default_rng(2)
+    X, y = generator.normal(size=(200, 400)), 5.0 * generator.normal(size=200)
+    model = AvareRegressor("huber").fit(X, y)
+    assert model.gap_ <= 1e-9
+
+
+@pytest.mark.parametrize("shape", [0.5, 1.5])
+def test_heavy_rows(shape: float) -> None:
+    generator = np.random.default_rng(3)
+    X = generator.normal(size=(20_000, 20)) * generator.pareto(shape, (20_000, 1))
+    y = X @ generator.normal(size=20) + generator.logistic(size=20_000) > 0.0
+    assert AvareClassifier().fit(X, y).gap_ <= 1e-9
+
+
+def test_one_positive_in_a_hundred_thousand() -> None:
+    X, y = np.random.default_rng(4).normal(size=(100_000, 5)), np.zeros(100_000, dtype=int)
+    y[7] = 1
+    ours = AvareClassifier().fit(X, y)
+    theirs = LogisticRegression(solver="newton-cholesky", tol=1e-10).fit(X, y)
+    assert ours.gap_ <= 1e-9 and np.allclose(ours.coef_, theirs.coef_, atol=1e-3)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-3)
+
+
+def test_separable_classes_with_almost_no_penalty() -> None:
+    X = np.random.default_rng(5).normal(size=(300, 4))
+    model = AvareClassifier(C=1e9).fit(X, X[:, 0] > 0.0)
+    assert model.gap_ <= 1e-9 and model.score(X, X[:, 0] > 0.0) == 1.0
+
+
+def test_what_cannot_be_certified_is_said() -> None:
+    generator = np.random.default_rng(6)
+    X = generator.normal(size=(300, 4)) * [1.0, 1e18, 1.0, 1.0]
+    with pytest.warns(ConvergenceWarning, match="newton did not converge to tol = 3e-05"):
+        model = AvareClassifier().fit(X, X[:, 0] + generator.logistic(size=300) > 0.0)
+    assert model.gap_ > 1e-9
+    with pytest.warns(ConvergenceWarning, match="newton did not converge"):  # there is no minimum
+        AvareClassifier(C=np.inf).fit(X[:, :1], X[:, 0] > 0.0)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("X", r"X\[3, 2\] = 1e\+308: must be finite, and at most 1e\+150 in size"),
+        ("weight", r"sample_weight\[3\] = 1e\+200: must be finite, and at most 1e\+150 in size"),
+    ],
+)
+def test_numbers_whose_squares_overflow_are_refused(place: str, message: str) -> None:
+    X = np.random.default_rng(7).normal(size=(50, 3))
+    y, weight = X[:, 0] > 0.0, np.ones(50)
+    if place == "X":
+        X[3, 2] = 1e308
+    else:
+        weight[3] = 1e200
+    with pytest.raises(ValueError, match=message):
+        AvareClassifier().fit(X, y, sample_weight=weight)
+
+
+@pytest.mark.parametrize("classes", [[0, 1], [0, 1, 2]])
+@pytest.mark.parametrize("loss", ["log_loss", "smoothed_hinge"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_parts_of_a_stream_may_lack_classes(classes: list[int], loss: str, kind: str) -> None:
+    from scipy import sparse
+
+    X: Any = np.random.default_rng(8).normal(size=(400, 4))
+    y = np.sort(np.digitize(X[:, 0], [-0.5, 0.5][: len(classes) - 1]))  # one class after another
+    X = X[np.argsort(X[:, 0], kind="stable")]
+    model = AvareClassifier(loss, random_state=0)
+    for repeat in range(3):
+        for first in range(0, 400, 40):
+            part = sparse.csr_matrix(X[first : first + 40]) if kind == "sparse" else X[first : first + 40]
+            model.partial_fit(part, y[first : first + 40], classes=classes if repeat == first == 0 else None)
+    rows = 1 if len(classes) == 2 else 3
+    assert model.coef_.shape == (rows, 4) and np.isfinite(model.coef_).all() and np.isnan(model.gap_)
+    assert model.classes_.tolist() == classes and model.coef_[-1, 0] > 0.0  # the last class has the largest
+
+
+@pytest.mark.parametrize("l1_ratio", [0.3, 1.0])
+def test_the_l1_penalty_is_certified_for_every_loss(l1_ratio: float) -> None:
+    generator = np.random.default_rng(9)
+    X = generator.normal(size=(300, 12)) * generator.lognormal(0.0, 1.0, 12)
+    y = 3.0 + X[:, 0] + generator.standard_cauchy(300)
+    models = [AvareClassifier(l1_ratio=l1_ratio, C=0.1), AvareClassifier("smoothed_hinge", l1_ratio=l1_ratio, C=0.1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        for labels in (y > 3.0, np.digitize(y, [2.0, 4.0])):
+            for model in models:
+                assert model.fit(X, labels).gap_ <= 1e-9 and (model.coef_ == 0.0).any()
+        for loss in ("squared_error", "huber"):
+            regressor = AvareRegressor(loss, l1_ratio=l1_ratio, C=0.1).fit(X, y)
+            assert regressor.gap_ <= 1e-9 and regressor.solver_ == "newton"
