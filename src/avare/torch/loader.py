@@ -368,7 +368,9 @@ class Importance:
 def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
     """Return the loss to train on: the mean over the batch of weight times loss. O(batch size).
 
-    It estimates the mean loss over the dataset, without bias.
+    It estimates the mean loss over the dataset, without bias. It is 0 for an empty batch. If you divide the loss of an
+    example by the number of its targets, use ``.clamp(min=1)``: an example without targets then has a loss of 0, and
+    not NaN.
 
     Parameters
     ----------
@@ -391,7 +393,7 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
             f"loss has shape {tuple(loss.shape)}, weight has {tuple(weight.shape)}: both must be (batch,), a loss for "
             'each example, as with reduction="none"'
         )
-    return (weight.to(loss) * loss).mean()
+    return (weight.to(loss) * loss).sum() / max(len(loss), 1)
 
 
 def _second_stage(
