@@ -213,10 +213,13 @@ class ImportanceLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         pool, load = self._batches.pool, super().__iter__
-        if pool is None:
-            batches = self._cursor.deliver(load, as_triple)
-        else:
-            batches = self._cursor.deliver(lambda: Timed(pool, load()), self._complete)
+        is_resumed = self._cursor.position > 0 and self._cursor.latest is None
+        # PyTorch draws a seed for workers; a resumed run has drawn that of this epoch before it was interrupted.
+        with torch.random.fork_rng(devices=[], enabled=is_resumed):
+            if pool is None:
+                batches = self._cursor.deliver(load, as_triple)
+            else:
+                batches = self._cursor.deliver(lambda: Timed(pool, load()), self._complete)
         if not self._moves_batches:
             return batches
         from avare.torch.accelerate import Prepared
