@@ -45,8 +45,9 @@ def load(file: str, loader: Any) -> None:
     try:
         loader.load_state_dict(torch.load(file, weights_only=True))
     except Exception as error:  # torch has many kinds for a damaged file
+        reason = error if isinstance(error, ValueError) else "it is damaged"
         advice = "resume from an older checkpoint, or delete this file to continue with no norms known"
-        raise ValueError(f"{file} cannot be loaded ({error}): {advice}") from error
+        raise ValueError(f"{file} cannot be loaded ({reason}): {advice}") from error
 
 
 def as_array(name: str, values: Any) -> Any:
