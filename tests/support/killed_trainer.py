@@ -57,7 +57,7 @@ def run(folder: Path, steps: int, send: Any) -> None:
     """Train from the last checkpoint, if there is one: send the number of each step, and the result."""
     import transformers
 
-    class Reporting(transformers.TrainerCallback):  # type: ignore[name-defined,misc]
+    class Reporting(transformers.TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             send.send(state.global_step)
 
