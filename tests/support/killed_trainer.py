@@ -36,12 +36,14 @@ def make(folder: Path, steps: int, kept: int | None = 2) -> Any:
         str(folder), max_steps=steps, save_steps=SAVE_STEPS, save_total_limit=kept, use_cpu=True, report_to="none",
         disable_tqdm=True, logging_steps=1, per_device_train_batch_size=4, seed=3,
     )  # fmt: skip
-    return ImportanceTrainer(
+    trainer = ImportanceTrainer(
         transformers.GPT2LMHeadModel(config),
         args,
         train_dataset=[{"input_ids": row, "labels": row} for row in ids],
         importance=avt.Importance(pool=2.0),
     )
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
 
 
 def result_of(trainer: Any) -> dict[str, Any]:

@@ -144,6 +144,16 @@ def test_the_page_runs() -> None:
     run_snippet("Accelerate")
 
 
+def test_the_page_explains_everything_that_is_logged() -> None:
+    loader = avt.ImportanceLoader(make_dataset(n=40), 4, seed=0, pool=2.0, score=lambda batch: batch[1] + 1.0)
+    for _, index, _ in loader:
+        loader.update(index, torch.ones(4))
+    explained = re.findall(
+        r"^\| `importance/(\w+)` \|", (ROOT / "docs" / "frameworks.md").read_text(), flags=re.MULTILINE
+    )
+    assert set(explained) == {*loader.measures(), "cost_ratio"}  # which is not known so soon
+
+
 def test_options_are_those_of_the_loader() -> None:
     importance = avt.Importance(sampler="Avare", sampler_options={"delta": 0.5}, seed=3, pool=2.0, replacement=True)
     loader = importance.loader(make_dataset(n=40), 4, score=lambda batch: batch[1] + 1.0, batches_per_epoch=5)

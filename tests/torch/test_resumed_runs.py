@@ -109,7 +109,7 @@ def fit(folder: Path | None = None, checkpoint: Path | None = None, **options: A
     workers = options.pop("workers", 0)
     seen = []
 
-    class Module(lightning.LightningModule):
+    class Module(lightning.LightningModule):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.net = net(dropout=0.0)  # Lightning does not restore the random state

@@ -122,7 +122,7 @@ class ImportanceMixin(_Trainer):
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train as the Trainer does; True resumes from the last checkpoint that was saved completely."""
         self.importance_loader, self._is_compared = None, False
-        vars(self).pop("_task", None)
+        self.__dict__.pop("_task", None)  # the model may be another one
         if resume_from_checkpoint is True and list(Path(self.args.output_dir).glob("checkpoint-*")):
             resume_from_checkpoint = _last_complete_checkpoint(self.args.output_dir)
         self._checkpoint = resume_from_checkpoint or None
