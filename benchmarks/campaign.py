@@ -214,6 +214,14 @@ def interrupts(generator: np.random.Generator) -> int:
     return _disturbed(generator, *command, disturb=interrupt, times=4, check=_check_interrupted)
 
 
+def frameworks(generator: np.random.Generator) -> int:
+    """A Trainer that is killed at any moment while it saves resumes, with the losses and draws of one without kills."""
+    import killed_trainer  # needs transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        return killed_trainer.kill_and_resume(Path(folder), generator, kills=6)
+
+
 _TINY = ("--runs", "1", "--epochs", "1", "--out", "results", "--jobs")
 _COMPARE = ("compare", "digits", *_TINY, "1")
 _COMMANDS = (
@@ -312,7 +320,11 @@ def _stored(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 TRIALS: dict[str, Trial] = {
-    each.__name__: each for each in (laws, expectations, structures, resumes, threads, drift, states, kills, interrupts)
+    each.__name__: each
+    for each in (
+        *(laws, expectations, structures, resumes, threads, drift, states),
+        *(kills, interrupts, frameworks),
+    )
 }
 
 

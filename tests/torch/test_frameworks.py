@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import avare.torch as avt
 from framework_page import run_snippet
@@ -143,6 +144,16 @@ def test_the_page_runs() -> None:
     run_snippet("Accelerate")
 
 
+def test_the_page_explains_everything_that_is_logged() -> None:
+    loader = avt.ImportanceLoader(make_dataset(n=40), 4, seed=0, pool=2.0, score=lambda batch: batch[1] + 1.0)
+    for _, index, _ in loader:
+        loader.update(index, torch.ones(4))
+    explained = re.findall(
+        r"^\| `importance/(\w+)` \|", (ROOT / "docs" / "frameworks.md").read_text(), flags=re.MULTILINE
+    )
+    assert set(explained) == {*loader.measures(), "cost_ratio"}  # which is not known so soon
+
+
 def test_options_are_those_of_the_loader() -> None:
     importance = avt.Importance(sampler="Avare", sampler_options={"delta": 0.5}, seed=3, pool=2.0, replacement=True)
     loader = importance.loader(make_dataset(n=40), 4, score=lambda batch: batch[1] + 1.0, batches_per_epoch=5)
@@ -161,6 +172,9 @@ def test_weighted_mean() -> None:
     loss, weight = torch.tensor([1.0, 4.0], dtype=torch.float64, requires_grad=True), torch.tensor([0.5, 2.0])
     avt.weighted_mean(loss, weight).backward()
     assert loss.grad is not None and loss.grad.tolist() == [0.25, 1.0]
+    empty = torch.ones(0, requires_grad=True)
+    avt.weighted_mean(empty, torch.ones(0)).backward()
+    assert avt.weighted_mean(empty, torch.ones(0)).item() == 0.0
     bad: Any
     for bad in (torch.ones(2, 1), torch.ones(()), torch.ones(3)):
         with pytest.raises(
@@ -170,6 +184,18 @@ def test_weighted_mean() -> None:
     bad = [1.0, 2.0]
     with pytest.raises(TypeError, match="loss is of type list: must be a tensor"):
         avt.weighted_mean(bad, weight)
+
+
+def test_a_batch_of_texts_without_targets() -> None:
+    """As the page does it: the mean over the targets of each text, of which one, or all, have none."""
+    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    for labels in (torch.tensor([[1, 2, -100], [-100] * 3]), torch.full((2, 3), -100)):
+        losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none").sum(dim=1)
+        losses = losses / labels.ne(-100).sum(dim=1).clamp(min=1)
+        (gradient,) = torch.autograd.grad(avt.weighted_mean(losses, torch.tensor([0.5, 1.5])), logits)
+        norms = avt.output_norms(logits, labels, class_dim=-1, reduction="mean")
+        assert gradient.isfinite().all() and not gradient[1].any()
+        assert norms.isfinite().all() and norms[1] == 0.0
 
 
 def test_a_single_process_has_nobody_to_tell_of_a_failure() -> None:

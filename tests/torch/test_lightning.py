@@ -97,20 +97,27 @@ def _batches(module: Module) -> Any:
         optimizer.step()
 
 
-@pytest.mark.parametrize("stop", [4, 6])
-def test_resumes_where_it_stopped(stop: int, tmp_path: Path) -> None:
-    def callback() -> ImportanceCallback:
-        return ImportanceCallback(
-            avt.Importance(pool=2.0), score=lambda module, batch: avt.output_norms(module.net(batch[0]), batch[1])
-        )
+def test_logs_what_it_measures() -> None:
+    module = Module(norms=False)
+    score = lambda module, batch: avt.output_norms(module.net(batch[0]), batch[1])  # noqa: E731
+    fit(module, 3, ImportanceCallback(avt.Importance(pool=2.0), score=score))
+    assert module.measured[-1]["importance/pool_ratio"] == 2.0 and module.measured[-1]["importance/gain"] > 0.0
 
-    whole = Module(norms=False)
-    fit(whole, 10, callback())
-    first, second = Module(norms=False), Module(norms=False)
-    fit(first, stop, callback()).save_checkpoint(tmp_path / "checkpoint.ckpt")
-    fit(second, 10, callback(), checkpoint=tmp_path / "checkpoint.ckpt")
-    assert first.seen + second.seen == whole.seen
-    assert whole.measured[-1]["importance/pool_ratio"] == 2.0 and whole.measured[-1]["importance/gain"] > 0.0
+
+@pytest.mark.parametrize("with_norms", [True, False])
+def test_batches_without_targets_leave_the_model_as_it_is(with_norms: bool) -> None:
+    """Labels of -100 only: no loss, no gradient, and norms of 0."""
+    rows, labels = dataset().tensors
+    loader = DataLoader(TensorDataset(rows, torch.full_like(labels, -100)), batch_size=M)
+    module = Module(loader, norms=with_norms)
+    before = [each.tolist() for each in module.parameters()]
+    score = lambda module, batch: avt.output_norms(module.net(batch[0]), batch[1])  # noqa: E731
+    callback = ImportanceCallback(avt.Importance(pool=2.0), score=None if with_norms else score)
+    if with_norms:
+        callback = ImportanceCallback(avt.Importance(pool=None))
+    fit(module, 8, callback)
+    assert [each.tolist() for each in module.parameters()] == before
+    assert callback.loader is not None and callback.loader.measures()["waiting"] == 0
 
 
 class Stream(IterableDataset[Any]):

@@ -205,36 +205,33 @@ def test_the_losses_of_examples_are_those_of_the_model(
         )
 
 
-def drawn_by(trainer: Any, **options: Any) -> list[list[int]]:
-    trainer.train(**options)
-    return [index.tolist() for index in trainer.drawn]
+@pytest.mark.parametrize("pool", [None, 2.0])
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_batches_without_targets_leave_the_model_as_it_is(pool: float | None, accumulated: int, tmp_path: Path) -> None:
+    """Labels of -100 only: no loss, no gradient, and norms of 0; the next batch is compared with the model's loss."""
+    dataset = texts()
+    for each in dataset:
+        each["labels"] = torch.full_like(each["labels"], -100)
+    options = {"gradient_accumulation_steps": accumulated, "weight_decay": 0.0}
+    trainer = trainer_of(tmp_path, dataset, avt.Importance(pool=pool), **options)
+    before = [each.tolist() for each in trainer.model.parameters()]
+    trainer.train()
+    assert losses_of(trainer) == [0.0] * (N // (M * accumulated))
+    assert [each.tolist() for each in trainer.model.parameters()] == before
+    assert not trainer._is_compared and trainer.importance_loader.measures()["waiting"] == 0
 
 
-@pytest.mark.parametrize(("stop", "accumulated"), [(4, 1), (6, 1), (4, 2)])
-def test_resumes_in_the_middle_of_an_epoch_and_at_its_end(stop: int, accumulated: int, tmp_path: Path) -> None:
-    def make(**options: Any) -> Recording:
-        kept: dict[str, Any] = {"save_strategy": "steps", "save_steps": stop, "num_train_epochs": 3}
-        kept["gradient_accumulation_steps"] = accumulated
-        return Recording(
-            language_model(),
-            arguments(tmp_path, **{**kept, **options}),
-            train_dataset=texts(padded=True),
-            importance=avt.Importance(pool=2.0),
-        )
-
-    first = make()
-    whole = drawn_by(first)
-    assert len(whole) == 18
-    second = make()
-    rest = drawn_by(second, resume_from_checkpoint=str(tmp_path / f"checkpoint-{stop}"))
-    assert rest == whole[stop * accumulated :]
-    assert losses_of(second) == losses_of(first)  # with those before, from the checkpoint
-    assert second.state.epoch == first.state.epoch == 3
-    measured = second.state.log_history[-2]
-    assert measured["importance/gain"] > 0.0 and measured["importance/pool_ratio"] == 2.0
-    (tmp_path / f"checkpoint-{stop}" / "importance.pt").unlink()
-    with pytest.warns(UserWarning, match=r"has no importance.pt, .* starts empty"):
-        make(save_strategy="no").train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stop}"))
+def test_a_few_examples_without_targets(tmp_path: Path) -> None:
+    """In batches with and without targets, the loss is that of the formula with the examples that have some."""
+    dataset = texts(2)
+    dataset[1]["labels"] = torch.full_like(dataset[1]["labels"], -100)
+    trainer = trainer_of(tmp_path, dataset)
+    batch = {key: torch.stack([each[key] for each in dataset]) for key in dataset[0]}
+    weight = torch.tensor([0.1, 1.9])  # D is 0.4 targets: below 1, and not rounded up
+    loss, outputs, norms = trainer._weighted_loss(trainer.model, batch, weight, None)
+    losses, counts = trainer.example_losses(outputs["logits"], batch["labels"])
+    assert counts.tolist() == [LENGTH - 1, 0] and norms[1] == 0.0
+    assert loss.item() == pytest.approx(0.1 * losses[0].item() / (0.1 * (LENGTH - 1)), rel=1e-5)
 
 
 def test_learns_and_evaluates_as_the_plain_trainer_does(tmp_path: Path) -> None:
@@ -351,7 +348,7 @@ def test_refuses_what_it_cannot_do_and_says_what_to_do(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"the sampling strategy is 'group_by_length', but .* leave it out"):
         trainer_of(tmp_path, texts(), **grouped)
-    with pytest.raises(ValueError, match="train_dataset is None"):
+    with pytest.raises(ValueError, match="requires a train_dataset"):  # the Trainer's own words
         trainer_of(tmp_path, None).train()
     with pytest.raises(TypeError, match=r"importance is of type str: must be an avare.torch.Importance"):
         trainer_of(tmp_path, texts(), "auto")  # type: ignore[arg-type]
@@ -367,7 +364,9 @@ def test_refuses_what_it_cannot_do_and_says_what_to_do(tmp_path: Path) -> None:
     def flat(items: list[Any]) -> dict[str, Tensor]:
         return {key: torch.cat([each[key] for each in items])[None] for key in items[0]}
 
-    with pytest.raises(ValueError, match="1 rows for 2 examples: the batch was flattened; set padding_free=False"):
+    with pytest.raises(
+        ValueError, match="labels has 1 rows for 2 examples: the batch was flattened; set padding_free=False"
+    ):
         ImportanceTrainer(
             language_model(),
             arguments(tmp_path),

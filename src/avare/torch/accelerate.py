@@ -22,32 +22,22 @@ class Prepared(Iterator[Any]):
     """
 
     remainder = -1  # every batch is full: `gather_for_metrics` drops nothing
+    end_of_dataloader = False
 
     def __init__(self, batches: Iterator[Any], is_over: Any) -> None:
-        self._batches = batches
-        self._is_over = is_over
-        self._state = GradientState()
-        self._device = PartialState().device
-        self._is_added = False
-        self.end_of_dataloader = False
+        self._batches, self._is_over = batches, is_over
+        self._state, self._device = GradientState(), PartialState().device
 
     def __next__(self) -> Any:
-        if not self._is_added:
-            self._is_added = True
+        if self not in self._state.dataloader_references:
             self._state._add_dataloader(self)
         try:
             batch = send_to_device(next(self._batches), self._device)
         except BaseException:
-            self.close()
+            self._state._remove_dataloader(self)
             raise
         self.end_of_dataloader = bool(self._is_over())
         return batch
 
-    def close(self) -> None:
-        """Leave the list of loaders in use."""
-        if self._is_added:
-            self._is_added = False
-            self._state._remove_dataloader(self)
-
     def __del__(self) -> None:
-        self.close()
+        self._state._remove_dataloader(self)

@@ -13,6 +13,7 @@ require("lightning", "avare.torch.lightning", "lightning")  # which says what to
 import lightning
 import numpy as np
 
+from avare.state import State
 from avare.torch.loader import Importance, ImportanceLoader, weighted_mean
 
 __all__ = ["ImportanceCallback"]
@@ -58,12 +59,7 @@ class ImportanceCallback(lightning.Callback):
     (True, None)
     """
 
-    def __init__(
-        self,
-        importance: Importance | None = None,
-        *,
-        score: Callable[[lightning.LightningModule, Any], Any] | None = None,
-    ) -> None:
+    def __init__(self, importance: Importance | None = None, *, score: Callable[..., Any] | None = None) -> None:
         if not isinstance(importance, Importance | None):
             raise TypeError(f"importance is of type {type(importance).__name__}: must be an avare.torch.Importance")
         if score is not None and not callable(score):
@@ -72,6 +68,7 @@ class ImportanceCallback(lightning.Callback):
         self.score = score
         self.loader: ImportanceLoader | None = None
         self._replaced: tuple[Any, Any, Any] | None = None  # the source of the train loader, as it was
+        self._saved: Any = None  # a state of the loader, until training begins
 
     def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Swap the train loader, and weigh the loss of ``training_step``."""
@@ -82,12 +79,26 @@ class ImportanceCallback(lightning.Callback):
             seed, size = os.environ.get("PL_GLOBAL_SEED"), getattr(plain, "batch_size", None)
             self.loader = self.importance.loader_like(plain, size, score, None if seed is None else int(seed))
         self._replaced = source, source.instance, source.name
-        source.instance, source.name = _Shown(self.loader), ""
-        pl_module.training_step = self._weighing(pl_module.training_step)
+        source.instance, source.name = _Shown(self.loader, trainer), ""
+        step = pl_module.training_step
+        pl_module.training_step = functools.update_wrapper(functools.partial(self._weighted_step, step), step)
+        self.on_train_start(trainer, pl_module)  # which Lightning calls only if there is something to train
 
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any, **__: Any
-    ) -> None:
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Resume the loader from the checkpoint, if there is one."""
+        if self._saved is not None:
+            cast(ImportanceLoader, self.loader).load_state_dict(self._saved)
+            self._saved = None
+
+    def state_dict(self) -> State:
+        """Return the state of the loader, for a checkpoint."""
+        return {} if self.loader is None else {"loader": self.loader.state_dict()}
+
+    def load_state_dict(self, state_dict: State) -> None:
+        """Keep the state of the loader until training begins."""
+        self._saved = state_dict.get("loader")
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
         """Log the measurements of the loader."""
         if self.loader is not None and trainer.global_step % trainer.log_every_n_steps == 0:
             found = {f"importance/{name}": value for name, value in self.loader.measures().items()}
@@ -97,49 +108,54 @@ class ImportanceCallback(lightning.Callback):
         """Restore the train loader and ``training_step``, also after an error."""
         if self._replaced is not None:
             source, source.instance, source.name = self._replaced[0], *self._replaced[1:]
-            self._replaced = None
             del pl_module.training_step
+        self._replaced = self._saved = None
 
-    def _weighing(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a ``training_step`` for the batches of the loader."""
+    def _weighted_step(self, step: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Take a ``training_step`` with a batch of the loader: weigh its losses, and report the norms."""
         loader = cast(ImportanceLoader, self.loader)
-
-        @functools.wraps(step)
-        def weighted_step(batch: Any, *args: Any, **kwargs: Any) -> Any:
-            plain, index, weight = batch
-            try:
-                found = step(plain, *args, **kwargs)
-                output = dict(found) if isinstance(found, Mapping) else {"loss": found}
-                norms = output.pop("norms", None)
-                if norms is None and self.score is None and loader.importance_sampler.learns:
-                    raise ValueError(
-                        "training_step returns no norms, so nothing can be learned: return {'loss': losses, 'norms': "
-                        "avare.torch.output_norms(logits, target)}, or pass score= to the callback"
-                    )
-                output["loss"] = weighted_mean(output.get("loss"), weight)
-            except Exception:  # whatever it is, the other ranks must not wait
-                loader.fail()
-                raise
-            if norms is None:  # all ranks still learn whether one has failed
-                index, norms = index[:0], np.empty(0)
-            loader.update(index, norms, not_finite="skip")
-            return output
-
-        return weighted_step
+        plain, index, weight = batch
+        try:
+            found = step(plain, *args, **kwargs)
+            output = dict(found) if isinstance(found, Mapping) else {"loss": found}
+            norms = output.pop("norms", None)
+            if norms is None and self.score is None and loader.importance_sampler.learns:
+                raise ValueError(
+                    "training_step returns no norms, so nothing can be learned: return {'loss': losses, 'norms': "
+                    "avare.torch.output_norms(logits, target)}, or pass score= to the callback"
+                )
+            output["loss"] = weighted_mean(output.get("loss"), weight)
+        except Exception:  # whatever it is, the other ranks must not wait
+            loader.fail()
+            raise
+        if norms is None:  # all ranks still learn whether one has failed
+            index, norms = index[:0], np.empty(0)
+        loader.update(index, norms, not_finite="skip")
+        return output
 
 
 class _Shown:
     """A loader as Lightning sees it: not a ``DataLoader``, because Lightning would replace its batch sampler."""
 
-    def __init__(self, loader: ImportanceLoader) -> None:
-        self.loader = loader
-        self.state_dict, self.load_state_dict = loader.state_dict, loader.load_state_dict
+    def __init__(self, loader: ImportanceLoader, trainer: lightning.Trainer) -> None:
+        self.loader, self.trainer = loader, trainer
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
+        """Begin with the first batch: Lightning asks for more iterators than it uses."""
+        cursor = self.loader.batch_sampler.cursor
+        if self.trainer.fit_loop.batch_idx < 0 < cursor.position:  # Lightning begins an epoch, so the loader does
+            cursor.finish()
+        yield from self.loader
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the state is that of the callback. Lightning asks whether the loader can resume."""
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Do nothing."""
 
 
 def _score(score: Callable[..., Any], trainer: lightning.Trainer, module: lightning.LightningModule, batch: Any) -> Any:

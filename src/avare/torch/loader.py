@@ -213,10 +213,13 @@ class ImportanceLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         pool, load = self._batches.pool, super().__iter__
-        if pool is None:
-            batches = self._cursor.deliver(load, as_triple)
-        else:
-            batches = self._cursor.deliver(lambda: Timed(pool, load()), self._complete)
+        is_resumed = self._cursor.position > 0 and self._cursor.latest is None
+        # PyTorch draws a seed for workers; a resumed run has drawn that of this epoch before it was interrupted.
+        with torch.random.fork_rng(devices=[], enabled=is_resumed):
+            if pool is None:
+                batches = self._cursor.deliver(load, as_triple)
+            else:
+                batches = self._cursor.deliver(lambda: Timed(pool, load()), self._complete)
         if not self._moves_batches:
             return batches
         from avare.torch.accelerate import Prepared
@@ -368,7 +371,9 @@ class Importance:
 def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
     """Return the loss to train on: the mean over the batch of weight times loss. O(batch size).
 
-    It estimates the mean loss over the dataset, without bias.
+    It estimates the mean loss over the dataset, without bias. It is 0 for an empty batch. If you divide the loss of an
+    example by the number of its targets, use ``.clamp(min=1)``: an example without targets then has a loss of 0, and
+    not NaN.
 
     Parameters
     ----------
@@ -391,7 +396,7 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
             f"loss has shape {tuple(loss.shape)}, weight has {tuple(weight.shape)}: both must be (batch,), a loss for "
             'each example, as with reduction="none"'
         )
-    return (weight.to(loss) * loss).mean()
+    return (weight.to(loss) * loss).sum() / max(len(loss), 1)
 
 
 def _second_stage(

@@ -18,10 +18,12 @@ the plain Trainer, with an error of order 1 / M. With weights of 1 it is the Tra
 """
 
 import contextlib
+import functools
+import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from avare._optional import require
@@ -29,13 +31,13 @@ from avare._optional import require
 require("transformers", "avare.torch.transformers", "transformers")  # which says what to install
 
 # isort: split
-import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from avare.torch.checkpoint import load, save
 from avare.torch.cross_entropy import IGNORED, losses_and_norms
 from avare.torch.loader import Importance, ImportanceLoader
 from avare.torch.norms import output_norms
@@ -44,11 +46,11 @@ from avare.torch.weighted_batches import check_dataset
 __all__ = ["ImportanceMixin", "ImportanceTrainer"]
 
 _INDEX, _WEIGHT = "avare_index", "avare_weight"  # keys in the inputs of a training step
-_STATE = "importance{}.pt"  # in a checkpoint
 _CLOSE = 1e-3  # the model's loss and ours differ by rounding errors only, in half precision too
+_Trainer: Any = object  # for type checkers: the mixin comes before a trainer
 
 
-class ImportanceMixin:
+class ImportanceMixin(_Trainer):
     """Draw the batches of a Trainer by importance, weigh its loss, and report the norms.
 
     Evaluation and prediction are not changed. Checkpoints contain the state of the loader, so that
@@ -87,9 +89,10 @@ class ImportanceMixin:
             raise TypeError(f"importance is of type {type(importance).__name__}: must be an avare.torch.Importance")
         self.importance = importance or Importance()
         self._is_compared = False  # whether the loss was compared with the model's
-        self._known: tuple[Any, Any, bool] | None = None  # see `_task`
+        self._checkpoint: str | None = None  # to resume from, until the random state is restored
         super().__init__(*args, **kwargs)
-        if self._trainer.train_dataset is not None:
+        if self.train_dataset is not None:
+            check_dataset(self.train_dataset)
             self._check_importance()
 
     def example_losses(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,47 +107,51 @@ class ImportanceMixin:
         labels : Tensor
             The inputs of this name.
         """
-        kind, target = self._loss_and_target(logits, labels)
-        if kind != "cross_entropy":
-            function = F.mse_loss if kind == "squared" else F.binary_cross_entropy_with_logits
-            losses = function(logits.reshape(target.shape), target.to(logits), reduction="none").flatten(1).mean(dim=1)
-            return losses, torch.ones_like(losses)
-        losses, _ = losses_and_norms(logits, target, self._trainer.args.label_smoothing_factor)
-        return losses, _number_of_targets(target).to(losses)
+        return self._losses_and_norms(logits, labels)[:2]
 
     def example_norms(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the norm of each example's gradient, or a bound, up to a common factor; of shape (batch,)."""
         kind, target = self._loss_and_target(logits, labels)
         if kind != "cross_entropy":
             return output_norms(logits.reshape(target.shape), target, kind, not_finite="keep")
-        smoothing = self._trainer.args.label_smoothing_factor
+        smoothing = self.args.label_smoothing_factor  # without a gradient, which `_losses_and_norms` computes
         return output_norms(logits, target, class_dim=-1, label_smoothing=smoothing, not_finite="keep")
 
     # --- methods of the Trainer ---------------------------------------------------------
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, from a checkpoint if one is given, as the Trainer does."""
-        self.importance_loader = None
-        self._is_compared = False
-        with _positions_known():
-            return super().train(*args, **kwargs)  # type: ignore[misc]  # of the trainer
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Train as the Trainer does; True resumes from the last checkpoint that was saved completely."""
+        self.importance_loader, self._is_compared = None, False
+        self.__dict__.pop("_task", None)  # the model may be another one
+        if resume_from_checkpoint is True and list(Path(self.args.output_dir).glob("checkpoint-*")):
+            resume_from_checkpoint = _last_complete_checkpoint(self.args.output_dir)
+        self._checkpoint = resume_from_checkpoint or None
+        module, skip = transformers.trainer, transformers.trainer.skip_first_batches
+        # An importance loader knows its position: the Trainer must not skip batches.
+        module.skip_first_batches = lambda loader, *n: (
+            loader if isinstance(loader, ImportanceLoader) else skip(loader, *n)
+        )
+        try:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            module.skip_first_batches = skip
 
     def get_train_dataloader(self) -> ImportanceLoader:
         """Return the loader of this training, which knows the other ranks."""
-        trainer, size = self._trainer, self._trainer._train_batch_size
-        if self.importance_loader is not None and self.importance_loader.batch_sampler.ranks.batch_size == size:
-            return self.importance_loader
-        self._check_importance()
-        plain = super().get_train_dataloader()  # type: ignore[misc]  # of the trainer
-        seed = trainer.args.seed if trainer.args.data_seed is None else trainer.args.data_seed
-        self.importance_loader = self.importance.loader_like(plain, size, self._score, seed)
+        size = self._train_batch_size
+        if self.importance_loader is None or self.importance_loader.batch_sampler.ranks.batch_size != size:
+            plain = super().get_train_dataloader()
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            self.importance_loader = self.importance.loader_like(plain, size, self._score, seed)
+            if self._checkpoint is not None:
+                self._load_importance(self.importance_loader, self._checkpoint)
         return self.importance_loader
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any) -> tuple[list[Any], Any]:
         """Return the batches of an accumulated batch, and the number of targets to divide by."""
-        loader = self.importance_loader
-        batches = epoch_iterator if loader is None else map(partial(_with_weights, loader), epoch_iterator)
-        samples, count = super().get_batch_samples(batches, *args)  # type: ignore[misc]  # of the trainer
+        self._load_rng_state(None)
+        batches = map(functools.partial(_with_weights, self.importance_loader), epoch_iterator)
+        samples, count = super().get_batch_samples(batches, *args)
         if count is not None and samples and _WEIGHT in samples[0]:
             count = count * self._share_of_targets(samples)
         return samples, count
@@ -152,7 +159,7 @@ class ImportanceMixin:
     def compute_loss(self, model: nn.Module, inputs: Any, return_outputs: bool = False, **options: Any) -> Any:
         """Return the weighted loss in training, and report the norms; otherwise the loss of the Trainer."""
         if _WEIGHT not in inputs:
-            return super().compute_loss(model, inputs, return_outputs, **options)  # type: ignore[misc]  # of the trainer
+            return super().compute_loss(model, inputs, return_outputs, **options)
         loader = cast(ImportanceLoader, self.importance_loader)
         index, weight = inputs.pop(_INDEX), inputs.pop(_WEIGHT)
         try:
@@ -167,64 +174,47 @@ class ImportanceMixin:
         """Log, and add the measurements of the loader to the training logs."""
         if self.importance_loader is not None and "loss" in logs:
             logs.update({f"importance/{name}": value for name, value in self.importance_loader.measures().items()})
-        super().log(logs, *args, **kwargs)  # type: ignore[misc]  # of the trainer
+        super().log(logs, *args, **kwargs)
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Save the state of the loader with the checkpoint."""
-        super()._save_rng_state(output_dir)  # type: ignore[misc]  # of the trainer
-        if self.importance_loader is not None and (self._trainer.args.should_save or self._is_sharded):
-            os.makedirs(output_dir, exist_ok=True)
-            torch.save(self.importance_loader.state_dict(), self._state_file(output_dir))
+        super()._save_rng_state(output_dir)
+        if self.importance_loader is not None and (self.args.should_save or self.importance.distributed == "sharded"):
+            save(self.importance_loader.state_dict(), self._state_file(output_dir))
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the state of the loader with the checkpoint."""
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]  # of the trainer
-        if checkpoint is None or self.importance_loader is None:
-            return
-        file = self._state_file(checkpoint)
-        if not os.path.isfile(file):
-            warnings.warn(
-                f"{checkpoint} has no {os.path.basename(file)}, so another trainer has saved it: the memory of the "
-                "norms starts empty",
-                stacklevel=2,
-            )
-            return
-        self.importance_loader.load_state_dict(torch.load(file, weights_only=True))
-        if self.importance_loader.batch_sampler.cursor.is_over:  # the Trainer begins the next epoch
-            self.importance_loader.batch_sampler.cursor.finish()
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restore the random state once, before the first pool is scored; the Trainer does it after that."""
+        checkpoint, self._checkpoint = self._checkpoint, None
+        super()._load_rng_state(checkpoint)
 
     # --- of this class ------------------------------------------------------------------
 
-    @property
-    def _trainer(self) -> Any:
-        """The trainer that this object also is."""
-        return self
-
-    @property
-    def _is_sharded(self) -> bool:
-        return self.importance.distributed == "sharded"
-
     def _state_file(self, folder: str) -> str:
-        rank = f"_{self._trainer.args.process_index}" if self._is_sharded else ""
-        return os.path.join(folder, _STATE.format(rank))
+        rank = f"_{self.args.process_index}" if self.importance.distributed == "sharded" else ""
+        return os.path.join(folder, f"importance{rank}.pt")
+
+    def _load_importance(self, loader: ImportanceLoader, checkpoint: str) -> None:
+        """Load the state of the loader from a checkpoint."""
+        file = self._state_file(checkpoint)
+        if not os.path.isfile(file):
+            warnings.warn(f"there is no {file}, so another trainer has saved it: no norms are known yet", stacklevel=2)
+            return
+        load(file, loader)
+        if loader.batch_sampler.cursor.is_over or self.args.ignore_data_skip:  # the Trainer begins an epoch
+            loader.batch_sampler.cursor.finish()
 
     def _check_importance(self) -> None:
         """Raise an error for what cannot be combined with importance sampling, and say what to do."""
-        trainer = self._trainer
-        if trainer.train_dataset is None:
-            raise ValueError("train_dataset is None: training needs one")
-        check_dataset(trainer.train_dataset)
-        args = trainer.args
-        strategy = "group_by_length" if getattr(args, "group_by_length", False) else "random"  # before version 5
-        strategy = getattr(args, "train_sampling_strategy", strategy)
+        strategy = "group_by_length" if getattr(self.args, "group_by_length", False) else "random"  # of early versions
+        strategy = getattr(self.args, "train_sampling_strategy", strategy)
         if strategy != "random":
             raise ValueError(
                 f"args: the sampling strategy is {strategy!r}, but importance decides which examples form a batch; "
                 "leave it out, and let the collator pad, or pack the texts to equal lengths"
             )
-        if args.n_gpu > 1:
-            raise ValueError(f"args.n_gpu = {args.n_gpu}: DataParallel does not pass weights on; start with torchrun")
-        if trainer.compute_loss_func is not None:
+        if self.args.n_gpu > 1:
+            raise ValueError(f"args.n_gpu = {self.args.n_gpu}: DataParallel loses the weights; start with torchrun")
+        if self.compute_loss_func is not None:
             raise ValueError(
                 "compute_loss_func is given, and returns one loss for the batch: override example_losses and "
                 "example_norms, which return one for each example"
@@ -245,24 +235,20 @@ class ImportanceMixin:
             labels = F.pad(labels[..., 1:], (0, 1), value=-100)
         return "cross_entropy", labels
 
-    @property
+    @functools.cached_property
     def _task(self) -> tuple[Any, bool]:
         """The configuration of the model, without wrappers, and whether the label of a position is the next token."""
-        trainer = self._trainer
-        if self._known is None or self._known[0] is not trainer.model:
-            model = trainer.accelerator.unwrap_model(trainer.model)  # takes milliseconds
-            model = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
-            config = getattr(model, "config", None)
-            is_causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-            self._known = trainer.model, config, is_causal and not getattr(config, "is_encoder_decoder", False)
-        return self._known[1:]
+        model = self.accelerator.unwrap_model(self.model)  # takes milliseconds
+        model = model.get_base_model() if hasattr(model, "get_base_model") else model  # of PEFT
+        config = getattr(model, "config", None)
+        is_causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        return config, is_causal and not getattr(config, "is_encoder_decoder", False)
 
     def _score(self, batch: Any) -> Tensor:
         """Score a pool, with the model of this rank alone."""
-        trainer = self._trainer
-        inputs = trainer._prepare_inputs(batch)
-        with trainer.compute_loss_context_manager():
-            outputs = self._forward(trainer.model, inputs, with_loss=False)
+        inputs = self._prepare_inputs(batch)
+        with self.compute_loss_context_manager():
+            outputs = self._forward(self.model, inputs, with_loss=False)
         return self.example_norms(outputs["logits"], inputs["labels"])
 
     def _forward(self, model: nn.Module, inputs: Mapping[str, Any], *, with_loss: bool) -> Mapping[str, Any]:
@@ -272,51 +258,48 @@ class ImportanceMixin:
         needs_labels = with_loss or getattr(self._task[0], "is_encoder_decoder", False)
         outputs = model(**{key: value for key, value in inputs.items() if needs_labels or key != "labels"})
         if not isinstance(outputs, Mapping) or "logits" not in outputs:
-            found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-            raise ValueError(f"the model returns {found}: must return a mapping with logits")
+            raise ValueError(f"the model returns {type(outputs).__name__}: must return a mapping with logits")
         return outputs
 
     def _weighted_loss(self, model: nn.Module, inputs: Any, weight: Tensor, count: Any) -> tuple[Tensor, Any, Tensor]:
         """Return the loss to train on, the outputs of the model, and the norms."""
-        trainer, labels = self._trainer, inputs.get("labels")
         outputs = self._forward(model, inputs, with_loss=not self._is_compared)
-        logits = outputs["logits"]
-        if len(logits) != len(weight):
-            raise ValueError(
-                f"logits has {len(logits)} rows for {len(weight)} examples: the batch was flattened; set "
-                "padding_free=False, and pack with packing_strategy='wrapped'"
-            )
-        losses, counts, norms = self._of_examples(logits, labels)
-        if not self._is_compared:
-            self._compare(outputs, labels, losses.sum() / counts.sum().clamp(min=1.0))
-        weight = weight.to(losses)
-        takes_all = count is not None and trainer.model_accepts_loss_kwargs  # the Trainer expects the whole mean
-        if takes_all and not self._overrides("example_losses") and not labels.is_floating_point():
-            is_shared = trainer.args.average_tokens_across_devices and trainer.accelerator.num_processes > 1
-            targets = count / trainer.accelerator.num_processes if is_shared else count
+        logits, labels = outputs["logits"], inputs["labels"]
+        if self._overrides("example_losses") or self._overrides("example_norms"):
+            losses, counts, norms = *self.example_losses(logits, labels), self.example_norms(logits, labels)
         else:
-            targets = (len(weight) * torch.dot(weight, counts) / weight.sum()).clamp(min=1.0)
+            losses, counts, norms = self._losses_and_norms(logits, labels)
+        if not self._is_compared and counts.any():
+            self._compare(outputs, labels, losses.sum() / counts.sum())
+        weight = weight.to(losses)
+        takes_all = count is not None and self.model_accepts_loss_kwargs  # the Trainer expects the whole mean
+        if takes_all and not self._overrides("example_losses") and not labels.is_floating_point():
+            is_shared = self.args.average_tokens_across_devices and self.accelerator.num_processes > 1
+            targets = count / self.accelerator.num_processes if is_shared else count
+        else:
+            targets = len(weight) * torch.dot(weight, counts) / weight.sum()
             if takes_all:
-                targets = targets * trainer.current_gradient_accumulation_steps
-        return torch.dot(losses, weight / targets), outputs, norms
+                targets = targets * self.current_gradient_accumulation_steps
+        divisor = torch.where(targets > 0, targets, 1.0)  # if all labels are -100, the loss is 0
+        return torch.dot(losses, weight / divisor), outputs, norms
 
-    def _of_examples(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what `example_losses` and `example_norms` do, in one pass if possible."""
-        if not self._overrides("example_losses") and not self._overrides("example_norms"):
-            kind, target = self._loss_and_target(logits, labels)
-            if kind == "cross_entropy":
-                losses, norms = losses_and_norms(logits, target, self._trainer.args.label_smoothing_factor)
-                return losses, _number_of_targets(target).to(losses), norms
-        return *self.example_losses(logits, labels), self.example_norms(logits, labels)
+    def _losses_and_norms(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `example_losses` and `example_norms` do by default, in one pass if possible."""
+        kind, target = self._loss_and_target(logits, labels)
+        if kind == "cross_entropy":
+            losses, norms = losses_and_norms(logits, target, self.args.label_smoothing_factor)
+            return losses, target.ne(IGNORED).reshape(len(target), -1).sum(dim=1).to(losses), norms
+        function = F.mse_loss if kind == "squared" else F.binary_cross_entropy_with_logits
+        losses = function(logits.reshape(target.shape), target.to(logits), reduction="none").mean(dim=1)
+        return losses, torch.ones_like(losses), self.example_norms(logits, labels)
 
     def _overrides(self, name: str) -> bool:
         return getattr(type(self), name) is not getattr(ImportanceMixin, name)
 
     def _compare(self, outputs: Any, labels: Tensor, found: Tensor) -> None:
         """Raise an error if the mean loss is not the model's."""
-        smoother = self._trainer.label_smoother
-        smoothed = None if smoother is None else smoother(outputs, labels, shift_labels=self._task[1])
-        wanted = outputs.get("loss") if smoothed is None else smoothed
+        smooth = self.label_smoother
+        wanted = outputs.get("loss") if smooth is None else smooth(outputs, labels, shift_labels=self._task[1])
         if wanted is not None and abs(wanted.item() - found.item()) > _CLOSE * max(1.0, abs(wanted.item())):
             raise ValueError(
                 f"the model's loss is {wanted.item():.6g}, and that of its logits and labels {found.item():.6g}: it "
@@ -326,23 +309,17 @@ class ImportanceMixin:
 
     def _share_of_targets(self, samples: list[Any]) -> float:
         """Return D over the number of targets in the accumulated batch: see the module."""
-        sums = np.zeros(4)
-        shifts_labels = getattr(self._trainer, "_loss_shifts_labels", False)  # as the Trainer counts
+        sums = torch.zeros(4, dtype=torch.float64)
+        shifts_labels = getattr(self, "_loss_shifts_labels", False)  # as the Trainer counts
         for inputs in samples:
-            weight, labels = inputs[_WEIGHT].double().numpy(), inputs["labels"].numpy()
-            if len(labels) != len(weight):  # a flattened batch, which `compute_loss` refuses
-                return 1.0
+            weight, labels = inputs[_WEIGHT].double(), inputs["labels"]
             shown = labels[..., 1:] if shifts_labels else labels
-            counts = (shown.reshape(len(labels), -1) != IGNORED).sum(axis=1)
-            sums += (weight.sum(), weight @ counts, counts.sum(), len(weight))
-        args = self._trainer.args
-        if args.average_tokens_across_devices and args.world_size > 1:
-            found = torch.from_numpy(sums).to(args.device)
-            sums = self._trainer.accelerator.reduce(found, "sum").cpu().numpy()
+            counts = shown.ne(IGNORED).reshape(len(labels), -1).sum(dim=1).double()
+            sums += torch.stack([weight.sum(), weight @ counts, counts.sum(), torch.ones_like(weight).sum()])
+        if self.args.average_tokens_across_devices and self.args.world_size > 1:
+            sums = self.accelerator.reduce(sums.to(self.args.device), "sum")
         weights, weighted, plain, examples = sums.tolist()
-        if not (weights > 0.0 and weighted > 0.0):
-            return 1.0
-        return examples * weighted / (weights * plain)
+        return float(examples * weighted / (weights * max(plain, 1.0)))
 
 
 class ImportanceTrainer(ImportanceMixin, transformers.Trainer):
@@ -356,31 +333,27 @@ class ImportanceTrainer(ImportanceMixin, transformers.Trainer):
     """
 
 
-def _number_of_targets(target: Tensor) -> Tensor:
-    """Return how many targets of each example count."""
-    return target.ne(-100).reshape(len(target), -1).sum(dim=1)
-
-
-def _with_weights(loader: ImportanceLoader, triple: Any) -> Any:
+def _with_weights(loader: Any, triple: Any) -> Any:
     """Put index and weight into the inputs; if the sampler learns nothing and all weights are 1, there is no need."""
     inputs, index, weight = triple
     if not isinstance(inputs, Mapping):
         raise TypeError(f"data_collator returns {type(inputs).__name__}: must return a mapping of inputs")
-    sampler = loader.importance_sampler
-    if not sampler.learns and bool((weight == 1.0).all()):
+    if len(inputs.get("labels", weight)) != len(weight):
+        raise ValueError(
+            f"labels has {len(inputs['labels'])} rows for {len(weight)} examples: the batch was flattened; set "
+            "padding_free=False, and pack with packing_strategy='wrapped'"
+        )
+    if not loader.importance_sampler.learns and bool((weight == 1.0).all()):
         return inputs
     return {**inputs, _INDEX: index.numpy(), _WEIGHT: weight}
 
 
-@contextlib.contextmanager
-def _positions_known() -> Iterator[None]:
-    """Do not skip batches of an importance loader, which knows its position, when training resumes."""
-    module = transformers.trainer
-    skip = module.skip_first_batches
-    module.skip_first_batches = lambda loader, *args, **kwargs: (
-        loader if isinstance(loader, ImportanceLoader) else skip(loader, *args, **kwargs)
-    )
-    try:
-        yield
-    finally:
-        module.skip_first_batches = skip
+def _last_complete_checkpoint(folder: str) -> str | None:
+    """Return the path of the last checkpoint that has the Trainer's own state, which is written last."""
+    steps: dict[str, int] = {}
+    for file in Path(folder).glob("checkpoint-*/trainer_state.json"):
+        with contextlib.suppress(ValueError):  # a kill has cut it off
+            steps[str(file.parent)] = json.loads(file.read_text())["global_step"]
+    if not steps:
+        warnings.warn(f"no checkpoint in {folder} is complete: training starts from the beginning", stacklevel=3)
+    return max(steps, key=lambda path: steps[path], default=None)
