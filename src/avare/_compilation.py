@@ -43,11 +43,6 @@ def product(function: Callable[..., Any]) -> Any:
     return _compile(function, _nrt=False, forceinline=True, fastmath={"reassoc", "nsz", "contract"})
 
 
-def summing(function: Callable[..., Any]) -> Any:
-    """Compile a long sum whose order does not matter: it is computed in parts, many times faster."""
-    return _compile(function, fastmath={"reassoc", "nsz"})
-
-
 def quick(function: Callable[..., Any]) -> Any:
     """Compile a loop over independent elements, several at once; sums are computed in parts."""
     return _compile(function, _nrt=False, fastmath={"reassoc", "nsz", "contract", "arcp"})

@@ -19,7 +19,7 @@ from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
 from avare.state import Fields, Nested, State
 from avare.structures import Buckets, OrderTree
-from avare.structures.buckets import draw_with_replacement, draw_without_replacement, store
+from avare.structures.buckets import draw, store
 
 
 @register()
@@ -144,11 +144,7 @@ class AvareState(NamedTuple):
 
 @lean
 def _draw_kernel(state, step, source, indices, probabilities, weights):
-    floor = floor_at(state.floor, step)
-    if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
-        draw_with_replacement(state.memory, floor, source, indices, probabilities)
-    else:
-        draw_without_replacement(state.memory, floor, source, indices, probabilities, weights)
+    draw(state.memory, floor_at(state.floor, step), state.replacement, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

@@ -19,13 +19,7 @@ from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
 from avare.state import Fields, Nested, State
-from avare.structures.calibrated_cells import (
-    CalibratedCells,
-    Calibration,
-    draw_with_replacement,
-    draw_without_replacement,
-    learn,
-)
+from avare.structures.calibrated_cells import CalibratedCells, Calibration, draw, learn
 
 
 @register()
@@ -172,10 +166,7 @@ class CalibratedState(NamedTuple):
 @lean
 def _draw_kernel(state, step, source, indices, probabilities, weights):
     floor = floor_at(state.floor, step)
-    if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
-        draw_with_replacement(state.memory, state.prior, floor, source, indices, probabilities)
-    else:
-        draw_without_replacement(state.memory, state.prior, floor, source, indices, probabilities, weights)
+    draw(state.memory, state.prior, floor, state.replacement, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

@@ -15,7 +15,7 @@ from avare.samplers.base import SMALLEST_PROBABILITY, Sampler, one_per_example
 from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
 from avare.state import Fields, State, checksum
-from avare.structures.weights import Weights, draw_smoothed_into, draw_without_replacement
+from avare.structures.weights import Weights, draw
 
 
 @register(example=lambda n: {"smoothness": 1.0 + np.arange(n) % 5})
@@ -123,11 +123,7 @@ class StaticState(NamedTuple):
 
 @kernel
 def _draw_kernel(state, step, source, indices, probabilities, weights):
-    if state.replacement:
-        uniform = np.empty(len(indices), dtype=np.bool_)
-        draw_smoothed_into(state.weights, 0.0, source, indices, probabilities, uniform)
-    else:
-        draw_without_replacement(state.weights, source, indices, probabilities, weights)
+    draw(state.weights, state.replacement, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

@@ -57,7 +57,7 @@ from avare.structures.float_codes import (
     unit_of,
     value_of,
 )
-from avare.structures.without_replacement import draw_distinct
+from avare.structures.without_replacement import draw_distinct, draw_members
 
 _BIN_SHIFT = 13
 _BINS = OCTAVES << (MANTISSA_BITS - _BIN_SHIFT)
@@ -186,8 +186,8 @@ class Buckets(Memory):
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
         return _probabilities(self._arrays, floor)
 
-    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        return draw_with_replacement if replacement else draw_without_replacement, (self._arrays, floor)
+    def _draw(self, floor: float, *arguments: Any) -> bool:
+        return bool(draw(self._arrays, floor, *arguments))
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""
@@ -524,24 +524,15 @@ def propose(arrays, law, source, slots, indices, masses):
 
 
 @lean
-def draw_with_replacement(arrays, floor, source, indices, probabilities):
-    """Draw indices, each from all; return True."""
+def draw(arrays, floor, replacement, source, indices, probabilities, left):
+    """Draw indices, without replacement also what is left before each; return whether there are enough."""
     law = weigh(arrays, solve(arrays, floor))
-    propose(arrays, law, source, indices, indices, probabilities)
-    for j in range(len(indices)):
-        probabilities[j] /= law.scale
-    return True
+    available = len(arrays.slots) if law.threshold > 0.0 else law.above
+    return draw_members(
+        arrays, law, available, law.scale, replacement, source, indices, probabilities, left, propose, _draw_distinct
+    )
 
 
 @kernel
-def draw_without_replacement(arrays, floor, source, indices, probabilities, left):
-    """Draw distinct indices; return whether there are enough."""
-    law = weigh(arrays, solve(arrays, floor))
-    if len(indices) > (len(arrays.slots) if law.threshold > 0.0 else law.above):
-        return False
-    scratch = np.empty((3, len(indices)), dtype=np.int64)
-    draw_distinct(arrays, law, source, scratch, indices, probabilities, left, propose, _exclude, _exclude_all)
-    for j in range(len(indices)):
-        probabilities[j] /= law.scale
-        left[j] /= law.scale
-    return True
+def _draw_distinct(arrays, law, source, indices, masses, left):
+    draw_distinct(arrays, law, source, indices, masses, left, propose, _exclude, _exclude_all)

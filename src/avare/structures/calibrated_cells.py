@@ -49,7 +49,7 @@ from avare.structures.float_codes import (
     unit_of,
     value_of,
 )
-from avare.structures.without_replacement import draw_distinct
+from avare.structures.without_replacement import draw_distinct, draw_members
 
 _UNSEEN = 1 << CELL_SHIFT  # the code of examples never seen: in octave 0, next to the zeros
 _UNSEEN_CELL = _UNSEEN >> CELL_SHIFT
@@ -187,8 +187,8 @@ class CalibratedCells(Memory):
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
         return _probabilities(self._arrays, self.prior, floor)
 
-    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        return draw_with_replacement if replacement else draw_without_replacement, (self._arrays, self.prior, floor)
+    def _draw(self, floor: float, *arguments: Any) -> bool:
+        return bool(draw(self._arrays, self.prior, floor, *arguments))
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""
@@ -401,27 +401,17 @@ def _exclude(arrays, law, code):
 
 
 @lean
-def draw_with_replacement(arrays, prior, floor, source, indices, probabilities):
-    """Draw indices, each from all; return True."""
-    law = _solve(arrays, prior, floor)
-    _propose(arrays, law, source, indices, indices, probabilities)
-    for j in range(len(indices)):
-        probabilities[j] /= law.total
-    return True
-
-
-@kernel
-def draw_without_replacement(arrays, prior, floor, source, indices, probabilities, left):
-    """Draw distinct indices; return whether there are enough."""
+def draw(arrays, prior, floor, replacement, source, indices, probabilities, left):
+    """Draw indices, without replacement also what is left before each; return whether there are enough."""
     law = _solve(arrays, prior, floor)
     available = 0
     for k in range(law.size):
         available += arrays.counts[k]
-    if len(indices) > available:
-        return False
-    scratch = np.empty((3, len(indices)), dtype=np.int64)
-    draw_distinct(arrays, law, source, scratch, indices, probabilities, left, _propose, _exclude, _exclude_all)
-    for j in range(len(indices)):
-        probabilities[j] /= law.total
-        left[j] /= law.total
-    return True
+    return draw_members(
+        arrays, law, available, law.total, replacement, source, indices, probabilities, left, _propose, _draw_distinct
+    )
+
+
+@kernel
+def _draw_distinct(arrays, law, source, indices, masses, left):
+    draw_distinct(arrays, law, source, indices, masses, left, _propose, _exclude, _exclude_all)

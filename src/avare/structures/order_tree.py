@@ -121,8 +121,8 @@ class OrderTree(Memory):
         probabilities: NDArray[np.float64] = np.maximum(self._arrays.norms, solution.threshold) / solution.scale
         return probabilities
 
-    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        return _draw_with_replacement if replacement else _draw_without_replacement, (self._arrays, floor)
+    def _draw(self, floor: float, *arguments: Any) -> bool:
+        return bool(_draw(self._arrays, floor, *arguments))
 
     def check(self) -> None:
         """Assert every invariant. O(N log N)."""
@@ -335,22 +335,18 @@ def _draw_one(arrays, threshold, scale, rho, source):
 
 
 @kernel
-def _draw_with_replacement(arrays, floor, source, indices, probabilities):
-    threshold, scale, rho = _solve(arrays, floor)
-    for j in range(len(indices)):
-        indices[j] = _draw_one(arrays, threshold, scale, rho, source)
-        probabilities[j] = max(arrays.norms[indices[j]], threshold) / scale
-    return True
+def _draw(arrays, floor, replacement, source, indices, probabilities, left):
+    """Draw indices, without replacement also what is left before each; return whether there are enough.
 
-
-@kernel
-def _draw_without_replacement(arrays, floor, source, indices, probabilities, left):
-    """Draw distinct indices; return whether there are enough.
-
-    Repeated draws are dropped while at least half of the mass is left. Then each draw goes through
-    all that are left, one by one.
+    Without replacement, repeated draws are dropped while at least half of the mass is left. Then each draw goes
+    through all that are left, one by one.
     """
     threshold, scale, rho = _solve(arrays, floor)
+    if replacement:
+        for j in range(len(indices)):
+            indices[j] = _draw_one(arrays, threshold, scale, rho, source)
+            probabilities[j] = max(arrays.norms[indices[j]], threshold) / scale
+        return True
     n, size = len(arrays.norms), len(indices)
     masses = np.empty(n, dtype=np.float64)
     for i in range(n):

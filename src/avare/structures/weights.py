@@ -154,8 +154,8 @@ class Weights(Memory):
         total = self.total
         return self.values / total if total > 0.0 else np.full(self.n, 1.0 / self.n)
 
-    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        return draw_with_replacement if replacement else draw_without_replacement, (self._arrays,)
+    def _draw(self, floor: float, *arguments: Any) -> bool:
+        return bool(draw(self._arrays, *arguments))
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""
@@ -313,14 +313,16 @@ def _draw_mixed(arrays, share, source, indices, probabilities, uniform):
 
 
 @kernel
-def draw_with_replacement(arrays, source, indices, probabilities):
-    """Draw indices, each from all; return True."""
+def draw(arrays, replacement, source, indices, probabilities, left):
+    """Draw indices, without replacement also what is left before each; return whether there are enough."""
+    if not replacement:
+        return _draw_distinct(arrays, source, indices, probabilities, left)
     draw_smoothed_into(arrays, 0.0, source, indices, probabilities, np.empty(len(indices), dtype=np.bool_))
     return True
 
 
 @kernel
-def draw_without_replacement(arrays, source, indices, probabilities, left):
+def _draw_distinct(arrays, source, indices, probabilities, left):
     """Draw distinct indices; return whether there are enough weights above zero.
 
     Repeated draws are dropped, in O(size), until half of the mass is drawn. The rest comes from a

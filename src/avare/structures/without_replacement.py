@@ -22,13 +22,31 @@ from avare.structures.float_codes import CELL_SHIFT
 
 
 @merged
-def draw_distinct(arrays, law, source, scratch, indices, masses, left, propose, exclude, exclude_all):
-    """Fill indices and masses with distinct draws, in order, and the mass left before each; there must be enough.
+def draw_members(arrays, law, available, scale, replacement, source, indices, probabilities, left, propose, distinct):
+    """Fill indices and probabilities, which are masses over ``scale``; return whether enough are available.
 
-    ``scratch`` has three rows of the same length: slots, then slots and codes of members set aside.
+    ``distinct`` is a kernel that calls `draw_distinct`. One draw is the same either way, and allocates no array.
     """
+    if replacement or len(indices) == 1:
+        propose(arrays, law, source, indices, indices, probabilities)
+        left[:1] = 1.0
+    elif len(indices) > available:
+        return False
+    else:
+        distinct(arrays, law, source, indices, probabilities, left)
+        for j in range(len(indices)):
+            left[j] /= scale
+    for j in range(len(indices)):
+        probabilities[j] /= scale
+    return True
+
+
+@merged
+def draw_distinct(arrays, law, source, indices, masses, left, propose, exclude, exclude_all):
+    """Fill indices and masses with distinct draws, in order, and the mass left before each; there must be enough."""
     members, directory, tables = arrays.members, arrays.directory, arrays.tables
-    slots, holes, codes = scratch[0], scratch[1], scratch[2]
+    scratch = np.empty((3, len(indices)), dtype=np.int64)
+    slots, holes, codes = scratch[0], scratch[1], scratch[2]  # slots, then slots and codes of members set aside
     size, half = len(indices), 0.5 * law.total
     done, aside, mass = np.int64(0), np.int64(0), 0.0
     while done < size:
