@@ -31,7 +31,6 @@ Z = 8.5 + 1 = 9.5 and 1/9.5 > 0.1, so continue; only the zero is left, so
 """
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,11 +145,11 @@ class Buckets(Memory):
         return self
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], n: int) -> "Buckets":
+    def from_state(cls, state: Mapping[str, Any], n: int, name: str = "memory") -> "Buckets":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
         self = cls.__new__(cls)
         self.n = n
-        members = layout.members_of(state, "memory", n)
+        members = layout.members_of(state, name, n)
         self._arrays = _allocate(n)
         _load(self._arrays, members, layout.NO_NORMS)
         return self
@@ -162,17 +161,6 @@ class Buckets(Memory):
     def norms(self) -> NDArray[np.float64]:
         """Return the norms as they are kept, by index. O(N)."""
         return layout.norms_of(self._arrays)
-
-    def total(self) -> float:
-        """Return the sum of all norms, correctly rounded. O(1).
-
-        >>> Buckets([1e30, 1.0, 1e-30]).total() == 1e30
-        False
-        >>> Buckets([2.0**100, 1.0, 2.0**-100]).total() == 2.0**100
-        True
-        """
-        whole = sum(int(each) << octave for octave, each in enumerate(self._arrays.octaves[:, SUM]))
-        return float(Fraction(whole, 1 << 173))
 
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace norms without any checks. O(1) each."""
@@ -249,13 +237,10 @@ def _count_bin(arrays, code, times):
 @kernel
 def _load(arrays, members, norms):
     """Put members, or those for norms by index, into arrays without any; each cell in the order given."""
+    layout.load(arrays, members, norms)
     for j in range(len(arrays.slots)):
         code = layout.code_at(members, norms, j)
         add(arrays.bins, code >> _BIN_SHIFT, 1, mantissa_of(code))
-    for bin_ in range(_BINS):
-        if arrays.bins[bin_, COUNT] > 0:
-            add(arrays.cells, bin_ >> (CELL_SHIFT - _BIN_SHIFT), arrays.bins[bin_, COUNT], arrays.bins[bin_, SUM])
-    layout.place(arrays, members, norms)
 
 
 # --- Lemma 1 -------------------------------------------------------------------------------

@@ -45,7 +45,6 @@ from avare.structures.float_codes import (
     CODE_SMALLEST,
     MANTISSA_BITS,
     encode,
-    mantissa_of,
     unit_of,
     value_of,
 )
@@ -131,7 +130,7 @@ class CalibratedCells(Memory):
         self.n = validation.integer("n", len(values), at_least=1, at_most=MAX_EXAMPLES)
         self.prior = prior
         self._arrays = _allocate(self.n)
-        _load(self._arrays, layout.NO_MEMBERS, values)
+        layout.load(self._arrays, layout.NO_MEMBERS, values)
 
     @classmethod
     def unseen(cls, n: int, *, prior: float) -> "CalibratedCells":
@@ -156,7 +155,7 @@ class CalibratedCells(Memory):
         self._arrays = _allocate(n)
         self._arrays.scale[0] = scale
         self._arrays.tallies[:] = tallies
-        _load(self._arrays, members, layout.NO_NORMS)
+        layout.load(self._arrays, members, layout.NO_NORMS)
         return self
 
     def state(self) -> State:
@@ -229,15 +228,6 @@ def learn(arrays, keep, indices, norms):
         _shrink(arrays.tallies, arrays.scale)
     for j in range(len(indices)):
         layout.recode(arrays, indices[j], code_of(arrays.members[arrays.slots[indices[j]]]), encode(norms[j]))
-
-
-@kernel
-def _load(arrays, members, norms):
-    """Put members, or those for norms by index, into arrays without any; each cell in the order given."""
-    for j in range(len(arrays.slots)):
-        code = layout.code_at(members, norms, j)
-        layout.add(arrays.cells, code >> CELL_SHIFT, 1, mantissa_of(code))
-    layout.place(arrays, members, norms)
 
 
 @inlined

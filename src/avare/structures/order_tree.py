@@ -102,11 +102,6 @@ class OrderTree(Memory):
         """Return the norms, by index. O(N)."""
         return self._arrays.norms.copy()
 
-    def total(self) -> float:
-        """Return the sum of all norms. O(N) after an update, then O(1)."""
-        _refresh(self._arrays)
-        return float(self._arrays.sums[-1])
-
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace norms without any checks. O(log N) and a shift, each."""
         _update(self._arrays, indices, values)
@@ -336,17 +331,19 @@ def _draw_one(arrays, threshold, scale, rho, source):
 
 @kernel
 def _draw(arrays, floor, replacement, source, indices, probabilities, left):
-    """Draw indices, without replacement also what is left before each; return whether there are enough.
-
-    Without replacement, repeated draws are dropped while at least half of the mass is left. Then each draw goes
-    through all that are left, one by one.
-    """
+    """Draw indices, without replacement also what is left before each; return whether there are enough."""
     threshold, scale, rho = _solve(arrays, floor)
-    if replacement:
-        for j in range(len(indices)):
-            indices[j] = _draw_one(arrays, threshold, scale, rho, source)
-            probabilities[j] = max(arrays.norms[indices[j]], threshold) / scale
-        return True
+    if not replacement:
+        return _draw_distinct(arrays, threshold, scale, rho, source, indices, probabilities, left)
+    for j in range(len(indices)):
+        indices[j] = _draw_one(arrays, threshold, scale, rho, source)
+        probabilities[j] = max(arrays.norms[indices[j]], threshold) / scale
+    return True
+
+
+@kernel
+def _draw_distinct(arrays, threshold, scale, rho, source, indices, probabilities, left):
+    """Drop repeated draws while at least half of the mass is left; then go through all that are left, one by one."""
     n, size = len(arrays.norms), len(indices)
     masses = np.empty(n, dtype=np.float64)
     for i in range(n):
