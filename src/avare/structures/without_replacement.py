@@ -29,7 +29,8 @@ def draw_members(arrays, law, available, scale, replacement, source, indices, pr
     """
     if replacement or len(indices) == 1:
         propose(arrays, law, source, indices, indices, probabilities)
-        left[:1] = 1.0
+        if not replacement:
+            left[0] = 1.0
     elif len(indices) > available:
         return False
     else:
