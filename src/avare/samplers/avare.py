@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import schedules
 from avare._compilation import lean
 from avare._randomness import Seed
 from avare.batch import Batch, weigh, weigh_into
@@ -17,7 +16,7 @@ from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
-from avare.state import Fields, Nested, State
+from avare.state import Fields, Nested
 from avare.structures import Buckets, OrderTree
 from avare.structures.buckets import draw, store
 
@@ -79,6 +78,8 @@ class Avare(Remembering):
     Sampling with Decreasing Step-Sizes. NeurIPS 2020.
     """
 
+    hyperparameters = ("structure",)
+
     def __init__(
         self,
         n: int,
@@ -92,11 +93,10 @@ class Avare(Remembering):
         structure: Literal["buckets", "order_tree"] = "buckets",
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        super().__init__(n, batch_size, replacement, delta, c, p_min, seed)
         if structure not in tuple(_STRUCTURES):
             raise ValueError(f"structure = {structure!r}: must be one of {', '.join(map(repr, _STRUCTURES))}")
         self.structure = structure
-        self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
         kind = _STRUCTURES[structure]
         if initial_norms is None:
             self._memory = kind.zeros(self.n)
@@ -120,9 +120,6 @@ class Avare(Remembering):
         if not isinstance(self._memory, Buckets):
             return None
         return AvareState(self._memory.arrays, self._schedule.constants, self.replacement)
-
-    def arguments(self) -> State:
-        return {**super().arguments(), "structure": self.structure}
 
     def fields(self) -> Fields:
         return {"memory": Nested(partial(_STRUCTURES[self.structure].from_state, n=self.n))}

@@ -76,6 +76,7 @@ class Passes(Sampler):
     """
 
     without_replacement_only = True
+    hyperparameters = ("least",)
 
     def __init__(
         self, n: int, batch_size: int = 128, *, replacement: bool = False, least: float = 0.2, seed: Seed = None
@@ -108,9 +109,6 @@ class Passes(Sampler):
     @property
     def kernels(self) -> PassesState:
         return PassesState(self.least, self._norms, self._kept, self._order, self._progress)
-
-    def arguments(self) -> State:
-        return {**super().arguments(), "least": self.least}
 
     def fields(self) -> Fields:
         return {

@@ -14,7 +14,7 @@ from avare.batch import Batch, weigh_into
 from avare.samplers.base import SMALLEST_PROBABILITY, Sampler, one_per_example
 from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
-from avare.state import Fields, State, checksum
+from avare.state import Fields, checksum
 from avare.structures.weights import Weights, draw
 
 
@@ -62,6 +62,7 @@ class Static(Sampler):
 
     learns = False
     needs = ("smoothness",)
+    hyperparameters = ("uniform", "smoothness_checksum")
 
     def __init__(
         self,
@@ -103,9 +104,6 @@ class Static(Sampler):
     @property
     def kernels(self) -> StaticState:
         return StaticState(self._weights.arrays, self.replacement)
-
-    def arguments(self) -> State:
-        return {**super().arguments(), "uniform": self.uniform, "smoothness_checksum": self._smoothness_checksum}
 
     def fields(self) -> Fields:
         return {"weights": None}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers.base import LARGEST_NORM, Sampler
-from avare.state import Field, Fields, State
+from avare.state import Field, Fields
 
 SMALLEST_BOUND = 1e-140
 
@@ -37,6 +37,7 @@ class Limited(Sampler):
     """
 
     takes: ClassVar[tuple[str, ...]] = ("horizon", "bound")
+    hyperparameters = ("given_horizon", "given_bound")
 
     def __init__(
         self, n: int, batch_size: int, *, replacement: bool, horizon: int | None, bound: float | None, seed: Seed
@@ -73,10 +74,6 @@ class Limited(Sampler):
     def notify(self) -> None:
         while self._messages:
             warnings.warn(self._messages.pop(0), LimitWarning, stacklevel=3)  # points to the call of `update`
-
-    def arguments(self) -> State:
-        given = {"given_horizon": self._given_horizon, "given_bound": self._given_bound}  # 0: not given
-        return {**super().arguments(), **given}
 
     def fields(self) -> Fields:
         unknown = None if self._given_bound else 0.0
