@@ -75,7 +75,7 @@ def nonnegative(name: str, values: ArrayLike, *, ndim: int = 1) -> NDArray[np.fl
     array = real(name, values)
     if array.ndim != ndim:
         raise ValueError(f"{name} has shape {array.shape}: must have {ndim} dimension{'s' if ndim != 1 else ''}")
-    fault = int(_first_not_nonnegative(array.reshape(-1)))
+    fault = int(_first_outside(array.reshape(-1), math.inf))
     if fault >= 0:
         place = ", ".join(str(int(each)) for each in np.unravel_index(fault, array.shape))
         raise ValueError(f"{name}[{place}] = {array.flat[fault]}: must be finite and not negative")
@@ -162,16 +162,9 @@ def same_length(name: str, length: int, other: str, other_length: int) -> None:
 
 
 @kernel
-def _first_not_nonnegative(values):
+def _first_outside(values, end):
+    """Return the place of the first value that is not in [0, end), or -1."""
     for j in range(len(values)):
-        if not 0.0 <= values[j] < np.inf:
-            return j
-    return -1
-
-
-@kernel
-def _first_outside(values, n):
-    for j in range(len(values)):
-        if not 0 <= values[j] < n:
+        if not 0 <= values[j] < end:
             return j
     return -1
