@@ -109,7 +109,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.float64]:
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """An array of anything that can be one, also of a tensor: see `from_tensor`."""
     try:
-        return np.asarray(from_tensor(name, values))
+        return values if type(values) is np.ndarray else np.asarray(from_tensor(name, values))
     except ValueError as error:
         raise ValueError(f"{name} is not an array: {error}") from None
 

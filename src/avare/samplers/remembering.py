@@ -1,6 +1,6 @@
 """What samplers share that remember one norm per example and keep all probabilities above a floor."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ class Remembering(Sampler):
     """
 
     takes = ("p_min",)
-    hyperparameters = ("delta", "c", "p_min")
+    hyperparameters: ClassVar[tuple[str, ...]] = ("delta", "c", "p_min")
     _memory: Any
 
     def __init__(
