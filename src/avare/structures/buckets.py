@@ -388,18 +388,12 @@ def _without(law, code):
 
 
 @merged
-def _exclude_all(arrays, law, codes):
+def _exclude(arrays, law, codes, is_first):
     for j in range(len(codes)):
         law = _without(law, codes[j])
-    return weigh(arrays, law)
-
-
-@merged
-def _exclude(arrays, law, code):
-    law = _without(law, code)
-    if law.total < 0.5 * law.exact:  # too much was subtracted for the rest to be exact
+    if is_first or law.total < 0.5 * law.exact:  # too much was subtracted for the rest to be exact
         return weigh(arrays, law)
-    octave = code >> MANTISSA_BITS
+    octave = codes[0] >> MANTISSA_BITS
     arrays.masses[octave] = _octave_mass(arrays.cells, arrays.octaves, octave, law)
     return law
 
@@ -508,7 +502,7 @@ def propose(arrays, law, source, slots, indices, masses):
         indices[j] = index_of(indices[j])
 
 
-@lean
+@merged
 def draw(arrays, floor, replacement, source, indices, probabilities, left):
     """Draw indices, without replacement also what is left before each; return whether there are enough."""
     law = weigh(arrays, solve(arrays, floor))
@@ -520,4 +514,4 @@ def draw(arrays, floor, replacement, source, indices, probabilities, left):
 
 @kernel
 def _draw_distinct(arrays, law, source, indices, masses, left):
-    draw_distinct(arrays, law, source, indices, masses, left, propose, _exclude, _exclude_all)
+    draw_distinct(arrays, law, source, indices, masses, left, propose, _exclude)

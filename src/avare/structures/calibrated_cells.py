@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare._compilation import inlined, kernel, lean, merged
+from avare._compilation import inlined, kernel, merged
 from avare._randomness import next_uniform
 from avare.state import Field, State, refuse_unless
 from avare.structures import cells as layout
@@ -214,7 +214,7 @@ def _allocate(n: int) -> _Arrays:
 # --- updates -------------------------------------------------------------------------------
 
 
-@lean
+@merged
 def learn(arrays, keep, indices, norms):
     """Tally norms in the cells of their examples, then remember them."""
     scale = arrays.scale[0] / max(keep, 1.0 / _LARGEST_SCALE)
@@ -376,21 +376,19 @@ def _propose(arrays, law, source, slots, indices, masses):
 
 
 @merged
-def _exclude_all(arrays, law, codes):
-    for k in range(law.size):
-        arrays.ranks[arrays.used[k]] = k
-        arrays.counts[k] = arrays.cells[arrays.used[k], COUNT]
-    return _Law(law.size, _sum_up(arrays, law.size, 0))
+def _exclude(arrays, law, codes, is_first):
+    changed = 0
+    if is_first:
+        for k in range(law.size):
+            arrays.ranks[arrays.used[k]] = k
+            arrays.counts[k] = arrays.cells[arrays.used[k], COUNT]
+    else:
+        changed = arrays.ranks[codes[0] >> CELL_SHIFT]
+        arrays.counts[changed] -= 1
+    return _Law(law.size, _sum_up(arrays, law.size, changed))
 
 
 @merged
-def _exclude(arrays, law, code):
-    k = arrays.ranks[code >> CELL_SHIFT]
-    arrays.counts[k] -= 1
-    return _Law(law.size, _sum_up(arrays, law.size, k))
-
-
-@lean
 def draw(arrays, prior, floor, replacement, source, indices, probabilities, left):
     """Draw indices, without replacement also what is left before each; return whether there are enough."""
     law = _solve(arrays, prior, floor)
@@ -404,4 +402,4 @@ def draw(arrays, prior, floor, replacement, source, indices, probabilities, left
 
 @kernel
 def _draw_distinct(arrays, law, source, indices, masses, left):
-    draw_distinct(arrays, law, source, indices, masses, left, _propose, _exclude, _exclude_all)
+    draw_distinct(arrays, law, source, indices, masses, left, _propose, _exclude)
