@@ -3,7 +3,7 @@
 import contextlib
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
 from numba import njit, types
@@ -41,11 +41,6 @@ def merged(function: Callable[..., Any]) -> Any:
 def product(function: Callable[..., Any]) -> Any:
     """Compile an inner loop of products: sums are computed in parts, with fused multiply-adds."""
     return _compile(function, _nrt=False, forceinline=True, fastmath={"reassoc", "nsz", "contract"})
-
-
-def summing(function: Callable[..., Any]) -> Any:
-    """Compile a long sum whose order does not matter: it is computed in parts, many times faster."""
-    return _compile(function, fastmath={"reassoc", "nsz"})
 
 
 def quick(function: Callable[..., Any]) -> Any:
@@ -125,23 +120,6 @@ class CacheWarning(RuntimeWarning):
     """Compiled kernels could not be read from disk, or not be kept there."""
 
 
-def _warn_once(folder: str, error: Exception) -> None:
-    """Say that the cache is of no use; once per process, because all kernels are in the same folders."""
-    global _is_said
-    if not _is_said:
-        _is_said = True
-        reason = f"{type(error).__name__}: {error}".rstrip(": ")
-        warnings.warn(
-            f"the cache of compiled kernels in {folder} cannot be used ({reason}): compiling without it; "
-            "delete its .nbi and .nbc files, or set NUMBA_CACHE_DIR",
-            CacheWarning,
-            stacklevel=2,
-        )
-
-
-_is_said = False
-
-
 class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
     """Numba's cache on disk, but only for types of the kernel's own package.
 
@@ -150,13 +128,15 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
     damaged, kernels are compiled without it.
     """
 
+    _warned: ClassVar[list[str]] = []  # once per process is enough, because all kernels are in the same folders
+
     def load_overload(self, signature: Any, target: Any) -> Any:
         if not self._is_own(signature):
             return None
         try:
             return super().load_overload(signature, target)
         except Exception as error:  # damaged files raise almost anything
-            _warn_once(self.cache_path, error)
+            self._warn(error)
             with contextlib.suppress(Exception):
                 self.flush()  # an empty index takes the place of the damaged one
             return None
@@ -166,7 +146,16 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
             try:
                 super().save_overload(signature, compiled)
             except Exception as error:  # no space left, or no permission any more
-                _warn_once(self.cache_path, error)
+                self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        """Say that the cache is of no use."""
+        if not self._warned:
+            self._warned.append(
+                f"the cache of compiled kernels in {self.cache_path} cannot be used ({error!r}): compiling without it; "
+                "delete its .nbi and .nbc files, or set NUMBA_CACHE_DIR"
+            )
+            warnings.warn(self._warned[0], CacheWarning, stacklevel=3)
 
     def _is_own(self, signature: Any) -> bool:
         """Whether no type in a signature is a ``NamedTuple`` of another package."""

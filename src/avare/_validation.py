@@ -75,7 +75,7 @@ def nonnegative(name: str, values: ArrayLike, *, ndim: int = 1) -> NDArray[np.fl
     array = real(name, values)
     if array.ndim != ndim:
         raise ValueError(f"{name} has shape {array.shape}: must have {ndim} dimension{'s' if ndim != 1 else ''}")
-    fault = int(_first_not_nonnegative(array.reshape(-1)))
+    fault = int(_first_outside(array.reshape(-1), math.inf))
     if fault >= 0:
         place = ", ".join(str(int(each)) for each in np.unravel_index(fault, array.shape))
         raise ValueError(f"{name}[{place}] = {array.flat[fault]}: must be finite and not negative")
@@ -109,7 +109,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.float64]:
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """An array of anything that can be one, also of a tensor: see `from_tensor`."""
     try:
-        return np.asarray(from_tensor(name, values))
+        return values if type(values) is np.ndarray else np.asarray(from_tensor(name, values))
     except ValueError as error:
         raise ValueError(f"{name} is not an array: {error}") from None
 
@@ -162,16 +162,9 @@ def same_length(name: str, length: int, other: str, other_length: int) -> None:
 
 
 @kernel
-def _first_not_nonnegative(values):
+def _first_outside(values, end):
+    """Return the place of the first value that is not in [0, end), or -1."""
     for j in range(len(values)):
-        if not 0.0 <= values[j] < np.inf:
-            return j
-    return -1
-
-
-@kernel
-def _first_outside(values, n):
-    for j in range(len(values)):
-        if not 0 <= values[j] < n:
+        if not 0 <= values[j] < end:
             return j
     return -1

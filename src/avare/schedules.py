@@ -82,9 +82,7 @@ def floor(n: int, batch_size: int = 1, delta: float = 1.0, c: float | None = Non
     """
     n = validation.integer("n", n, at_least=1)
     batch_size = validation.integer("batch_size", batch_size, at_least=1)
-    delta = validation.number("delta", delta, above=0.0)
-    if delta > 1.0:
-        raise ValueError(f"delta = {delta}: must be at most 1")
+    delta = validation.number("delta", delta, above=0.0, at_most=1.0)
     p_min = validation.number("p_min", p_min, at_least=0.0)
     if p_min * n > 1.0:
         raise ValueError(f"p_min = {p_min}: must be at most 1/n = {1.0 / n}")

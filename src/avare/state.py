@@ -246,45 +246,34 @@ def generator_to_text(generator: np.random.Generator) -> str:
 def generator_from_text(text: Any, label: str = "text") -> np.random.Generator:
     """A generator with a given state, of one of NumPy's kinds; anything else raises a ``ValueError``.
 
-    NumPy itself does not check what it is given: a wrong position makes it read out of bounds.
+    NumPy itself checks little of what it is given: a wrong position makes it read out of bounds.
     """
     try:
-        found = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        found = None
-    name = found.get("bit_generator") if isinstance(found, dict) else None
-    if not isinstance(name, str) or name not in _BIT_GENERATORS:
-        raise ValueError(f"{label} is not the state of a generator of NumPy ({', '.join(_BIT_GENERATORS)})")
-    bit_generator = getattr(np.random, name)()
-    state = _fit(found, bit_generator.state, label)
-    words = state["state"]
+        found = json.loads(text)
+        bit_generator = _BIT_GENERATORS[found["bit_generator"]]()
+        bit_generator.state = _with_arrays(found, bit_generator.state)
+    except Exception:  # NumPy raises almost anything
+        names = ", ".join(_BIT_GENERATORS)
+        raise ValueError(f"{label} is not the state of a generator of NumPy ({names})") from None
+    generator, words = np.random.Generator(bit_generator), bit_generator.state["state"]
+    if json.loads(generator_to_text(generator)) != found:
+        raise ValueError(f"{label} is damaged: NumPy reads it as another state")
+    if not (0 <= words.get("pos", 0) <= 624 and 0 <= found.get("buffer_pos", 0) <= 4):
+        raise ValueError(f"{label} is damaged: a position is out of range")
     # Either of these would return the same number for ever, and a draw without replacement would not end.
-    if "inc" in words and words["inc"] % 2 == 0:
-        raise ValueError(f"{label} is damaged: 'inc' must be odd")
-    if "pos" in words and not (words["key"][1:].any() or words["key"][0] >> 31):
-        raise ValueError(f"{label} is damaged: 'key' must not be zero")
-    bit_generator.state = state
-    return np.random.Generator(bit_generator)
+    if words.get("inc", 1) % 2 == 0 or ("pos" in words and not (words["key"][1:].any() or words["key"][0] >> 31)):
+        raise ValueError(f"{label} is damaged: such a generator repeats itself")
+    return generator
 
 
-_BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-_ENDS = {"pos": 625, "buffer_pos": 5, "has_uint32": 2, "uinteger": 2**32}  # what is below them is valid
+_BIT_GENERATORS: dict[str, Callable[[], Any]] = {
+    kind.__name__: kind
+    for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+}
 
 
-def _fit(value: Any, template: Any, label: str, end: int = 2**128) -> Any:
-    """Return a part of a generator's state, with arrays, if it is like the template; otherwise raise an error."""
+def _with_arrays(value: Any, template: Any) -> Any:
+    """Return a generator's state as NumPy takes it: with arrays where the template has them."""
     if isinstance(template, dict):
-        if isinstance(value, dict) and value.keys() == template.keys():
-            return {key: _fit(value[key], each, label, _ENDS.get(key, 2**128)) for key, each in template.items()}
-    elif isinstance(template, np.ndarray):
-        kind, words = value if isinstance(value, list) and len(value) == 2 else (None, [])
-        fits = kind == str(template.dtype) and isinstance(words, list) and len(words) == len(template)
-        if fits and all(_is_below(each, int(np.iinfo(template.dtype).max) + 1) for each in words):
-            return np.array(words, dtype=template.dtype)
-    elif value == template if isinstance(template, str) else _is_below(value, end):
-        return value
-    raise ValueError(f"{label} is damaged: {_short(value)} is not part of such a generator")
-
-
-def _is_below(value: Any, end: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < end
+        return {key: _with_arrays(value[key], each) for key, each in template.items()}
+    return np.array(value[1], dtype=template.dtype) if isinstance(template, np.ndarray) else value

@@ -15,6 +15,7 @@ class Halves(avare.Sampler):
     """Draw the first half of the examples with probability `share`, the second with the rest, uniformly in each."""
 
     with_replacement_only = True
+    hyperparameters = ("share",)
 
     def __init__(
         self, n: int, batch_size: int = 128, *, replacement: bool = True, share: float = 0.7, seed: object = None
@@ -31,9 +32,6 @@ class Halves(avare.Sampler):
     @property
     def kernels(self) -> "HalvesState":
         return HalvesState(self.n, self.share)
-
-    def arguments(self) -> dict[str, object]:
-        return {**super().arguments(), "share": self.share}
 
 
 class HalvesState(NamedTuple):

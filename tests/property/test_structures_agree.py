@@ -61,7 +61,7 @@ class Agreement(RuleBasedStateMachine):
         floor = share / self.n
         ours = self.buckets.solve(floor)
         assert floor * (1 - EQUAL) <= ours.floor <= min(floor * (1 + 2.0**-10), 1.0 / self.n) * (1 + EQUAL) or (
-            self.buckets.total() == 0.0 and np.isclose(ours.floor, 1.0 / self.n)
+            not self.buckets.norms().any() and np.isclose(ours.floor, 1.0 / self.n)
         )
         snapped = min(ours.floor, 1.0 / self.n)
         reference = self.tree.solve(snapped)

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import numba
@@ -5,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import avare
 from avare.simplex import groups, intervals, newton
 from avare.simplex.intervals import safest, widened
 from compiled import assert_kernels_release_the_gil_and_are_cached
@@ -107,3 +111,24 @@ def test_widens_with_the_path() -> None:
 @pytest.mark.parametrize("module", [groups, intervals, newton])
 def test_kernels_release_the_gil_and_are_cached(module: ModuleType) -> None:
     assert_kernels_release_the_gil_and_are_cached(module)
+
+
+_PROGRAM = """
+import numpy as np
+from avare.simplex.intervals import safest
+generator = np.random.default_rng(0)
+for _ in range(200):
+    lower = generator.random(1000) * generator.lognormal(0, 2, 1000)
+    print(safest(lower, lower + generator.random(1000))[1].hex())
+"""
+
+
+@pytest.mark.skipif(not compiled, reason="nothing is compiled here")
+def test_tau_is_the_same_where_kernels_are_compiled_and_where_they_are_read_from_disk(tmp_path: Path) -> None:
+    # A sum whose order is free must be part of its caller: two copies of it may be linked in one process.
+    environment = {"PYTHONPATH": str(Path(avare.__file__).parents[1]), "NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = (
+        subprocess.run([sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    )
+    assert first.stdout == second.stdout

@@ -64,7 +64,7 @@ def test_the_law_of_systematic_draws(name: str, floor: float) -> None:
         included = math.fsum(chance for places, chance in law.items() if place in places)
         assert math.isclose(included, probabilities[place], rel_tol=1e-9, abs_tol=1e-12)
     generator = np.random.default_rng(3)
-    draws = [tuple(draw_systematically(probabilities, 2, generator).tolist()) for _ in range(20_000)]
+    draws = [tuple(draw_systematically(probabilities, 2, uniform_source(generator)).tolist()) for _ in range(20_000)]
     assert chi_square(draws, law) > FALSE_ALARM
 
 
@@ -73,7 +73,7 @@ def test_a_sum_that_is_rounded_down_still_gives_all_places() -> None:
     for many in (3, 10, 1000):
         probabilities = np.full(many, (2.0 / many) * (1.0 - 1e-3))  # less than 2 by far more than rounding
         for _ in range(100 if numba.config.DISABLE_JIT else 2000):
-            assert len(set(draw_systematically(probabilities, 2, generator).tolist())) == 2
+            assert len(set(draw_systematically(probabilities, 2, uniform_source(generator)).tolist())) == 2
 
 
 def test_choose_skips_the_numbers_of_other_ranks() -> None:
@@ -84,7 +84,7 @@ def test_choose_skips_the_numbers_of_other_ranks() -> None:
         choose(weights, scores, 0.1, uniform_source(generator), before, after, places, drawn)
         plain.random(before)
         probabilities = inclusion(weights * scores, 2, 0.1)
-        assert np.array_equal(places, draw_systematically(probabilities, 2, plain))
+        assert np.array_equal(places, draw_systematically(probabilities, 2, uniform_source(plain)))
         assert np.allclose(drawn, weights[places] / probabilities[places], rtol=1e-6)
         plain.random(after)
         assert generator.random() == plain.random()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from avare._randomness import uniform_source
 from avare.structures import Weights
 from avare.structures.weighted_draws import draw
+from avare.structures.weights import draw_smoothed_into
 from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
 DRAWS = draws_of(100_000)
@@ -70,7 +71,8 @@ def test_smoothed_draws(start: list[float], share: float) -> None:
     p = (1.0 - share) * weights.probabilities() + share / 4
     draws: list[tuple[int, ...]] = []
     for size in (1, 2, 100) * (DRAWS // 100):
-        indices, probabilities, uniform = weights.draw_smoothed(size, share, uniform_source(generator))
+        indices, probabilities, uniform = np.empty(size, np.int64), np.empty(size), np.empty(size, np.bool_)
+        draw_smoothed_into(weights.arrays, share, uniform_source(generator), indices, probabilities, uniform)
         assert np.allclose(probabilities, p[indices], rtol=1e-12)
         draws += zip(indices.tolist(), uniform.tolist(), strict=True)
     uniform_share = share if any(start) else 1.0

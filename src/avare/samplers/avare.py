@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import schedules
 from avare._compilation import lean
 from avare._randomness import Seed
 from avare.batch import Batch, weigh, weigh_into
@@ -17,9 +16,9 @@ from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
-from avare.state import Fields, Nested, State
+from avare.state import Fields, Nested
 from avare.structures import Buckets, OrderTree
-from avare.structures.buckets import draw_with_replacement, draw_without_replacement, store
+from avare.structures.buckets import draw, store
 
 
 @register()
@@ -79,6 +78,8 @@ class Avare(Remembering):
     Sampling with Decreasing Step-Sizes. NeurIPS 2020.
     """
 
+    hyperparameters = ("structure",)
+
     def __init__(
         self,
         n: int,
@@ -92,11 +93,10 @@ class Avare(Remembering):
         structure: Literal["buckets", "order_tree"] = "buckets",
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        super().__init__(n, batch_size, replacement, delta, c, p_min, seed)
         if structure not in tuple(_STRUCTURES):
             raise ValueError(f"structure = {structure!r}: must be one of {', '.join(map(repr, _STRUCTURES))}")
         self.structure = structure
-        self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
         kind = _STRUCTURES[structure]
         if initial_norms is None:
             self._memory = kind.zeros(self.n)
@@ -121,9 +121,6 @@ class Avare(Remembering):
             return None
         return AvareState(self._memory.arrays, self._schedule.constants, self.replacement)
 
-    def arguments(self) -> State:
-        return {**super().arguments(), "structure": self.structure}
-
     def fields(self) -> Fields:
         return {"memory": Nested(partial(_STRUCTURES[self.structure].from_state, n=self.n))}
 
@@ -144,11 +141,7 @@ class AvareState(NamedTuple):
 
 @lean
 def _draw_kernel(state, step, source, indices, probabilities, weights):
-    floor = floor_at(state.floor, step)
-    if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
-        draw_with_replacement(state.memory, floor, source, indices, probabilities)
-    else:
-        draw_without_replacement(state.memory, floor, source, indices, probabilities, weights)
+    draw(state.memory, floor_at(state.floor, step), state.replacement, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

@@ -39,7 +39,6 @@ from avare.state import (
     require_checksum,
     require_same,
 )
-from avare.structures.base import Structure
 from avare.structures.cells import MAX_EXAMPLES
 
 _FORMAT = 1  # of the state; raise it when the meaning of the state changes
@@ -104,6 +103,8 @@ class Sampler(ABC):
     """Whether a solver must call its method ``move(distance)`` with the length of each step."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Required arguments of the constructor that a problem can provide: "smoothness", "components"."""
+    hyperparameters: ClassVar[tuple[str, ...]] = ("n", "batch_size", "replacement")
+    """Arguments that a class adds, by the names of attributes (with an underscore or without): numbers or text."""
     takes: ClassVar[tuple[str, ...]] = ()
     """Optional arguments that `samplers.build` and experiments set: "horizon", "bound", "p_min"."""
 
@@ -264,11 +265,6 @@ class Sampler(ABC):
         if not isinstance(names, str):
             raise ValueError(f"state['fields'] is of type {type(names).__name__}: must be text")
         found = {key: plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
-        own, other = type(self).__name__, found.get("sampler", type(self).__name__)
-        if isinstance(other, str) and other != own:
-            raise ValueError(
-                f"state['sampler'] = {other!r}: this sampler has {own!r}, so it is another sampler's state"
-            )
         require_same(found, {"format": _FORMAT}, "state", "this version of avare")
         require_same(found, {"sampler": type(self).__name__, **self.arguments()}, "state", _OWNER)
         fields: Fields = {
@@ -358,8 +354,10 @@ class Sampler(ABC):
         """Receive a function that returns the true norms of all examples, from a solver; None when it ends."""
 
     def arguments(self) -> State:
-        """Return the arguments that must be the same when a state is loaded."""
-        return {"n": self.n, "batch_size": self.batch_size, "replacement": self.replacement}
+        """Return the arguments that must be the same when a state is loaded: those in `hyperparameters`."""
+        kinds = reversed(type(self).__mro__)
+        names = [name for kind in kinds for name in vars(kind).get("hyperparameters", ())]
+        return {name: getattr(self, self._attribute(name)) for name in names}
 
     def fields(self) -> Fields:
         """Declare what else must be saved: for each attribute, its name without the leading underscore.
@@ -411,9 +409,8 @@ class Sampler(ABC):
             return copy.deepcopy({key: value for key, value in self.__dict__.items() if key not in ("source", "_lock")})
 
     def __setstate__(self, state: State) -> None:
-        # joblib passes large arrays to its workers as files that cannot be written to.
-        writable = all(array.flags.writeable for array in _arrays_in(tuple(state.values())))
-        self.__dict__.update(state if writable else copy.deepcopy(state))
+        # A copy, because joblib passes large arrays to its workers as files that cannot be written to.
+        self.__dict__.update(copy.deepcopy(state))
         self.source = uniform_source(self.generator)
         self._lock = threading.RLock()
 
@@ -423,17 +420,6 @@ class Sampler(ABC):
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.arguments().items())
         return f"{type(self).__name__}({arguments})"
-
-
-def _arrays_in(value: Any) -> Iterator[NDArray[Any]]:
-    """Yield the arrays in a value: itself, those of a structure, and those in tuples."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, Structure):
-        yield from _arrays_in(tuple(vars(value).values()))
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from _arrays_in(each)
 
 
 def one_per_example(name: str, values: ArrayLike, n: int) -> NDArray[np.float64]:

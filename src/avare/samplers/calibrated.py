@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from numpy.typing import ArrayLike
 
 from avare import _validation as validation
-from avare import schedules
 from avare._compilation import lean
 from avare._randomness import Seed
 from avare.batch import weigh_into
@@ -18,14 +17,8 @@ from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
-from avare.state import Fields, Nested, State
-from avare.structures.calibrated_cells import (
-    CalibratedCells,
-    Calibration,
-    draw_with_replacement,
-    draw_without_replacement,
-    learn,
-)
+from avare.state import Fields, Nested
+from avare.structures.calibrated_cells import CalibratedCells, Calibration, draw, learn
 
 
 @register()
@@ -100,6 +93,8 @@ class Calibrated(Remembering):
     (array([1., 2.]), array([1.6, 1.6]))
     """
 
+    hyperparameters = ("decay", "prior")
+
     def __init__(
         self,
         n: int,
@@ -114,8 +109,7 @@ class Calibrated(Remembering):
         initial_norms: ArrayLike | None = None,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
+        super().__init__(n, batch_size, replacement, delta, c, p_min, seed)
         self._prior = validation.number("prior", prior, at_least=_SMALLEST_PRIOR, at_most=_LARGEST_PRIOR)
         if initial_norms is None:
             self._memory = CalibratedCells.unseen(self.n, prior=self._prior)
@@ -144,9 +138,6 @@ class Calibrated(Remembering):
             self.replacement,
         )
 
-    def arguments(self) -> State:
-        return {**super().arguments(), "decay": self._decay, "prior": self._prior}
-
     def fields(self) -> Fields:
         return {"memory": Nested(partial(CalibratedCells.from_state, n=self.n, prior=self._prior))}
 
@@ -172,10 +163,7 @@ class CalibratedState(NamedTuple):
 @lean
 def _draw_kernel(state, step, source, indices, probabilities, weights):
     floor = floor_at(state.floor, step)
-    if state.replacement or len(indices) == 1:  # the same for one draw, and it allocates no array
-        draw_with_replacement(state.memory, state.prior, floor, source, indices, probabilities)
-    else:
-        draw_without_replacement(state.memory, state.prior, floor, source, indices, probabilities, weights)
+    draw(state.memory, state.prior, floor, state.replacement, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

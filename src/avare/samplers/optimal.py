@@ -16,6 +16,8 @@ from avare.simplex import minimize_variance
 from avare.state import Field, Fields
 from avare.structures.weighted_draws import draw_batch
 
+Norms = Callable[[], ArrayLike]
+
 
 def _some_norms(n: int) -> NDArray[np.float64]:
     return 1.0 + np.arange(n, dtype=np.float64) % 5
@@ -59,19 +61,13 @@ class Optimal(Sampler):
     """
 
     def __init__(
-        self,
-        n: int,
-        batch_size: int = 128,
-        *,
-        norms: Callable[[], ArrayLike] | None = None,
-        replacement: bool = False,
-        seed: Seed = None,
+        self, n: int, batch_size: int = 128, *, norms: Norms | None = None, replacement: bool = False, seed: Seed = None
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         if norms is not None and not callable(norms):
             raise TypeError(f"norms = {norms!r}: must be a function without arguments")
-        self._ask: Callable[[], ArrayLike] | None = norms
-        self._offered: Callable[[], ArrayLike] | None = None
+        self._ask = norms
+        self._offered: Norms | None = None
         self._reported = np.zeros(self.n)
 
     def compute_probabilities(self) -> NDArray[np.float64]:

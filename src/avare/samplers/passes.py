@@ -15,7 +15,7 @@ from avare.samplers.base import LARGEST_NORM, Sampler
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
 from avare.state import Field, Fields, State, require_permutation
-from avare.structures.systematic import draw_places, solve_inclusion
+from avare.structures.systematic import draw_systematically, inclusion
 from avare.structures.uniform_draws import draw_below
 
 _UNSEEN = -1.0  # in place of a norm
@@ -76,6 +76,7 @@ class Passes(Sampler):
     """
 
     without_replacement_only = True
+    hyperparameters = ("least",)
 
     def __init__(
         self, n: int, batch_size: int = 128, *, replacement: bool = False, least: float = 0.2, seed: Seed = None
@@ -108,9 +109,6 @@ class Passes(Sampler):
     @property
     def kernels(self) -> PassesState:
         return PassesState(self.least, self._norms, self._kept, self._order, self._progress)
-
-    def arguments(self) -> State:
-        return {**super().arguments(), "least": self.least}
 
     def fields(self) -> Fields:
         return {
@@ -172,8 +170,7 @@ def _begin_pass(state, size, source):
     """Choose the examples of the next pass, at least ``size``."""
     n = len(state.norms)
     count = choose_probabilities(state.norms, state.least, size, state.kept)
-    kept = np.empty(count, dtype=np.int64)
-    draw_places(state.kept, source, kept)
+    kept = draw_systematically(state.kept, count, source)
     is_kept = np.zeros(n, dtype=np.bool_)
     is_kept[kept] = True
     place = count
@@ -204,7 +201,7 @@ def choose_probabilities(norms, least, size, kept):
     sizes = np.empty(n)
     for i in range(n):
         sizes[i] = _FIRST if norms[i] == _UNSEEN else norms[i] * (seen / total)
-    solve_inclusion(sizes, count, least * n / count, kept)
+    kept[:] = inclusion(sizes, count, least * n / count)
     return count
 
 

@@ -26,32 +26,33 @@ class PendingBatches:
     def __init__(self, limit: int = _LIMIT) -> None:
         self.limit = limit
         """How many batches to keep."""
-        self._waiting: deque[Batch] = deque()  # oldest first
+        self._waiting: deque[tuple[bytes, NDArray[np.float64], NDArray[np.float64]]] = deque()
+        """Indices, weights and probabilities, oldest first."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, batch: Batch) -> None:
         """Keep a copy of a batch, and drop the oldest batches beyond the limit."""
-        self._waiting.append(Batch(batch.indices.copy(), batch.weights.copy(), batch.probabilities.copy()))
+        self._waiting.append((batch.indices.tobytes(), batch.weights.copy(), batch.probabilities.copy()))
         while len(self._waiting) > self.limit:
             self._waiting.popleft()
 
     def pop(self, indices: NDArray[np.int64]) -> Batch | None:
         """Remove and return the oldest batch with these indices, if one waits. O(1) for the oldest of all."""
         key = indices.tobytes()
-        for place, batch in enumerate(self._waiting):
-            if batch.indices.tobytes() == key:
+        for place, (waiting, weights, probabilities) in enumerate(self._waiting):
+            if waiting == key:
                 del self._waiting[place]
-                return batch
+                return Batch(indices, weights, probabilities)
         return None
 
     def state(self) -> State:
         """Return what must be saved: one row per batch, oldest first."""
         return {
-            "pending_indices": padded([batch.indices for batch in self._waiting], -1),
-            "pending_weights": padded([batch.weights for batch in self._waiting], 0.0),
-            "pending_probabilities": padded([batch.probabilities for batch in self._waiting], 0.0),
+            "pending_indices": padded([np.frombuffer(each, dtype=np.int64) for each, _, _ in self._waiting], -1),
+            "pending_weights": padded([weights for _, weights, _ in self._waiting], 0.0),
+            "pending_probabilities": padded([probabilities for _, _, probabilities in self._waiting], 0.0),
         }
 
     @classmethod

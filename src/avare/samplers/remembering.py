@@ -1,25 +1,32 @@
 """What samplers share that remember one norm per example and keep all probabilities above a floor."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from avare import schedules
+from avare._randomness import Seed
 from avare.samplers.base import Sampler
-from avare.schedules import Schedule
-from avare.state import State
 
 
 class Remembering(Sampler):
     r"""Draw from remembered norms, with no probability below a floor that falls with the steps.
 
     The floor is :math:`\varepsilon_t = C^{\delta/3-1} (C + m(t-1))^{-\delta/3} + p_{\min}`, see `schedules.floor`.
-    A sampler derives from this class, and sets the schedule of the floor and the structure that holds the norms.
+    A sampler derives from this class, and sets the structure that holds the norms.
     """
 
     takes = ("p_min",)
-    _schedule: Schedule
+    hyperparameters: ClassVar[tuple[str, ...]] = ("delta", "c", "p_min")
     _memory: Any
+
+    def __init__(
+        self, n: int, batch_size: int, replacement: bool, delta: float, c: float | None, p_min: float, seed: Seed
+    ) -> None:
+        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
+        _, self._c, self._delta, self._p_min = self._schedule.constants
 
     @property
     def floor(self) -> float:
@@ -35,7 +42,3 @@ class Remembering(Sampler):
     def compute_probabilities(self) -> NDArray[np.float64]:
         probabilities: NDArray[np.float64] = self._memory.probabilities(self.floor)
         return probabilities
-
-    def arguments(self) -> State:
-        _, c, delta, p_min = self._schedule.constants
-        return {**super().arguments(), "delta": delta, "c": c, "p_min": p_min}

@@ -14,8 +14,8 @@ from avare.batch import Batch, weigh_into
 from avare.samplers.base import SMALLEST_PROBABILITY, Sampler, one_per_example
 from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
-from avare.state import Fields, State, checksum
-from avare.structures.weights import Weights, draw_smoothed_into, draw_without_replacement
+from avare.state import Fields, checksum
+from avare.structures.weights import Weights, draw
 
 
 @register(example=lambda n: {"smoothness": 1.0 + np.arange(n) % 5})
@@ -62,6 +62,7 @@ class Static(Sampler):
 
     learns = False
     needs = ("smoothness",)
+    hyperparameters = ("uniform", "smoothness_checksum")
 
     def __init__(
         self,
@@ -104,9 +105,6 @@ class Static(Sampler):
     def kernels(self) -> StaticState:
         return StaticState(self._weights.arrays, self.replacement)
 
-    def arguments(self) -> State:
-        return {**super().arguments(), "uniform": self.uniform, "smoothness_checksum": self._smoothness_checksum}
-
     def fields(self) -> Fields:
         return {"weights": None}
 
@@ -123,11 +121,7 @@ class StaticState(NamedTuple):
 
 @kernel
 def _draw_kernel(state, step, source, indices, probabilities, weights):
-    if state.replacement:
-        uniform = np.empty(len(indices), dtype=np.bool_)
-        draw_smoothed_into(state.weights, 0.0, source, indices, probabilities, uniform)
-    else:
-        draw_without_replacement(state.weights, source, indices, probabilities, weights)
+    draw(state.weights, state.replacement, source, indices, probabilities, weights)
     weigh_into(weights, probabilities, state.replacement)
 
 

@@ -51,6 +51,7 @@ class Uniform(Sampler):
     """
 
     learns = False
+    hyperparameters = ("reshuffle",)
 
     def __init__(
         self, n: int, batch_size: int = 128, *, replacement: bool = False, reshuffle: bool = False, seed: Seed = None
@@ -74,9 +75,6 @@ class Uniform(Sampler):
     @property
     def kernels(self) -> UniformState:
         return UniformState(self.n, self.replacement, self._order, self._place)
-
-    def arguments(self) -> State:
-        return {**super().arguments(), "reshuffle": self.reshuffle}
 
     def fields(self) -> Fields:
         return {

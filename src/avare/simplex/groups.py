@@ -1,5 +1,6 @@
 """Split examples into groups of near-equal mass."""
 
+import heapq
 from typing import NamedTuple
 
 import numpy as np
@@ -62,27 +63,8 @@ def arrange(scores: NDArray[np.float64], order: NDArray[np.int64], sizes: NDArra
 def _assign(scores, count):
     """Return the group of each score; scores are in decreasing order."""
     group_of = np.empty(len(scores), dtype=np.int64)
-    masses = np.zeros(count)
-    heap = np.arange(count)  # groups, the lightest at the root; of equal ones, the first
+    heap = [(0.0, group) for group in range(count)]  # the lightest at the root; of equal ones, the first
     for j in range(len(scores)):
-        group = heap[0]
-        group_of[j] = group
-        masses[group] += scores[j]
-        place = 0
-        while True:  # sift down
-            child = 2 * place + 1
-            if child >= count:
-                break
-            if child + 1 < count and _lighter(masses, heap[child + 1], heap[child]):
-                child += 1
-            if not _lighter(masses, heap[child], group):
-                break
-            heap[place] = heap[child]
-            place = child
-        heap[place] = group
+        mass, group_of[j] = heap[0]
+        heapq.heapreplace(heap, (mass + scores[j], group_of[j]))
     return group_of
-
-
-@kernel
-def _lighter(masses, group, other):
-    return masses[group] < masses[other] or (masses[group] == masses[other] and group < other)

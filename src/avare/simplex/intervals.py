@@ -30,7 +30,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import kernel, summing
+from avare._compilation import kernel, product
 
 _NEWTON_STEPS = 20  # usually 2 to 6 are enough
 _PASSES = _NEWTON_STEPS + 70
@@ -141,7 +141,7 @@ def _level(lower, upper, unit, guess, top):
     return tau
 
 
-@summing
+@product
 def _tally(lower, upper, unit, tau):
     """Return the count of lower ends above tau minus that of upper ends below, and the sum and squares of all these."""
     ends, total, squares = 0, 0.0, 0.0

@@ -1,5 +1,6 @@
 """What draws indices: compiled structures with one contract, which know nothing of optimisation."""
 
+from avare._exports import public_names as _public_names
 from avare.structures.base import Memory as Memory
 from avare.structures.base import Solution as Solution
 from avare.structures.base import Structure as Structure
@@ -10,14 +11,4 @@ from avare.structures.floored import Floored as Floored
 from avare.structures.order_tree import OrderTree as OrderTree
 from avare.structures.weights import Weights as Weights
 
-__all__ = [
-    "Buckets",
-    "CalibratedCells",
-    "Calibration",
-    "Floored",
-    "Memory",
-    "OrderTree",
-    "Solution",
-    "Structure",
-    "Weights",
-]
+__all__ = _public_names(globals())

@@ -83,11 +83,9 @@ class Structure(ABC):
         """
         if self.with_replacement_only and not replacement:
             raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
-        kernel, arguments = self._kernel(self._checked(floor), replacement)
-        indices = np.empty(size, dtype=np.int64)
-        probabilities = np.empty(size, dtype=np.float64)
-        masses = () if replacement else (np.empty(size) if left is None else left,)
-        if not kernel(*arguments, source, indices, probabilities, *masses):
+        indices, probabilities = np.empty(size, dtype=np.int64), np.empty(size)
+        masses = np.empty(size) if left is None else left
+        if not self._draw(self._checked(floor), replacement, source, indices, probabilities, masses):
             raise ValueError(
                 f"size = {size}: fewer examples have a probability above 0, and without replacement each is drawn once"
             )
@@ -128,11 +126,10 @@ class Structure(ABC):
         """Return the probability of each example for a floor that was checked."""
 
     @abstractmethod
-    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        """Return the kernel that draws, and its arguments before ``source, indices, probabilities``.
+    def _draw(self, floor: float, *arguments: Any) -> bool:
+        """Fill ``indices, probabilities, left``, which follow ``replacement, source``; return whether there are enough.
 
-        The kernel fills indices and probabilities, without replacement also ``left``, and returns whether there are
-        enough examples.
+        With replacement, ``left`` may stay as it is.
         """
 
     def _checked(self, floor: float) -> float:

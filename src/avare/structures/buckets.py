@@ -31,7 +31,6 @@ Z = 8.5 + 1 = 9.5 and 1/9.5 > 0.1, so continue; only the zero is left, so
 """
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +56,7 @@ from avare.structures.float_codes import (
     unit_of,
     value_of,
 )
-from avare.structures.without_replacement import draw_distinct
+from avare.structures.without_replacement import draw_distinct, draw_members
 
 _BIN_SHIFT = 13
 _BINS = OCTAVES << (MANTISSA_BITS - _BIN_SHIFT)
@@ -146,11 +145,11 @@ class Buckets(Memory):
         return self
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], n: int) -> "Buckets":
+    def from_state(cls, state: Mapping[str, Any], n: int, name: str = "memory") -> "Buckets":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
         self = cls.__new__(cls)
         self.n = n
-        members = layout.members_of(state, "memory", n)
+        members = layout.members_of(state, name, n)
         self._arrays = _allocate(n)
         _load(self._arrays, members, layout.NO_NORMS)
         return self
@@ -162,17 +161,6 @@ class Buckets(Memory):
     def norms(self) -> NDArray[np.float64]:
         """Return the norms as they are kept, by index. O(N)."""
         return layout.norms_of(self._arrays)
-
-    def total(self) -> float:
-        """Return the sum of all norms, correctly rounded. O(1).
-
-        >>> Buckets([1e30, 1.0, 1e-30]).total() == 1e30
-        False
-        >>> Buckets([2.0**100, 1.0, 2.0**-100]).total() == 2.0**100
-        True
-        """
-        whole = sum(int(each) << octave for octave, each in enumerate(self._arrays.octaves[:, SUM]))
-        return float(Fraction(whole, 1 << 173))
 
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace norms without any checks. O(1) each."""
@@ -186,8 +174,8 @@ class Buckets(Memory):
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
         return _probabilities(self._arrays, floor)
 
-    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        return draw_with_replacement if replacement else draw_without_replacement, (self._arrays, floor)
+    def _draw(self, floor: float, *arguments: Any) -> bool:
+        return bool(draw(self._arrays, floor, *arguments))
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""
@@ -249,13 +237,10 @@ def _count_bin(arrays, code, times):
 @kernel
 def _load(arrays, members, norms):
     """Put members, or those for norms by index, into arrays without any; each cell in the order given."""
+    layout.load(arrays, members, norms)
     for j in range(len(arrays.slots)):
         code = layout.code_at(members, norms, j)
         add(arrays.bins, code >> _BIN_SHIFT, 1, mantissa_of(code))
-    for bin_ in range(_BINS):
-        if arrays.bins[bin_, COUNT] > 0:
-            add(arrays.cells, bin_ >> (CELL_SHIFT - _BIN_SHIFT), arrays.bins[bin_, COUNT], arrays.bins[bin_, SUM])
-    layout.place(arrays, members, norms)
 
 
 # --- Lemma 1 -------------------------------------------------------------------------------
@@ -403,18 +388,12 @@ def _without(law, code):
 
 
 @merged
-def _exclude_all(arrays, law, codes):
+def _exclude(arrays, law, codes, is_first):
     for j in range(len(codes)):
         law = _without(law, codes[j])
-    return weigh(arrays, law)
-
-
-@merged
-def _exclude(arrays, law, code):
-    law = _without(law, code)
-    if law.total < 0.5 * law.exact:  # too much was subtracted for the rest to be exact
+    if is_first or law.total < 0.5 * law.exact:  # too much was subtracted for the rest to be exact
         return weigh(arrays, law)
-    octave = code >> MANTISSA_BITS
+    octave = codes[0] >> MANTISSA_BITS
     arrays.masses[octave] = _octave_mass(arrays.cells, arrays.octaves, octave, law)
     return law
 
@@ -523,25 +502,16 @@ def propose(arrays, law, source, slots, indices, masses):
         indices[j] = index_of(indices[j])
 
 
-@lean
-def draw_with_replacement(arrays, floor, source, indices, probabilities):
-    """Draw indices, each from all; return True."""
+@merged
+def draw(arrays, floor, replacement, source, indices, probabilities, left):
+    """Draw indices, without replacement also what is left before each; return whether there are enough."""
     law = weigh(arrays, solve(arrays, floor))
-    propose(arrays, law, source, indices, indices, probabilities)
-    for j in range(len(indices)):
-        probabilities[j] /= law.scale
-    return True
+    available = len(arrays.slots) if law.threshold > 0.0 else law.above
+    return draw_members(
+        arrays, law, available, law.scale, replacement, source, indices, probabilities, left, propose, _draw_distinct
+    )
 
 
 @kernel
-def draw_without_replacement(arrays, floor, source, indices, probabilities, left):
-    """Draw distinct indices; return whether there are enough."""
-    law = weigh(arrays, solve(arrays, floor))
-    if len(indices) > (len(arrays.slots) if law.threshold > 0.0 else law.above):
-        return False
-    scratch = np.empty((3, len(indices)), dtype=np.int64)
-    draw_distinct(arrays, law, source, scratch, indices, probabilities, left, propose, _exclude, _exclude_all)
-    for j in range(len(indices)):
-        probabilities[j] /= law.scale
-        left[j] /= law.scale
-    return True
+def _draw_distinct(arrays, law, source, indices, masses, left):
+    draw_distinct(arrays, law, source, indices, masses, left, propose, _exclude)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare._compilation import inlined, kernel, lean, merged
+from avare._compilation import inlined, kernel, merged
 from avare._randomness import next_uniform
 from avare.state import Field, State, refuse_unless
 from avare.structures import cells as layout
@@ -45,11 +45,10 @@ from avare.structures.float_codes import (
     CODE_SMALLEST,
     MANTISSA_BITS,
     encode,
-    mantissa_of,
     unit_of,
     value_of,
 )
-from avare.structures.without_replacement import draw_distinct
+from avare.structures.without_replacement import draw_distinct, draw_members
 
 _UNSEEN = 1 << CELL_SHIFT  # the code of examples never seen: in octave 0, next to the zeros
 _UNSEEN_CELL = _UNSEEN >> CELL_SHIFT
@@ -131,7 +130,7 @@ class CalibratedCells(Memory):
         self.n = validation.integer("n", len(values), at_least=1, at_most=MAX_EXAMPLES)
         self.prior = prior
         self._arrays = _allocate(self.n)
-        _load(self._arrays, layout.NO_MEMBERS, values)
+        layout.load(self._arrays, layout.NO_MEMBERS, values)
 
     @classmethod
     def unseen(cls, n: int, *, prior: float) -> "CalibratedCells":
@@ -156,7 +155,7 @@ class CalibratedCells(Memory):
         self._arrays = _allocate(n)
         self._arrays.scale[0] = scale
         self._arrays.tallies[:] = tallies
-        _load(self._arrays, members, layout.NO_NORMS)
+        layout.load(self._arrays, members, layout.NO_NORMS)
         return self
 
     def state(self) -> State:
@@ -187,8 +186,8 @@ class CalibratedCells(Memory):
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
         return _probabilities(self._arrays, self.prior, floor)
 
-    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        return draw_with_replacement if replacement else draw_without_replacement, (self._arrays, self.prior, floor)
+    def _draw(self, floor: float, *arguments: Any) -> bool:
+        return bool(draw(self._arrays, self.prior, floor, *arguments))
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""
@@ -215,7 +214,7 @@ def _allocate(n: int) -> _Arrays:
 # --- updates -------------------------------------------------------------------------------
 
 
-@lean
+@merged
 def learn(arrays, keep, indices, norms):
     """Tally norms in the cells of their examples, then remember them."""
     scale = arrays.scale[0] / max(keep, 1.0 / _LARGEST_SCALE)
@@ -229,15 +228,6 @@ def learn(arrays, keep, indices, norms):
         _shrink(arrays.tallies, arrays.scale)
     for j in range(len(indices)):
         layout.recode(arrays, indices[j], code_of(arrays.members[arrays.slots[indices[j]]]), encode(norms[j]))
-
-
-@kernel
-def _load(arrays, members, norms):
-    """Put members, or those for norms by index, into arrays without any; each cell in the order given."""
-    for j in range(len(arrays.slots)):
-        code = layout.code_at(members, norms, j)
-        layout.add(arrays.cells, code >> CELL_SHIFT, 1, mantissa_of(code))
-    layout.place(arrays, members, norms)
 
 
 @inlined
@@ -386,42 +376,30 @@ def _propose(arrays, law, source, slots, indices, masses):
 
 
 @merged
-def _exclude_all(arrays, law, codes):
-    for k in range(law.size):
-        arrays.ranks[arrays.used[k]] = k
-        arrays.counts[k] = arrays.cells[arrays.used[k], COUNT]
-    return _Law(law.size, _sum_up(arrays, law.size, 0))
+def _exclude(arrays, law, codes, is_first):
+    changed = 0
+    if is_first:
+        for k in range(law.size):
+            arrays.ranks[arrays.used[k]] = k
+            arrays.counts[k] = arrays.cells[arrays.used[k], COUNT]
+    else:
+        changed = arrays.ranks[codes[0] >> CELL_SHIFT]
+        arrays.counts[changed] -= 1
+    return _Law(law.size, _sum_up(arrays, law.size, changed))
 
 
 @merged
-def _exclude(arrays, law, code):
-    k = arrays.ranks[code >> CELL_SHIFT]
-    arrays.counts[k] -= 1
-    return _Law(law.size, _sum_up(arrays, law.size, k))
-
-
-@lean
-def draw_with_replacement(arrays, prior, floor, source, indices, probabilities):
-    """Draw indices, each from all; return True."""
-    law = _solve(arrays, prior, floor)
-    _propose(arrays, law, source, indices, indices, probabilities)
-    for j in range(len(indices)):
-        probabilities[j] /= law.total
-    return True
-
-
-@kernel
-def draw_without_replacement(arrays, prior, floor, source, indices, probabilities, left):
-    """Draw distinct indices; return whether there are enough."""
+def draw(arrays, prior, floor, replacement, source, indices, probabilities, left):
+    """Draw indices, without replacement also what is left before each; return whether there are enough."""
     law = _solve(arrays, prior, floor)
     available = 0
     for k in range(law.size):
         available += arrays.counts[k]
-    if len(indices) > available:
-        return False
-    scratch = np.empty((3, len(indices)), dtype=np.int64)
-    draw_distinct(arrays, law, source, scratch, indices, probabilities, left, _propose, _exclude, _exclude_all)
-    for j in range(len(indices)):
-        probabilities[j] /= law.total
-        left[j] /= law.total
-    return True
+    return draw_members(
+        arrays, law, available, law.total, replacement, source, indices, probabilities, left, _propose, _draw_distinct
+    )
+
+
+@kernel
+def _draw_distinct(arrays, law, source, indices, masses, left):
+    draw_distinct(arrays, law, source, indices, masses, left, _propose, _exclude)

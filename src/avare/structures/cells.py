@@ -47,7 +47,7 @@ COUNT, SUM = 0, 1  # columns of `octaves` and `cells`
 ONE = np.int64(1)  # typed, because Numba compiles a callee again for each literal
 TOP, LOW, _FREE_PAGES, _FREE_TABLES = range(4)  # entries of `registers`: octaves in use, heights of the stacks
 REGISTERS = 4
-NO_MEMBERS, NO_NORMS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64)  # for `place`
+NO_MEMBERS, NO_NORMS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64)  # for `load`
 
 
 def allocate(n: int, *, registers: int = REGISTERS) -> dict[str, Any]:
@@ -260,11 +260,14 @@ def code_at(members, norms, j):
 
 
 @kernel
-def place(arrays, members, norms):
-    """Put members into cells whose counts and sums are known, each cell in the order given.
+def load(arrays, members, norms):
+    """Put members into cells that are empty, each cell in the order given.
 
     If no members are given, they are those for the norms, by index.
     """
+    for j in range(len(arrays.slots)):
+        code = code_at(members, norms, j)
+        add(arrays.cells, code >> CELL_SHIFT, 1, mantissa_of(code))
     ends = np.empty(CELLS, dtype=np.int64)  # the next slot of each cell
     for cell in range(CELLS):
         size = arrays.cells[cell, COUNT]

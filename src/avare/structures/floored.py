@@ -163,8 +163,10 @@ class Floored(Structure):
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
         return np.maximum(self._weights.values / self._solution.scale, self._floor)
 
-    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        return _draw, (self._weights.arrays, self._floor, self._solution.scale, self._above)
+    def _draw(self, floor: float, *arguments: Any) -> bool:
+        _, source, indices, probabilities, _ = arguments
+        _draw(self._weights.arrays, self._floor, self._solution.scale, self._above, source, indices, probabilities)
+        return True
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""
@@ -210,7 +212,7 @@ def _leave(heap, keys, size, values, threshold):
 
 @kernel
 def _draw(weights, floor, scale, above, source, indices, probabilities):
-    """Draw indices with replacement; return True."""
+    """Draw indices with replacement."""
     n, size = len(weights.values), len(indices)
     is_low, uniform = np.empty(size, dtype=np.bool_), np.empty(size, dtype=np.bool_)
     found, high = np.empty_like(indices), 0
@@ -228,4 +230,3 @@ def _draw(weights, floor, scale, above, source, indices, probabilities):
             indices[j] = found[k]
             k += 1
         probabilities[j] = max(weights.values[indices[j]] / scale, floor)
-    return True

@@ -102,11 +102,6 @@ class OrderTree(Memory):
         """Return the norms, by index. O(N)."""
         return self._arrays.norms.copy()
 
-    def total(self) -> float:
-        """Return the sum of all norms. O(N) after an update, then O(1)."""
-        _refresh(self._arrays)
-        return float(self._arrays.sums[-1])
-
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace norms without any checks. O(log N) and a shift, each."""
         _update(self._arrays, indices, values)
@@ -121,8 +116,8 @@ class OrderTree(Memory):
         probabilities: NDArray[np.float64] = np.maximum(self._arrays.norms, solution.threshold) / solution.scale
         return probabilities
 
-    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        return _draw_with_replacement if replacement else _draw_without_replacement, (self._arrays, floor)
+    def _draw(self, floor: float, *arguments: Any) -> bool:
+        return bool(_draw(self._arrays, floor, *arguments))
 
     def check(self) -> None:
         """Assert every invariant. O(N log N)."""
@@ -335,8 +330,11 @@ def _draw_one(arrays, threshold, scale, rho, source):
 
 
 @kernel
-def _draw_with_replacement(arrays, floor, source, indices, probabilities):
+def _draw(arrays, floor, replacement, source, indices, probabilities, left):
+    """Draw indices, without replacement also what is left before each; return whether there are enough."""
     threshold, scale, rho = _solve(arrays, floor)
+    if not replacement:
+        return _draw_distinct(arrays, threshold, scale, rho, source, indices, probabilities, left)
     for j in range(len(indices)):
         indices[j] = _draw_one(arrays, threshold, scale, rho, source)
         probabilities[j] = max(arrays.norms[indices[j]], threshold) / scale
@@ -344,13 +342,8 @@ def _draw_with_replacement(arrays, floor, source, indices, probabilities):
 
 
 @kernel
-def _draw_without_replacement(arrays, floor, source, indices, probabilities, left):
-    """Draw distinct indices; return whether there are enough.
-
-    Repeated draws are dropped while at least half of the mass is left. Then each draw goes through
-    all that are left, one by one.
-    """
-    threshold, scale, rho = _solve(arrays, floor)
+def _draw_distinct(arrays, threshold, scale, rho, source, indices, probabilities, left):
+    """Drop repeated draws while at least half of the mass is left; then go through all that are left, one by one."""
     n, size = len(arrays.norms), len(indices)
     masses = np.empty(n, dtype=np.float64)
     for i in range(n):

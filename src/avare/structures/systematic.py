@@ -27,14 +27,36 @@ array([1.  , 0.5 , 0.25, 0.25])
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from avare._compilation import kernel
-from avare._randomness import next_uniform, uniform_source
+from avare._randomness import next_uniform
 from avare.structures.uniform_draws import draw_below
 
 
-def inclusion(sizes: NDArray[np.float64], count: int, floor: float = 0.0) -> NDArray[np.float64]:
+@kernel
+def choose(weights, scores, floor, source, before, after, places, drawn):
+    """Draw places of a pool in proportion to weight times score, and give their weights over their probabilities.
+
+    The draw takes one random number for each place. Those of ``before`` and ``after`` other places are skipped:
+    processes that share a pool then use different numbers of the same source.
+    """
+    sizes, largest = np.empty(len(scores)), 0.0
+    for j in range(len(scores)):
+        largest = max(largest, scores[j])
+    for j in range(len(scores)):  # scaled, so that no sum overflows
+        sizes[j] = weights[j] * (scores[j] / largest) if largest > 0.0 else 0.0
+    probabilities = inclusion(sizes, len(places), floor)
+    for _ in range(before):
+        next_uniform(source)
+    places[:] = draw_systematically(probabilities, len(places), source)
+    for _ in range(after):
+        next_uniform(source)
+    for k in range(len(places)):
+        drawn[k] = weights[places[k]] / probabilities[places[k]]
+
+
+@kernel
+def inclusion(sizes, count, floor=0.0):
     """Return the probability of each place to be among the ``count`` that are drawn. O(M log M).
 
     Parameters
@@ -46,55 +68,8 @@ def inclusion(sizes: NDArray[np.float64], count: int, floor: float = 0.0) -> NDA
     floor
         The smallest probability, in units of m / M: in [0, 1].
     """
-    found = np.empty(len(sizes))
-    solve_inclusion(sizes, count, floor, found)
-    return found
-
-
-def draw_systematically(
-    probabilities: NDArray[np.float64], count: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return ``count`` different places, in increasing order; their probabilities sum to ``count``. O(M).
-
-    >>> import numpy as np
-    >>> draw_systematically(np.array([1.0, 0.5, 0.25, 0.25]), 2, np.random.default_rng(0))
-    array([0, 1])
-    """
-    places = np.empty(count, dtype=np.int64)
-    draw_places(probabilities, uniform_source(generator), places)
-    return places
-
-
-# --- kernels -------------------------------------------------------------------------------
-
-
-@kernel
-def choose(weights, scores, floor, source, before, after, places, drawn):
-    """Draw places of a pool in proportion to weight times score, and give their weights over their probabilities.
-
-    The draw takes one random number for each place. Those of ``before`` and ``after`` other places are skipped:
-    processes that share a pool then use different numbers of the same source.
-    """
-    sizes, probabilities = np.empty(len(scores)), np.empty(len(scores))
-    largest = 0.0
-    for j in range(len(scores)):
-        largest = max(largest, scores[j])
-    for j in range(len(scores)):  # scaled, so that no sum overflows
-        sizes[j] = weights[j] * (scores[j] / largest) if largest > 0.0 else 0.0
-    solve_inclusion(sizes, len(places), floor, probabilities)
-    for _ in range(before):
-        next_uniform(source)
-    draw_places(probabilities, source, places)
-    for _ in range(after):
-        next_uniform(source)
-    for k in range(len(places)):
-        drawn[k] = weights[places[k]] / probabilities[places[k]]
-
-
-@kernel
-def solve_inclusion(sizes, count, floor, probabilities):
-    """Fill in the probabilities of `inclusion`."""
     many = len(sizes)
+    probabilities = np.empty(many)
     least = floor * count / many
     falling = np.sort(sizes)[::-1]
     positive = np.searchsorted(-falling, 0.0)  # how many sizes are above 0
@@ -102,7 +77,7 @@ def solve_inclusion(sizes, count, floor, probabilities):
         rest = (count - positive) / (many - positive) if positive < many else 1.0
         for j in range(many):
             probabilities[j] = 1.0 if sizes[j] > 0.0 else rest
-        return
+        return probabilities
     below = np.zeros(many + 1)  # the sum of this size and all smaller ones, from the smallest: nothing cancels
     for j in range(many - 1, -1, -1):
         below[j] = below[j + 1] + falling[j]
@@ -124,30 +99,27 @@ def solve_inclusion(sizes, count, floor, probabilities):
             break
     for j in range(many):
         probabilities[j] = min(max(sizes[j] * factor, least), 1.0) if sizes[j] > 0.0 else least
+    return probabilities
 
 
 @kernel
-def draw_places(probabilities, source, places):
-    """Fill in the places of `draw_systematically`."""
+def draw_systematically(probabilities, count, source):
+    """Return ``count`` different places, in increasing order; their probabilities sum to ``count``. O(M)."""
     many = len(probabilities)
     order = np.arange(many)
     for j in range(many - 1, 0, -1):
         k = draw_below(j + 1, source)
         order[j], order[k] = order[k], order[j]
-    pointer, end, count = next_uniform(source), 0.0, 0
+    pointer, end, found = next_uniform(source), 0.0, 0
     chosen = np.zeros(many, dtype=np.bool_)
     for place in order:
         end += probabilities[place]
-        if end > pointer and count < len(places):
+        if end > pointer and found < count:
             chosen[place] = True
-            count += 1
+            found += 1
             pointer += 1.0
     for place in order:  # only if the sum is rounded to less than the last pointer
-        if count < len(places) and not chosen[place] and probabilities[place] > 0.0:
+        if found < count and not chosen[place] and probabilities[place] > 0.0:
             chosen[place] = True
-            count += 1
-    count = 0
-    for j in range(many):
-        if chosen[j]:
-            places[count] = j
-            count += 1
+            found += 1
+    return np.flatnonzero(chosen)

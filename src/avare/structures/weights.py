@@ -25,13 +25,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare._compilation import inlined, kernel, lean, merged
-from avare._randomness import Source, next_uniform
+from avare._randomness import next_uniform
 from avare.batch import LITTLE
 from avare.state import Field, State, refuse_unless
 from avare.structures import buckets as proposing
 from avare.structures.base import Memory
 from avare.structures.buckets import Buckets
-from avare.structures.cells import MAX_EXAMPLES, ONE, members_of
+from avare.structures.cells import MAX_EXAMPLES, ONE
 from avare.structures.uniform_draws import draw_below, draw_evenly, enter, hash_table
 from avare.structures.weighted_draws import race
 
@@ -88,7 +88,7 @@ class Weights(Memory):
         values = Field(np.float64, (n,), at_least=0.0).read(state, "weights_values")
         _refuse_overflow("state['weights_values']", values)
         shift = Field(int, at_least=-_LARGEST_SHIFT, at_most=_LARGEST_SHIFT).read(state, "weights_shift")
-        buckets = Buckets.from_state({"memory": members_of(state, "weights_members", n)}, n)
+        buckets = Buckets.from_state(state, n, "weights_members")
         raised = _raised(values, shift)
         refuse_unless(raised <= _LARGEST_PROPOSAL, values, "state['weights_values']", "too large for its shift")
         fits = buckets.norms() == Buckets(raised).norms()
@@ -136,26 +136,12 @@ class Weights(Memory):
         """Replace weights without any checks. O(1) each."""
         set_weights(self._arrays, indices, values)
 
-    def draw_smoothed(
-        self, size: int, share: float, source: Source
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
-        """Draw from the weights mixed with a share of the uniform distribution, with replacement. O(size).
-
-        Returns the indices, the probability of each in the mixture, and which came from the uniform
-        part: all of them, if no weight is above zero.
-        """
-        indices = np.empty(size, dtype=np.int64)
-        probabilities = np.empty(size, dtype=np.float64)
-        uniform = np.empty(size, dtype=np.bool_)
-        draw_smoothed_into(self._arrays, share, source, indices, probabilities, uniform)
-        return indices, probabilities, uniform
-
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
         total = self.total
         return self.values / total if total > 0.0 else np.full(self.n, 1.0 / self.n)
 
-    def _kernel(self, floor: float, replacement: bool) -> tuple[Any, tuple[Any, ...]]:
-        return draw_with_replacement if replacement else draw_without_replacement, (self._arrays,)
+    def _draw(self, floor: float, *arguments: Any) -> bool:
+        return bool(draw(self._arrays, *arguments))
 
     def check(self) -> None:
         """Assert every invariant. O(N)."""
@@ -272,7 +258,8 @@ def _rescale(arrays):
 def draw_smoothed_into(arrays, share, source, indices, probabilities, uniform):
     """Draw from the weights mixed with a share of the uniform distribution, with replacement.
 
-    Fills the indices, the probability of each in the mixture, and which came from the uniform part.
+    Fills the indices, the probability of each in the mixture, and which came from the uniform part: all of them, if no
+    weight is above zero.
     """
     while not _draw_mixed(arrays, share, source, indices, probabilities, uniform):
         _rescale(arrays)  # the largest weights were replaced, and the scale is too large for the others
@@ -313,14 +300,16 @@ def _draw_mixed(arrays, share, source, indices, probabilities, uniform):
 
 
 @kernel
-def draw_with_replacement(arrays, source, indices, probabilities):
-    """Draw indices, each from all; return True."""
+def draw(arrays, replacement, source, indices, probabilities, left):
+    """Draw indices, without replacement also what is left before each; return whether there are enough."""
+    if not replacement:
+        return _draw_distinct(arrays, source, indices, probabilities, left)
     draw_smoothed_into(arrays, 0.0, source, indices, probabilities, np.empty(len(indices), dtype=np.bool_))
     return True
 
 
 @kernel
-def draw_without_replacement(arrays, source, indices, probabilities, left):
+def _draw_distinct(arrays, source, indices, probabilities, left):
     """Draw distinct indices; return whether there are enough weights above zero.
 
     Repeated draws are dropped, in O(size), until half of the mass is drawn. The rest comes from a

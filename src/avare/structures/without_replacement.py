@@ -6,12 +6,12 @@ each drawn member is **set aside**: removed from counts and sums and swapped pas
 Afterwards all of them are put back, so `slots` does not change. Either way a draw takes at most two
 tries on average, however concentrated the distribution is.
 
-What differs between structures is passed as three kernels. ``law`` is a NamedTuple of numbers that says
+What differs between structures is passed as two kernels. ``law`` is a NamedTuple of numbers that says
 how to draw; its ``total`` is the mass of all members that are left, summed again whenever half of it is gone.
 
 - ``propose(arrays, law, source, slots, indices, masses)`` draws members with replacement.
-- ``exclude(arrays, law, code)`` returns the law after a member with this code was set aside.
-- ``exclude_all(arrays, law, codes)`` does the same for several members, and computes all masses again.
+- ``exclude(arrays, law, codes, is_first)`` returns the law after members with these codes were set aside: several the
+  first time, then one.
 """
 
 import numpy as np
@@ -22,13 +22,32 @@ from avare.structures.float_codes import CELL_SHIFT
 
 
 @merged
-def draw_distinct(arrays, law, source, scratch, indices, masses, left, propose, exclude, exclude_all):
-    """Fill indices and masses with distinct draws, in order, and the mass left before each; there must be enough.
+def draw_members(arrays, law, available, scale, replacement, source, indices, probabilities, left, propose, distinct):
+    """Fill indices and probabilities, which are masses over ``scale``; return whether enough are available.
 
-    ``scratch`` has three rows of the same length: slots, then slots and codes of members set aside.
+    ``distinct`` is a kernel that calls `draw_distinct`. One draw is the same either way, and allocates no array.
     """
+    if replacement or len(indices) == 1:
+        propose(arrays, law, source, indices, indices, probabilities)
+        if not replacement:
+            left[0] = 1.0
+    elif len(indices) > available:
+        return False
+    else:
+        distinct(arrays, law, source, indices, probabilities, left)
+        for j in range(len(indices)):
+            left[j] /= scale
+    for j in range(len(indices)):
+        probabilities[j] /= scale
+    return True
+
+
+@merged
+def draw_distinct(arrays, law, source, indices, masses, left, propose, exclude):
+    """Fill indices and masses with distinct draws, in order, and the mass left before each; there must be enough."""
     members, directory, tables = arrays.members, arrays.directory, arrays.tables
-    slots, holes, codes = scratch[0], scratch[1], scratch[2]
+    scratch = np.empty((3, len(indices)), dtype=np.int64)
+    slots, holes, codes = scratch[0], scratch[1], scratch[2]  # slots, then slots and codes of members set aside
     size, half = len(indices), 0.5 * law.total
     done, aside, mass = np.int64(0), np.int64(0), 0.0
     while done < size:
@@ -42,7 +61,7 @@ def draw_distinct(arrays, law, source, scratch, indices, masses, left, propose, 
                 mass += masses[done]
                 done += 1
         if mass > half and done < size:
-            is_first = aside == 0
+            first, is_first = aside, aside == 0
             for j in range(aside, done):
                 while members[slots[j]] < 0:  # otherwise it was at the end of its cell, and was set aside before
                     cell = code_of(members[slots[j]]) >> CELL_SHIFT
@@ -53,7 +72,7 @@ def draw_distinct(arrays, law, source, scratch, indices, masses, left, propose, 
                     codes[aside] = code_of(members[end])
                     count(arrays, codes[aside], -ONE)
                     aside += 1
-            law = exclude_all(arrays, law, codes[:aside]) if is_first else exclude(arrays, law, codes[aside - 1])
+            law = exclude(arrays, law, codes[first:aside], is_first)
     for j in range(aside, size):
         members[slots[j]] &= UNMARKED
     for j in range(aside - 1, -1, -1):

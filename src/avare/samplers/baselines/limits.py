@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers.base import LARGEST_NORM, Sampler
-from avare.state import Field, Fields, State
+from avare.state import Field, Fields
 
 SMALLEST_BOUND = 1e-140
 
@@ -37,18 +37,18 @@ class Limited(Sampler):
     """
 
     takes: ClassVar[tuple[str, ...]] = ("horizon", "bound")
+    hyperparameters: ClassVar[tuple[str, ...]] = ("given_horizon", "given_bound")
 
     def __init__(
         self, n: int, batch_size: int, *, replacement: bool, horizon: int | None, bound: float | None, seed: Seed
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self._horizon, self._bound = 10 * self.n, 0.0
-        self._given_horizon, self._given_bound = 0, 0.0  # 0: not given
+        self._given_horizon, self._given_bound = 0, 0.0  # not given
         if horizon is not None:
-            self._given_horizon = self._horizon = validation.integer("horizon", horizon, at_least=1, at_most=2**62)
+            self._given_horizon = validation.integer("horizon", horizon, at_least=1, at_most=2**62)
         if bound is not None:
-            self._bound = validation.number("bound", bound, at_least=SMALLEST_BOUND, at_most=LARGEST_NORM)
-            self._given_bound = self._bound
+            self._given_bound = validation.number("bound", bound, at_least=SMALLEST_BOUND, at_most=LARGEST_NORM)
+        self._horizon, self._bound = self._given_horizon or 10 * self.n, self._given_bound
         self._messages: list[str] = []
 
     def _observe(self, norms: NDArray[np.float64]) -> bool:
@@ -73,10 +73,6 @@ class Limited(Sampler):
     def notify(self) -> None:
         while self._messages:
             warnings.warn(self._messages.pop(0), LimitWarning, stacklevel=3)  # points to the call of `update`
-
-    def arguments(self) -> State:
-        given = {"given_horizon": self._given_horizon, "given_bound": self._given_bound}  # 0: not given
-        return {**super().arguments(), **given}
 
     def fields(self) -> Fields:
         unknown = None if self._given_bound else 0.0

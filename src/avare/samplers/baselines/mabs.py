@@ -71,6 +71,8 @@ class Mabs(Limited, Smoothed):
     F. Salehi, L. E. Celis, P. Thiran. Stochastic Optimization with Bandit Sampling. 2017.
     """
 
+    hyperparameters = ("eta",)
+
     def __init__(
         self,
         n: int,
@@ -109,9 +111,6 @@ class Mabs(Limited, Smoothed):
             self._weights.reset(np.exp(self._log_weights - self._reference))
         else:
             self._weights.replace(indices, weights)
-
-    def arguments(self) -> State:
-        return {**super().arguments(), "eta": self.eta}
 
     def fields(self) -> Fields:
         return {

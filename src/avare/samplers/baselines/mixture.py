@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare._randomness import Seed
-from avare.batch import Batch, weigh
+from avare.batch import Batch
 from avare.samplers.baselines.smoothed import SMALLEST_SHARE, RemembersDraws
 from avare.samplers.registry import register
 from avare.simplex.newton import newton_step
@@ -83,6 +83,7 @@ class Mixture(RemembersDraws):
     """
 
     needs = ("components",)
+    hyperparameters = ("components_checksum", "beta", "uniform")
 
     def __init__(
         self,
@@ -144,8 +145,7 @@ class Mixture(RemembersDraws):
         else:
             indices = self.generator.integers(self.n, size=size)
         probabilities = self._probabilities_of(indices)
-        self._drawn_with[indices] = probabilities
-        return Batch(indices, weigh(probabilities, True, probabilities), probabilities)
+        return self._remember(indices, probabilities)
 
     def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         indices, norms = indices[norms > 0.0], norms[norms > 0.0]
@@ -160,14 +160,6 @@ class Mixture(RemembersDraws):
         slope = -math.exp(highest - self._log_scale) * sums
         self._metric += np.outer(slope, slope)
         self._mixture = newton_step(self._mixture, slope / self.beta, self._metric, self._least)
-
-    def arguments(self) -> State:
-        return {
-            **super().arguments(),
-            "components_checksum": self._components_checksum,
-            "beta": self.beta,
-            "uniform": self.uniform,
-        }
 
     def fields(self) -> Fields:
         size = len(self._mixture)

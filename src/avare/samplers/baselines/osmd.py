@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._randomness import Seed
-from avare.batch import Batch, weigh
+from avare.batch import Batch
 from avare.samplers.base import LARGEST_NORM
 from avare.samplers.baselines.limits import Limited
 from avare.samplers.baselines.smoothed import RemembersDraws
@@ -79,6 +79,8 @@ class Osmd(Limited, RemembersDraws):
     Federated Learning via Online Learning with Bandit Feedback. 2022.
     """
 
+    hyperparameters = ("alpha",)
+
     def __init__(
         self,
         n: int,
@@ -99,8 +101,7 @@ class Osmd(Limited, RemembersDraws):
 
     def draw(self, size: int) -> Batch:
         indices, probabilities = self._distribution.draw(size, replacement=True, source=self.source)
-        self._drawn_with[indices] = probabilities
-        return Batch(indices, weigh(probabilities, True, probabilities), probabilities)
+        return self._remember(indices, probabilities)
 
     def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._observe(norms)
@@ -113,9 +114,6 @@ class Osmd(Limited, RemembersDraws):
         self._distribution.push(
             indices, largest * (np.minimum(norms, LARGEST_NORM) / self._bound) ** 2 * (floor / drawn) ** 3
         )
-
-    def arguments(self) -> State:
-        return {**super().arguments(), "alpha": self.alpha}
 
     def fields(self) -> Fields:
         distribution = Nested(partial(Floored.from_state, n=self.n, share=self.alpha))

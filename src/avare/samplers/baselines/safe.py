@@ -86,6 +86,7 @@ class Safe(Sampler):
 
     follows_path = True
     needs = ("smoothness",)
+    hyperparameters = ("smoothness_checksum", "bound")
 
     def __init__(
         self,
@@ -101,7 +102,8 @@ class Safe(Sampler):
         constants = one_per_example("smoothness", smoothness, self.n)
         self._smoothness = np.minimum(constants, _LARGEST_FACTOR)
         self._smoothness_checksum = checksum({"smoothness": constants})
-        self.bound = None if bound is None else validation.number("bound", bound, above=0.0)
+        self.bound = 0.0 if bound is None else validation.number("bound", bound, above=0.0)
+        """The given bound, or 0."""
         self._norms = np.zeros(self.n)  # the last reported ones
         self._visited_at = np.full(self.n, -1.0)  # the length of the path then; -1: not reported yet
         self._path = 0.0
@@ -130,7 +132,7 @@ class Safe(Sampler):
             return widened(self._norms, self._visited_at, self._smoothness, self._path, unvisited)
 
     def _first_bound(self) -> float:
-        return min(self.bound or 0.0, _LARGEST)
+        return min(self.bound, _LARGEST)
 
     def compute_probabilities(self) -> NDArray[np.float64]:
         return self._solve()[0]
@@ -152,13 +154,6 @@ class Safe(Sampler):
         self._norms[indices] = np.minimum(norms, _LARGEST)
         self._visited_at[indices] = self._path
         self._largest = min(max(self._largest, float(norms.max(initial=0.0))), _LARGEST)
-
-    def arguments(self) -> State:
-        return {
-            **super().arguments(),
-            "smoothness_checksum": self._smoothness_checksum,
-            "bound": self.bound or 0.0,  # 0: none
-        }
 
     def fields(self) -> Fields:
         return {

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from avare._compilation import kernel, merged
 from avare._randomness import Seed
-from avare.batch import weigh_into
+from avare.batch import Batch, weigh, weigh_into
 from avare.samplers.base import Sampler
 from avare.samplers.kernels import register_kernels
 from avare.state import Field, Fields, Nested, State, refuse_unless
@@ -42,6 +42,11 @@ class RemembersDraws(Sampler):
         """Return the probability with which each was last drawn, or its present one if it never was."""
         drawn = self._drawn_with[indices]
         return drawn if drawn.all() else np.where(drawn > 0.0, drawn, self._probabilities_of(indices))
+
+    def _remember(self, indices: NDArray[np.int64], probabilities: NDArray[np.float64]) -> Batch:
+        """Return the batch of some draws, and remember their probabilities."""
+        self._drawn_with[indices] = probabilities
+        return Batch(indices, weigh(probabilities, True, probabilities), probabilities)
 
     def fields(self) -> Fields:
         drawn_with = Field(np.float64, (self.n,), at_least=0.0, at_most=1.0 + 1e-9)

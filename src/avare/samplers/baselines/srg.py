@@ -14,7 +14,7 @@ from avare.samplers.base import LARGEST_NORM
 from avare.samplers.baselines.smoothed import SMALLEST_SHARE, Smoothed, draw_smoothed
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
-from avare.state import Field, Fields, State
+from avare.state import Field, Fields
 from avare.structures.weights import set_weights
 
 
@@ -64,14 +64,10 @@ class Srg(Smoothed):
     A. El Hanchi, D. A. Stephens, C. J. Maddison. Stochastic Reweighted Gradient Descent. ICML 2022.
     """
 
+    hyperparameters = ("theta",)
+
     def __init__(
-        self,
-        n: int,
-        batch_size: int = 128,
-        *,
-        replacement: bool = True,
-        theta: float = 0.5,
-        seed: Seed = None,
+        self, n: int, batch_size: int = 128, *, replacement: bool = True, theta: float = 0.5, seed: Seed = None
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         self.theta = validation.number("theta", theta, at_least=SMALLEST_SHARE, at_most=1.0)
@@ -86,9 +82,6 @@ class Srg(Smoothed):
     @property
     def kernels(self) -> SrgState:
         return SrgState(super().kernels, self._awaited)
-
-    def arguments(self) -> State:
-        return {**super().arguments(), "theta": self.theta}
 
     def fields(self) -> Fields:
         return {**super().fields(), "awaited": Field(np.bool_, (self.n,))}

@@ -65,6 +65,7 @@ class Stratified(Sampler):
     """
 
     without_replacement_only = True
+    hyperparameters = ("p_min", "period")
 
     def __init__(
         self,
@@ -107,6 +108,7 @@ class Stratified(Sampler):
         """Compute scores from the norms, and build groups of roughly equal sums."""
         self._scores = minimize_variance(self._norms, self.p_min)
         self._groups = self._other_groups = split(self._scores, self.batch_size)
+        self._order, self._sizes = self._groups.order, np.diff(self._groups.starts)
 
     def draw(self, size: int) -> Batch:
         if self._is_due():
@@ -126,11 +128,10 @@ class Stratified(Sampler):
     def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._norms[indices] = norms
 
-    def arguments(self) -> State:
-        return {**super().arguments(), "p_min": self.p_min, "period": self.period}
-
     def fields(self) -> Fields:
         return {
+            "groups": None,
+            "other_groups": None,
             "norms": Field(np.float64, (self.n,), at_least=0.0),
             "scores": Field(np.float64, (self.n,), at_least=self.p_min * (1.0 - 1e-9), at_most=1.0 + 1e-9),
             "order": Field(np.int64, (self.n,), at_least=0, at_most=self.n - 1),
@@ -143,14 +144,6 @@ class Stratified(Sampler):
         if sizes.sum() != self.n:
             raise ValueError(f"state['sizes'] sums to {sizes.sum()}: must sum to {self.n}")
 
-    def own_state(self) -> State:
-        return {
-            "norms": self._norms.copy(),
-            "scores": self._scores.copy(),
-            "order": self._groups.order.copy(),
-            "sizes": np.diff(self._groups.starts),
-        }
-
     def restore(self, values: State) -> None:
-        self._norms, self._scores = values["norms"], values["scores"]
-        self._groups = self._other_groups = arrange(self._scores, values["order"], values["sizes"])
+        super().restore(values)
+        self._groups = self._other_groups = arrange(self._scores, self._order, self._sizes)
