@@ -16,9 +16,9 @@ from avare.samplers import Sampler
 from avare.state import State
 from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Values
 from avare.torch.distributed import Mode
-from avare.torch.pool import Pool, ScoreMode, Timed
+from avare.torch.pool import ACCELERATOR, Pool, ScoreMode, Timed
 from avare.torch.pool_sizes import AutomaticSize, PoolSize
-from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, as_triple, check_dataset
+from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, Pairs, as_triple, check_dataset
 
 _NOT_OURS: dict[str, tuple[tuple[Any, ...], str]] = {  # options of DataLoader, with the values that change nothing
     "batch_sampler": ((None,), "this loader has its own (yours fits a DataLoader with Indexed and IndexedCollate)"),
@@ -214,9 +214,9 @@ class ImportanceLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:
         pool, load = self._batches.pool, super().__iter__
         if pool is None:
-            batches = self._cursor.deliver(load, as_triple)
+            batches = self._cursor.deliver(load, as_triple, _place)
         else:
-            batches = self._cursor.deliver(lambda: Timed(pool, load()), self._complete)
+            batches = self._cursor.deliver(lambda: Timed(pool, load()), self._complete, _place)
         if not self._moves_batches:
             return batches
         from avare.torch.accelerate import Prepared
@@ -224,7 +224,7 @@ class ImportanceLoader(DataLoader[Any]):
         return Prepared(batches, lambda: self._cursor.is_over)
 
     def _complete(self, loaded: Any) -> Any:
-        pin = self.pin_memory and torch.cuda.is_available()
+        pin = self.pin_memory and ACCELERATOR.is_available()
         triple = as_triple(self._batches.complete(loaded, self._collate_of_items, pin))
         cast(Pool, self._batches.pool).returns()
         return triple
@@ -361,7 +361,7 @@ class Importance:
             raise ValueError("the train loader has no batch_size: make it with batch_size= and without batch_sampler=")
         collate_fn = None if plain.collate_fn is default_collate else plain.collate_fn
         options = {name: getattr(plain, name) for name in _OF_WORKERS}
-        options["pin_memory"] = plain.pin_memory and torch.cuda.is_available()
+        options["pin_memory"] = plain.pin_memory and ACCELERATOR.is_available()
         return self.loader(plain.dataset, batch_size, score=score, seed=seed, collate_fn=collate_fn, **options)
 
 
@@ -392,6 +392,10 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
             'each example, as with reduction="none"'
         )
     return (weight.to(loss) * loss).mean()
+
+
+def _place(loaded: tuple[Any, Pairs]) -> int:
+    return loaded[1].place
 
 
 def _second_stage(

@@ -39,6 +39,8 @@ from avare.torch.evaluation import evaluation_mode
 from avare.torch.pool_sizes import FIRST_POOLS, PoolSize
 
 ScoreMode = Literal["eval"] | None
+ACCELERATOR: Any = getattr(torch, "accelerator", torch.cuda)
+"""PyTorch's functions for the device of this machine, of any kind; before version 2.6, of CUDA only."""
 _DECAY = 0.8  # of the moments, per observation
 _DECAY_APART = 0.5  # ... that was made many batches after the one before
 _RECENT = 32  # measured times, of which the least counts: other processes make the others longer, by any factor
@@ -170,9 +172,9 @@ class Pool:
 
     def scores(self, batch: Any, size: int) -> NDArray[np.float64]:
         """Call ``score``, and check what it returns."""
-        if torch.cuda.is_initialized():
+        if ACCELERATOR.is_available():
             began = time.perf_counter()
-            torch.cuda.synchronize()  # what is still running belongs to the last step
+            ACCELERATOR.synchronize()  # what is still running belongs to the last step
             self._asked += time.perf_counter() - began
         with torch.no_grad(), nullcontext() if self._mode is None else evaluation_mode():
             found = self.score(batch)
