@@ -129,7 +129,12 @@ class Ranks:
         return cast(dict[str, Any], found[0])
 
     def gather(
-        self, find: Callable[[], Norms], fingerprint: int, step: int, most: int = 0, costs: NDArray[np.float64] = _NO_COSTS
+        self,
+        find: Callable[[], Norms],
+        fingerprint: int,
+        step: int,
+        most: int = 0,
+        costs: NDArray[np.float64] = _NO_COSTS,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
         """Return indices, norms and costs of all ranks, in the order of the ranks; 16 bytes per example, and 32 more.
 
