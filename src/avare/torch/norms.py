@@ -5,7 +5,7 @@ slowly from example to example. For a sampler this is usually enough, and it cos
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avare import _validation as validation
-from avare.torch.cross_entropy import AT_A_TIME, IGNORED, plain_norms, softmax_minus_target
+from avare.torch.cross_entropy import IGNORED, softmax_minus_target
 
 LossName = Literal["cross_entropy", "binary", "squared"]
 NotFinite = Literal["raise", "keep"]
 Reduction = Literal["sum", "mean", "all"]
+_AT_A_TIME = 2**21  # logits, if an example has fewer: some megabytes, and few operations to start
 _LOSSES: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {  # by name: PyTorch's, and their options
     "cross_entropy": (F.cross_entropy, ("class_weight", "label_smoothing", "ignore_index", "class_dim")),
     "binary": (F.binary_cross_entropy_with_logits, ("pos_weight",)),
@@ -41,8 +42,8 @@ def output_norms(
 ) -> Tensor:
     r"""Return the norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
 
-    With class indices at many positions, as in language models, the output is read in parts that fit into the
-    cache: no second tensor of its size is made, and positions that do not count have no effect.
+    With class indices at many positions, as in language models, the output is read some examples at a time: no second
+    tensor of its size is made, and positions that do not count have no effect.
 
     Parameters
     ----------
@@ -86,11 +87,6 @@ def output_norms(
     >>> output_norms(torch.zeros(1, 3, 2), torch.tensor([[0, 1, -100]]), class_dim=-1, reduction="mean")
     tensor([0.5000])
     """
-    is_plain = class_weight is None and pos_weight is None and label_smoothing == 0.0 and ignore_index is None
-    if is_plain and loss == "cross_entropy" and reduction == "sum" and not_finite in ("raise", "keep"):
-        norms = plain_norms(output, target, class_dim)
-        if norms is not None:
-            return norms
     given = class_weight, pos_weight, label_smoothing, ignore_index, class_dim, reduction, not_finite
     options = _Loss(loss, *given)
     found, counts = options.norms(output, target)
@@ -250,7 +246,7 @@ class _Loss:
         return norms / total.clamp(min=1).to(norms)
 
     def _norms_of_indices(self, logits: Tensor, target: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Read some megabytes of logits at a time. Positions that do not count have no effect."""
+        """Read some examples at a time. Positions that do not count have no effect."""
         if target.dtype == torch.bool or target.is_complex():
             raise TypeError(f"target has dtype {target.dtype}: must hold class indices or class probabilities")
         shape, classes = logits.shape[:-1], logits.shape[-1]
@@ -259,15 +255,14 @@ class _Loss:
         own = target.long().masked_fill(ignored, 0)
         if own.numel() and not (own.min() >= 0 and own.max() < classes):
             _refuse("target", target, ~ignored & ((target < 0) | (target >= classes)), f"must be in [0, {classes})")
-        norms = output.new_zeros(shape, dtype=torch.promote_types(output.dtype, torch.float32))
-        if len(shape) > 1:
-            logits, own, ignored, norms = logits.flatten(1, -2), own.flatten(1), ignored.flatten(1), norms.flatten(1)
-        for part in _parts(own.shape, classes):
-            found = self._gradient(logits[part].flatten(0, -2), own[part].flatten())
-            norms[part] = _row_norms(found).view(own[part].shape)
-        norms.masked_fill_(ignored, 0.0)
-        counts = (~ignored).long() if len(shape) == 1 else (~ignored).sum(dim=1)
-        return _finite(norms.view(shape), {"output": output}, self.not_finite), counts
+        some = max(1, _AT_A_TIME // max(logits[:1].numel(), 1))
+        found = [
+            _row_norms(self._gradient(part.flatten(0, -2), classes.flatten()))
+            for part, classes in zip(logits.split(some), own.split(some), strict=True)
+        ]
+        norms = torch.cat(found).view(shape).masked_fill_(ignored, 0.0)
+        counts = (~ignored).long() if len(shape) == 1 else (~ignored).flatten(1).sum(dim=1)
+        return _finite(norms, {"output": output}, self.not_finite), counts
 
     def _gradient(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the gradient of the summed loss; classes are at dimension 1, and ignored targets are left out."""
@@ -282,15 +277,6 @@ class _Loss:
                 options[name] = torch.as_tensor(value).detach().to(wide)
         target = target.to(wide) if self.name != "cross_entropy" or target.is_floating_point() else target
         return gradient_in(wide, lambda z: _LOSSES[self.name][0](z, target, **options))
-
-
-def _parts(shape: torch.Size, classes: int) -> Iterator[tuple[slice, ...]]:
-    """Return parts of (batch,) or (batch, positions) whose logits fit into the cache."""
-    length = shape[1] if len(shape) > 1 else 1
-    examples, positions = max(1, AT_A_TIME // max(classes * length, 1)), max(1, AT_A_TIME // max(classes, 1))
-    for first in range(0, shape[0], examples):
-        for start in range(0, length, positions):
-            yield (slice(first, first + examples), slice(start, start + positions))[: len(shape)]
 
 
 def _row_norms(values: Tensor) -> Tensor:
