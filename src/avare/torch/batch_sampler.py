@@ -34,8 +34,6 @@ InUpdate = Literal["raise", "skip"]
 _FORMAT = 1  # of the state; raise it when the meaning of a field changes
 _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
 _LATE = 64  # received batches that the gain may still count when their norms arrive
-_MOST_NAMED = 5  # indices in an error message
-_INTEGER, _REAL = np.dtype(np.int64), (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Draw(NamedTuple):
@@ -390,23 +388,15 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """Return indices into this rank's sampler, and norms, or raise an error."""
         if not_finite not in ("raise", "skip"):
             raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
-        index, norms = as_array("index", index), as_array("norms", norms)
-        if self.ranks.mode == "alone" and _are_plain(index, norms):
-            values = np.empty(len(norms))
-            if self._last_drawn.are_valid(index, norms, values):
-                return index, values  # the common case, in one kernel
         offset, end = self.ranks.offset, self.ranks.offset + self.ranks.examples
-        indices = validation.indices("index", index, self.ranks.n) - offset
-        reported = validation.real("norms", norms)
+        indices = validation.indices("index", as_array("index", index), self.ranks.n) - offset
+        reported = validation.real("norms", as_array("norms", norms))
         kept = np.isfinite(reported) if not_finite == "skip" else np.ones(reported.shape, dtype=bool)
         values = validation.nonnegative("norms", np.where(kept, reported, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
-        unknown = self._last_drawn.never_drawn(indices)
-        if unknown:
-            named = ", ".join(f"index[{place}] = {indices[place] + offset}" for place in unknown[:_MOST_NAMED])
-            more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
+        for place in self._last_drawn.never_drawn(indices):
             shard = f"; this rank draws from [{offset}, {end})" if self.ranks.mode == "sharded" else ""
-            raise ValueError(f"{named}{more}: never drawn{shard}")
+            raise ValueError(f"index[{place}] = {indices[place] + offset}: never drawn{shard}")
         if self.ranks.mode == "replicated" and len(indices) > self.ranks.batch_size:
             raise ValueError(
                 f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch size"
@@ -449,12 +439,3 @@ def _checksum(state: Mapping[str, Any]) -> int:
     """The checksum of all fields; samplers have their own, which is used for them."""
     own = {key: value.get("checksum") for key, value in state.items() if isinstance(value, Mapping)}
     return states.checksum({**state, **own})
-
-
-def _are_plain(index: Any, norms: Any) -> bool:
-    """Whether these are contiguous arrays of the same length, as they come with a batch on the CPU."""
-    if not (type(index) is type(norms) is np.ndarray and index.shape == norms.shape and index.ndim == 1):
-        return False
-    if not (index.dtype is _INTEGER and norms.dtype in _REAL):
-        return False
-    return index.flags.c_contiguous and norms.flags.c_contiguous

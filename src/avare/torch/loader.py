@@ -4,9 +4,8 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
@@ -212,11 +211,10 @@ class ImportanceLoader(DataLoader[Any]):
         return self._cursor.epoch
 
     def __iter__(self) -> Iterator[Any]:
-        pool, load = self._batches.pool, super().__iter__
-        if pool is None:
-            batches = self._cursor.deliver(load, as_triple, _place)
-        else:
-            batches = self._cursor.deliver(lambda: Timed(pool, load()), self._complete, _place)
+        pool, complete = self._batches.pool, as_triple if self._batches.pool is None else self._complete
+        batches = self._cursor.deliver(super().__iter__, complete, _place)
+        if pool is not None:
+            batches = Timed(pool, batches)
         if not self._moves_batches:
             return batches
         from avare.torch.accelerate import Prepared
@@ -225,9 +223,7 @@ class ImportanceLoader(DataLoader[Any]):
 
     def _complete(self, loaded: Any) -> Any:
         pin = self.pin_memory and ACCELERATOR.is_available()
-        triple = as_triple(self._batches.complete(loaded, self._collate_of_items, pin))
-        cast(Pool, self._batches.pool).returns()
-        return triple
+        return as_triple(self._batches.complete(loaded, self._collate_of_items, pin))
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
