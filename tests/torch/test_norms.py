@@ -179,7 +179,7 @@ def test_values_that_are_not_finite_can_be_kept() -> None:
 @given(
     st.integers(1, 4),
     st.integers(0, 7),
-    st.sampled_from(["sum", "mean"]),
+    st.sampled_from(["sum", "mean", "all"]),
     st.floats(0.0, 0.5),
     st.sampled_from([8, 50, 2**19]),
 )
@@ -192,7 +192,7 @@ def test_sequences(n: int, length: int, reduction: Any, smoothing: float, at_a_t
     target[:1] = -100
     features = torch.randn(n, length, 3, generator=generator, dtype=torch.float64)
     counts = (target != -100).sum(dim=1)
-    divisor = {"sum": torch.ones(n), "mean": counts.clamp(min=1)}[reduction]
+    divisor = {"sum": torch.ones(n), "mean": counts.clamp(min=1), "all": counts.sum().clamp(min=1).expand(n)}[reduction]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("avare.torch.norms._AT_A_TIME", at_a_time)
         options: dict[str, Any] = {"label_smoothing": smoothing, "reduction": reduction}
@@ -252,6 +252,9 @@ def test_reductions_of_other_losses_divide_by_the_entries() -> None:
     output, target = torch.tensor([[3.0, 1.0], [0.0, 5.0]]), torch.zeros(2, 2)
     sums = avt.output_norms(output, target, "squared")
     assert torch.equal(avt.output_norms(output, target, "squared", reduction="mean"), sums / 2)
+    assert torch.equal(avt.output_norms(output, target, "squared", reduction="all"), sums / 4)
+    some = torch.tensor([0, -100])
+    assert torch.equal(avt.output_norms(output, some, reduction="all"), avt.output_norms(output, some))
     soft = torch.full((2, 2, 4), 0.5)
     sums = avt.output_norms(torch.eye(2, 4).expand(2, 2, 4), soft)
     assert torch.equal(avt.output_norms(torch.eye(2, 4).expand(2, 2, 4), soft, reduction="mean"), sums / 4)
@@ -315,7 +318,7 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         ),
         (lambda: avt.output_norms(three, torch.tensor([[0], [3]])), r"target\[1, 0\] = 3: must be in \[0, 3\)"),
         (lambda: avt.output_norms(wrong((1, 2, 0), nan, (2, 3, 1)), labels[:, None]), r"output\[1, 2, 0\] = nan"),
-        (lambda: avt.output_norms(two, labels, reduction=any_of("max")), "reduction = 'max': must be 'sum' or 'mean'"),
+        (lambda: avt.output_norms(two, labels, reduction=any_of("max")), "reduction = 'max': must be 'sum', 'mean' or"),
         (lambda: avt.output_norms(two, labels, class_dim=0), "class_dim = 0: that is the batch"),
         (lambda: avt.output_norms(two, two, "squared", class_dim=-1), "label_smoothing and class_dim are for"),
         (lambda: avt.last_layer_norms(wrong((1, 0), nan), two, labels), r"features\[1, 0\] = nan"),

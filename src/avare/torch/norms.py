@@ -20,7 +20,7 @@ LossFunction = Callable[[Tensor, Any], Tensor]
 """A function of outputs and targets that returns the loss of each example, or at each of its positions."""
 LossName = Literal["cross_entropy", "binary", "squared"]
 NotFinite = Literal["raise", "keep"]
-Reduction = Literal["sum", "mean"]
+Reduction = Literal["sum", "mean", "all"]
 _LOSSES: dict[str, Callable[..., Tensor]] = {
     "cross_entropy": F.cross_entropy,
     "binary": F.binary_cross_entropy_with_logits,
@@ -62,9 +62,9 @@ def output_norms(
         For "cross_entropy": in [0, 1].
     class_dim : int, default=1
         For "cross_entropy": the dimension of the classes. -1 for logits of shape (batch, time, vocabulary).
-    reduction : {"sum", "mean"}, default="sum"
-        What the loss of an example is, except for your own: the "sum" over its positions or entries that count, or the
-        "mean" over them.
+    reduction : {"sum", "mean", "all"}, default="sum"
+        What the loss of an example is, except for your own: the "sum" over its positions or entries that count, the
+        "mean" over them, or their sum divided by the number of "all" that count in the batch.
     not_finite : {"raise", "keep"}, default="raise"
         "raise" an error if the output, or the target, is not finite, or "keep" a norm that is not finite
         either, for ``loader.update(index, norms, not_finite="skip")``.
@@ -257,10 +257,13 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
 
 
 def _reduced(norms: Tensor, counts: Tensor, reduction: str) -> Tensor:
-    """Divide the norms of sums, if the loss is a mean."""
-    if reduction not in ("sum", "mean"):
-        raise ValueError(f"reduction = {reduction!r}: must be 'sum' or 'mean'")
-    return norms if reduction == "sum" else norms / counts.clamp(min=1).to(norms)
+    """Divide the norms of sums by what `reduction` says."""
+    if reduction not in ("sum", "mean", "all"):
+        raise ValueError(f"reduction = {reduction!r}: must be 'sum', 'mean' or 'all'")
+    if reduction == "sum":
+        return norms
+    total = counts.expand_as(norms).sum() if reduction == "all" else counts
+    return norms / total.clamp(min=1).to(norms)
 
 
 def _row_norms(values: Tensor) -> Tensor:
@@ -303,17 +306,12 @@ def _require_floating(name: str, values: Any) -> None:
 def _finite(result: Tensor, sources: dict[str, Tensor], not_finite: NotFinite) -> Tensor:
     """Return the result, or raise an error that names what in the sources makes it NaN or infinite."""
     if not_finite == "raise" and not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
-        for name, values in sources.items():
-            _refuse_infinite(name, values)
+        for name, values in sources.items():  # a logit of -inf is valid: NaN and inf first
+            _refuse(name, values, torch.isnan(values) | torch.isposinf(values), "must be finite")
+            _refuse(name, values, ~torch.isfinite(values), "must be finite")
         example = (~torch.isfinite(result)).nonzero()[0, 0].item()
         raise ValueError(f"the norm of example {example} is too large for {result.dtype}")
     return result
-
-
-def _refuse_infinite(name: str, values: Tensor) -> None:
-    """Raise an error that names the first value that is NaN, or else infinite, if there is one."""
-    _refuse(name, values, torch.isnan(values) | torch.isposinf(values), "must be finite")
-    _refuse(name, values, ~torch.isfinite(values), "must be finite")
 
 
 def _refuse(name: str, values: Tensor, wrong: Tensor, rule: str) -> None:

@@ -1,7 +1,6 @@
 """How a weight travels with its example: from the batch sampler through dataset and collate function."""
 
-import copy
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pickle import dumps, loads
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from avare.torch.cursor import without_end
@@ -191,32 +191,26 @@ def take_items(
 
 def _has_rows(batch: Any, size: int) -> bool:
     """Whether a collated batch consists of tensors and texts with one row for each item."""
-    if isinstance(batch, torch.Tensor):
-        return batch.ndim > 0 and len(batch) == size
-    if isinstance(batch, MutableMapping):
-        return all(_has_rows(value, size) for value in batch.values())
-    if isinstance(batch, list | tuple):
-        return len(batch) == size if _is_text(batch) else all(_has_rows(value, size) for value in batch)
-    return False
+    columns = pytree.tree_leaves(batch, is_leaf=_is_text)
+    return all(
+        _is_text(column) if not isinstance(column, torch.Tensor) else column.shape[:1] == (size,) for column in columns
+    )
 
 
 def _is_text(batch: Any) -> bool:
-    return bool(batch) and all(isinstance(value, str | bytes) for value in batch)
+    return isinstance(batch, list | tuple) and bool(batch) and all(isinstance(value, str | bytes) for value in batch)
 
 
 def _rows(batch: Any, places: torch.Tensor, pin: bool) -> Any:
     """Return some rows of everything in a collated batch."""
-    if isinstance(batch, torch.Tensor):
-        rows = batch.index_select(0, places)
+
+    def some(column: Any) -> Any:
+        if not isinstance(column, torch.Tensor):
+            return [column[place] for place in places.tolist()]
+        rows = column.index_select(0, places)
         return rows.pin_memory() if pin else rows
-    if isinstance(batch, MutableMapping):
-        chosen = copy.copy(batch)  # as default_collate does, for mappings of all kinds
-        chosen.update({key: _rows(value, places, pin) for key, value in batch.items()})
-        return chosen
-    if _is_text(batch):
-        return [batch[place] for place in places.tolist()]
-    columns = [_rows(value, places, pin) for value in batch]
-    return type(batch)(*columns) if hasattr(batch, "_fields") else type(batch)(columns)
+
+    return pytree.tree_map(some, batch, is_leaf=_is_text)
 
 
 def as_triple(loaded: tuple[Any, Pairs]) -> tuple[Any, torch.Tensor, torch.Tensor]:
