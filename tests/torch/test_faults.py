@@ -27,14 +27,14 @@ VALUES = torch.tensor([1.0, 5.0, 0.5, 2.0, 9.0, 0.1, 3.0])
 PLACES = ("dataset", "collate", "score", "second collate")
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """What fails now and then."""
 
 
 class Faults:
     """A dataset, a collate function and a score that fail at some examples, once in ``every`` calls."""
 
-    def __init__(self, place: str, every: int = 5, error: type[Exception] = Broken) -> None:
+    def __init__(self, place: str, every: int = 5, error: type[Exception] = BrokenError) -> None:
         self.place, self.every, self.error = place, every, error
         self.calls = 0
 
@@ -61,7 +61,7 @@ class Faults:
                 raise self.error(place)
 
 
-def received(batches: Iterator[Any], error: type[Exception] = Broken) -> Iterator[Any]:
+def received(batches: Iterator[Any], error: type[Exception] = BrokenError) -> Iterator[Any]:
     """The batches that arrive, for a consumer that catches every error and asks again."""
     while True:
         try:
@@ -134,9 +134,8 @@ def test_the_law_after_a_fault_by_enumeration(place: str) -> None:
         faults, 2, sampler=sampler, score=faults.score, pool=1.5, collate_fn=faults.collate, endless=True
     )
     batches = iter(loader)
-    with pytest.raises(Broken):
-        for _ in range(100):
-            next(batches)
+    with pytest.raises(BrokenError):
+        list(itertools.islice(batches, 100))
     faults.place = ""
     expected: dict[tuple[int, ...], float] = defaultdict(float)
     known: dict[int, list[float]] = defaultdict(list)
@@ -175,7 +174,7 @@ def test_a_unit_that_could_not_be_loaded_is_dropped(pool: float | None, workers:
 def test_a_state_saved_after_a_fault_resumes_with_the_batch_that_failed() -> None:
     faults = Faults("dataset", every=1)
     loader = make(faults, 2, seed=3)
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         list(loader)
     failed = loader._cursor.ahead[0].indices.tolist()
     faults.place = ""
@@ -193,7 +192,7 @@ def test_a_transfer_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def pin(tensor: torch.Tensor) -> torch.Tensor:
         if fails and fails.pop():
-            raise Broken("no memory to pin")
+            raise BrokenError("no memory to pin")
         return tensor
 
     class Device:
@@ -207,7 +206,7 @@ def test_a_transfer_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = avt.ImportanceLoader(data, 2, seed=0, score=lambda batch: batch[0], pool=2, endless=True)
     loader.pin_memory = True
     batches = iter(loader)
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         next(batches)
     before = snapshot(loader)
     for (values, found), index, _ in itertools.islice(batches, 30):
@@ -221,8 +220,7 @@ def test_stop_iteration_does_not_end_the_epoch(place: str, workers: int) -> None
     faults = Faults(place, every=2, error=StopIteration)
     batches = iter(make(faults, 2, workers))
     with pytest.raises(RuntimeError, match="a dataset, collate function or score raised StopIteration"):
-        for _ in range(100):
-            next(batches)
+        list(itertools.islice(batches, 100))
     assert len(next(received(batches, RuntimeError))[1]) == 2
 
 
@@ -258,5 +256,9 @@ def test_items_are_sent_as_bytes_and_only_the_chosen_ones_are_unpacked() -> None
     build, (texts, unpack) = Items([Tensors()[index] for index in range(4)]).__reduce__()
     assert all(isinstance(text, bytes) for text in texts)
     unpacked = []
-    sent = build(texts, lambda text: unpacked.append(text) or unpack(text))
-    assert sent[2]["index"] == 2 and unpacked == [texts[2]]
+
+    def count(text: bytes) -> Any:
+        unpacked.append(text)
+        return unpack(text)
+
+    assert build(texts, count)[2]["index"] == 2 and unpacked == [texts[2]]

@@ -197,11 +197,11 @@ class Pool:
         if self.scored >= FIRST_POOLS:  # before that, pools are drawn to measure what they cost
             self._since = 0
         norms = np.where(norms > 0.0, norms.clip(_SMALLEST, _LARGEST), 0.0)
-        squares, total = batch.weights * norms**2, batch.weights @ norms
-        own = (squares / batch.probabilities).sum()
+        squares, total = batch.weights * norms**2, float(batch.weights @ norms)
+        own = float((squares / batch.probabilities).sum())
         self._moments *= _DECAY_APART if apart else _DECAY
-        self._moments += 1.0, self.n * squares.sum(), own, total
-        self.size.observe(self, float(own / total**2) - 1.0 if total > 0.0 else 0.0)
+        self._moments += np.array([1.0, self.n * squares.sum(), own, total])
+        self.size.observe(self, own / total**2 - 1.0 if total > 0.0 else 0.0)
 
     def draw(
         self, weights: NDArray[np.float64], scores: NDArray[np.float64], own: slice, take: Callable[[Any], Any]

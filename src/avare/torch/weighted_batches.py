@@ -1,6 +1,7 @@
 """How a weight travels with its example: from the batch sampler through dataset and collate function."""
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from pickle import dumps, loads
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from avare.torch.cursor import without_end
@@ -185,32 +185,34 @@ def take_items(
     if len(places) == len(pairs):
         return pool
     if pairs.items is None:
-        return _rows(pool, torch.from_numpy(places), pin)
+        return _rows(pool, len(pairs), torch.from_numpy(places), pin)
     return (collate_fn or default_collate)([pairs.items[place] for place in places])
 
 
 def _has_rows(batch: Any, size: int) -> bool:
     """Whether a collated batch consists of tensors and texts with one row for each item."""
-    columns = pytree.tree_leaves(batch, is_leaf=_is_text)
-    return all(
-        _is_text(column) if not isinstance(column, torch.Tensor) else column.shape[:1] == (size,) for column in columns
-    )
+    try:
+        _rows(batch, size, torch.empty(0, dtype=torch.int64))
+    except TypeError:
+        return False
+    return True
 
 
-def _is_text(batch: Any) -> bool:
-    return isinstance(batch, list | tuple) and bool(batch) and all(isinstance(value, str | bytes) for value in batch)
-
-
-def _rows(batch: Any, places: torch.Tensor, pin: bool) -> Any:
-    """Return some rows of everything in a collated batch."""
-
-    def some(column: Any) -> Any:
-        if not isinstance(column, torch.Tensor):
-            return [column[place] for place in places.tolist()]
-        rows = column.index_select(0, places)
+def _rows(batch: Any, size: int, places: torch.Tensor, pin: bool = False) -> Any:
+    """Return some rows of everything in a collated batch of this size."""
+    if isinstance(batch, torch.Tensor) and batch.shape[:1] == (size,):
+        rows = batch.index_select(0, places)
         return rows.pin_memory() if pin else rows
-
-    return pytree.tree_map(some, batch, is_leaf=_is_text)
+    if isinstance(batch, MutableMapping):
+        chosen = copy.copy(batch)  # as default_collate does, for mappings of all kinds
+        chosen.update({key: _rows(value, size, places, pin) for key, value in batch.items()})
+        return chosen
+    if not isinstance(batch, list | tuple):
+        raise TypeError(f"{type(batch).__name__} has no rows")
+    if len(batch) == size and all(isinstance(value, str | bytes) for value in batch):
+        return [batch[place] for place in places.tolist()]
+    columns = [_rows(value, size, places, pin) for value in batch]
+    return type(batch)(*columns) if hasattr(batch, "_fields") else type(batch)(columns)
 
 
 def as_triple(loaded: tuple[Any, Pairs]) -> tuple[Any, torch.Tensor, torch.Tensor]:
