@@ -1,4 +1,4 @@
-"""Faults while batches are made: what follows is unbiased, each batch has its own indices and weights, nothing grows."""
+"""Faults while batches are made: what follows is unbiased, batches keep their own indices, and nothing grows."""
 
 import functools
 import itertools
@@ -16,6 +16,7 @@ import avare
 import avare.torch as avt
 import two_stages
 from avare.torch import loader as loader_module
+from avare.torch.distributed import exchange_device
 from avare.torch.weighted_batches import Items
 from laws import FALSE_ALARM, chi_square, ordered_samples
 from loaders import snapshot
@@ -262,3 +263,53 @@ def test_items_are_sent_as_bytes_and_only_the_chosen_ones_are_unpacked() -> None
         return unpack(text)
 
     assert build(texts, count)[2]["index"] == 2 and unpacked == [texts[2]]
+
+
+# --- devices: a stand-in for an accelerator, because tests run on the CPU -------------------
+
+
+def test_the_clock_waits_for_any_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the device still does when a pool is scored belongs to the last step, not to the pool."""
+    now, waits = [0.0], []
+
+    class Device:
+        @staticmethod
+        def is_available() -> bool:
+            return True
+
+        @staticmethod
+        def synchronize() -> None:
+            waits.append(now[0])
+            now[0] += 10.0
+
+    def slow(batch: Any) -> torch.Tensor:
+        now[0] += 0.001 * len(batch[0])
+        return 1.0 + batch[0]
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("avare.torch.pool.ACCELERATOR", Device)
+    loader = avt.ImportanceLoader(TensorDataset(torch.arange(100.0)), 10, score=slow, seed=0, endless=True)
+    for _ in itertools.islice(loader, 24):
+        now[0] += 0.07
+    assert len(waits) == loader._batches.pool.scored > 0  # type: ignore[union-attr]  # there is one
+    assert loader.cost_ratio == pytest.approx(7.0)
+
+
+def test_a_process_group_exchanges_where_it_can() -> None:
+    for backends, device in (
+        ("cpu:gloo,cuda:gloo", "cpu"),
+        ("cpu:gloo,cuda:nccl", "cpu"),
+        ("cuda:nccl", "cuda"),
+        ("xpu:xccl", "xpu"),
+        ("npu:hccl", "npu"),
+    ):
+        assert exchange_device(backends) == device
+
+
+def test_scores_without_data_are_refused() -> None:
+    loader = avt.ImportanceLoader(
+        TensorDataset(VALUES), 2, score=lambda batch: batch[0].to("meta"), pool=2, seed=0, endless=True
+    )
+    with pytest.raises((TypeError, ValueError), match="meta"):
+        next(iter(loader))
+    assert len(loader._cursor.ahead) == 1  # the pool, to be scored again
