@@ -15,7 +15,7 @@ from avare.torch.cross_entropy import losses_and_norms
 
 inf, nan = math.inf, math.nan
 SHAPES = st.sampled_from([(), (3,), (1,), (2, 2)])
-KINDS = pytest.mark.parametrize("kind", [torch.int64, torch.int32], ids=["kernel", "operations"])
+KINDS = pytest.mark.parametrize("kind", [torch.int64, torch.int32])
 
 
 def by_torch(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
@@ -68,10 +68,11 @@ def test_extreme_logits(kind: torch.dtype, smoothing: float) -> None:
         [1e4, 1e4, 1e4],
         [300.0, 200.0, 100.0],
         [1e-30, 0.0, 88.0],
-        [3e38, -3e38, 0],
     ]
+    if smoothing == 0.0:  # otherwise PyTorch's mean over the classes overflows
+        rows.append([3e38, -3e38, 0])
     for own in range(3):
-        compare(torch.tensor(rows), torch.full((6,), own, dtype=kind), smoothing)
+        compare(torch.tensor(rows), torch.full((len(rows),), own, dtype=kind), smoothing)
     large = torch.tensor(rows[:5]).to(torch.bfloat16)
     compare(large, torch.tensor([1, 0, 2, -100, 0], dtype=kind), smoothing)
 

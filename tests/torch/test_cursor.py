@@ -148,7 +148,8 @@ def test_without_receipts_only_the_last_units_are_kept() -> None:
 
 
 def deliver(cursor: Cursor[int], source: Source) -> Iterator[Any]:
-    return cursor.deliver(lambda: cursor.units(source), lambda unit: f"batch {unit}")
+    """Each unit is loaded at once; its place is that of the oldest unit ahead."""
+    return cursor.deliver(lambda: cursor.units(source), lambda unit: f"batch {unit}", lambda _: cursor.position)
 
 
 def test_a_delivery_receives_each_unit_and_finishes_the_epoch() -> None:
@@ -210,12 +211,39 @@ def test_a_pool_and_its_second_stage() -> None:
         return max(pool)
 
     def begin() -> Iterator[Any]:
-        return cursor.deliver(lambda: cursor.units(lambda: next(pools)), choose)
+        return cursor.deliver(lambda: cursor.units(lambda: next(pools)), choose, lambda _: cursor.position)
 
     with pytest.raises(KeyError):
         next(begin())
     assert cursor.state() == Saved(0, 1, [[1, 5, 3]])  # not received: the same pool comes again
     assert list(begin()) == [5, 8]
+
+
+def test_a_unit_that_never_arrives_is_dropped() -> None:
+    cursor: Cursor[int] = Cursor(6)
+
+    def load() -> Iterator[Any]:
+        """Two units at once are lost, and later another one."""
+        return (loaded for loaded in enumerate(cursor.units(Source())) if loaded[0] not in (0, 1, 3))
+
+    seen = []
+    for unit in cursor.deliver(load, lambda loaded: loaded[1], lambda loaded: loaded[0]):
+        assert cursor.latest == unit and not cursor.ahead
+        cursor.check()
+        seen.append((unit, cursor.position))
+    assert seen == [(2, 3), (4, 5), (5, 6)] and cursor.state() == Saved(1, 0, [])
+
+
+def test_stop_iteration_of_a_function_is_an_error() -> None:
+    def choose(unit: int) -> int:
+        raise StopIteration
+
+    cursor: Cursor[int] = Cursor(2)
+    batches = cursor.deliver(lambda: cursor.units(Source()), choose, lambda _: cursor.position)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="raised StopIteration"):
+            next(batches)
+    assert cursor.state() == Saved(0, 1, [0])  # the same unit again
 
 
 # --- invariants ----------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def death_and_resume(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run
 
 def check_as_alone(found: list[dict[str, Any]], alone: dict[str, Any], first: int = 0) -> None:
     assert joined(found) == alone["drawn"][first:]
-    message = "all_gather", 16 * (1 + WHOLE_BATCH // len(found))  # bytes: a head, and this rank's part of the batch
+    message = "all_gather", 16 * (2 + WHOLE_BATCH // len(found))  # bytes: a head, and this rank's part of the batch
     for each in found:
         if "sent" in each:
             assert each["sent"] == [message] * (STEPS - first)  # one per step
@@ -195,7 +195,7 @@ class Threads:
             "is_initialized": lambda: hasattr(self._local, "rank"),
             "get_rank": lambda group=None: self._local.rank,
             "get_world_size": lambda group=None: world,
-            "get_backend": lambda group=None: "gloo",
+            "get_backend_config": lambda group=None: "cpu:gloo",
             "all_gather": self._all_gather,
             "all_gather_object": self._all_gather_object,
         }.items():
@@ -259,7 +259,7 @@ def test_any_number_of_ranks_draws_what_one_process_draws(
             alone.update(index, np.exp(np.sin(index.numpy())))
     assert joined([{"drawn": each} for each in drawn]) == whole
     assert set(ends) == {repr(alone.state_dict())}
-    assert set(ranks.sizes) == {16 + 16 * 12 // world}  # a head, and 16 bytes per example
+    assert set(ranks.sizes) == {32 + 16 * 12 // world}  # a head, and 16 bytes per example
     assert len(ranks.sizes) == len(whole) * world  # one message per step from each
 
 
@@ -337,8 +337,8 @@ def test_each_rank_scores_its_part_of_the_pool(monkeypatch: pytest.MonkeyPatch, 
     assert zero[4] != one[4]
     if mode == "replicated":
         assert zero[0] == one[0] and zero[3] == one[3]  # the same costs, too
-        assert set(ranks.sizes) == ({16 * (1 + 14 + 3)} if pool == 2.3 else set(ranks.sizes))
-        assert len(ranks.sizes) == zero[5] + one[5]  # one message for each pool or batch that is scored
+        assert set(ranks.sizes) == ({16 * (2 + 6), 16 * (14 + 3)} if pool == 2.3 else set(ranks.sizes))
+        assert len(ranks.sizes) == 2 * (zero[5] + one[5])  # a head and the scores of each pool
     else:
         assert not ranks.sizes
 
@@ -371,6 +371,56 @@ def test_a_bad_score_on_one_rank_reaches_the_others(monkeypatch: pytest.MonkeyPa
     )
     with pytest.raises(ValueError, match="pool"):
         avt.ImportanceLoader(TensorDataset(torch.arange(40.0)), 8, distributed=None).load_state_dict(alone.state_dict())
+
+
+@pytest.mark.parametrize("pool", [None, 2])
+@pytest.mark.parametrize("fault", ["skips an update", "cannot load a batch", "cannot collate the chosen"])
+def test_ranks_that_do_different_things_are_named(monkeypatch: pytest.MonkeyPatch, fault: str, pool: Any) -> None:
+    """Both ranks end with the same error, which names rank and step; if the rank can try again, all is well."""
+    if pool is None and fault == "cannot collate the chosen":
+        pytest.skip("there is no second stage")
+
+    def train_rank(rank: int) -> Any:
+        fails = [rank == 1]
+
+        def collate(items: list[Any]) -> torch.Tensor:
+            at_fault = len(items) == 4 if "chosen" in fault else "load" in fault
+            if step == 3 and at_fault and fails.pop():
+                fails.append(False)
+                raise OSError("mine")
+            return torch.tensor(items)
+
+        step = 0
+        options = {} if pool is None else {"score": lambda batch: 1.0 + batch, "pool": pool}
+        loader = avt.ImportanceLoader(range(40), 4, seed=0, collate_fn=collate, endless=True, **options)
+        batches = iter(loader)
+        drawn = []
+        for step in range(1, 7):
+            try:
+                _, index, _ = next(batches)
+            except OSError:
+                _, index, _ = next(batches)
+            drawn.append(index.tolist())
+            if not (fault == "skips an update" and rank == 1 and step == 3):
+                loader.update(index, 1.0 + index)
+        return repr(loader.state_dict())
+
+    zero, one = Threads(monkeypatch, 2).run(train_rank)
+    if fault == "cannot collate the chosen":  # it tries again, and ranks are together
+        assert zero == one and isinstance(zero, str)
+        return
+    assert isinstance(zero, RuntimeError) and isinstance(one, RuntimeError)
+    if fault == "skips an update":
+        other = "asks for batch 4" if pool else "calls update() after batch 4"
+        at_zero, at_one = "calls update() after batch 3", other
+    else:
+        at_zero, at_one = (
+            ("asks for batch 3", "asks for batch 4")
+            if pool
+            else ("calls update() after batch 3", "calls update() after batch 4")
+        )
+    assert f"rank 1 {at_one}, and rank 0 {at_zero}" in str(zero)
+    assert f"rank 0 {at_zero}, and rank 1 {at_one}" in str(one)
 
 
 def test_refuses_ranks_with_different_pools(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -592,33 +642,52 @@ def test_none_ignores_the_process_group(monkeypatch: pytest.MonkeyPatch) -> None
 SKIPPING = """
 import sys
 from datetime import timedelta
+import torch
 import torch.distributed as dist
-from avare.torch import AvareBatchSampler
-rank, place = int(sys.argv[1]), sys.argv[2]
+from avare.torch import AvareBatchSampler, ImportanceLoader
+rank, place, pool = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "pool"
 dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=3, timeout=timedelta(seconds=8))
-batches = AvareBatchSampler(30, 2, seed=0)
-for step, pairs in enumerate(batches):
-    if rank == 1 and step == 1:
-        sys.stdin.read()  # it continues without update(), and does not end
-        break
-    batches.update(pairs.indices, [1.0, 2.0])
+if pool:
+    loader = ImportanceLoader(range(30), 2, seed=0, score=lambda batch: 1.0 + batch, pool=3)
+    for step, (_, index, _) in enumerate(loader):
+        if rank != 1 or step != 1:
+            loader.update(index, [1.0, 2.0])
+else:
+    batches = AvareBatchSampler(30, 2, seed=0)
+    for step, pairs in enumerate(batches):
+        if rank == 1 and step == 1:
+            sys.stdin.read()  # it continues without update(), and does not end
+            break
+        batches.update(pairs.indices, [1.0, 2.0])
 """
 
 
-@pytest.mark.slow
-def test_a_rank_that_does_not_call_update_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SKIPPING]
+def complaints_of(tmp_path: Path, kind: str, waits: tuple[int, ...] = ()) -> list[str]:
+    """What three ranks write as they end, each with an error of Python; ranks that wait are ended after the others."""
     ranks = [
         subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "store")],
+            [sys.executable, "-c", SKIPPING, str(rank), str(tmp_path / "store"), kind],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(3)
     ]
-    for rank in (0, 2):
-        _, complaint = ranks[rank].communicate(timeout=200)
-        assert ranks[rank].returncode != 0
+    found = [ranks[rank].communicate(timeout=200)[1] for rank in range(3) if rank not in waits]
+    assert [process.returncode for process in ranks if process.returncode is not None] == [1] * len(found)
+    for rank in waits:
+        ranks[rank].communicate(timeout=200)
+    return found
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_call_update_is_named(tmp_path: Path) -> None:
+    for complaint in complaints_of(tmp_path, "batch", waits=(1,)):
         assert "rank 1 did not call update() for batch 2, or has ended" in complaint, complaint
-    ranks[1].communicate(timeout=200)
+
+
+def test_a_rank_that_skips_an_update_with_pools_ends_all_with_its_name(tmp_path: Path) -> None:
+    zero, one, two = complaints_of(tmp_path, "pool")
+    assert "RuntimeError: rank 1 asks for batch 3, and rank 0 calls update() after batch 2" in zero, zero
+    assert "RuntimeError: rank 0 calls update() after batch 2, and rank 1 asks for batch 3" in one, one
+    assert "RuntimeError: rank 1 asks for batch 3, and rank 2 calls update() after batch 2" in two, two

@@ -318,12 +318,6 @@ def test_distributed_models() -> None:
             torch.distributed.destroy_process_group()
 
 
-def test_repr() -> None:
-    norms = avt.GradientNorms(mlp())
-    assert repr(norms) == "GradientNorms(model (Sequential))"
-    assert repr(norms.attach()) == "GradientNorms(model (Sequential), attached)"
-
-
 # --- wrong use -----------------------------------------------------------------------------
 
 

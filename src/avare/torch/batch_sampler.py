@@ -1,5 +1,6 @@
 """The batch sampler: draws with an avare sampler, and keeps what the consumer has not received yet."""
 
+import itertools
 import math
 import warnings
 import zlib
@@ -33,8 +34,6 @@ InUpdate = Literal["raise", "skip"]
 _FORMAT = 1  # of the state; raise it when the meaning of a field changes
 _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
 _LATE = 64  # received batches that the gain may still count when their norms arrive
-_MOST_NAMED = 5  # indices in an error message
-_INTEGER, _REAL = np.dtype(np.int64), (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Draw(NamedTuple):
@@ -156,7 +155,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def __iter__(self) -> Iterator[Pairs]:
         """Return the batches of a new epoch or, if a state has just been loaded, the rest of its epoch."""
         self.ranks.check_unchanged()
-        return map(self._pairs, self.cursor.units(self._draw))
+        units = self.cursor.units(self._draw)
+        return map(self._pairs, units, itertools.count(self.cursor.position))
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of examples that have been drawn.
@@ -176,7 +176,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             that example, whose remembered norm does not change.
         """
         find = partial(self._checked, index, norms, not_finite)
-        indices, values, _ = self.ranks.gather(find, self._fingerprint, self.ranks.batch_size)
+        indices, values, _ = self.ranks.gather(find, self._fingerprint, self._received)
         if self.pool is not None:
             self.pool.is_reported = True
         self._take_in(indices, values)
@@ -189,12 +189,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         For a rank that has received a batch and, because of an error, does not call `update` for it, and does not end
         either. The others then raise an error from their `update`, and nothing changes on any rank.
         """
-        self.ranks.refuse(self.ranks.batch_size)
+        self.ranks.refuse()
 
     def complete(self, loaded: tuple[Any, Pairs], collate_fn: Collate | None, pin: bool) -> tuple[Any, Pairs]:
         """Make the batch of the oldest unit ahead, which was loaded: the second stage.
 
-        An error of the score function, or in what it returns, changes nothing. Replicated ranks must all call it.
+        An error of the score function, or in what it returns, changes nothing. Replicated ranks must all call it. A
+        pool is scored once: if the collate function raises an error, the next call begins there.
 
         Parameters
         ----------
@@ -212,9 +213,15 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if size == self.ranks.draws:  # on all ranks
             return loaded
         own, most = self.ranks.own(size), -(-size // self.ranks.copies)
-        indices, scores, costs = self.ranks.gather(
-            lambda: (unit.indices[own], pool.scores(batch, len(pairs))), self._fingerprint, most, pool.costs()
-        )
+        if pairs.scored is None:
+            pairs.scored = self.ranks.gather(
+                lambda: (unit.indices[own], pool.scores(batch, len(pairs))),
+                self._fingerprint,
+                self._received + 1,
+                most,
+                pool.costs(),
+            )
+        indices, scores, costs = pairs.scored
         take = partial(take_items, loaded, collate_fn=collate_fn, pin=pin)
         places, weights, chosen = pool.draw(unit.weights, scores, own, take)
         pool.take_costs(costs)
@@ -310,7 +317,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def _warn_of_silence(self) -> None:
         """Give a warning, once, if batches have been drawn and no norm was ever reported."""
-        if self.sampler.learns and self._last_drawn.waiting and not self._last_drawn.are_reported:
+        if self.pool is not None or not self.sampler.learns:
+            return
+        if self._last_drawn.waiting and not self._last_drawn.are_reported:
             self.cursor.ended = None
             warnings.warn(
                 f"{self.sampler.steps} batches have been drawn and no gradient norms reported, so draws are still "
@@ -357,6 +366,11 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """How many batches and pools have been drawn."""
         return sum(sampler.steps for sampler in self._samplers.values())
 
+    @property
+    def _received(self) -> int:
+        """How many batches the consumer has received, as far as is known."""
+        return self._steps - len(self.cursor.ahead)
+
     def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         """Learn from the norms of all replicated ranks, which are valid."""
         batch = self.sampler.receive(indices, norms)
@@ -365,32 +379,24 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if self.pool is not None and batch is not None:
             self.pool.observe(batch, norms)
 
-    def _pairs(self, draw: Draw) -> Pairs:
+    def _pairs(self, draw: Draw, place: int) -> Pairs:
         """Return a copy of this rank's part of a batch, with indices into the whole dataset."""
         own = self.ranks.own(len(draw.indices))
-        return Pairs(draw.indices[own] + self.ranks.offset, draw.weights[own].astype(np.float32))
+        return Pairs(draw.indices[own] + self.ranks.offset, draw.weights[own].astype(np.float32), place)
 
     def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices into this rank's sampler, and norms, or raise an error."""
         if not_finite not in ("raise", "skip"):
             raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
-        index, norms = as_array("index", index), as_array("norms", norms)
-        if self.ranks.mode == "alone" and _are_plain(index, norms):
-            values = np.empty(len(norms))
-            if self._last_drawn.are_valid(index, norms, values):
-                return index, values  # the common case, in one kernel
         offset, end = self.ranks.offset, self.ranks.offset + self.ranks.examples
-        indices = validation.indices("index", index, self.ranks.n) - offset
-        reported = validation.real("norms", norms)
+        indices = validation.indices("index", as_array("index", index), self.ranks.n) - offset
+        reported = validation.real("norms", as_array("norms", norms))
         kept = np.isfinite(reported) if not_finite == "skip" else np.ones(reported.shape, dtype=bool)
         values = validation.nonnegative("norms", np.where(kept, reported, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
-        unknown = self._last_drawn.never_drawn(indices)
-        if unknown:
-            named = ", ".join(f"index[{place}] = {indices[place] + offset}" for place in unknown[:_MOST_NAMED])
-            more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
+        for place in self._last_drawn.never_drawn(indices):
             shard = f"; this rank draws from [{offset}, {end})" if self.ranks.mode == "sharded" else ""
-            raise ValueError(f"{named}{more}: never drawn{shard}")
+            raise ValueError(f"index[{place}] = {indices[place] + offset}: never drawn{shard}")
         if self.ranks.mode == "replicated" and len(indices) > self.ranks.batch_size:
             raise ValueError(
                 f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch size"
@@ -433,12 +439,3 @@ def _checksum(state: Mapping[str, Any]) -> int:
     """The checksum of all fields; samplers have their own, which is used for them."""
     own = {key: value.get("checksum") for key, value in state.items() if isinstance(value, Mapping)}
     return states.checksum({**state, **own})
-
-
-def _are_plain(index: Any, norms: Any) -> bool:
-    """Whether these are contiguous arrays of the same length, as they come with a batch on the CPU."""
-    if not (type(index) is type(norms) is np.ndarray and index.shape == norms.shape and index.ndim == 1):
-        return False
-    if not (index.dtype is _INTEGER and norms.dtype in _REAL):
-        return False
-    return index.flags.c_contiguous and norms.flags.c_contiguous

@@ -21,8 +21,9 @@ event          when                what happens
 `units`        otherwise           the same epoch: the units ahead come first, then new ones
 draw                               ``drawn + 1``; the unit is appended to ``ahead``
 `receive`                          the oldest unit leaves ``ahead``; started
+`drop`                             the units before a place leave ``ahead``: they could not be loaded
 `deliver`      over, not started   `finish`; this iteration is empty
-`deliver`      otherwise           `units`, then one `receive` per batch, and `finish` at the end
+`deliver`      otherwise           `units`, then one `drop` and `receive` per batch, and `finish` at the end
 `finish`                           ``epoch + 1``, ``drawn = 0``, nothing ahead, not started
 `load`                             the saved parts; not started
 =============  ==================  ==============================================================
@@ -31,6 +32,9 @@ So a consumer that asks for an iterator twice, or loads a state, gets the rest o
 stops in the middle of an epoch gets a new one. "Over, not started" is a state saved with the last batch of
 an epoch: its rest is empty. `units`, `finish` and `load` also end all earlier iterations: these raise an error
 from then on, and cannot take units from a new one.
+
+A unit whose examples could not be loaded, because of an error, never arrives. A loaded unit therefore says which place
+it has in its epoch, so that it is never taken for another one.
 
 A user's own ``DataLoader`` does not say which batches its consumer has received. Then ``keep`` bounds the units
 ahead, a draw counts as start, and `receive_until` counts the units up to one that is known to have arrived.
@@ -50,7 +54,7 @@ Saved(epoch=0, drawn=2, ahead=['b'])
 ['b', 'c']
 >>> [cursor.receive(), cursor.receive()], cursor.is_over
 (['b', 'c'], True)
->>> list(cursor.deliver(lambda: cursor.units(lambda: next(letters)), str.upper)), cursor.epoch
+>>> list(cursor.deliver(lambda: cursor.units(lambda: next(letters)), str.upper, "def".index)), cursor.epoch
 (['D', 'E', 'F'], 2)
 """
 
@@ -118,7 +122,9 @@ class Cursor(Generic[Unit]):
         self._iteration += 1
         return self._units(draw, self._iteration)
 
-    def deliver(self, load: Callable[[], Iterator[Any]], complete: Callable[[Any], Any]) -> Iterator[Any]:
+    def deliver(
+        self, load: Callable[[], Iterator[Any]], complete: Callable[[Any], Any], place: Callable[[Any], int]
+    ) -> Iterator[Any]:
         """Begin an iteration of a consumer, and return its batches.
 
         Parameters
@@ -129,17 +135,24 @@ class Cursor(Generic[Unit]):
         complete
             Makes the batch of a loaded unit: the second stage. If it raises an error, the unit has not
             been received, and the next attempt gets the same one.
+        place
+            Returns the place of a loaded unit in its epoch, counted from 0.
         """
         if self.is_over and not self._started:
             self.finish()
             return iter(())
         loaded = load()
-        return Delivery(self, self._iteration, loaded, complete)
+        return Delivery(self, self._iteration, loaded, complete, place)
 
     def receive(self) -> Unit:
         """Count the oldest unit ahead as received, and return it."""
         self._started = True
         return self._pop()
+
+    def drop(self, place: int) -> None:
+        """Drop the units ahead before a place of this epoch: they could not be loaded."""
+        while self.position < place:
+            self.ahead.popleft()
 
     def receive_until(self, matches: Callable[[Unit], bool]) -> None:
         """Count the first unit ahead that matches as received, with all units before it."""
@@ -215,16 +228,30 @@ class Cursor(Generic[Unit]):
         return self.latest
 
 
+def without_end(function: Callable[[Any], Any], argument: Any) -> Any:
+    """Call a function. A ``StopIteration`` within it, which would end the epoch, becomes another error."""
+    try:
+        return function(argument)
+    except StopIteration as error:
+        raise RuntimeError("a dataset, collate function or score raised StopIteration: see the error above") from error
+
+
 class Delivery(Iterator[Any]):
     """The batches of one iteration. Each counts as received when the consumer gets it."""
 
     def __init__(
-        self, cursor: Cursor[Any], iteration: int, loaded: Iterator[Any], complete: Callable[[Any], Any]
+        self,
+        cursor: Cursor[Any],
+        iteration: int,
+        loaded: Iterator[Any],
+        complete: Callable[[Any], Any],
+        place: Callable[[Any], int],
     ) -> None:
         self._cursor = cursor
         self._iteration = iteration
         self._loaded = loaded
         self._complete = complete
+        self._place = place
         self._is_over = False
         self._held: Any = _NOTHING  # a loaded unit that has not become a batch yet
 
@@ -243,7 +270,8 @@ class Delivery(Iterator[Any]):
             self._is_over = True
             self._cursor.finish()
             raise
-        batch = self._complete(self._held)
+        self._cursor.drop(self._place(self._held))
+        batch = without_end(self._complete, self._held)
         self._held = _NOTHING
         self._cursor.receive()
         return batch

@@ -3,9 +3,9 @@
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +16,9 @@ from torch.utils.data import DataLoader, Subset
 from avare import _validation as validation
 from avare import diagnostics
 from avare.torch.evaluation import evaluation_mode
-from avare.torch.gradient_norms import Fallback, GradientNorms
-from avare.torch.norms import from_output_grad, gradient_in
+from avare.torch.norms import LossFunction, output_norms
 from avare.torch.weighted_batches import Collate, check_dataset
 
-LossFunction = Callable[[Tensor, Any], Tensor]
 _LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _LARGE, _SMALL = 2.0, 1.2  # possible gains
 
@@ -29,39 +27,43 @@ _LARGE, _SMALL = 2.0, 1.2  # possible gains
 class NormReport:
     """What `diagnose` returns; ``str()`` says it in a few sentences.
 
-    >>> report = NormReport(gain=3.0, n=100, norms="output", quantiles={0.5: 0.1, 1.0: 2.0}, half_share=0.05)
-    >>> report.advice
-    'Importance sampling is worth trying.'
+    >>> report = NormReport(gain=1.1, n=100, quantiles={0.5: 0.1, 1.0: 0.2}, half_share=0.45)
+    >>> report.advice.split(":")[0]
+    'Too early to say'
     """
 
     gain: float
     """The second moment of uniform minibatches over the second moment of the best distribution: at least 1."""
     n: int
     """Number of examples measured."""
-    norms: str
-    """Which norms: "output" or "exact"."""
     quantiles: dict[float, float]
-    """Quantiles of the norms: level to value."""
+    """Quantiles of the norms of the gradient at the output: level to value."""
     half_share: float
     """The smallest share of the examples that has half of the sum of the norms: at most one half."""
 
     @property
     def advice(self) -> str:
-        """Whether to use importance sampling."""
+        """What to use: `update`, `score=`, or shuffled batches."""
         if self.quantiles[1.0] == 0.0:
             return "All gradients are zero: these examples have nothing to teach the model now."
         if self.gain >= _LARGE:
-            return "Importance sampling is worth trying."
+            return (
+                "Use an ImportanceLoader: report norms with update(), which costs next to nothing; pass score= if the "
+                "training loss is the aim, or the examples that matter are rare."
+            )
         if self.gain >= _SMALL:
-            return "Importance sampling may pay if norms cost next to nothing; measure again later in training."
-        return "Importance sampling is not worth it now; measure again later in training."
+            return "An ImportanceLoader with update() may pay, and score= does not. Measure again later in training."
+        return (
+            "Too early to say: the norms are alike, as in a net that has not been trained. Measure again after an "
+            "epoch; if they are still alike, keep shuffled batches."
+        )
 
     def __str__(self) -> str:
-        kind = "gradient norm" if self.norms == "exact" else "gradient norm at the output"
         return (
             f"Uniform minibatches have {self.gain:.3g} times the second moment of the best distribution. "
-            f"{100.0 * self.half_share:.3g} % of the {self.n:,} examples have half of the {kind}; "
-            f"the median is {self.quantiles[0.5]:.3g}, the largest {self.quantiles[1.0]:.3g}. {self.advice}"
+            f"Half of the total gradient norm at the output comes from {100.0 * self.half_share:.3g} % of the "
+            f"{self.n:,} examples; the median is {self.quantiles[0.5]:.3g}, the largest {self.quantiles[1.0]:.3g}. "
+            f"{self.advice}"
         )
 
 
@@ -71,9 +73,7 @@ def diagnose(
     dataset: Any,
     batch_size: int = 256,
     *,
-    norms: Literal["output", "exact"] = "output",
     max_examples: int | None = None,
-    fallback: Fallback | None = None,
     collate_fn: Collate | None = None,
     num_workers: int = 0,
     seed: int = 0,
@@ -84,7 +84,7 @@ def diagnose(
     runs in evaluation mode, for example without Dropout. Its mode, its gradients and PyTorch's random
     numbers do not change.
 
-    Cost: a forward pass over the examples, and with "exact" norms a backward pass.
+    Cost: a forward pass over the examples.
 
     Parameters
     ----------
@@ -99,13 +99,8 @@ def diagnose(
         the model's arguments: by position from a tuple, by name from a dict.
     batch_size : int, default=256
         Examples at a time; it only affects the speed.
-    norms : {"output", "exact"}, default="output"
-        "output", the norms of the gradient in the output, or "exact", of that in all trained parameters
-        (`GradientNorms`).
     max_examples : int, optional
         Measure at most this number of examples, drawn at random.
-    fallback : {"vmap", "loop"}, optional
-        See `GradientNorms`.
     collate_fn : callable, optional
         Makes a pair (inputs, targets) of a list of items, as for a ``DataLoader``.
     num_workers : int, default=0
@@ -119,14 +114,12 @@ def diagnose(
     >>> x = torch.tensor([[1.0], [1.0], [1.0], [9.0]])
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, 1.0)
-    >>> print(diagnose(model, nn.MSELoss(), TensorDataset(x, torch.zeros(4, 1)), norms="output"))
-    Uniform minibatches have 2.33 times the second moment of the best distribution. 25 % of the 4 examples have half \
-of the gradient norm at the output; the median is 2, the largest 18. Importance sampling is worth trying.
+    >>> report = diagnose(model, nn.MSELoss(), TensorDataset(x, torch.zeros(4, 1)))
+    >>> round(report.gain, 2), report.half_share
+    (2.33, 0.25)
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is of type {type(model).__name__}: must be a torch.nn.Module")
-    if norms not in ("output", "exact"):
-        raise ValueError(f"norms = {norms!r}: must be 'output' or 'exact'")
     check_dataset(dataset)
     count = len(dataset)
     if count == 0:
@@ -141,39 +134,36 @@ of the gradient norm at the output; the median is 2, the largest 18. Importance 
     options = {"collate_fn": collate_fn, "num_workers": num_workers, "generator": torch.Generator()}
     loader = DataLoader(Subset(dataset, chosen), batch_size=batch_size, **options)
     loss = _each(loss_fn)
-    with torch.random.fork_rng(), evaluation_mode(model):
-        exact = GradientNorms(model, fallback=fallback) if norms == "exact" else None
-        found = [_norms(model, loss, *_pair(batch, model), exact).double().cpu().numpy() for batch in loader]
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    with _same_random_numbers(device), evaluation_mode(), torch.no_grad():
+        found = [_norms(model, loss, *_pair(batch, device)).double().cpu().numpy() for batch in loader]
     values = np.concatenate(found)
     carried = np.cumsum(np.sort(values)[::-1])
     half = int(np.searchsorted(carried, 0.5 * carried[-1])) + 1 if carried[-1] > 0.0 else len(values) / 2
     quantiles = {level: float(np.quantile(values, level)) for level in _LEVELS}
-    return NormReport(float(diagnostics.gain(values)), len(values), norms, quantiles, half / len(values))
+    return NormReport(float(diagnostics.gain(values)), len(values), quantiles, half / len(values))
 
 
-def _norms(model: nn.Module, loss: LossFunction, x: Any, y: Any, exact: GradientNorms | None) -> Tensor:
-    """Return the norms of a batch, at the output or in all parameters."""
+def _same_random_numbers(device: torch.device) -> Any:
+    """Restore PyTorch's random numbers at the end, also those of the model's device."""
+    kind = "cuda" if device.type in ("cpu", "meta") else device.type
+    return torch.random.fork_rng(device_type=kind)
 
-    def total(output: Any) -> Tensor:
+
+def _norms(model: nn.Module, loss: LossFunction, x: Any, y: Any) -> Tensor:
+    """Return the norms of a batch, at the output."""
+
+    def each(output: Tensor, target: Any) -> Tensor:
         count = next(len(leaf) for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor))
-        losses = loss(output, y)
+        losses = loss(output, target)
         if losses.shape[:1] != (count,):
             raise ValueError(
                 f"loss_fn returns shape {tuple(losses.shape)} for {count} examples: must return a loss for each, "
                 "as with reduction='none'"
             )
-        return losses.sum()
+        return losses
 
-    if exact is None:
-        with torch.no_grad():
-            output = _run(model, x)
-        return from_output_grad(gradient_in(output, total))
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not parameters:
-        raise ValueError("model has no trained parameters, so there are no gradients to measure")
-    with exact, torch.enable_grad():
-        torch.autograd.grad(total(_run(model, x)), parameters, allow_unused=True)
-    return exact(reduction="sum")
+    return output_norms(_run(model, x), y, each)
 
 
 def _run(model: nn.Module, x: Any) -> Any:
@@ -200,12 +190,11 @@ def _each(loss_fn: Any) -> LossFunction:
     return functools.partial(loss_fn, reduction="none") if "reduction" in options else result
 
 
-def _pair(batch: Any, model: nn.Module) -> tuple[Any, Any]:
-    """Return input and target, on the model's device."""
+def _pair(batch: Any, device: torch.device) -> tuple[Any, Any]:
+    """Return input and target, on a device."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         raise ValueError("dataset does not return pairs (input, target); collate_fn= can make them")
     if not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(batch[0])):
         raise ValueError(f"dataset returns inputs of type {type(batch[0]).__name__}: must be tensors; see collate_fn=")
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     x, y = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, list(batch))
     return x, y

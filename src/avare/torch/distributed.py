@@ -129,56 +129,77 @@ class Ranks:
         return cast(dict[str, Any], found[0])
 
     def gather(
-        self, find: Callable[[], Norms], fingerprint: int, most: int, costs: NDArray[np.float64] = _NO_COSTS
+        self,
+        find: Callable[[], Norms],
+        fingerprint: int,
+        step: int,
+        most: int = 0,
+        costs: NDArray[np.float64] = _NO_COSTS,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return indices, norms and costs of all ranks, in the order of the ranks; 16 bytes per example, and 16 more.
+        """Return indices, norms and costs of all ranks, in the order of the ranks; 16 bytes per example, and 32 more.
+
+        The first message has the same size whatever a rank is doing, so that ranks that do different things all raise
+        an error. The scores of a pool follow in a second one.
 
         Parameters
         ----------
         find
-            Returns indices and norms of this rank, at most ``most``, checked. If it raises an error, the other ranks
-            raise one too.
+            Returns indices and norms of this rank, checked: at most the batch size, or ``most`` of a pool. If it raises
+            an error, the other ranks raise one too.
         fingerprint
             32 bits that depend on all draws: if they differ, ranks have drawn different batches.
+        step
+            How many batches this rank has received; for a pool, with the one that it asks for.
         most
-            The same on all ranks.
+            The largest part of a pool, the same on all ranks; 0 for norms that are reported.
         costs
             Some numbers of this rank; one row per rank is returned.
         """
         try:
             indices, norms = find()
         except Exception:  # whatever it is, the other ranks must not wait
-            self.refuse(most, len(costs))
+            self.refuse()
             raise
         if self.mode != "replicated":
             return indices, norms, costs[None]
-        message = np.full((1 + most + len(costs), 2), np.nan)  # all numbers are exact in float64
-        message[0] = fingerprint, len(indices)
-        message[1 : 1 + len(indices)] = np.column_stack([indices, norms])
-        message[1 + most :, 0] = costs
-        found = self._exchange(message)
-        prints = found[:, 0, 0]
-        failed = np.flatnonzero(prints == _FAILED)
-        if failed.size:
-            raise ValueError(f"rank {failed[0]} failed, or received invalid norms: nothing has changed on any rank")
-        different = np.flatnonzero(prints != fingerprint)
-        if different.size:
-            raise RuntimeError(
-                f"rank {different[0]} has drawn different batches from rank {self.rank}: all ranks must use the same "
-                "sampler and seed, num_workers and prefetch_factor, and load the same state"
-            )
-        rows = np.concatenate([each[1 : 1 + int(each[0, 1])] for each in found])
-        return rows[:, 0].astype(np.int64), np.ascontiguousarray(rows[:, 1]), found[:, 1 + most :, 0]
+        head = np.array([[fingerprint, step], [len(indices), most]])
+        rows = np.column_stack([indices, norms])  # all numbers are exact in float64
+        found = self._exchange(np.concatenate([head, rows[: 0 if most else None]]), 2 + self.batch_size)
+        self._compare(found[:, :2], head)
+        counts, found = found[:, 1, 0].astype(int), found[:, 2:]
+        if most:
+            found = self._exchange(np.concatenate([rows, np.column_stack([costs, costs])]), most + len(costs))
+        rows = np.concatenate([each[:count] for each, count in zip(found, counts, strict=True)])
+        of_ranks = [each[count : count + len(costs), 0] for each, count in zip(found, counts, strict=True)]
+        return rows[:, 0].astype(np.int64), np.ascontiguousarray(rows[:, 1]), np.array(of_ranks)
 
-    def refuse(self, most: int, costs: int = 0) -> None:
+    def refuse(self) -> None:
         """Take part in a `gather` with an error, so that the other ranks do not wait."""
         if self.mode == "replicated":
-            self._exchange(np.full((1 + most + costs, 2), _FAILED))
+            self._exchange(np.full((2, 2), _FAILED), 2 + self.batch_size)
 
-    def _exchange(self, message: NDArray[np.float64]) -> NDArray[np.float64]:
-        device = torch.device("cuda") if dist.get_backend(self.group) == "nccl" else torch.device("cpu")
+    def _compare(self, heads: NDArray[np.float64], own: NDArray[np.float64]) -> None:
+        """Raise an error if a rank has failed, or does not do the same as this one."""
+        for rank in np.flatnonzero(heads[:, 0, 0] == _FAILED):
+            raise ValueError(f"rank {rank} failed, or received invalid norms: nothing has changed on any rank")
+        for rank in np.flatnonzero((heads[:, :, 1] != own[:, 1]).any(axis=1)):
+            raise RuntimeError(
+                f"rank {rank} {_action(heads[rank])}, and rank {self.rank} {_action(own)}: all replicated ranks must "
+                "receive the same batches, and call update() for the same ones"
+            )
+        for rank in np.flatnonzero(heads[:, 0, 0] != own[0, 0]):
+            raise RuntimeError(
+                f"rank {rank} has drawn different batches from rank {self.rank}: all ranks must use the same "
+                "sampler and seed, num_workers and prefetch_factor, and load the same state"
+            )
+
+    def _exchange(self, rows: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+        """Return the rows of every rank, in messages of ``size`` rows."""
+        message = np.full((size, 2), np.nan)
+        message[: len(rows)] = rows
+        device = exchange_device(dist.get_backend_config(self.group))
         own = torch.from_numpy(message).to(device)
-        found = torch.empty((self.world, *message.shape), dtype=torch.float64, device=device)
+        found = torch.empty((self.world, size, 2), dtype=torch.float64, device=device)
         self._calls += 1
         try:
             dist.all_gather(list(found.unbind(0)), own, group=self.group)
@@ -199,6 +220,21 @@ class Ranks:
         return (
             f"{missing} did not call update() for batch {self._calls}, or has ended; all replicated ranks must call it"
         )
+
+
+def exchange_device(backends: str) -> str:
+    """Return the kind of device on which a process group can exchange tensors: the CPU, if it can.
+
+    >>> exchange_device("cpu:gloo,cuda:nccl"), exchange_device("cuda:nccl"), exchange_device("xpu:xccl")
+    ('cpu', 'cuda', 'xpu')
+    """
+    return "cpu" if "cpu:" in backends else backends.split(":")[0]
+
+
+def _action(head: NDArray[np.float64]) -> str:
+    """Say what a rank does, by the head of its message."""
+    (_, step), (_, most) = head.astype(int)
+    return f"asks for batch {step}" if most else f"calls update() after batch {step}"
 
 
 def _is_initialised() -> bool:

@@ -9,8 +9,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 
 @contextmanager
-def evaluation_mode(*models: nn.Module) -> Iterator[None]:
-    """Put these models in evaluation mode, and any other module when it is called; restore the modes at the end.
+def evaluation_mode() -> Iterator[None]:
+    """Put any module in evaluation mode when it is called; restore the modes at the end.
 
     >>> import torch
     >>> dropout = nn.Dropout()
@@ -21,15 +21,13 @@ def evaluation_mode(*models: nn.Module) -> Iterator[None]:
     """
     switched: list[nn.Module] = []
 
-    def switch(module: nn.Module, _: Any = None) -> None:
-        if module.training or module in models:
+    def switch(module: nn.Module, _: Any) -> None:
+        if module.training:
             found = [each for each in module.modules() if each.training]
             switched.extend(found)
             for each in found:
                 each.training = False
 
-    for model in models:
-        switch(model)
     handle = register_module_forward_pre_hook(switch)
     try:
         yield

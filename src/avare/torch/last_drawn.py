@@ -1,7 +1,5 @@
 """When each example was last drawn, and whether its norm has been reported since."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,10 +50,6 @@ class LastDrawn:
         """Whether any norm was reported. O(n)."""
         return bool(self.lag == self.lag or (self.last < 0).any())
 
-    def are_valid(self, indices: NDArray[np.int64], norms: NDArray[Any], copies: NDArray[np.float64]) -> bool:
-        """Whether all examples have been drawn, and their norms are finite and not negative; copy the norms."""
-        return bool(_are_valid(self.last, indices, norms, copies))
-
     def never_drawn(self, indices: NDArray[np.int64]) -> list[int]:
         """The positions in ``indices`` of examples that were never drawn, or that do not exist."""
         known = (indices >= 0) & (indices < len(self.last))
@@ -78,15 +72,6 @@ def _draw(last, indices, step):
             known += 1
         last[index] = step
     return added, ages / known if known else np.nan
-
-
-@lean
-def _are_valid(last, indices, norms, copies):
-    for j in range(len(indices)):
-        if not (0 <= indices[j] < len(last) and last[indices[j]] != 0 and 0.0 <= norms[j] < np.inf):
-            return False
-        copies[j] = norms[j]
-    return True
 
 
 @lean

@@ -4,9 +4,8 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
@@ -16,9 +15,9 @@ from avare.samplers import Sampler
 from avare.state import State
 from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Values
 from avare.torch.distributed import Mode
-from avare.torch.pool import Pool, ScoreMode, Timed
+from avare.torch.pool import ACCELERATOR, Pool, ScoreMode, Timed
 from avare.torch.pool_sizes import AutomaticSize, PoolSize
-from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, as_triple, check_dataset
+from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, Pairs, as_triple, check_dataset
 
 _NOT_OURS: dict[str, tuple[tuple[Any, ...], str]] = {  # options of DataLoader, with the values that change nothing
     "batch_sampler": ((None,), "this loader has its own (yours fits a DataLoader with Indexed and IndexedCollate)"),
@@ -212,14 +211,13 @@ class ImportanceLoader(DataLoader[Any]):
         return self._cursor.epoch
 
     def __iter__(self) -> Iterator[Any]:
-        pool, load = self._batches.pool, super().__iter__
+        pool, complete = self._batches.pool, as_triple if self._batches.pool is None else self._complete
         is_resumed = self._cursor.position > 0 and self._cursor.latest is None
         # PyTorch draws a seed for workers; a resumed run has drawn that of this epoch before it was interrupted.
         with torch.random.fork_rng(devices=[], enabled=is_resumed):
-            if pool is None:
-                batches = self._cursor.deliver(load, as_triple)
-            else:
-                batches = self._cursor.deliver(lambda: Timed(pool, load()), self._complete)
+            batches = self._cursor.deliver(super().__iter__, complete, _place)
+        if pool is not None:
+            batches = Timed(pool, batches)
         if not self._moves_batches:
             return batches
         from avare.torch.accelerate import Prepared
@@ -227,10 +225,8 @@ class ImportanceLoader(DataLoader[Any]):
         return Prepared(batches, lambda: self._cursor.is_over)
 
     def _complete(self, loaded: Any) -> Any:
-        pin = self.pin_memory and torch.cuda.is_available()
-        triple = as_triple(self._batches.complete(loaded, self._collate_of_items, pin))
-        cast(Pool, self._batches.pool).returns()
-        return triple
+        pin = self.pin_memory and ACCELERATOR.is_available()
+        return as_triple(self._batches.complete(loaded, self._collate_of_items, pin))
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
@@ -364,7 +360,7 @@ class Importance:
             raise ValueError("the train loader has no batch_size: make it with batch_size= and without batch_sampler=")
         collate_fn = None if plain.collate_fn is default_collate else plain.collate_fn
         options = {name: getattr(plain, name) for name in _OF_WORKERS}
-        options["pin_memory"] = plain.pin_memory and torch.cuda.is_available()
+        options["pin_memory"] = plain.pin_memory and ACCELERATOR.is_available()
         return self.loader(plain.dataset, batch_size, score=score, seed=seed, collate_fn=collate_fn, **options)
 
 
@@ -397,6 +393,10 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
             'each example, as with reduction="none"'
         )
     return (weight.to(loss) * loss).sum() / max(len(loss), 1)
+
+
+def _place(loaded: tuple[Any, Pairs]) -> int:
+    return loaded[1].place
 
 
 def _second_stage(

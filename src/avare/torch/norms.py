@@ -5,8 +5,8 @@ slowly from example to example. For a sampler this is usually enough, and it cos
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -14,35 +14,36 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avare import _validation as validation
-from avare.torch.cross_entropy import AT_A_TIME, IGNORED, plain_norms, softmax_minus_target
+from avare.torch.cross_entropy import IGNORED, softmax_minus_target
 
+LossFunction = Callable[[Tensor, Any], Tensor]
+"""A function of outputs and targets that returns the loss of each example, or at each of its positions."""
 LossName = Literal["cross_entropy", "binary", "squared"]
 NotFinite = Literal["raise", "keep"]
 Reduction = Literal["sum", "mean", "all"]
-_LOSSES: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {  # by name: PyTorch's, and their options
-    "cross_entropy": (F.cross_entropy, ("class_weight", "label_smoothing", "ignore_index", "class_dim")),
-    "binary": (F.binary_cross_entropy_with_logits, ("pos_weight",)),
-    "squared": (F.mse_loss, ()),
+_LOSSES: dict[str, Callable[..., Tensor]] = {
+    "cross_entropy": F.cross_entropy,
+    "binary": F.binary_cross_entropy_with_logits,
+    "squared": F.mse_loss,
 }
+_AT_A_TIME = 2**21  # logits, if an example has fewer: some megabytes, and few operations to start
+_NEARLY_ONE = 1e-2  # what class probabilities in bfloat16 may miss it by
 
 
 def output_norms(
     output: Tensor,
-    target: Tensor,
-    loss: LossName = "cross_entropy",
+    target: Any,
+    loss: LossName | LossFunction = "cross_entropy",
     *,
-    class_weight: Tensor | None = None,
-    pos_weight: Tensor | None = None,
     label_smoothing: float = 0.0,
-    ignore_index: int | None = None,
     class_dim: int = 1,
     reduction: Reduction = "sum",
     not_finite: NotFinite = "raise",
 ) -> Tensor:
     r"""Return the norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
 
-    With class indices at many positions, as in language models, the output is read in parts that fit into the
-    cache: no second tensor of its size is made, and positions that do not count have no effect.
+    With class indices at many positions, as in language models, the output is read some examples at a time: no second
+    tensor of its size is made, and positions that do not count have no effect.
 
     Parameters
     ----------
@@ -50,24 +51,20 @@ def output_norms(
         z: logits, or predictions for "squared". The batch comes first; for "cross_entropy" the
         classes second, as in ``torch.nn.functional.cross_entropy``, or where ``class_dim`` says.
     target : Tensor
-        Class indices, or class probabilities in the shape of ``output``, for "cross_entropy";
-        numbers in [0, 1] for "binary", any for "squared".
-    loss : {"cross_entropy", "binary", "squared"}, default="cross_entropy"
+        Class indices, -100 where none counts, or class probabilities in the shape of ``output``, for "cross_entropy";
+        numbers in [0, 1] for "binary", any for "squared"; for your own loss, what it takes.
+    loss : {"cross_entropy", "binary", "squared"} or callable, default="cross_entropy"
         "cross_entropy"; "binary", the cross-entropy of a logit with its sigmoid, for one or
-        many labels; or "squared", the squared error.
-    class_weight : Tensor, optional
-        For "cross_entropy": a factor for each class.
-    pos_weight : Tensor, optional
-        For "binary": a factor for the positive part, of each label.
+        many labels; or "squared", the squared error. Or your own: a function of ``output`` and ``target`` that
+        returns the loss of each example, or at each of its positions, which are summed. It is differentiated in the
+        output only, also under ``no_grad``. An example's loss must not depend on other examples.
     label_smoothing : float, default=0.0
         For "cross_entropy": in [0, 1].
-    ignore_index : int, optional
-        For class indices: the target that does not count, by default -100. Its norm is 0.
     class_dim : int, default=1
         For "cross_entropy": the dimension of the classes. -1 for logits of shape (batch, time, vocabulary).
     reduction : {"sum", "mean", "all"}, default="sum"
-        What the loss of an example is: the "sum" over its positions or entries that count, the "mean" over them, or
-        their sum divided by the number of "all" that count in the batch.
+        What the loss of an example is, except for your own: the "sum" over its positions or entries that count, the
+        "mean" over them, or their sum divided by the number of "all" that count in the batch.
     not_finite : {"raise", "keep"}, default="raise"
         "raise" an error if the output, or the target, is not finite, or "keep" a norm that is not finite
         either, for ``loader.update(index, norms, not_finite="skip")``.
@@ -85,26 +82,24 @@ def output_norms(
     tensor([4., 0.])
     >>> output_norms(torch.zeros(1, 3, 2), torch.tensor([[0, 1, -100]]), class_dim=-1, reduction="mean")
     tensor([0.5000])
+    >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss=lambda z, y: (z - y).abs())
+    tensor([1., 0.])
     """
-    is_plain = class_weight is None and pos_weight is None and label_smoothing == 0.0 and ignore_index is None
-    if is_plain and loss == "cross_entropy" and reduction == "sum" and not_finite in ("raise", "keep"):
-        norms = plain_norms(output, target, class_dim)
-        if norms is not None:
-            return norms
-    given = class_weight, pos_weight, label_smoothing, ignore_index, class_dim, reduction, not_finite
-    options = _Loss(loss, *given)
-    found, counts = options.norms(output, target)
-    return options.reduced(_row_norms(found), counts)
+    found, counts = _norms(output, target, loss, label_smoothing, class_dim, not_finite)
+    return _reduced(_row_norms(found), counts, reduction)
 
 
 def last_layer_norms(
     features: Tensor,
     output: Tensor,
-    target: Tensor,
-    loss: LossName = "cross_entropy",
+    target: Any,
+    loss: LossName | LossFunction = "cross_entropy",
     *,
     bias: bool = True,
-    **options: Any,
+    label_smoothing: float = 0.0,
+    class_dim: int = 1,
+    reduction: Reduction = "sum",
+    not_finite: NotFinite = "raise",
 ) -> Tensor:
     r"""Return the norm of each example's gradient in a last, linear layer. O(features + output).
 
@@ -121,7 +116,7 @@ def last_layer_norms(
         z, its output, of shape (batch,) or (batch, outputs), or with the classes where ``class_dim`` says.
     bias : bool, default=True
         Whether the layer has a trained bias.
-    target, loss, **options
+    target, loss, label_smoothing, class_dim, reduction, not_finite
         See `output_norms`.
 
     Examples
@@ -132,8 +127,7 @@ def last_layer_norms(
     """
     _require_floating("features", features)
     bias = validation.boolean("bias", bias)
-    given = _Loss(loss, **options)
-    found, counts = given.norms(output, target)
+    found, counts = _norms(output, target, loss, label_smoothing, class_dim, not_finite)
     if output.ndim > 2 and found.ndim != output.ndim - 1:
         raise ValueError(
             f"output has shape {tuple(output.shape)}: must be (batch,) or (batch, outputs), or have class indices at "
@@ -146,7 +140,7 @@ def last_layer_norms(
     if bias:
         sizes = torch.hypot(sizes, torch.ones_like(sizes))
     norms = (found * sizes).flatten(1).sum(dim=1) if found.ndim > 1 else found * sizes
-    return given.reduced(_finite(norms, {"features": features}, given.not_finite), counts)
+    return _reduced(_finite(norms, {"features": features}, not_finite), counts, reduction)
 
 
 def from_output_grad(grad: Tensor, *, not_finite: NotFinite = "raise") -> Tensor:
@@ -187,110 +181,89 @@ def gradient_in(output: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Loss:
-    """A loss and its options: see `output_norms`."""
-
-    name: str
-    class_weight: Any = None
-    pos_weight: Any = None
-    label_smoothing: float = 0.0
-    ignore_index: int | None = None
-    class_dim: int = 1
-    reduction: str = "sum"
-    not_finite: NotFinite = "raise"
-
-    def __post_init__(self) -> None:
-        check_not_finite(self.not_finite)
-        if self.name not in _LOSSES:
-            raise ValueError(f"loss = {self.name!r}: must be one of {', '.join(map(repr, _LOSSES))}")
-        if self.reduction not in ("sum", "mean", "all"):
-            raise ValueError(f"reduction = {self.reduction!r}: must be 'sum', 'mean' or 'all'")
-        validation.number("label_smoothing", self.label_smoothing, at_least=0.0, at_most=1.0)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            is_given = value is not None if field.default is None else value != field.default
-            if is_given and field.name not in ("name", "reduction", "not_finite", *_LOSSES[self.name][1]):
-                raise ValueError(f"{field.name} is given: it has no meaning for loss = {self.name!r}")
-
-    def norms(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the norm of each example, or at each position of class indices; and how many entries count in each."""
-        _require_floating("output", output)
-        if not isinstance(target, Tensor):
-            raise TypeError(f"target is of type {type(target).__name__}: must be a tensor")
-        least = 2 if self.name == "cross_entropy" else 1
-        if output.ndim < least:
-            wanted = "(batch, classes) or (batch, classes, ...)" if least == 2 else "(batch, ...)"
-            raise ValueError(f"output has shape {tuple(output.shape)}: must be {wanted}")
-        output, target = output.detach(), target.detach()
-        if self.name == "cross_entropy":
-            place = validation.integer("class_dim", self.class_dim, at_least=1 - output.ndim, at_most=output.ndim - 1)
-            if place == 0:
-                raise ValueError("class_dim = 0: that is the batch")
-            if not target.is_floating_point():
-                return self._norms_of_indices(output.movedim(place, -1), target, output)
-            _require_shape(target, output.shape, "class probabilities", output)
-            if self.ignore_index is not None:
-                raise ValueError(f"ignore_index = {self.ignore_index}: it has no meaning for class probabilities")
-            logits, likely = output.movedim(place, 1), target.movedim(place, 1)
-            gradient, count = self._gradient(logits, likely), logits[:1, :1].numel()
-        else:
-            target = _matching(output, target)
-            if self.name == "binary":
-                _refuse("target", target, ~((target >= 0.0) & (target <= 1.0)), "must be in [0, 1]")
-            gradient, count = self._gradient(output, target), output[:1].numel()
-        norms = _finite(_row_norms(gradient), {"output": output, "target": target}, self.not_finite)
-        return norms, torch.tensor(count)
-
-    def reduced(self, norms: Tensor, counts: Tensor) -> Tensor:
-        """Divide the norms of sums by what `reduction` says."""
-        if self.reduction == "sum":
-            return norms
-        total = counts.expand_as(norms).sum() if self.reduction == "all" else counts
-        return norms / total.clamp(min=1).to(norms)
-
-    def _norms_of_indices(self, logits: Tensor, target: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Read some megabytes of logits at a time. Positions that do not count have no effect."""
-        if target.dtype == torch.bool or target.is_complex():
-            raise TypeError(f"target has dtype {target.dtype}: must hold class indices or class probabilities")
-        shape, classes = logits.shape[:-1], logits.shape[-1]
-        _require_shape(target, shape, "class indices", output)
-        ignored = target == (IGNORED if self.ignore_index is None else self.ignore_index)
-        own = target.long().masked_fill(ignored, 0)
-        if own.numel() and not (own.min() >= 0 and own.max() < classes):
-            _refuse("target", target, ~ignored & ((target < 0) | (target >= classes)), f"must be in [0, {classes})")
-        norms = output.new_zeros(shape, dtype=torch.promote_types(output.dtype, torch.float32))
-        if len(shape) > 1:
-            logits, own, ignored, norms = logits.flatten(1, -2), own.flatten(1), ignored.flatten(1), norms.flatten(1)
-        for part in _parts(own.shape, classes):
-            found = self._gradient(logits[part].flatten(0, -2), own[part].flatten())
-            norms[part] = _row_norms(found).view(own[part].shape)
-        norms.masked_fill_(ignored, 0.0)
-        counts = (~ignored).long() if len(shape) == 1 else (~ignored).sum(dim=1)
-        return _finite(norms.view(shape), {"output": output}, self.not_finite), counts
-
-    def _gradient(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the gradient of the summed loss; classes are at dimension 1, and ignored targets are left out."""
-        if self.name == "cross_entropy" and self.class_weight is None and not target.is_floating_point():
-            return softmax_minus_target(output, target, self.label_smoothing)
-        wide = _floating("output", output)
-        options: dict[str, Any] = {"reduction": "sum"}
-        if self.label_smoothing != 0.0:
-            options["label_smoothing"] = self.label_smoothing
-        for name, value in (("weight", self.class_weight), ("pos_weight", self.pos_weight)):
-            if value is not None:
-                options[name] = torch.as_tensor(value).detach().to(wide)
-        target = target.to(wide) if self.name != "cross_entropy" or target.is_floating_point() else target
-        return gradient_in(wide, lambda z: _LOSSES[self.name][0](z, target, **options))
+def _norms(
+    output: Tensor, target: Any, loss: Any, label_smoothing: float, class_dim: int, not_finite: NotFinite
+) -> tuple[Tensor, Tensor]:
+    """Return the norm of each example, or at each position of class indices; and how many entries count in each."""
+    check_not_finite(not_finite)
+    _require_floating("output", output)
+    if not callable(loss) and loss not in _LOSSES:
+        raise ValueError(f"loss = {loss!r}: must be a function, or one of {', '.join(map(repr, _LOSSES))}")
+    if loss != "cross_entropy" and (label_smoothing, class_dim) != (0.0, 1):
+        raise ValueError("label_smoothing and class_dim are for loss = 'cross_entropy' only")
+    if output.ndim < 1 + (loss == "cross_entropy"):
+        wanted = "(batch, classes) or (batch, classes, ...)" if loss == "cross_entropy" else "(batch, ...)"
+        raise ValueError(f"output has shape {tuple(output.shape)}: must be {wanted}")
+    output, sources = output.detach(), {"output": output}
+    if callable(loss):
+        gradient, count = gradient_in(_floating("output", output), lambda z: loss(z, target).sum()), 1
+        return _finite(_row_norms(gradient), sources, not_finite), torch.tensor(count)
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target is of type {type(target).__name__}: must be a tensor")
+    if loss == "cross_entropy":
+        norms, counts = _norms_of_classes(output, target.detach(), label_smoothing, class_dim)
+    else:
+        shaped = _matching(output, target.detach())
+        if loss == "binary":
+            _refuse("target", shaped, ~((shaped >= 0.0) & (shaped <= 1.0)), "must be in [0, 1]")
+        norms, counts = _by_autograd(_LOSSES[loss], output, shaped), torch.tensor(output[:1].numel())
+    if target.is_floating_point():
+        sources["target"] = target
+    return _finite(norms, sources, not_finite), counts
 
 
-def _parts(shape: torch.Size, classes: int) -> Iterator[tuple[slice, ...]]:
-    """Return parts of (batch,) or (batch, positions) whose logits fit into the cache."""
-    length = shape[1] if len(shape) > 1 else 1
-    examples, positions = max(1, AT_A_TIME // max(classes * length, 1)), max(1, AT_A_TIME // max(classes, 1))
-    for first in range(0, shape[0], examples):
-        for start in range(0, length, positions):
-            yield (slice(first, first + examples), slice(start, start + positions))[: len(shape)]
+def _norms_of_classes(output: Tensor, target: Tensor, smoothing: float, class_dim: int) -> tuple[Tensor, Tensor]:
+    """Return the norms for class indices, at each position, or for class probabilities; and how many entries count."""
+    place = validation.integer("class_dim", class_dim, at_least=1 - output.ndim, at_most=output.ndim - 1)
+    if place == 0:
+        raise ValueError("class_dim = 0: that is the batch")
+    smoothing = validation.number("label_smoothing", smoothing, at_least=0.0, at_most=1.0)
+    if not target.is_floating_point():
+        return _norms_of_indices(output.movedim(place, -1), target, output, smoothing)
+    _require_shape(target, output.shape, "class probabilities", output)
+    sums = target.sum(dim=1) if target.ndim == 2 else target.new_ones(0)
+    for example in ((sums - 1.0).abs() > _NEARLY_ONE).nonzero().flatten().tolist():
+        raise ValueError(
+            f"target[{example}] has the sum {sums[example].item():.4g}: class probabilities must have the sum 1; for "
+            "several labels of an example pass loss='binary'"
+        )
+    logits, function = output.movedim(place, 1), partial(F.cross_entropy, label_smoothing=smoothing)
+    return _by_autograd(function, logits, target.movedim(place, 1)), torch.tensor(logits[:1, :1].numel())
+
+
+def _by_autograd(function: Callable[..., Tensor], output: Tensor, target: Tensor) -> Tensor:
+    """Return the norm of each example's gradient in the output."""
+    wide = _floating("output", output)
+    return _row_norms(gradient_in(wide, lambda z: function(z, target.to(wide), reduction="sum")))
+
+
+def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Read some examples at a time. Positions that do not count have no effect."""
+    if target.dtype == torch.bool or target.is_complex():
+        raise TypeError(f"target has dtype {target.dtype}: must hold class indices or class probabilities")
+    shape, classes = logits.shape[:-1], logits.shape[-1]
+    _require_shape(target, shape, "class indices", output)
+    ignored = target == IGNORED
+    own = target.long().masked_fill(ignored, 0)
+    if own.numel() and not (own.min() >= 0 and own.max() < classes):
+        _refuse("target", target, ~ignored & ((target < 0) | (target >= classes)), f"must be in [0, {classes})")
+    some = max(1, _AT_A_TIME // max(logits[:1].numel(), 1))
+    found = [
+        _row_norms(softmax_minus_target(part.flatten(0, -2), classes.flatten(), smoothing))
+        for part, classes in zip(logits.split(some), own.split(some), strict=True)
+    ]
+    norms = torch.cat(found).view(shape).masked_fill_(ignored, 0.0)
+    return norms, (~ignored).long() if len(shape) == 1 else (~ignored).flatten(1).sum(dim=1)
+
+
+def _reduced(norms: Tensor, counts: Tensor, reduction: str) -> Tensor:
+    """Divide the norms of sums by what `reduction` says."""
+    if reduction not in ("sum", "mean", "all"):
+        raise ValueError(f"reduction = {reduction!r}: must be 'sum', 'mean' or 'all'")
+    if reduction == "sum":
+        return norms
+    total = counts.expand_as(norms).sum() if reduction == "all" else counts
+    return norms / total.clamp(min=1).to(norms)
 
 
 def _row_norms(values: Tensor) -> Tensor:
@@ -333,17 +306,12 @@ def _require_floating(name: str, values: Any) -> None:
 def _finite(result: Tensor, sources: dict[str, Tensor], not_finite: NotFinite) -> Tensor:
     """Return the result, or raise an error that names what in the sources makes it NaN or infinite."""
     if not_finite == "raise" and not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
-        for name, values in sources.items():
-            _refuse_infinite(name, values)
+        for name, values in sources.items():  # a logit of -inf is valid: NaN and inf first
+            _refuse(name, values, torch.isnan(values) | torch.isposinf(values), "must be finite")
+            _refuse(name, values, ~torch.isfinite(values), "must be finite")
         example = (~torch.isfinite(result)).nonzero()[0, 0].item()
         raise ValueError(f"the norm of example {example} is too large for {result.dtype}")
     return result
-
-
-def _refuse_infinite(name: str, values: Tensor) -> None:
-    """Raise an error that names the first value that is NaN, or else infinite, if there is one."""
-    _refuse(name, values, torch.isnan(values) | torch.isposinf(values), "must be finite")
-    _refuse(name, values, ~torch.isfinite(values), "must be finite")
 
 
 def _refuse(name: str, values: Tensor, wrong: Tensor, rule: str) -> None:

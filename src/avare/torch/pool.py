@@ -29,7 +29,6 @@ import torch
 from numpy.typing import NDArray
 
 from avare import _validation as validation
-from avare._compilation import lean
 from avare._randomness import uniform_source
 from avare.batch import Batch
 from avare.state import Field, State, generator_to_text
@@ -39,6 +38,8 @@ from avare.torch.evaluation import evaluation_mode
 from avare.torch.pool_sizes import FIRST_POOLS, PoolSize
 
 ScoreMode = Literal["eval"] | None
+ACCELERATOR: Any = getattr(torch, "accelerator", torch.cuda)
+"""PyTorch's functions for the device of this machine, of any kind; before version 2.6, of CUDA only."""
 _DECAY = 0.8  # of the moments, per observation
 _DECAY_APART = 0.5  # ... that was made many batches after the one before
 _RECENT = 32  # measured times, of which the least counts: other processes make the others longer, by any factor
@@ -77,12 +78,12 @@ class Pool:
         self.weights: NDArray[np.float32] | None = None
         """The weights of the last batch, if it was drawn from a pool."""
         self._since = 0  # batches that were drawn since a pool was, or norms were reported
-        self._moments = np.zeros(4)  # decaying sums: of 1, and of what `_add` adds
+        self._moments = np.zeros(4)  # decaying sums: of 1, the second moments of uniform's and our draws, and the norms
         self._costs = np.full(3, np.nan)  # see `costs`: the mean over the ranks
         self._loads: deque[float] = deque(maxlen=_RECENT)  # seconds, as measured by this rank
         self._pools: deque[float] = deque(maxlen=_RECENT)  # in addition, per example
         self._steps: deque[float] = deque(maxlen=_RECENT)
-        self._asked = self._returned = math.nan
+        self._asked = math.nan
         self._scored = 0  # the size of the pool that this batch comes from
 
     def __repr__(self) -> str:
@@ -149,37 +150,31 @@ class Pool:
         load, more, train = self._costs
         return float((train + load) / self.batch_size / max(more, 1e-12))
 
-    def begins(self) -> None:
-        """Note that an iteration begins: what the consumer did before was not a step."""
-        self._returned = math.nan
+    def begins(self, now: float, step: float) -> None:
+        """Note that the consumer asks for a batch, and the seconds since its last one; NaN if there was none."""
+        self._asked, self._scored = now, 0
+        if not math.isnan(step):
+            self._steps.append(step)
 
-    def is_asked(self) -> None:
-        """Note that the consumer asks for its next batch."""
-        self._asked, self._scored = time.perf_counter(), 0
-        if not math.isnan(self._returned):
-            self._steps.append(self._asked - self._returned)
-
-    def returns(self) -> None:
-        """Note that the consumer gets its batch now."""
-        self._returned = time.perf_counter()
+    def ends(self, now: float) -> None:
+        """Note that the consumer gets its batch."""
         if self._scored == 0:
-            self._loads.append(self._returned - self._asked)
+            self._loads.append(now - self._asked)
         else:
-            more = self._returned - self._asked - min(self._loads, default=0.0)
+            more = now - self._asked - min(self._loads, default=0.0)
             self._pools.append(max(more, 0.0) / self._scored)
 
     def scores(self, batch: Any, size: int) -> NDArray[np.float64]:
         """Call ``score``, and check what it returns."""
-        if torch.cuda.is_initialized():
+        if ACCELERATOR.is_available():
             began = time.perf_counter()
-            torch.cuda.synchronize()  # what is still running belongs to the last step
+            ACCELERATOR.synchronize()  # what is still running belongs to the last step
             self._asked += time.perf_counter() - began
         with torch.no_grad(), nullcontext() if self._mode is None else evaluation_mode():
             found = self.score(batch)
         scores = validation.nonnegative("score(batch)", as_array("score(batch)", found))
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
-        self._scored = size
         return scores
 
     def costs(self) -> NDArray[np.float64]:
@@ -201,9 +196,12 @@ class Pool:
         apart = self.size.ratio == 1.0 and self._since == 0
         if self.scored >= FIRST_POOLS:  # before that, pools are drawn to measure what they cost
             self._since = 0
-        decay = _DECAY_APART if apart else _DECAY
-        error = _add(self._moments, decay, self.n, batch.weights, batch.probabilities, norms)
-        self.size.observe(self, float(error))
+        norms = np.where(norms > 0.0, norms.clip(_SMALLEST, _LARGEST), 0.0)
+        squares, total = batch.weights * norms**2, float(batch.weights @ norms)
+        own = float((squares / batch.probabilities).sum())
+        self._moments *= _DECAY_APART if apart else _DECAY
+        self._moments += np.array([1.0, self.n * squares.sum(), own, total])
+        self.size.observe(self, own / total**2 - 1.0 if total > 0.0 else 0.0)
 
     def draw(
         self, weights: NDArray[np.float64], scores: NDArray[np.float64], own: slice, take: Callable[[Any], Any]
@@ -223,7 +221,7 @@ class Pool:
             A function of the places.
         """
         places, drawn = np.empty(self.batch_size, dtype=np.int64), np.empty(self.batch_size, dtype=np.float32)
-        before, after = own.start, len(weights) - own.stop
+        before, after, self._scored = own.start, len(weights) - own.stop, own.stop - own.start
         state = self._generator.bit_generator.state
         choose(weights[own], scores[own], self.size.floor, self._source, before, after, places, drawn)
         try:
@@ -270,32 +268,17 @@ class Pool:
 
 
 class Timed(Iterator[Any]):
-    """The loaded units of an iteration; it notes when the consumer asks for each."""
+    """The batches of an iteration; it measures how long they take, and the steps of the consumer between them."""
 
-    def __init__(self, pool: Pool, loaded: Iterator[Any]) -> None:
+    def __init__(self, pool: Pool, batches: Iterator[Any]) -> None:
         self._pool = pool
-        self._loaded = loaded
-        pool.begins()
+        self._batches = batches
+        self._returned = math.nan
 
     def __next__(self) -> Any:
-        self._pool.is_asked()
-        return next(self._loaded)
-
-
-# --- kernels -------------------------------------------------------------------------------
-
-
-@lean
-def _add(moments, decay, n, weights, probabilities, norms):
-    """Add the second moments of uniform sampling and of the draws, and the sum of norms; return the relative error."""
-    uniform, own, total = 0.0, 0.0, 0.0
-    for j in range(len(norms)):
-        norm = min(max(norms[j], _SMALLEST), _LARGEST) if norms[j] > 0.0 else 0.0
-        total += weights[j] * norm
-        uniform += n * weights[j] * norm * norm
-        own += weights[j] * norm * norm / probabilities[j]
-    moments[0] = decay * moments[0] + 1.0
-    moments[1] = decay * moments[1] + uniform
-    moments[2] = decay * moments[2] + own
-    moments[3] = decay * moments[3] + total
-    return own / (total * total) - 1.0 if total > 0.0 else 0.0
+        asked = time.perf_counter()
+        self._pool.begins(asked, asked - self._returned)
+        batch = next(self._batches)
+        self._returned = time.perf_counter()
+        self._pool.ends(self._returned)
+        return batch

@@ -14,12 +14,14 @@ from avare import _validation as validation
 if TYPE_CHECKING:
     from avare.torch.pool import Pool
 
-LARGEST_RATIO = 8.0
+LARGEST_RATIO = 5.0
 """The largest pool that "auto" draws, in batches."""
 LEAST_RATIO = 1.25
 """The smallest pool that "auto" draws, in batches."""
-FIRST_POOLS = 10
+FIRST_POOLS = 5
 """Pools before the first decision of "auto"."""
+_MOST_EXTRA = 0.5  # of the time of a step without a pool, which "auto" may spend on pools
+_MARGIN = 0.9  # of the time and noise without a pool: a pool that takes more is not switched on
 _WITH_POOLS = 0.5  # the part of uniform's relative error that a sampler is expected to have, until it is measured
 _LEARNING = 0.1  # the weight of a new measurement of that part
 _PROBE = 2.0  # batches: the size of the first pools, and of the pools that are drawn now and then
@@ -27,7 +29,13 @@ _FOR_PROBES = 0.01  # the part of the time that these may take, while the pool i
 _INTERVAL = 100.0  # batches: while `UpperBound` is inactive, one is drawn from a pool, if no norms are reported
 
 
-def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf, without: float | None = None) -> float:
+def best_ratio(
+    relative_error: float,
+    cost_ratio: float,
+    most: float = math.inf,
+    without: float | None = None,
+    margin: float = 1.0,
+) -> float:
     """Return how many batches a pool should have, at most ``most``; 1 if no pool pays.
 
     Parameters
@@ -38,6 +46,8 @@ def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf,
         c: the time to train on an example, over the time that a pool takes for one.
     without : float, optional
         The relative error that the sampler would have without pools; by default the same.
+    margin : float, default=1.0
+        A pool pays if its product of time and noise is below this part of the product without a pool.
 
     Examples
     --------
@@ -48,7 +58,7 @@ def best_ratio(relative_error: float, cost_ratio: float, most: float = math.inf,
         return 1.0
     without = relative_error if without is None else without
     ratio = min(max(math.sqrt(cost_ratio * relative_error), LEAST_RATIO), most)
-    pays = (ratio + cost_ratio) * (1.0 + relative_error / ratio) < cost_ratio * (1.0 + without)
+    pays = (ratio + cost_ratio) * (1.0 + relative_error / ratio) < margin * cost_ratio * (1.0 + without)
     return ratio if pays and ratio > 1.0 else 1.0
 
 
@@ -92,6 +102,8 @@ class AutomaticSize(PoolSize):
     Pools keep the remembered norms fresh; without pools the norms become stale. So the relative error of the sampler
     differs. We measure it, as a fraction of uniform's error, with pools and without. At first we take it to be half of
     uniform's with pools, and all of it without.
+
+    A step with a pool takes at most 1.5 times as long as one without: kappa is at most c / 2.
     """
 
     shuffles = True
@@ -109,8 +121,9 @@ class AutomaticSize(PoolSize):
         if self.ratio == 1.0:
             self._without = share if pool.is_reported else 1.0
         self._with += _LEARNING * ((share if self.ratio > 1.0 else _WITH_POOLS) - self._with)
-        most = min(LARGEST_RATIO, pool.largest_ratio)
-        self.ratio = best_ratio(self._with * uniform, pool.cost_ratio, most, self._without * uniform)
+        most = min(LARGEST_RATIO, pool.largest_ratio, _MOST_EXTRA * pool.cost_ratio)
+        margin = 1.0 if self.ratio > 1.0 else _MARGIN  # so that a pool is not switched on and off again
+        self.ratio = best_ratio(self._with * uniform, pool.cost_ratio, most, self._without * uniform, margin)
 
     def interval(self, pool: "Pool") -> float:
         """Return 2 for the first batches, then twice as many each time, up to what costs one per cent of the time.

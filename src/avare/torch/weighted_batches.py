@@ -3,12 +3,15 @@
 import copy
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from pickle import dumps, loads
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+
+from avare.torch.cursor import without_end
 
 Collate = Callable[[list[Any]], Any]
 
@@ -81,13 +84,13 @@ class IndexedCollate:
         """
         batch, pairs = self.apart(items)
         if len(pairs) > size and (self.collate_fn is not None or not _has_rows(batch, len(pairs))):
-            pairs = Pairs(pairs.indices, pairs.weights, [item for item, *_ in items])
+            pairs.items = Items([item for item, *_ in items])
         return batch, pairs
 
     def apart(self, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs]":
         """Do the same with arrays, which are cheaper to send from a worker than small tensors."""
         if isinstance(items, Fetched):
-            return items.collated(self.collate_fn), items.pairs
+            return without_end(items.collated, self.collate_fn), items.pairs
         rows, indices, weights = zip(*items, strict=True)
         collate = self.collate_fn or default_collate
         return collate(list(rows)), Pairs(np.array(indices, dtype=np.int64), np.array(weights, dtype=np.float32))
@@ -103,8 +106,12 @@ class Pairs:
 
     indices: NDArray[np.int64]
     weights: NDArray[np.float32]
-    items: list[Any] | None = None
+    place: int = 0
+    """The place of the batch in its epoch."""
+    items: "Items | None" = None
     """The items of a pool, if the rows of the collated pool are not enough to make a batch of some of them."""
+    scored: Any = None
+    """What the ranks know of a pool, once it is scored."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -118,6 +125,23 @@ class Pairs:
     def pin_memory(self) -> "Pairs":
         """Return itself: otherwise ``DataLoader`` pins number by number. Items are for the collate function."""
         return self
+
+
+class Items:
+    """The items of a pool. A worker sends each as bytes, and only those that are chosen are unpickled.
+
+    Tensors would otherwise be sent one by one, each through a file of its own in shared memory.
+    """
+
+    def __init__(self, items: list[Any], unpack: Callable[[Any], Any] | None = None) -> None:
+        self._items = items
+        self._unpack = unpack
+
+    def __getitem__(self, place: int) -> Any:
+        return self._items[place] if self._unpack is None else self._unpack(self._items[place])
+
+    def __reduce__(self) -> Any:
+        return Items, ([dumps(item) for item in self._items], loads)
 
 
 class Fetched(Sequence[tuple[Any, int, float]]):
@@ -161,37 +185,33 @@ def take_items(
     if len(places) == len(pairs):
         return pool
     if pairs.items is None:
-        return _rows(pool, torch.from_numpy(places), pin)
+        return _rows(pool, len(pairs), torch.from_numpy(places), pin)
     return (collate_fn or default_collate)([pairs.items[place] for place in places])
 
 
 def _has_rows(batch: Any, size: int) -> bool:
     """Whether a collated batch consists of tensors and texts with one row for each item."""
-    if isinstance(batch, torch.Tensor):
-        return batch.ndim > 0 and len(batch) == size
-    if isinstance(batch, MutableMapping):
-        return all(_has_rows(value, size) for value in batch.values())
-    if isinstance(batch, list | tuple):
-        return len(batch) == size if _is_text(batch) else all(_has_rows(value, size) for value in batch)
-    return False
+    try:
+        _rows(batch, size, torch.empty(0, dtype=torch.int64))
+    except TypeError:
+        return False
+    return True
 
 
-def _is_text(batch: Any) -> bool:
-    return bool(batch) and all(isinstance(value, str | bytes) for value in batch)
-
-
-def _rows(batch: Any, places: torch.Tensor, pin: bool) -> Any:
-    """Return some rows of everything in a collated batch."""
-    if isinstance(batch, torch.Tensor):
+def _rows(batch: Any, size: int, places: torch.Tensor, pin: bool = False) -> Any:
+    """Return some rows of everything in a collated batch of this size."""
+    if isinstance(batch, torch.Tensor) and batch.shape[:1] == (size,):
         rows = batch.index_select(0, places)
         return rows.pin_memory() if pin else rows
     if isinstance(batch, MutableMapping):
         chosen = copy.copy(batch)  # as default_collate does, for mappings of all kinds
-        chosen.update({key: _rows(value, places, pin) for key, value in batch.items()})
+        chosen.update({key: _rows(value, size, places, pin) for key, value in batch.items()})
         return chosen
-    if _is_text(batch):
+    if not isinstance(batch, list | tuple):
+        raise TypeError(f"{type(batch).__name__} has no rows")
+    if len(batch) == size and all(isinstance(value, str | bytes) for value in batch):
         return [batch[place] for place in places.tolist()]
-    columns = [_rows(value, places, pin) for value in batch]
+    columns = [_rows(value, size, places, pin) for value in batch]
     return type(batch)(*columns) if hasattr(batch, "_fields") else type(batch)(columns)
 
 

@@ -195,10 +195,6 @@ class GradientNorms:
         if kind is not None:
             self.reset()
 
-    def __repr__(self) -> str:
-        title = Place("", self._model, None).title
-        return f"{type(self).__name__}({title}{', attached' if self._capture.handles else ''})"
-
     def _squares(self, uses: list[Use], count: int) -> Tensor:
         """Return the squared norm of each example's gradient, as it was in the pass."""
         recomputed = [use for use in uses if use.place.rule is None]

@@ -11,22 +11,17 @@ def linear(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """The weight's gradient is the sum over positions of outer products: output gradient times input."""
     require_batch(inputs)
     left, right = _positions(gradients), _positions(inputs)
-    single = Dense(left.squeeze(1)) if left.shape[1] == 1 else None
     if is_trained(module.weight):
-        yield module.weight, Outer(left.mT, right.mT, single_left=single)
+        yield module.weight, Outer(left.mT, right.mT)
     if is_trained(module.bias):
-        yield module.bias, single or Dense(left.sum(dim=1))
+        yield module.bias, Dense(left.squeeze(1) if left.shape[1] == 1 else left.sum(dim=1))
 
 
 @register("transformers.pytorch_utils.Conv1D")
 def transposed_linear(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
     """A linear layer whose weight is transposed, as GPT-2 has it: input times output gradient."""
-    require_batch(inputs)
-    left, right = _positions(gradients), _positions(inputs)
-    if is_trained(module.weight):
-        yield module.weight, Outer(right.mT, left.mT)
-    if is_trained(module.bias):
-        yield module.bias, Dense(left.sum(dim=1))
+    for parameter, part in linear(module, inputs, gradients):
+        yield parameter, Outer(part.right, part.left) if isinstance(part, Outer) else part
 
 
 def _positions(values: Tensor) -> Tensor:

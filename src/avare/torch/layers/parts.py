@@ -9,7 +9,6 @@ without writing the gradients out:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -41,17 +40,12 @@ class Dense:
 
     Examples
     --------
-    >>> Dense(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).squares
-    tensor([25.,  1.])
+    >>> Dense(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).rows(slice(1, 2))
+    tensor([[0., 1.]])
     """
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
-
-    @cached_property
-    def squares(self) -> Tensor:
-        """The squared norm of each row; computed once, because a layer may use it twice."""
-        return square_rows(self.values)
 
     def rows(self, examples: slice) -> Tensor:
         """Return the gradients of some examples."""
@@ -72,8 +66,6 @@ class Outer:
     right: Tensor
     """What they are multiplied by, usually a view, of shape ``(batch, groups * inputs, *window, positions)``."""
     groups: int = 1
-    single_left: Dense | None = None
-    """The left factors, if there is one position and one group."""
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -122,7 +114,7 @@ def squares(parts: Sequence[Part]) -> Tensor | None:
     """Return the squared norm of the sum of the parts per example; None if the gradients must be written out."""
     dense = [part for part in parts if isinstance(part, Dense)]
     if len(dense) == len(parts):
-        return dense[0].squares if len(dense) == 1 else square_rows(sum(part.values for part in dense))
+        return square_rows(sum(part.values for part in dense))
     outers = [part for part in parts if isinstance(part, Outer)]
     places = [part for part in parts if isinstance(part, OneHot)]
     if len(outers) + len(places) < len(parts) or len({part.sizes[:3] for part in outers}) > 1:
@@ -150,8 +142,8 @@ def _square_outers(parts: Sequence[Outer]) -> Tensor:
     groups, outputs, inputs, _ = parts[0].sizes
     positions = sum(part.sizes[3] for part in parts)
     count = len(parts[0].left)
-    if positions == 1 and parts[0].single_left is not None:
-        return parts[0].single_left.squares * square_rows(parts[0].right)
+    if positions == groups == 1:
+        return square_rows(parts[0].left) * square_rows(parts[0].right)
     products = positions * (outputs + inputs) <= outputs * inputs  # products of positions, or gradients: the cheaper
     held = 2 * positions**2 if products else outputs * inputs
     results = []
