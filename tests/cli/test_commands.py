@@ -39,14 +39,13 @@ from avare.experiments import (
     registry,
     together,
 )
+from avare.experiments import paper as paper_plan
 from avare.experiments.data import Data, obtain
-from avare.experiments.paper import plan as paper_plan
-from avare.experiments.paper.plan import descents, paper_optimum
+from avare.experiments.paper import descents, paper_optimum
 from avare.experiments.runner import duration
 from avare.experiments.sgd_runs import common_spec
 from avare.experiments.store import key_of
 from avare.plotting import Chart, Curve
-from stored_runs import as_published
 from tiny_datasets import enter, mnist, write
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -54,12 +53,12 @@ LITTLE = ["--epochs", "1", "--runs", "1", "--jobs", "1"]
 
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, int]]:
+def report(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path]]:
     """In place of the report, one that only notes what it is asked for."""
-    asked: list[tuple[Path, Path, int]] = []
+    asked: list[tuple[Path, Path]] = []
 
-    def write_page(store: Path, out: Path, *, runs: int, say: Callable[[str], None]) -> Path:
-        asked.append((store, out, runs))
+    def write_page(store: Path, out: Path, *, say: Callable[[str], None]) -> Path:
+        asked.append((store, out))
         for path in sorted(store.glob("bad*")):
             say(f"{path.name}: is bad")
         return out / "index.html"
@@ -192,11 +191,7 @@ def test_reproduce(avare_command: Any, report: Any) -> None:
     assert [row["sampler"] for row in found["runs"]] == ["Srg"] and [each["dataset"] for each in found["facts"]] == [
         "synthetic"
     ]
-    assert report[0] == (
-        Path("results/runs"),
-        Path("results/report"),
-        1,
-    )  # the check needs the number of runs that was asked for
+    assert report[0] == (Path("results/runs"), Path("results/report"))
 
 
 def test_reproduce_everything_on_tiny_data(avare_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +232,7 @@ class Toy(Experiment):
         ends = [record["trace"]["value"][-1] for record in records]
         return Closing((f"Walks end at {ends}.",) if ends else (), {"toy": ends})
 
-    def summarise(self, results: Sequence[Result], runs: int = 10) -> Summary | None:
+    def summarise(self, results: Sequence[Result]) -> Summary | None:
         groups = together((each for each in results if each.shown), lambda each: each.spec["sampler"])
         curves = tuple(
             Curve.of_runs(name, members[0].trace["epoch"], [each.trace["value"] for each in members])
@@ -276,53 +271,8 @@ def test_another_experiment_is_run_and_reported(
     assert (folder / "figures" / "toy.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "index.html").read_text()
     assert ">Toy</button>" in page and "<h2>How it falls</h2>" in page and "toy: 4 toy runs" in page
-    code, _, err = avare_command("reproduce", "check", "toy")
-    assert code == 1 and "check 'toy': must be one of synthetic, mnist" in err
-
-
-def test_check(avare_command: Any) -> None:
-    code, out, _ = avare_command("reproduce", "check")
-    assert code == 2 and "0 agree, 0 differ, 74 have too few runs" in out
-    assert "Run what is missing: avare reproduce all --runs 10 --out results\n" in out
-    store = Store("results/runs")
-    for record in as_published(2):
-        store.put(record)
-    code, out, _ = avare_command("reproduce", "check", "--runs", "2")
-    assert code == 0 and "51 agree, 0 differ, 0 have too few runs" in out and "NeurIPS 2020" in out
-    assert "Run what is missing" not in out
-    for record in as_published(2, ["mnist"]):
-        if record["spec"].get("sampler") == "Avare":
-            trace = {**record["trace"], "regret": [*record["trace"]["regret"][:-1], 9e15]}
-            store.put({**record, "trace": trace})
-    code, out, _ = avare_command("reproduce", "check", "--runs", "2", "--json")
-    found = json.loads(out)
-    assert code == found["exit_code"] == 1 and found["differs"] == 2
-    wrong = [row for row in found["rows"] if row["verdict"] == "differs"]
-    assert {(row["dataset"], row["sampler"], row["measure"]) for row in wrong} == {("mnist", "Avare", "regret")}
-    assert "│ DIFFERS" in avare_command("reproduce", "check", "mnist", "--runs", "2")[1]
-    assert avare_command("reproduce", "check", "cifar10", "ijcnn1", "--runs", "2")[0] == 0
-    code, out, _ = avare_command("reproduce", "check", "cifar10", "--runs", "3")
-    assert code == 2 and "│ too few runs" in out and "│ 2 of 3 runs" in out
-    record = next(record for record in as_published(1, ["mnist"]) if "sampler" in record["spec"])
-    store.put({**record, "spec": {**record["spec"], "steps": ["odd"]}})
-    code, out, err = avare_command("reproduce", "check", "cifar10", "--runs", "3")
-    assert code == 2 and err.startswith("avare: ") and "TypeError: unhashable type: 'list'; skipped" in err
-    code, _, err = avare_command("reproduce", "check", "theory")
-    assert code == 1 and err == "avare: check 'theory': must be one of synthetic, mnist, ijcnn1, cifar10\n"
-
-
-def test_check_changes_nothing_and_names_what_is_damaged(avare_command: Any) -> None:
-    store = Store("results/runs")
-    for record in as_published(1, ["mnist"]):
-        store.put(record)
-    first = sorted(store.folder.iterdir())[0]
-    first.write_bytes(first.read_bytes()[:-9])
-    before = {path: path.read_bytes() for path in store.folder.iterdir()}
-    code, _, err = avare_command("reproduce", "check", "mnist", "--runs", "1")
-    assert code == 2 and err.startswith(f"avare: {first.name}: not JSON: ") and err.endswith("; skipped\n")
-    found = json.loads(avare_command("reproduce", "check", "mnist", "--runs", "1", "--json")[1])
-    assert [each["file"] for each in found["skipped"]] == [first.name] and found["missing"] > 0
-    assert {path: path.read_bytes() for path in store.folder.iterdir()} == before
+    code, _, err = avare_command("reproduce", "toys")
+    assert code == 1 and err.startswith("avare: reproduce 'toys': must be one of synthetic, mnist")
 
 
 def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,11 +366,11 @@ def test_report(avare_command: Any, report: Any, monkeypatch: pytest.MonkeyPatch
     assert avare_command("report", "results")[:2] == (0, "Page: results/report/index.html\n")
     assert avare_command("report", "results/runs", "--out", "there")[:2] == (0, "Page: there/index.html\n")
     assert json.loads(avare_command("report", "results", "--json")[1]) == {"page": "results/report/index.html"}
-    assert report[1] == (Path("results/runs"), Path("there"), 10)
+    assert report[1] == (Path("results/runs"), Path("there"))
     Path("results/runs/bad.json").touch()
-    code, out, err = avare_command("report", "results", "--runs", "3")
+    code, out, err = avare_command("report", "results")
     assert (code, out) == (0, "Page: results/report/index.html\n")
-    assert err == "avare: bad.json: is bad\n" and report[-1][2] == 3
+    assert err == "avare: bad.json: is bad\n"
     assert avare_command("report", "nowhere") == (1, "", "avare: nowhere: there is no such folder\n")
     Path("file").touch()
     Path("link").symlink_to("gone")

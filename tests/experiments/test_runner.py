@@ -17,7 +17,7 @@ from avare.experiments import runner as module
 from avare.experiments.base import Stage, Stages, Task
 from avare.experiments.comparison import compare, summary
 from avare.experiments.data import Data, obtain
-from avare.experiments.paper.plan import descents, paper_stages
+from avare.experiments.paper import Paper, descents
 from avare.experiments.runner import Watch, execute, perform, sweep
 from avare.experiments.store import Claim, Record, StoreError, key_of
 from avare.solvers import Interrupted
@@ -63,7 +63,7 @@ def tasks_of(data: Data, seeds: int = 3) -> list[Task]:
 
 
 def reproduce(store: Store, request: Request = REQUEST, **workers: Any) -> list[Record]:
-    return execute([paper_stages(request)], store, **workers)
+    return execute([Paper().stages(request)], store, **workers)
 
 
 def numbers(records: Sequence[Record]) -> list[Any]:

@@ -176,18 +176,19 @@ def sentences(found: Verdicts) -> list[str]:
     lines, several = [], [len({key[place] for key in found}) > 1 for place in range(2)]
     for key, judged in found.items():
         about = [word for word, shown in zip((key[0], f"{key[1]} steps"), several, strict=True) if shown]
-        name, epochs = f"{key[2]} ({', '.join(about)})" if about else key[2], judged["epochs"]
-        words = f"{name} and {BASELINE}, in epochs: {epochs.words}"
-        if epochs.kind in ("faster", "slower"):
-            fewer = "fewer" if epochs.kind == "faster" else "more"
-            words = f"{name} needs {epochs.range} {fewer} epochs than {BASELINE} for the same loss"
-        lines.append(f"Verdict: {words}. Wall-clock time: {judged['seconds'].words}.")
+        name = f"{key[2]} ({', '.join(about)})" if about else key[2]
+        lines.append(f"Verdict: {sentence(name, judged)}")
     return lines
 
 
-def any_faster(found: Verdicts) -> bool:
-    """Return whether some sampler is faster than the baseline, in epochs."""
-    return any(judged["epochs"].kind == "faster" for judged in found.values())
+def sentence(name: str, judged: Mapping[str, Verdict]) -> str:
+    """Write the verdicts on a sampler, in epochs and in seconds."""
+    epochs = judged["epochs"]
+    words = f"{name} and {BASELINE}, in epochs: {epochs.words}"
+    if epochs.kind in ("faster", "slower"):
+        fewer = "fewer" if epochs.kind == "faster" else "more"
+        words = f"{name} needs {epochs.range} {fewer} epochs than {BASELINE} for the same loss"
+    return f"{words}. Wall-clock time: {judged['seconds'].words}."
 
 
 def _curves(series: Series, along: str) -> list[Curve]:
