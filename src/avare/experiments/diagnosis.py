@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +11,9 @@ import numpy as np
 
 from avare import _validation as validation
 from avare import diagnostics
+from avare._optional import require
 from avare.experiments.data import Data, choose_rows
 from avare.experiments.noise_or_distance import separate, words_of_limits
-from avare.experiments.records import number
 from avare.experiments.sgd_runs import (
     AUTO,
     BASELINE,
@@ -25,14 +26,14 @@ from avare.experiments.sgd_runs import (
 )
 from avare.experiments.verdict import Verdict, judge, sentence
 from avare.problems import Linear
-from avare.solvers import Progress, Run, saga, sgd
+from avare.solvers import Run, sgd
 
 _MOST_NUMBERS = 20_000_000  # in X; of larger data some rows are drawn, so that it takes seconds
 _MUCH = 2.0
 _LOOKS = 8  # evaluations of a run
-_PATIENCE = 8.0  # seconds for a fit of the model
-_CLOSER = 50  # steps towards the optimum, if this fit has not found it
-_FIT_RUNS = 20.0  # runs of SGD that take as long as this fit: measured, roughly
+_FEW_NUMBERS = 1_000_000  # in X, for a fit that is timed
+_STEPS = 100  # towards the optimum, at most
+_REST = 4  # runs of SGD that take as long as what follows them: measured, roughly
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Diagnosis:
     """What to expect on a dataset.
 
     >>> faster, same = Verdict("faster", 2.5, 2.1, 2.9, 5), Verdict("no difference", 1.0, 0.9, 1.1, 5)
-    >>> found = Diagnosis("mine", "logistic", 1000, 1000, 5, 20, 4.5, 0.1, 0.01, faster, same, "AvareClassifier", 0.1)
+    >>> about = ("mine", "logistic", 1000, 1000, 5, 20, 4.5, 0.1, 0.01)
+    >>> found = Diagnosis(*about, faster, same, "AvareClassifier", 1000, 0.1)
     >>> found.verdict, found.words[:21]
     ('yes', 'Yes: Calibrated needs')
     """
@@ -57,7 +59,8 @@ class Diagnosis:
     in_epochs: Verdict  # of Calibrated against Uniform
     in_seconds: Verdict
     estimator: str  # of `avare.sklearn`, for this model
-    fit_seconds: float  # of its fit to these rows; infinite if it was stopped
+    fit_rows: int  # that it was fitted to
+    fit_seconds: float
 
     @property
     def verdict(self) -> str:
@@ -74,12 +77,11 @@ class Diagnosis:
     def _sentences(self) -> list[str]:
         answer = sentence(DEFAULT, {"epochs": self.in_epochs, "seconds": self.in_seconds})
         limits = words_of_limits({"noise": self.noise, "distance": self.distance}, self.in_epochs.kind == "faster")
-        took = f"{self.fit_seconds:.2g} s" if self.fit_seconds < _PATIENCE else f"more than {_PATIENCE:.0f} s"
-        rows = "" if self.rows == self.n else f" for {self.rows:,} rows"
+        rows = "" if self.fit_rows == self.n else f" for {self.fit_rows:,} rows"
         gain = f"Where {BASELINE} ends, the best distribution divides the second moment of the gradient by "
         gain += f"{self.gain:.1f}. This lowers the noise, and helps only if noise limits the runs."
         fit = f"What to do: fit this linear model with {self.estimator} of avare.sklearn, which needs no step size: "
-        fit += f"{took}{rows}."
+        fit += f"{f'{self.fit_seconds:.1f}' if self.fit_seconds >= 0.1 else 'less than 0.1'} s{rows}."
         return [f"{self.verdict.capitalize()}: {answer}", gain, limits, fit]
 
     def parts(self) -> list[str]:
@@ -91,9 +93,9 @@ class Diagnosis:
     def as_dict(self) -> dict[str, Any]:
         """Return all fields, the verdict and the words; None for what is not known."""
         fields = {name: getattr(self, name) for name in self.__slots__}
-        judged = {name: fields[name].as_dict() for name in ("in_epochs", "in_seconds")}
-        fit_seconds = number(self.fit_seconds)
-        return {**fields, **judged, "fit_seconds": fit_seconds, "verdict": self.verdict, "words": self.words}
+        fields |= {name: number(fields[name]) for name in ("gain", "noise", "distance")}
+        fields |= {name: fields[name].as_dict() for name in ("in_epochs", "in_seconds")}
+        return {**fields, "verdict": self.verdict, "words": self.words}
 
 
 def diagnose(
@@ -111,8 +113,8 @@ def diagnose(
     """Find what to expect of a comparison on a dataset.
 
     A few runs of Uniform and of Calibrated, the default sampler, are compared as `compare` does it. Noise and distance
-    are separated at the ends of Uniform's runs. Then the model is fitted as `avare.sklearn` fits it, for 8 seconds at
-    most. If that does not find the optimum, some steps of L-BFGS come closer; the distance is then a lower bound.
+    are separated at the ends of Uniform's runs; for this, some steps of L-BFGS come close to the optimum, so that the
+    distance is a lower bound. A fit with the estimator of `avare.sklearn` is timed, on at most a million numbers.
 
     Parameters
     ----------
@@ -159,17 +161,11 @@ def diagnose(
     steps = epochs * max(1, problem.n // size)
     looks = np.unique(np.linspace(0, steps, _LOOKS + 1).astype(np.int64)).tolist()
     found: dict[str, list[Run]] = {spec["sampler"]: [] for spec in specs}
-    gain, began = math.nan, time.monotonic()
-
-    def share(done: int) -> float:
-        """Return the share of the work that is done, when some runs are: a fit follows them."""
-        took = time.monotonic() - began
-        return took / (took * 2 * runs / done + min(_FIT_RUNS * took / done, _PATIENCE)) if done else 0.0
-
+    gain = math.nan
     for k in range(runs):  # in turns, so that other work on the machine slows both equally
         for spec in specs:
             name = spec["sampler"]
-            count(share(2 * k + (name == DEFAULT)), f"run {k + 1} of {runs}, {name}")
+            count((2 * k + (name == DEFAULT)) / (2 * runs + _REST), f"run {k + 1} of {runs}, {name}")
             if not k:
                 sgd(problem, sampler_of(spec, problem), AUTO, steps=1, evaluate="never")  # no compilation is timed
             sampler = sampler_of({**spec, "seed": seed + 1 + k}, problem)
@@ -177,10 +173,12 @@ def diagnose(
         if not k:
             gain = float(diagnostics.gain(problem.norms(found[BASELINE][0].x)))
             say(_first_look(found[BASELINE][0], found[DEFAULT][0], gain))
-    count(share(2 * runs), "a fit of the model")
-    fit, fit_seconds, converged = _fit(problem)
+    count(2 * runs / (2 * runs + _REST), "a fit of the model")
+    fitted = choose_rows(y, loss, max(100, int(len(y) * min(1.0, _FEW_NUMBERS / stored))), np.random.default_rng(seed))
+    estimator = "AvareRegressor" if problem.target == "numbers" else "AvareClassifier"
+    fit_seconds = [_fit(estimator, X[fitted], y[fitted], l2 * len(fitted) / n) for _ in range(2)][1]  # 0: compiles
     ends = [run.x for run in found[BASELINE]]
-    best = problem.objective(fit) if converged else _closer(problem, [fit, np.mean(ends, axis=0)])
+    best = _near_optimum(problem, np.mean(ends, axis=0))
     noise, distance = separate(problem, ends, best)
     curves = {
         along: [[(run.trace[along], run.trace.objective - best) for run in found[name]] for name in found]
@@ -198,7 +196,8 @@ def diagnose(
         distance,
         judge(*curves["epoch"]),
         judge(*curves["seconds"]),
-        "AvareRegressor" if problem.target == "numbers" else "AvareClassifier",
+        estimator,
+        len(fitted),
         fit_seconds,
     )
 
@@ -214,25 +213,22 @@ def _first_look(theirs: Run, ours: Run, gain: float) -> str:
     return f"First look, one run of each: {words}, {steps}."
 
 
-def _fit(problem: Linear) -> tuple[Any, float, bool]:
-    """Fit the model as `avare.sklearn` does; return x, the seconds (infinite if it was stopped), whether it converged."""
-    saga(problem, epochs=1, evaluate="never", seed=0)  # no compilation is timed
+def _fit(estimator: str, X: Any, y: Any, l2: float) -> float:
+    """Return the seconds of a fit with scikit-learn's interface."""
+    fitted = getattr(require("avare.sklearn", "a fit"), estimator)(C=1.0 / l2 if l2 > 0.0 else math.inf, random_state=0)
     began = time.monotonic()
-
-    def is_late(progress: Progress) -> bool:
-        return time.monotonic() - began > _PATIENCE
-
-    run = saga(problem, seed=0, callback=is_late)
-    took = time.monotonic() - began
-    return run.x, math.inf if run.status == "stopped" else took, run.status == "converged"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted.fit(X, y)
+    return time.monotonic() - began
 
 
-def _closer(problem: Linear, starts: Sequence[Any]) -> float:
-    """Return an objective near the least one, by some steps of L-BFGS from the best of some points."""
+def _near_optimum(problem: Linear, start: Any) -> float:
+    """Return an objective near the least one, by some steps of L-BFGS."""
     from scipy.optimize import minimize
 
     def evaluate(x: Any) -> tuple[float, Any]:
         return problem.objective(x), problem.gradient(x)
 
-    start, options = min(starts, key=problem.objective), {"maxiter": _CLOSER, "maxfun": 2 * _CLOSER}
+    options = {"maxiter": _STEPS, "maxfun": 2 * _STEPS}
     return float(minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options).fun)
