@@ -46,22 +46,22 @@ class Bar:
 
     def describe(self, text: str) -> None:
         """Show what is being done, on a terminal."""
-        self._bars.update(self._task, description=text)
+        self._bars.update(self._task, description=text, refresh=True)
 
     def advance(self, count: int, work: float, text: str = "") -> None:
         """Count what is done; elsewhere than on a terminal, print the text if there is one."""
         self._done, self._left = self._done + work, self._left - work
-        self._bars.update(self._task, completed=count, note=self.time_left)
+        left = self.time_left()
+        self._bars.update(self._task, completed=count, note=left)
         if text and not self._console.is_terminal:
-            self._console.print(Text(f"{text}{'; ' if self.time_left else ''}{self.time_left}"), soft_wrap=True)
+            self._console.print(Text(f"{text}; {left}" if left else text), soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Show a note in place of the time left."""
         self._bars.update(self._task, note=text)
 
-    @property
     def time_left(self) -> str:
-        """The time left in words; "" if it is not known, or nothing is left."""
+        """Return the time left in words; "" if it is not known, or nothing is left."""
         if self._done <= 0.0 or self._left <= 1e-9 * self._done:
             return ""
         return f"roughly {duration((time.monotonic() - self._began) * self._left / self._done)} left"

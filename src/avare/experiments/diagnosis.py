@@ -14,6 +14,7 @@ from avare import diagnostics
 from avare._optional import require
 from avare.experiments.data import Data, choose_rows
 from avare.experiments.noise_or_distance import separate, words_of_limits
+from avare.experiments.records import number
 from avare.experiments.sgd_runs import (
     AUTO,
     BASELINE,
@@ -31,7 +32,7 @@ from avare.solvers import Run, sgd
 _MOST_NUMBERS = 20_000_000  # in X; of larger data some rows are drawn, so that it takes seconds
 _MUCH = 2.0
 _LOOKS = 8  # evaluations of a run
-_FEW_NUMBERS = 1_000_000  # in X, for a fit that is timed
+_FEW_NUMBERS = 1_000_000  # in X, up to which a fit is timed
 _STEPS = 100  # towards the optimum, at most
 _REST = 4  # runs of SGD that take as long as what follows them: measured, roughly
 
@@ -42,7 +43,7 @@ class Diagnosis:
 
     >>> faster, same = Verdict("faster", 2.5, 2.1, 2.9, 5), Verdict("no difference", 1.0, 0.9, 1.1, 5)
     >>> about = ("mine", "logistic", 1000, 1000, 5, 20, 4.5, 0.1, 0.01)
-    >>> found = Diagnosis(*about, faster, same, "AvareClassifier", 1000, 0.1)
+    >>> found = Diagnosis(*about, faster, same, "AvareClassifier", 0.1)
     >>> found.verdict, found.words[:21]
     ('yes', 'Yes: Calibrated needs')
     """
@@ -59,8 +60,7 @@ class Diagnosis:
     in_epochs: Verdict  # of Calibrated against Uniform
     in_seconds: Verdict
     estimator: str  # of `avare.sklearn`, for this model
-    fit_rows: int  # that it was fitted to
-    fit_seconds: float
+    fit_seconds: float | None  # of its fit; None if the data are too large to try it here
 
     @property
     def verdict(self) -> str:
@@ -77,12 +77,12 @@ class Diagnosis:
     def _sentences(self) -> list[str]:
         answer = sentence(DEFAULT, {"epochs": self.in_epochs, "seconds": self.in_seconds})
         limits = words_of_limits({"noise": self.noise, "distance": self.distance}, self.in_epochs.kind == "faster")
-        rows = "" if self.fit_rows == self.n else f" for {self.fit_rows:,} rows"
         gain = f"Where {BASELINE} ends, the best distribution divides the second moment of the gradient by "
         gain += f"{self.gain:.1f}. This lowers the noise, and helps only if noise limits the runs."
-        fit = f"What to do: fit this linear model with {self.estimator} of avare.sklearn, which needs no step size: "
-        fit += f"{f'{self.fit_seconds:.1f}' if self.fit_seconds >= 0.1 else 'less than 0.1'} s{rows}."
-        return [f"{self.verdict.capitalize()}: {answer}", gain, limits, fit]
+        fit = f"What to do: fit this linear model with {self.estimator} of avare.sklearn, which needs no step size"
+        if self.fit_seconds is not None:
+            fit += f": {f'{self.fit_seconds:.1f}' if self.fit_seconds >= 0.1 else 'less than 0.1'} s"
+        return [f"{self.verdict.capitalize()}: {answer}", gain, limits, f"{fit}."]
 
     def parts(self) -> list[str]:
         """Return what the command prints."""
@@ -114,7 +114,7 @@ def diagnose(
 
     A few runs of Uniform and of Calibrated, the default sampler, are compared as `compare` does it. Noise and distance
     are separated at the ends of Uniform's runs; for this, some steps of L-BFGS come close to the optimum, so that the
-    distance is a lower bound. A fit with the estimator of `avare.sklearn` is timed, on at most a million numbers.
+    distance is a lower bound. Up to a million numbers, a fit with the estimator of `avare.sklearn` is timed.
 
     Parameters
     ----------
@@ -174,9 +174,10 @@ def diagnose(
             gain = float(diagnostics.gain(problem.norms(found[BASELINE][0].x)))
             say(_first_look(found[BASELINE][0], found[DEFAULT][0], gain))
     count(2 * runs / (2 * runs + _REST), "a fit of the model")
-    fitted = choose_rows(y, loss, max(100, int(len(y) * min(1.0, _FEW_NUMBERS / stored))), np.random.default_rng(seed))
     estimator = "AvareRegressor" if problem.target == "numbers" else "AvareClassifier"
-    fit_seconds = [_fit(estimator, X[fitted], y[fitted], l2 * len(fitted) / n) for _ in range(2)][1]  # 0: compiles
+    fit_seconds = None
+    if stored <= _FEW_NUMBERS:
+        fit_seconds = [_fit(estimator, X, y, l2) for _ in range(2)][1]  # the first may compile
     ends = [run.x for run in found[BASELINE]]
     best = _near_optimum(problem, np.mean(ends, axis=0))
     noise, distance = separate(problem, ends, best)
@@ -197,14 +198,14 @@ def diagnose(
         judge(*curves["epoch"]),
         judge(*curves["seconds"]),
         estimator,
-        len(fitted),
         fit_seconds,
     )
 
 
 def _first_look(theirs: Run, ours: Run, gain: float) -> str:
     """Say what the first run of each sampler shows."""
-    change = 100.0 * float(ours.trace.objective[-1] / theirs.trace.objective[-1] - 1.0)
+    reached = float(theirs.trace.objective[-1])
+    change = 100.0 * (float(ours.trace.objective[-1]) / reached - 1.0) if reached > 0.0 else 0.0
     slower = ours.seconds / max(theirs.seconds, 1e-9)
     words = (
         f"the loss of {DEFAULT} is {abs(change):.1f} % {'lower' if change < 0.0 else 'higher'} than that of {BASELINE}"
