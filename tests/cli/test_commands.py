@@ -420,7 +420,12 @@ def test_help_and_version(avare_command: Any) -> None:
         (["compare", "digits", "--loss", "hinge"], 1, "--loss hinge: must be auto or one of huber"),
         (["compare", "digits", "--target", "y"], 1, "target = 'y': digits is a named dataset"),
         (["compare", "digits", "--l2", "-1"], 2, "--l2"),
-        (["compare", "digits", "--no-replacement", "--batch-size", "5000"], 1, "batch_size = 5000"),
+        (
+            ["compare", "digits", "--batch-size", "100000000"],
+            1,
+            "batch_size = 100000000: must be at most 1797, the num",
+        ),
+        (["diagnose", "digits", "--batch-size", "1798"], 1, "batch_size = 1798: must be at most 1797, the number of"),
         (["compare", "digits", "--out", "file"], 1, "file/runs: cannot be used as a folder: Not a directory"),
         (["diagnose", "nothing"], 1, "nothing: neither a file"),
         (["dataset"], 2, "dataset"),
@@ -516,7 +521,7 @@ def test_displays(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         assert text.splitlines() == [
             "runs: 4 wanted, 1 stored already",
             "[2/4] reproduce, synthetic, logistic, constant, Avare, seed 0: 7.0 s; roughly 3 min left",  # 100 s for one
-            "[3/4] reproduce, synthetic, logistic, constant, Avare, seed 1: by another process; roughly 100 s left",
+            "[3/4] reproduce, synthetic, logistic, constant, Avare, seed 1: by another process; roughly 2 min left",
             "runs: waiting for 1 that another process is running",
             "[4/4] reproduce, synthetic, logistic, constant, Uniform, seed 1: 9.0 s",
         ]
