@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agreement import checking
 from avare.cli.printing import show
-from avare.experiments import Store
+from avare.experiments import Store, Table
 from avare.experiments.base import RUNS
 from avare.experiments.paper import SETTINGS
 from avare.experiments.registry import parsed
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         checking.published(),
     )
     counts, code = checking.tally(rows), checking.exit_code(rows)
-    parts = [checking.check_table(rows), f"Source: {paper['source']}. {paper['smoothness_note']}"]
+    parts: list[str | Table] = [checking.check_table(rows), f"Source: {paper['source']}. {paper['smoothness_note']}"]
     parts.append(checking.tally_words(rows))
     if counts["missing"]:
         names = " ".join(chosen.datasets) or "all"

@@ -1,7 +1,7 @@
 """Samplers side by side on your own data, and a verdict on each."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from numpy.typing import NDArray
 
@@ -29,8 +29,8 @@ class Compare(Experiment):
     """Runs of SGD on some datasets, each with its optimum; the command ``avare compare``."""
 
     name = "compare"
-    kinds = ("compare", "optimum", "limits")  # runs, optima, and what limits the baseline
-    words = ()
+    kinds: ClassVar[tuple[str, ...]] = ("compare", "optimum", "limits")  # runs, optima, what limits the baseline
+    words: ClassVar[tuple[str, ...] | None] = ()
 
     def run(self, spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
         """Do one run of SGD, find the optimum, or find what limits Uniform."""

@@ -172,11 +172,10 @@ def prepared(data: Data, loss: str, *, raw: bool = False, test: float = 0.0) -> 
     if test >= 1.0:
         raise ValueError(f"test = {test}: must be below 1")
     for name, values in (("X", data.X.data if hasattr(data.X, "nnz") else data.X), ("y", data.y)):
-        for place in np.argwhere(np.abs(values) > _LARGEST)[:1].tolist():
+        large = np.argwhere(np.abs(values) > _LARGEST) if values.dtype == np.float64 else []  # others are smaller
+        for place in map(tuple, large[:1]):
             where = ", ".join(map(str, place))
-            raise ValueError(
-                f"{name}[{where}] = {values[tuple(place)]:g}: must be within ±{_LARGEST:g}; scale the column"
-            )
+            raise ValueError(f"{name}[{where}] = {values[place]:g}: must be within ±{_LARGEST:g}; scale the column")
     if raw and not test:
         return data
     X, y, held_out = data.X, data.y, 0

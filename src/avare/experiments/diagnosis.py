@@ -25,6 +25,7 @@ from avare.experiments.sgd_runs import (
     problem_of,
     sampler_of,
 )
+from avare.experiments.store import Spec
 from avare.experiments.verdict import Verdict, judge, sentence
 from avare.problems import Linear
 from avare.solvers import Run, sgd
@@ -158,48 +159,51 @@ def diagnose(
     setting, used = Setting(loss, epochs, size, l2 * len(y) / n), replace(data, X=X, y=y, held_out=0)
     specs = [descent_spec("compare", used, setting, name, AUTO, seed) for name in (BASELINE, DEFAULT)]
     problem = problem_of(specs[0], X, y)
-    steps = epochs * max(1, problem.n // size)
+    estimator, fit_seconds = "AvareRegressor" if problem.target == "numbers" else "AvareClassifier", None
+    with require("threadpoolctl", "a diagnosis").threadpool_limits(1), warnings.catch_warnings():  # as runs have it
+        warnings.simplefilter("ignore")  # what diverges or does not converge is in the result
+        found, gain = _runs(problem, specs, range(seed + 1, seed + 1 + runs), say, count)
+        if stored <= _FEW_NUMBERS:
+            fit_seconds = [_fit(estimator, X, y, l2) for _ in range(2)][1]  # the first may compile
+        ends = [run.x for run in found[BASELINE]]
+        best = _near_optimum(problem, np.mean(ends, axis=0))
+        noise, distance = separate(problem, ends, best)
+    curves = {
+        along: [[(run.trace[along], run.trace.objective - best) for run in each] for each in found.values()]
+        for along in ("epoch", "seconds")
+    }
+    about = (data.name, loss, n, problem.n, problem.dim, epochs, gain, noise, distance)
+    return Diagnosis(*about, judge(*curves["epoch"]), judge(*curves["seconds"]), estimator, fit_seconds)
+
+
+def _runs(
+    problem: Linear,
+    specs: Sequence[Spec],
+    seeds: Sequence[int],
+    say: Callable[[str], None],
+    count: Callable[[float, str], None],
+) -> tuple[dict[str, list[Run]], float]:
+    """Return the runs of each sampler, and the possible gain where the first one ends.
+
+    They take turns, so that other work on the machine slows all equally.
+    """
+    steps = specs[0]["epochs"] * max(1, problem.n // specs[0]["batch_size"])
     looks = np.unique(np.linspace(0, steps, _LOOKS + 1).astype(np.int64)).tolist()
     found: dict[str, list[Run]] = {spec["sampler"]: [] for spec in specs}
-    gain = math.nan
-    for k in range(runs):  # in turns, so that other work on the machine slows both equally
+    gain, whole = math.nan, 2 * len(seeds) + _REST
+    for k, seed in enumerate(seeds):
         for spec in specs:
             name = spec["sampler"]
-            count((2 * k + (name == DEFAULT)) / (2 * runs + _REST), f"run {k + 1} of {runs}, {name}")
+            count((2 * k + (name == DEFAULT)) / whole, f"run {k + 1} of {len(seeds)}, {name}")
             if not k:
                 sgd(problem, sampler_of(spec, problem), AUTO, steps=1, evaluate="never")  # no compilation is timed
-            sampler = sampler_of({**spec, "seed": seed + 1 + k}, problem)
+            sampler = sampler_of({**spec, "seed": seed}, problem)
             found[name].append(sgd(problem, sampler, AUTO, steps=steps, evaluate=looks))
         if not k:
             gain = float(diagnostics.gain(problem.norms(found[BASELINE][0].x)))
             say(_first_look(found[BASELINE][0], found[DEFAULT][0], gain))
-    count(2 * runs / (2 * runs + _REST), "a fit of the model")
-    estimator = "AvareRegressor" if problem.target == "numbers" else "AvareClassifier"
-    fit_seconds = None
-    if stored <= _FEW_NUMBERS:
-        fit_seconds = [_fit(estimator, X, y, l2) for _ in range(2)][1]  # the first may compile
-    ends = [run.x for run in found[BASELINE]]
-    best = _near_optimum(problem, np.mean(ends, axis=0))
-    noise, distance = separate(problem, ends, best)
-    curves = {
-        along: [[(run.trace[along], run.trace.objective - best) for run in found[name]] for name in found]
-        for along in ("epoch", "seconds")
-    }
-    return Diagnosis(
-        data.name,
-        loss,
-        n,
-        problem.n,
-        problem.dim,
-        epochs,
-        gain,
-        noise,
-        distance,
-        judge(*curves["epoch"]),
-        judge(*curves["seconds"]),
-        estimator,
-        fit_seconds,
-    )
+    count(2 * len(seeds) / whole, "a fit of the model")
+    return found, gain
 
 
 def _first_look(theirs: Run, ours: Run, gain: float) -> str:
@@ -218,9 +222,7 @@ def _fit(estimator: str, X: Any, y: Any, l2: float) -> float:
     """Return the seconds of a fit with scikit-learn's interface."""
     fitted = getattr(require("avare.sklearn", "a fit"), estimator)(C=1.0 / l2 if l2 > 0.0 else math.inf, random_state=0)
     began = time.monotonic()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fitted.fit(X, y)
+    fitted.fit(X, y)
     return time.monotonic() - began
 
 
