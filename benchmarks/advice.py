@@ -14,6 +14,7 @@ import scipy.sparse
 from avare.experiments import Store, compare, diagnose, obtain
 from avare.experiments.aggregate import groups_of
 from avare.experiments.data import Data, digest, prepared
+from avare.experiments.diagnosis import Diagnosis
 from avare.experiments.noise_or_distance import share_of_noise
 from avare.experiments.records import Result
 from avare.experiments.sgd_runs import BASELINE, DEFAULT
@@ -73,14 +74,19 @@ def measure(data: Data, loss: str, runs: int, jobs: int, settings: dict[str, Any
     (judged,) = verdicts_of(groups_of(each for each in results if each.kind == "compare")).values()
     found = judged["epochs"]
     return {
-        "expected": expected.as_dict()
-        | {"factor": expected.in_epochs.factor, "factor_in_seconds": expected.in_seconds.factor},
+        "expected": expected.as_dict() | factors_of(expected),
         "found": found.as_dict(),
         "seconds": judged["seconds"].as_dict(),
         "limits": next(record["limits"] for record in records if "limits" in record),
         "within": expected.verdict == "inconclusive" or 0.5 <= expected.in_epochs.factor / found.factor <= 2.0,
         "took": [middle - began, ended - middle],
     }
+
+
+def factors_of(expected: Diagnosis) -> dict[str, float | None]:
+    """Return the factors in epochs and in seconds; None where diagnose is inconclusive."""
+    found = {"factor": expected.in_epochs, "factor_in_seconds": expected.in_seconds}
+    return {name: None if each.kind == "inconclusive" else each.factor for name, each in found.items()}
 
 
 def row_of(name: str, entry: dict[str, Any]) -> list[str]:

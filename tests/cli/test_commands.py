@@ -278,7 +278,7 @@ def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = avare_command("diagnose", "synthetic", "--batch-size", "4", "--epochs", "8", "--runs", "2")
     lines = err.splitlines()
     assert lines[0] == "diagnosis: run 1 of 2, Uniform" and lines[2].startswith("First look, one run of each: the loss")
-    assert re.fullmatch("diagnosis: a fit of the model; roughly [0-9]+ s left", lines[-1])
+    assert re.fullmatch("diagnosis: the optimum; roughly [0-9]+ s left", lines[-1])
     about = "synthetic: 100 examples; logistic, 11 coefficients; 2 runs of 8 epochs with each sampler\n"
     assert code == 0 and out.startswith(about)
     assert "What to do: fit this linear model with AvareClassifier of avare.sklearn" in out

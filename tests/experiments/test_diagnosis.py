@@ -48,7 +48,7 @@ def test_runs_take_turns_and_are_counted() -> None:
         count=lambda share, text: counts.append((share, text)),
     )
     turns = [f"run {k + 1} of 3, {name}" for k in range(3) for name in ("Uniform", "Calibrated")]
-    assert [text for _, text in counts] == [*turns, "a fit of the model"]
+    assert [text for _, text in counts] == [*turns, "the optimum"]
     shares = [share for share, _ in counts]
     assert shares == sorted(shares) and shares[0] == 0.0 and shares[-1] < 1.0
     assert len(said) == 1 and said[0].endswith(f"the possible gain is {found.gain:.1f}.")

@@ -109,7 +109,7 @@ def test_large_data_are_shared_between_processes(tmp_path: Path, monkeypatch: py
 
 
 def test_a_table_alone_and_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Data) -> None:
-    from avare.experiments.paper import plan as reproduction
+    from avare.experiments import paper as reproduction
 
     monkeypatch.setattr(reproduction, "SETTINGS", {"synthetic": reproduction.SETTINGS["synthetic"]})
     (record,) = reproduce(Store(tmp_path), Request(words=("table",)))
@@ -278,7 +278,7 @@ def test_comparisons(tmp_path: Path) -> None:
     ends = [run["trace"]["suboptimality"][-1] for run in runs if run["spec"]["sampler"] == "Uniform"]
     assert rows["Uniform"]["suboptimality"] == pytest.approx(sum(ends) / 2)
     assert rows["Uniform"]["verdict"] == {} and set(rows["Avare"]["verdict"]) == {"epochs", "seconds"}
-    with pytest.raises(ValueError, match="batch_size = 2000: must be at most n = 1797 without replacement"):
+    with pytest.raises(ValueError, match="batch_size = 2000: must be at most 1797, the number of examples"):
         compare(data, loss, store, batch_size=2000, replacement=False)
     diverged = [{**run, "status": "diverged"} if run["spec"]["sampler"] == "Avare" else run for run in runs]
     (row,) = [row for row in summary(diverged) if row["sampler"] == "Avare"]

@@ -172,8 +172,8 @@ def prepared(data: Data, loss: str, *, raw: bool = False, test: float = 0.0) -> 
     if test >= 1.0:
         raise ValueError(f"test = {test}: must be below 1")
     for name, values in (("X", data.X.data if hasattr(data.X, "nnz") else data.X), ("y", data.y)):
-        large = np.argwhere(np.abs(values) > _LARGEST) if values.dtype == np.float64 else []  # others are smaller
-        for place in map(tuple, large[:1]):
+        checked = values if values.dtype == np.float64 else np.empty(0)  # other types have no such numbers
+        for place in map(tuple, np.argwhere(np.abs(checked) > _LARGEST)[:1]):
             where = ", ".join(map(str, place))
             raise ValueError(f"{name}[{where}] = {values[place]:g}: must be within ±{_LARGEST:g}; scale the column")
     if raw and not test:

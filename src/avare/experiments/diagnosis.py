@@ -202,7 +202,7 @@ def _runs(
         if not k:
             gain = float(diagnostics.gain(problem.norms(found[BASELINE][0].x)))
             say(_first_look(found[BASELINE][0], found[DEFAULT][0], gain))
-    count(2 * len(seeds) / whole, "a fit of the model")
+    count(2 * len(seeds) / whole, "the optimum")
     return found, gain
 
 
