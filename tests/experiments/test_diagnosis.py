@@ -65,7 +65,7 @@ def test_noise_and_distance_are_those_of_the_whole_optimum() -> None:
     X = generator.normal(size=(500, 3))
     data = Data("mine", X, X @ [1.0, 2.0, 3.0] + generator.normal(size=500), "")
     found = diagnose(data, "least_squares", batch_size=8, epochs=3, runs=2)
-    assert found.noise > 0.0 and found.distance >= 0.0 and found.estimator == "AvareRegressor"
+    assert found.noise > 0.0 and found.distance >= 0.0 and "AvareRegressor" in found.words
 
 
 @pytest.mark.parametrize("loss", ["logistic", "smoothed_hinge", "softmax"])

@@ -18,7 +18,7 @@ from avare.experiments.registry import register
 from avare.experiments.runner import Workers, execute
 from avare.experiments.sgd_runs import AUTO, BASELINE, Setting, descent_spec
 from avare.experiments.store import Record, Spec, Store
-from avare.experiments.verdict import sentences, verdicts_of
+from avare.experiments.verdict import sentences, verdicts_of, what_to_do
 
 _ALONE = f"There is nothing to compare: run {BASELINE} and another sampler."
 TOLERANCE = 1e-9
@@ -98,6 +98,7 @@ class Compare(Experiment):
                 f"Steps are {caution:g} times shorter than the paper's, which would overshoot: the rows have "
                 "much in common, and batches are large."
             )
+        words.append(what_to_do(group.setting["loss"]))
         return aggregate.panel_of(group, self.table([group]), verdict=sentences(found) or [_ALONE], words=words)
 
 

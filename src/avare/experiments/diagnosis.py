@@ -26,14 +26,14 @@ from avare.experiments.sgd_runs import (
     sampler_of,
 )
 from avare.experiments.store import Spec
-from avare.experiments.verdict import Verdict, judge, sentence
+from avare.experiments.verdict import Verdict, estimator_of, judge, sentence, what_to_do
 from avare.problems import Linear
 from avare.solvers import Run, sgd
 
 _MOST_NUMBERS = 20_000_000  # in X; of larger data some rows are drawn, so that it takes seconds
 _MUCH = 2.0
 _LOOKS = 8  # evaluations of a run
-_FEW_NUMBERS = 1_000_000  # in X, up to which a fit is timed
+_FEW_NUMBERS = 2_000_000  # in X, up to which a fit is timed
 _STEPS = 100  # towards the optimum, at most
 _REST = 4  # runs of SGD that take as long as what follows them: measured, roughly
 
@@ -44,7 +44,7 @@ class Diagnosis:
 
     >>> faster, same = Verdict("faster", 2.5, 2.1, 2.9, 5), Verdict("no difference", 1.0, 0.9, 1.1, 5)
     >>> about = ("mine", "logistic", 1000, 1000, 5, 20, 4.5, 0.1, 0.01)
-    >>> found = Diagnosis(*about, faster, same, "AvareClassifier", 0.1)
+    >>> found = Diagnosis(*about, faster, same, 0.1)
     >>> found.verdict, found.words[:21]
     ('yes', 'Yes: Calibrated needs')
     """
@@ -60,8 +60,7 @@ class Diagnosis:
     distance: float  # that the distance to the optimum adds
     in_epochs: Verdict  # of Calibrated against Uniform
     in_seconds: Verdict
-    estimator: str  # of `avare.sklearn`, for this model
-    fit_seconds: float | None  # of its fit; None if the data are too large to try it here
+    fit_seconds: float | None  # of a fit with `avare.sklearn`; None if the data are too large to try it here
 
     @property
     def verdict(self) -> str:
@@ -80,10 +79,7 @@ class Diagnosis:
         limits = words_of_limits({"noise": self.noise, "distance": self.distance}, self.in_epochs.kind == "faster")
         gain = f"Where {BASELINE} ends, the best distribution divides the second moment of the gradient by "
         gain += f"{self.gain:.1f}. This lowers the noise, and helps only if noise limits the runs."
-        fit = f"What to do: fit this linear model with {self.estimator} of avare.sklearn, which needs no step size"
-        if self.fit_seconds is not None:
-            fit += f": {f'{self.fit_seconds:.1f}' if self.fit_seconds >= 0.1 else 'less than 0.1'} s"
-        return [f"{self.verdict.capitalize()}: {answer}", gain, limits, f"{fit}."]
+        return [f"{self.verdict.capitalize()}: {answer}", gain, limits, what_to_do(self.loss, self.fit_seconds)]
 
     def parts(self) -> list[str]:
         """Return what the command prints."""
@@ -115,7 +111,7 @@ def diagnose(
 
     A few runs of Uniform and of Calibrated, the default sampler, are compared as `compare` does it. Noise and distance
     are separated at the ends of Uniform's runs; for this, some steps of L-BFGS come close to the optimum, so that the
-    distance is a lower bound. Up to a million numbers, a fit with the estimator of `avare.sklearn` is timed.
+    distance is a lower bound. Up to two million numbers, a fit with the estimator of `avare.sklearn` is timed.
 
     Parameters
     ----------
@@ -159,12 +155,12 @@ def diagnose(
     setting, used = Setting(loss, epochs, size, l2 * len(y) / n), replace(data, X=X, y=y, held_out=0)
     specs = [descent_spec("compare", used, setting, name, AUTO, seed) for name in (BASELINE, DEFAULT)]
     problem = problem_of(specs[0], X, y)
-    estimator, fit_seconds = "AvareRegressor" if problem.target == "numbers" else "AvareClassifier", None
+    fit_seconds = None
     with require("threadpoolctl", "a diagnosis").threadpool_limits(1), warnings.catch_warnings():  # as runs have it
         warnings.simplefilter("ignore")  # what diverges or does not converge is in the result
         found, gain = _runs(problem, specs, range(seed + 1, seed + 1 + runs), say, count)
         if stored <= _FEW_NUMBERS:
-            fit_seconds = [_fit(estimator, X, y, l2) for _ in range(2)][1]  # the first may compile
+            fit_seconds = [_fit(estimator_of(loss), X, y, l2) for _ in range(2)][1]  # the first may compile
         ends = [run.x for run in found[BASELINE]]
         best = _near_optimum(problem, np.mean(ends, axis=0))
         noise, distance = separate(problem, ends, best)
@@ -173,7 +169,7 @@ def diagnose(
         for along in ("epoch", "seconds")
     }
     about = (data.name, loss, n, problem.n, problem.dim, epochs, gain, noise, distance)
-    return Diagnosis(*about, judge(*curves["epoch"]), judge(*curves["seconds"]), estimator, fit_seconds)
+    return Diagnosis(*about, judge(*curves["epoch"]), judge(*curves["seconds"]), fit_seconds)
 
 
 def _runs(
