@@ -1,10 +1,12 @@
 """The command `avare`, with our own experiments: `python benchmarks reproduce nets`, `sampling` or `theory`.
 
-They register themselves, as anybody's experiment does: see docs/experiments.md.
+With it, the page of the paper's experiments has the paper's numbers beside ours. Experiments register themselves, as
+anybody's does: see docs/experiments.md.
 """
 
 import sys
 
+import agreement as agreement
 import nets as nets
 import regret as regret
 import sampling as sampling

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from avare.experiments import Request, obtain
-from avare.experiments.paper.plan import descents
+from avare.experiments.paper import descents
 from avare.experiments.runner import perform
 from harness import save, table, where
 

@@ -68,7 +68,7 @@ class Theory(Experiment):
         """Do a run."""
         return measure_regret(spec, X, y)
 
-    def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
+    def summarise(self, results: Sequence[Result]) -> Summary | None:
         """Return the slopes of the regret as a table, a figure and a tab."""
         growths = growths_of(results)
         if not growths:

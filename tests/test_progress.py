@@ -46,13 +46,6 @@ def test_plain_lines_are_added_every_five_seconds(clock: Clock, capsys: pytest.C
     assert capsys.readouterr() == ("", "counting: at 5 [5 s]\ncounting: at 10 [10 s]\ncounting: at 12 [13 s]\n")
 
 
-def test_at_once_does_not_wait(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    line = Line("counting")
-    line.say("one", at_once=True)
-    line.say("two")
-    assert capsys.readouterr().err == "counting: one [0 s]\n"
-
-
 def test_a_terminals_line_is_written_over(clock: Clock, terminal: Terminal) -> None:
     with Line("counting") as line:
         for number in range(4):
@@ -75,7 +68,7 @@ def test_nothing_said_nothing_written(terminal: Terminal) -> None:
 
 def test_not_shown_writes_nothing(clock: Clock, terminal: Terminal) -> None:
     with Line("counting", shown=False) as line:
-        line.say("one", at_once=True)
+        line.say("one")
         clock.now += 10.0
         line.say("two")
     assert terminal.getvalue() == ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from avare.experiments.base import RUNS, Closing, Experiment, Request, Stages, Summary
+from avare.experiments.base import Closing, Experiment, Request, Stages, Summary
 from avare.experiments.document import Section
 from avare.experiments.records import Result, count, numbers
 from avare.experiments.registry import register
@@ -63,7 +63,7 @@ class NetsExperiment(Experiment):
         table = at_best(nets).without("diverged", "calibration_error", "epochs_to_uniform", "seconds_to_uniform")
         return Closing((table,), {"nets": best_rows(nets)})
 
-    def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
+    def summarise(self, results: Sequence[Result]) -> Summary | None:
         """Return tables, figures and panel of all runs on nets."""
         nets = gather(results)
         if nets is None:

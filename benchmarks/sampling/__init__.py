@@ -97,7 +97,7 @@ class SamplingExperiment(Experiment):
             return Closing(numbers={"sampling": []})
         return Closing((aims(found),), {"sampling": [row(each) for each in found.settings]})
 
-    def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
+    def summarise(self, results: Sequence[Result]) -> Summary | None:
         """Return tables, figures and panel."""
         found = gather(results)
         if found is None:

@@ -2,7 +2,7 @@
 Which sampler when: diagnose your data
 ======================================
 
-Importance sampling can gain much or nothing. `avare.experiments.diagnose` runs short pilots on your data and says
+Importance sampling can gain much or nothing. `avare.experiments.diagnose` makes short runs on your data and says
 what to expect, before you change any code; on the command line it is ``avare diagnose mine.csv --target y``. Here are
 two tables of the same size: in one the rows have widely different lengths, in the other they are alike.
 """

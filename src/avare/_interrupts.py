@@ -18,6 +18,7 @@ from typing import NoReturn
 
 INTERRUPTED = 130
 """The exit code."""
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _SHOW_CURSOR = b"\x1b[?25h"  # a display of progress may have hidden it
 
 
@@ -36,6 +37,7 @@ def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
 def interruptible() -> Iterator[list[int]]:
     """Make the first Ctrl-C raise `Interrupted` and the second one end the process; yield the signals that came.
 
+    A request to end, SIGTERM or SIGHUP, does the same, unless it is ignored or has a handler.
     The interrupted code may swallow the exception: the list still has the signal. After a complete command nothing is
     left to interrupt, and the process ignores Ctrl-C. A program with a handler of its own keeps it.
     """
@@ -53,9 +55,14 @@ def interruptible() -> Iterator[list[int]]:
         raise Interrupted
 
     signal.signal(signal.SIGINT, handle)
+    ending = [each for each in _ENDING if signal.getsignal(each) is signal.SIG_DFL]
+    for each in ending:
+        signal.signal(each, handle)
     try:
         yield came
     finally:
+        for each in ending:
+            signal.signal(each, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN if before is end_at_once and not came else before)
 
 

@@ -29,13 +29,13 @@ class Line:
         self._started = self._said = time.monotonic()
         self._text = ""
 
-    def say(self, text: str, *, at_once: bool = False) -> None:
+    def say(self, text: str) -> None:
         """Show a text, unless the last one was shown a moment ago."""
         if not self._shown:
             return
         self._text = text
         now = time.monotonic()
-        if at_once or now - self._said >= (_REWRITE if self._terminal else _REPEAT):
+        if now - self._said >= (_REWRITE if self._terminal else _REPEAT):
             self._said = now
             self._write()
 

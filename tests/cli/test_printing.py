@@ -68,7 +68,7 @@ def test_names_are_printed_as_they_are() -> None:
     tasks = [Task(descent_spec("compare", data, Setting("logistic", 3, 2), "Uniform", "constant", 0), data)]
     for terminal in (False, True):
         stream = io.StringIO()
-        shown = Display(Console(file=stream, force_terminal=terminal, width=80, color_system=None), 1)
+        shown = Display(Console(file=stream, force_terminal=terminal, width=80, color_system=None))
         record: dict[str, Any] = {"spec": tasks[0].spec, "key": tasks[0].key}
         shown.begin("runs", tasks, [])
         shown.started(tasks[0])

@@ -588,3 +588,16 @@ def test_damaged_files_are_read_or_refused(
 def test_the_files_are_valid_before_they_are_damaged(tmp_path: Path, name: str) -> None:
     path = put(tmp_path, name, VALID[name])
     assert len(read(path, target="y" if ".csv" in name or ".parquet" in name else None)) > 1
+
+
+def test_a_table_of_fifty_thousand_columns(tmp_path: Path) -> None:
+    """A line is longer than what Python's own reader of CSV takes as a cell."""
+    count = 50_000
+    header, row = ",".join(f"c{k}" for k in range(count)), ",".join(["0.25"] * count)
+    path = tmp_path / "wide.csv"
+    path.write_text(f"{header},y\n{row},0\n{row},1\n")
+    data = read(path, target="y")
+    assert data.X.shape == (2, count) and data.X.max() == 0.25 and data.y.tolist() == [0, 1]
+    path.write_text(f"{header},y\n{row},0\n{row}\n")
+    with pytest.raises(DatasetError, match=r"wide\.csv, line 3: has 50000 cells, but the header has 50001"):
+        read(path, target="y")

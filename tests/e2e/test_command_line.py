@@ -172,13 +172,25 @@ def test_interrupted_in_one_process(tmp_path: Path) -> None:
     assert sweep.returncode == 130 and "avare: interrupted; " in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)])
+def test_ended_by_a_signal_it_warns_of_nothing(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    arguments = [*COMMAND, *SWEEP, "--jobs", "2"]
+    with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sweep:
+        wait_for_records(tmp_path / "r" / "runs", 2)
+        sweep.send_signal(number)
+        _, err = sweep.communicate(timeout=60)
+    assert sweep.returncode == code and "resource_tracker" not in err and "Traceback" not in err
+    if number != signal.SIGKILL:
+        assert "avare: interrupted; " in err and not list((tmp_path / "r" / "runs").glob("*.claim"))
+
+
 def test_through_a_pipe(tmp_path: Path) -> None:
     found = run(tmp_path, "compare", "digits", "--runs", "1", "--epochs", "1", "--json")
     assert found.returncode == 0 and "\x1b" not in found.stdout + found.stderr
     assert {row["sampler"] for row in json.loads(found.stdout)["runs"]} == {"Uniform", "Calibrated"}
     assert "[3/3] compare, digits" in found.stderr
     head = subprocess.run(
-        f"{' '.join(COMMAND)} reproduce check | head -1", shell=True, cwd=tmp_path, capture_output=True, text=True
+        f"{' '.join(COMMAND)} datasets list | head -1", shell=True, cwd=tmp_path, capture_output=True, text=True
     )
     assert head.returncode == 0 and "Traceback" not in head.stderr
 

@@ -116,10 +116,6 @@ def test_the_last_epoch() -> None:
     assert float(avare["regret"]) == pytest.approx(1.5e11)
     assert osmd["sampler"] == "Osmd"
     assert not any(name.endswith("paper") for name in avare)
-    rows = [{**row, "regret_paper": 7.0, "suboptimality_paper": 1.9} for row in last_rows(found)]
-    beside = csv_rows(last_epoch(rows, paper=True))
-    assert [row["regret_paper"] for row in beside] == ["7.0", "7.0"]
-    assert beside[0]["suboptimality_paper"] == "1.9" and beside[0]["relative_error_paper"] == ""
 
 
 def test_columns_without_a_value_are_left_out() -> None:

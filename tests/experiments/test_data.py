@@ -179,3 +179,15 @@ def test_a_file_with_missing_values_is_filled_by_the_rows_that_are_trained_on(tm
     trained = [int(k) ** 2 for k in found.y[:15] if int(k) % 3]
     assert found.X[found.X[:, 1] == 1.0, 0] == pytest.approx(np.mean(trained))
     assert np.mean(trained) != pytest.approx(data.X[0, 0])  # the mean of all
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_numbers_whose_squares_overflow_are_refused(raw: bool) -> None:
+    X, y = np.ones((3, 2)), np.array([0.0, 1.0, 2.0])
+    X[1, 0] = -1e300
+    with pytest.raises(ValueError, match=r"X\[1, 0\] = -1e\+300: must be within ±1e\+50; scale the column"):
+        prepared(Data("mine", X, y, ""), "least_squares", raw=raw)
+    with pytest.raises(ValueError, match=r"y\[2\] = 1e\+60: must be within"):
+        prepared(Data("mine", np.eye(3), np.array([0.0, 1.0, 1e60]), ""), "least_squares", raw=raw)
+    X[1, 0] = 1e50
+    assert len(prepared(Data("mine", X, y, ""), "least_squares", raw=raw)) == 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from avare.experiments import registry
-from avare.experiments.base import RUNS, Closing, Experiment, Request, Summary
+from avare.experiments.base import Closing, Experiment, Request, Summary
 
 
 class Small(Experiment):
@@ -20,7 +20,7 @@ class Small(Experiment):
     def run(self, spec: Any, X: Any, y: Any, optimum: float | None) -> dict[str, Any]:
         return {}
 
-    def summarise(self, results: Any, runs: int = RUNS) -> Summary | None:
+    def summarise(self, results: Any) -> Summary | None:
         return None
 
 
@@ -37,12 +37,12 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_register_and_find() -> None:
     small = Small()
     registry.register(small)
-    assert registry.names()[:2] == ["paper", "compare"] and registry.names()[-1] == "small"
+    assert registry.names()[:2] == ["compare", "paper"] and registry.names()[-1] == "small"
     assert registry.get("small") is registry.of_kind("small") is small
-    with pytest.raises(ValueError, match=r"name = 'other': must be one of paper, compare, .*small"):
+    with pytest.raises(ValueError, match=r"name = 'other': must be one of compare, paper, .*small"):
         registry.get("other")
     for kind in ("other", None, ["small"]):
-        with pytest.raises(ValueError, match=r"must be one of reproduce, table, compare, limits, optimum, .*small"):
+        with pytest.raises(ValueError, match=r"must be one of compare, optimum, limits, reproduce, table, .*small"):
             registry.of_kind(kind)
 
 
@@ -84,5 +84,3 @@ def test_what_an_experiment_need_not_write() -> None:
     assert small.closing([]) == Closing()
     with pytest.raises(ValueError, match="small: is not run by avare reproduce"):
         small.stages(Request())
-    with pytest.raises(ValueError, match="small: there is nothing to check against"):
-        small.check([], [], 1)

@@ -17,7 +17,7 @@ from avare.experiments import runner as module
 from avare.experiments.base import Stage, Stages, Task
 from avare.experiments.comparison import compare, summary
 from avare.experiments.data import Data, obtain
-from avare.experiments.paper.plan import descents, paper_stages
+from avare.experiments.paper import Paper, descents
 from avare.experiments.runner import Watch, execute, perform, sweep
 from avare.experiments.store import Claim, Record, StoreError, key_of
 from avare.solvers import Interrupted
@@ -63,7 +63,7 @@ def tasks_of(data: Data, seeds: int = 3) -> list[Task]:
 
 
 def reproduce(store: Store, request: Request = REQUEST, **workers: Any) -> list[Record]:
-    return execute([paper_stages(request)], store, **workers)
+    return execute([Paper().stages(request)], store, **workers)
 
 
 def numbers(records: Sequence[Record]) -> list[Any]:
@@ -109,7 +109,7 @@ def test_large_data_are_shared_between_processes(tmp_path: Path, monkeypatch: py
 
 
 def test_a_table_alone_and_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Data) -> None:
-    from avare.experiments.paper import plan as reproduction
+    from avare.experiments import paper as reproduction
 
     monkeypatch.setattr(reproduction, "SETTINGS", {"synthetic": reproduction.SETTINGS["synthetic"]})
     (record,) = reproduce(Store(tmp_path), Request(words=("table",)))
@@ -278,7 +278,7 @@ def test_comparisons(tmp_path: Path) -> None:
     ends = [run["trace"]["suboptimality"][-1] for run in runs if run["spec"]["sampler"] == "Uniform"]
     assert rows["Uniform"]["suboptimality"] == pytest.approx(sum(ends) / 2)
     assert rows["Uniform"]["verdict"] == {} and set(rows["Avare"]["verdict"]) == {"epochs", "seconds"}
-    with pytest.raises(ValueError, match="batch_size = 2000: must be at most n = 1797 without replacement"):
+    with pytest.raises(ValueError, match="batch_size = 2000: must be at most 1797, the number of examples"):
         compare(data, loss, store, batch_size=2000, replacement=False)
     diverged = [{**run, "status": "diverged"} if run["spec"]["sampler"] == "Avare" else run for run in runs]
     (row,) = [row for row in summary(diverged) if row["sampler"] == "Avare"]

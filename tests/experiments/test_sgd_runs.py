@@ -11,7 +11,7 @@ import avare
 from avare.experiments import Request, runner, sgd_runs
 from avare.experiments.data import Data, digest, obtain
 from avare.experiments.optimum import doubt_of_optimum
-from avare.experiments.paper.plan import SETTINGS, descents, paper_optimum, parts_of
+from avare.experiments.paper import SETTINGS, descents, paper_optimum
 from avare.experiments.runner import perform, surroundings
 from avare.experiments.sgd_runs import draws_with_replacement, options_of
 from avare.schedules import Schedule
@@ -189,12 +189,6 @@ def test_the_papers_settings(data: Data) -> None:
     quick = descents(data, 3.0, Request(quick=True, rules=("constant",), samplers=("Uniform",)))
     assert [(task.spec["seed"], task.spec["steps"]) for task in quick] == [(0, "constant"), (1, "constant")]
     assert SETTINGS["mnist"].batch_size == SETTINGS["ijcnn1"].batch_size == SETTINGS["cifar10"].batch_size == 128
-
-
-def test_known_and_unknown_parts() -> None:
-    assert parts_of(["all"]) == ["synthetic", "mnist", "ijcnn1", "cifar10", "table"]
-    with pytest.raises(ValueError, match="what = 'imagenet': must be one of synthetic"):
-        parts_of(["mnist", "imagenet"])
 
 
 def test_with_or_without_replacement() -> None:

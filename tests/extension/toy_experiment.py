@@ -46,7 +46,7 @@ class CostExperiment(Experiment):
         trace = {name: run.trace[name].tolist() for name in ("epoch", "relative_error")}
         return {"seconds": {"steps": run.seconds}, "status": run.status, "trace": trace}
 
-    def summarise(self, results: Sequence[Result], runs: int = 1) -> Summary | None:
+    def summarise(self, results: Sequence[Result]) -> Summary | None:
         """A chart, a table and a tab."""
         groups = together([each for each in results if each.shown], lambda each: each.spec["sampler"])
         curves = tuple(

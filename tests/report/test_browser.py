@@ -76,7 +76,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
         extra[-1]["trace"]["seconds"] = [0.0, 1.0, 2.0, 3.0]
     stored_runs.put(store, extra)
     index = folder / "index.html"
-    index.write_text(page_of(gather(store, runs=3)), encoding="utf-8")
+    index.write_text(page_of(gather(store)), encoding="utf-8")
     return index.as_uri()
 
 

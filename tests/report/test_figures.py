@@ -43,10 +43,10 @@ def test_one_row_per_dataset_and_one_column_per_measure(tmp_path: Path) -> None:
     records += [run("synthetic", epochs=10), run("digits", "New", experiment="compare", epochs=10)]
     found = drawn(tmp_path, records)
     assert list(found) == [
+        "compare-decreasing",
         "reproduce-decreasing",
         "reproduce-constant",
         "reproduce-synthetic-decreasing",
-        "compare-decreasing",
     ]
     axes = found["reproduce-decreasing"].axes
     assert len(axes) == 6 and len(found["reproduce-constant"].axes) == 3

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from plotly import offline
 
+import agreement
 import avare.report
 import stored_runs
 from avare.cli import main
@@ -51,8 +52,8 @@ def test_writes_all_and_says_where(tmp_path: Path) -> None:
     }
     assert {path.name: path.read_bytes() for path in store.iterdir()} == before  # only read
     numbers = json.loads((index.parent / "numbers.json").read_text())
-    assert [group["title"] for group in numbers["groups"]] == ["MNIST", "Digits"]
-    assert numbers["groups"][0]["series"][0]["regret"]["mean"][-1] == pytest.approx(1.425e11)
+    assert [group["title"] for group in numbers["groups"]] == ["Digits", "MNIST"]
+    assert numbers["groups"][1]["series"][0]["regret"]["mean"][-1] == pytest.approx(1.425e11)
     assert numbers["theory"][0]["slope"] == pytest.approx(0.6)
     assert numbers["facts"][0]["gain_at_optimum"] == 5.088
     assert numbers["check"][-1]["verdict"] == "agrees" and numbers["skipped"] == []
@@ -146,8 +147,8 @@ def html_of(text: str) -> str:
     return re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
 
 
-def rendered(folder: Path, runs: int = 10) -> str:
-    return html_of(page_of(gather(folder, runs)))
+def rendered(folder: Path) -> str:
+    return html_of(page_of(gather(folder)))
 
 
 def test_damaged_records_are_mentioned_on_the_page(tmp_path: Path) -> None:
@@ -194,37 +195,17 @@ def test_skipped_files_are_named_and_left_as_they_are(tmp_path: Path) -> None:
     assert "run for 2 epochs, the paper for 100; 1 diverged" in text
 
 
-@pytest.mark.usefixtures("no_pictures")
-def test_the_page_and_the_command_have_the_same_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = stored_runs.full_store(tmp_path / "results" / "runs")
-    first = sorted(store.iterdir())[0]
-    first.write_bytes(b"")  # what is damaged counts for neither
-    words = {"missing": "too few runs", "differs": "DIFFERS"}  # on the page
-    for more in ([], ["--runs", "3"]):
-        main(["reproduce", "check", "--json", "--out", str(tmp_path / "results"), *more])
-        rows = json.loads(capsys.readouterr().out)["rows"]
-        assert main(["report", str(tmp_path / "results"), *more]) == 0
-        captured = capsys.readouterr()
-        assert captured.err == f"avare: {first.name}: not JSON: Expecting value: line 1 column 1 (char 0); skipped\n"
-        numbers = json.loads((tmp_path / "results" / "report" / "numbers.json").read_text())
-        order = ["mnist", "ijcnn1", "cifar10", "synthetic"]  # in which the page has them
-        assert numbers["check"] == sorted(rows, key=lambda row: order.index(row["dataset"]))
-        shown = gather(store, 3 if more else 10).summaries["paper"].tables["check"]
-        names = [column.name for column in shown.columns]
-        verdicts = [(row[names.index("verdict")], row[names.index("ours")]) for row in shown.rows]
-        assert verdicts == [(words.get(row["verdict"], row["verdict"]), row["ours"]) for row in numbers["check"]]
-
-
-def test_the_page_says_what_it_shows(tmp_path: Path) -> None:
+def test_the_page_says_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement.CheckedPaper, "runs", 3)
     store = stored_runs.full_store(tmp_path)
-    text = rendered(store, runs=3)
+    text = rendered(store)
     for word in ("MNIST", "IJCNN1", "CIFAR10", "Synthetic", "Digits", "Theory", "Against the paper", "How it was run"):
         assert f">{word}</button>" in text
-    words = "paper: 84 runs of 4 samplers on 4 datasets; compare: 9 runs of 3 samplers on 1 dataset; theory: 6 "
+    words = "compare: 9 runs of 3 samplers on 1 dataset; paper: 84 runs of 4 samplers on 4 datasets; theory: 6 "
     assert words in text
     # The stored runs with constant steps end like those with decreasing steps: the paper's IJCNN1 does not.
     assert "Against the paper: 49 agree, 2 differ, 0 have too few runs.</p>" in text
-    checks = gather(store, 3).summaries["paper"].numbers["check"]
+    checks = gather(store).summaries["paper"].numbers["check"]
     keys = ("dataset", "steps", "sampler", "measure")
     wrong = {tuple(row[key] for key in keys) for row in checks if row["verdict"] == "differs"}
     assert wrong == {("ijcnn1", "constant", "Avare", "relative_error"), ("ijcnn1", "constant", "Avare", "regret")}
@@ -233,13 +214,14 @@ def test_the_page_says_what_it_shows(tmp_path: Path) -> None:
     assert len(re.findall('role="tab" id=', text)) == len(re.findall('role="tabpanel" id=', text)) == 8
 
 
-def test_the_page_says_what_is_missing(tmp_path: Path) -> None:
+def test_the_page_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = rendered(put(tmp_path, [run("mnist", "Osmd", epochs=3), run("mnist", epochs=3)]))
     assert "Not in this store: IJCNN1, CIFAR10, Synthetic." in text
     assert "Against the paper: 0 agree, 0 differ, 22 have too few runs." in text
     assert "run for 3 epochs, the paper for 100" in text
     one = put(tmp_path / "more", [run("mnist", sampler) for sampler in ("Uniform", "Avare")])
-    text = rendered(one, runs=1)
+    monkeypatch.setattr(agreement.CheckedPaper, "runs", 1)
+    text = rendered(one)
     # Two relative errors and regrets and the order of the suboptimalities are judged; two relative errors and their
     # order are not, nor are the constant steps, nor Table 1.
     assert "Against the paper: 5 agree, 0 differ, 15 have too few runs." in text
@@ -310,7 +292,7 @@ def test_sound_records_that_lack_something_are_named(tmp_path: Path) -> None:
     reasons = {each.name: each.reason for each in contents.skipped}
     assert len(contents.shown) == 1 and len(reasons) == 4
     assert reasons[f"{key_of(lacking['spec'])}.json"] == "trace has columns of different lengths"
-    words = "must be one of reproduce, table, compare"
+    words = "must be one of compare, optimum, limits"
     assert reasons[f"{key_of(unknown['spec'])}.json"].startswith(f"spec['experiment'] = 'other': {words}")
     assert reasons[f"{key_of(bad['spec'])}.json"].startswith(f"spec['experiment'] = ['x']: {words}")
 
@@ -344,7 +326,7 @@ def test_tabs_of_the_same_name_get_different_titles(tmp_path: Path) -> None:
     records = [run("mnist", experiment="compare"), run("mnist"), stored_runs.theory("sgd")]
     text = rendered(put(tmp_path, records))
     names = re.findall(r'data-name="[^"]*">([^<]*)</button>', text)
-    assert names == ["MNIST", "MNIST (compare)", "Theory", "Against the paper", "How it was run"]
+    assert names == ["MNIST", "MNIST (paper)", "Theory", "Against the paper", "How it was run"]
 
 
 # --- what is odd ----------------------------------------------------------------------------
@@ -388,10 +370,10 @@ def test_a_record_that_fails_in_a_summary_is_named(tmp_path: Path, monkeypatch: 
     experiment, fails = registry.get("compare"), [True]
     plain = type(experiment).summarise
 
-    def summarise(self: Any, results: Any, runs: int = 10) -> Any:
+    def summarise(self: Any, results: Any) -> Any:
         if any(each.spec["sampler"] == "Odd" for each in results) or (fails[0] and len(results) > 1):
             raise ZeroDivisionError("odd")
-        return plain(self, results, runs)
+        return plain(self, results)
 
     monkeypatch.setattr(type(experiment), "summarise", summarise)
     names = ("Avare", "Uniform", "Odd")
@@ -402,7 +384,7 @@ def test_a_record_that_fails_in_a_summary_is_named(tmp_path: Path, monkeypatch: 
     assert list(contents.summaries) == ["paper"]
     fails[0] = False
     contents = gather(store)
-    assert len(contents.skipped) == 1 and list(contents.summaries) == ["paper", "compare"]
+    assert len(contents.skipped) == 1 and list(contents.summaries) == ["compare", "paper"]
 
 
 # --- what a reader needs --------------------------------------------------------------------

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 import regret as regret  # registers the experiment of `theory`
+from agreement.checking import published
 from avare.experiments import Store
 from avare.experiments.document import Table
-from avare.experiments.paper.checking import published
-from avare.experiments.paper.plan import SETTINGS
+from avare.experiments.paper import SETTINGS
 from avare.experiments.records import Result
 from avare.experiments.registry import of_kind
 from avare.experiments.sgd_runs import RULES

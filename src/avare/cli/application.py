@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,8 +14,7 @@ from rich.text import Text
 import avare
 from avare import datasets, problems, samplers
 from avare._interrupts import INTERRUPTED
-from avare._progress import Line
-from avare.cli.display import Display
+from avare.cli.display import Display, counted
 from avare.cli.printing import console, say, show
 from avare.datasets.files import LIMIT, check_folder
 from avare.experiments import registry
@@ -50,7 +48,6 @@ Dask = Annotated[str | None, typer.Option("--dask", help="Address of a Dask sche
 Samplers = Annotated[str | None, typer.Option("--samplers", help="Names, separated by commas.")]
 Runs = Annotated[int | None, typer.Option("--runs", min=1, help=f"Runs of each setting, by default {RUNS}.")]
 OwnRuns = Annotated[int, typer.Option("--runs", min=1, help="Runs of each sampler, one per seed.")]
-PilotRuns = Annotated[int | None, typer.Option("--runs", min=3, help="Pilot runs of each sampler; by default 4 to 8.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs per run.")]
 StepSizes = Annotated[Literal["decreasing", "constant", "both"], typer.Option("--steps", help="Step sizes.")]
 OwnStepSizes = Annotated[
@@ -68,26 +65,23 @@ Categories = Annotated[Names, typer.Option("--categories", help="Columns of numb
 Limit = Annotated[float, typer.Option("--limit", help="Largest size of an unpacked file, in bytes.")]
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Strength of the l2 penalty on the whole sum.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Keep columns as they are: not standardised, without an intercept.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Examples drawn per step.")]
+BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Examples drawn per step, by default 128.")]
 Test = Annotated[float, typer.Option("--test", min=0.0, max=0.99, help="Share of rows to hold out for a test.")]
 Way = typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that support both.")
 
 
-def _experiments() -> list[Experiment]:
-    return [registry.get(name) for name in registry.names()]
-
-
-def _words(experiment: Experiment) -> tuple[str, ...]:
-    return (experiment.name,) if experiment.words is None else experiment.words
+def _by_word() -> dict[str, Experiment]:
+    """Return the experiments, by the words that run them or parts of them."""
+    experiments = [registry.get(name) for name in registry.names()]
+    return {word: each for each in experiments for word in ((each.name,) if each.words is None else each.words)}
 
 
 def _what() -> str:
     """Describe what can be run."""
-    lines = [
-        f"{', '.join(_words(each))}: {str(each.__doc__).splitlines()[0]}" for each in _experiments() if _words(each)
-    ]
-    names = ", ".join(name for each in _experiments() for name in each.checkable)
-    return f"{' '.join(lines)} Or check, and then any of {names}."
+    words: dict[Experiment, list[str]] = {}
+    for word, experiment in _by_word().items():
+        words.setdefault(experiment, []).append(word)
+    return " ".join(f"{', '.join(names)}: {str(each.__doc__).splitlines()[0]}" for each, names in words.items())
 
 
 What = Annotated[list[str] | None, typer.Argument(metavar="[WHAT]...", help=_what())]
@@ -139,31 +133,25 @@ def reproduce(
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
-    """Run experiments, by default the paper's, and write a report; or check stored results against what was published.
-
-    Started again, it does only what is missing. `check` exits with 1 if something differs, and with 2 if only runs are
-    missing.
-    """
-    wanted = what or ["all"]
-    if wanted[0] == "check":
-        return _check(wanted[1:], runs or RUNS, out, machine)
-    chosen = _owners("reproduce", wanted, {word: each for each in _experiments() for word in _words(each)})
-    if plan is not None and not any("plan" in each.takes for each, _ in chosen):
+    """Run experiments, by default the paper's, and write a report. Started again, it does only what is missing."""
+    wanted, known = what or ["all"], _by_word()
+    for word in wanted:
+        if word not in known:
+            raise ValueError(f"reproduce {word!r}: must be one of {', '.join(known)}")
+    chosen = list(dict.fromkeys(known[word] for word in known if word in wanted))
+    if plan is not None and not any("plan" in each.takes for each in chosen):
         raise ValueError(f"--plan: {', '.join(wanted)} takes none")
     names = () if samplers is None else _sampler_names(samplers)
     rules = RULES if steps == "both" else (steps,)
     how_much: dict[str, Any] = {"runs": runs, "epochs": epochs, "quick": quick, "jobs": jobs, "progress": True}
-    settings = Request(rules=rules, samplers=names, plan=plan, folder=data, **how_much)
+    settings = Request(words=tuple(wanted), rules=rules, samplers=names, plan=plan, folder=data, **how_much)
     store = Store(out / "runs")
     with _stored(store):
-        stages = [each.stages(replace(settings, words=words)) for each, words in chosen]
-        records = execute(stages, store, jobs=jobs, dask=dask, watch=Display(console(stderr=True), jobs))
-    page = _report(store.folder, out / "report", runs or RUNS)
-    closings = [
-        each.closing([record for record in records if record["spec"]["experiment"] in each.kinds])
-        for each in _experiments()
-        if _words(each)
-    ]
+        records = execute(
+            [each.stages(settings) for each in chosen], store, jobs=jobs, dask=dask, watch=Display(console(stderr=True))
+        )
+    page = _report(store.folder, out / "report")
+    closings = [each.closing([one for one in records if one["spec"]["experiment"] in each.kinds]) for each in chosen]
     return _finish(closings, machine, store, page)
 
 
@@ -180,7 +168,7 @@ def compare(
     steps: OwnStepSizes = "auto",
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
     runs: OwnRuns = 5,
-    batch_size: BatchSize = 128,
+    batch_size: BatchSize = None,
     l2: L2 = 1.0,
     raw: Raw = False,
     test: Test = 0.0,
@@ -210,7 +198,7 @@ def compare(
             replacement=replacement,
             jobs=jobs,
             dask=dask,
-            watch=Display(console(stderr=True), jobs),
+            watch=Display(console(stderr=True)),
         )
     page = _report(store.folder, out / "report")
     closings = [Closing(numbers={"columns": list(found.notes)}), registry.get("compare").closing(records)]
@@ -226,20 +214,21 @@ def diagnose(
     categories: Categories = None,
     limit: Limit = LIMIT,
     l2: L2 = 1.0,
-    batch_size: BatchSize = 128,
+    batch_size: BatchSize = None,
     raw: Raw = False,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of the runs to predict.")] = 20,
-    runs: PilotRuns = None,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
+    runs: Annotated[int, typer.Option("--runs", min=2, help="Runs of each sampler, one per seed.")] = 5,
     folder: Folder = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
-    """Should I use this? What to expect of compare on your data, from short pilot runs."""
+    """Should I use this? An answer in seconds, from short runs on some of your rows."""
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, loss, folder, machine, **columns)
     settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs, "runs": runs}
-    with Line("diagnosis") as line:
-        settings["say"] = partial(line.say, at_once=sys.stderr.isatty())
+    screen = console(stderr=True)
+    with counted(screen, "diagnosis") as count:
+        settings |= {"count": count, "say": partial(say, screen)}
         result = diagnose_data(prepared(found, chosen, raw=raw), chosen, **settings)
     return show(machine, {**result.as_dict(), "columns": list(found.notes)}, result.parts())
 
@@ -248,7 +237,6 @@ def diagnose(
 def report(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="A folder of results, or its store, runs/.")],
     out: Annotated[Path | None, typer.Option("--out", help="Where to write; by default next to the store.")] = None,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs of each setting that the check needs.")] = RUNS,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
@@ -256,7 +244,7 @@ def report(
     folder = store / "runs" if (store / "runs").is_dir() else store
     check_folder(str(folder), folder)
     beside = Path(os.path.normpath(folder / ".." / "report"))
-    page = _report(folder, beside if out is None else out, runs)
+    page = _report(folder, beside if out is None else out)
     return show(machine, {"page": page}, [f"Page: {page}"])
 
 
@@ -290,35 +278,6 @@ def where(name: Name, folder: Folder = None, machine: Machine = False, debug: De
 # --- what they share -----------------------------------------------------------------------
 
 
-def _owners(
-    what: str, wanted: Sequence[str], known: Mapping[str, Experiment]
-) -> list[tuple[Experiment, tuple[str, ...]]]:
-    """Return the experiments that are asked for, each with its words."""
-    for word in wanted:
-        if word not in known:
-            raise ValueError(f"{what} {word!r}: must be one of {', '.join(known)}")
-    owners = {known[word].name: known[word] for word in known if word in wanted}
-    return [(each, tuple(word for word in wanted if known[word] is each)) for each in owners.values()]
-
-
-def _check(names: Sequence[str], runs: int, out: Path, machine: bool) -> int:
-    known = {name: each for each in _experiments() for name in each.checkable}
-    owners = _owners("check", list(names) or list(known), known)
-    found, skipped = Store(out / "runs").read()
-    results, odd = registry.parsed(found)
-    skipped += odd
-    closings = [each.check(results[each.name], words, runs) for each, words in owners]
-    for each in skipped:
-        print(f"avare: {each}; skipped", file=sys.stderr)
-    codes, numbers = {closing.code for closing in closings}, merged(closing.numbers for closing in closings)
-    code = 1 if 1 in codes else max(codes)
-    parts = [part for closing in closings for part in closing.parts]
-    if numbers.get("missing"):
-        parts.append(f"Run what is missing: avare reproduce {' '.join(names) or 'all'} --runs {runs} --out {out}")
-    left_out = [{"file": each.name, "reason": each.reason} for each in skipped]
-    return show(machine, {**numbers, "skipped": left_out, "exit_code": code}, parts, code)
-
-
 @contextmanager
 def _stored(store: Store) -> Iterator[None]:
     """Around runs: say what is stored on Ctrl-C, and which files were damaged."""
@@ -335,12 +294,10 @@ def _stored(store: Store) -> Iterator[None]:
             print(f"avare: {path.name}: was damaged, is renamed, and {end}", file=sys.stderr)
 
 
-def _report(store: Path, out: Path, runs: int = RUNS) -> Path:
+def _report(store: Path, out: Path) -> Path:
     screen = console(stderr=True)
     with screen.status("writing the report ..."):
-        return write_report(
-            store, out, runs=runs, say=lambda line: screen.print(Text(f"avare: {line}"), soft_wrap=True)
-        )
+        return write_report(store, out, say=lambda line: screen.print(Text(f"avare: {line}"), soft_wrap=True))
 
 
 def _obtain(source: str, loss: str, folder: Path | None, machine: bool, **columns: Any) -> tuple[Data, str]:

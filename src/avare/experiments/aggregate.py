@@ -245,19 +245,14 @@ def last_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
     return rows
 
 
-def last_epoch(rows: Sequence[Mapping[str, Any]], *, paper: bool = False) -> Table:
-    """Return `last_rows` as a table; next to them the numbers of the paper, if the rows have them."""
+def last_epoch(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return `last_rows` as a table."""
     columns = "dataset; steps; sampler; runs||integer; diverged||integer; epochs||integer; "
-    for measure, title in (("relative_error", "relative error"), ("suboptimality", "suboptimality")):
-        columns += f"{measure}_log10|{title}, log₁₀|{'number' if paper else 'detail'}; "
-        columns += f"{measure}||{'detail' if paper else 'digits'}; {measure}_deviation||detail; "
-        columns += f"{measure}_paper|paper|number; "
-    columns += "regret||power; regret_deviation||detail; regret_paper|paper|number; "
-    table = Table.of(
-        "At the last epoch, mean of the runs", f"{columns}seconds|seconds a run|seconds; test|test error|digits", rows
-    )
-    empty = [name for name in ("diverged", "test") if not any(row.get(name) for row in rows)]
-    return table.without(*empty, *(() if paper else (f"{measure}_paper" for measure in MEASURES)))
+    for measure in LOGARITHMS:
+        columns += f"{measure}_log10||detail; {measure}||digits; {measure}_deviation||detail; "
+    columns += "regret||power; regret_deviation||detail; seconds|seconds a run|seconds; test|test error|digits"
+    table = Table.of("At the last epoch, mean of the runs", columns, rows)
+    return table.without(*(name for name in ("diverged", "test") if not any(row.get(name) for row in rows)))
 
 
 def numbers_of(groups: Sequence[Group]) -> list[dict[str, Any]]:

@@ -83,13 +83,12 @@ class Request:
 class Closing:
     """What the command prints at the end.
 
-    >>> Closing(parts=("All runs are done.",), numbers={"runs": 12}).code
-    0
+    >>> Closing(parts=("All runs are done.",), numbers={"runs": 12}).parts
+    ('All runs are done.',)
     """
 
     parts: tuple[str | Table, ...] = ()  # for people
     numbers: Mapping[str, Any] = field(default_factory=dict)  # the same for ``--json``
-    code: int = 0  # the exit code
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +120,7 @@ class Experiment(ABC):
     ...     def run(self, spec, X, y, optimum):
     ...         return {"seconds": {"steps": 0.0}, "status": "finished", "mean": float(y.mean())}
     ...
-    ...     def summarise(self, results, runs):
+    ...     def summarise(self, results):
     ...         return Summary(lead=f"{len(results)} runs")
     >>> Mean().run({"experiment": "mean"}, None, np.array([1.0, 3.0]), None)["mean"]
     2.0
@@ -135,8 +134,6 @@ class Experiment(ABC):
     """The values of ``spec["experiment"]`` of its records."""
     words: ClassVar[tuple[str, ...] | None] = None
     """What ``avare reproduce`` accepts to run it or parts of it; None: its name."""
-    checkable: ClassVar[tuple[str, ...]] = ()
-    """What ``avare reproduce check`` accepts, if there are published numbers to check against."""
     takes: ClassVar[tuple[str, ...]] = ()
     """Fields of `Request` that few experiments use, and this one does: "plan"."""
     shown: ClassVar[tuple[str, ...]] = ("finished",)
@@ -177,10 +174,6 @@ class Experiment(ABC):
         lines = [words for panel in summary.panels for words in (*panel.lead, *panel.verdict) if isinstance(words, str)]
         return Closing((*tables, *summary.notices, *lines), summary.numbers)
 
-    def check(self, results: Sequence[Result], names: Sequence[str], runs: int) -> Closing:
-        """Compare results with what was published, for some of `checkable`."""
-        raise ValueError(f"{self.name}: there is nothing to check against")
-
     # --- reading ------------------------------------------------------------------------
 
     def parse(self, data: Mapping[str, Any]) -> Result:
@@ -188,13 +181,5 @@ class Experiment(ABC):
         return Result.of(data, self.shown)
 
     @abstractmethod
-    def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
-        """Return what records show; None if there is nothing to show.
-
-        Parameters
-        ----------
-        results
-            All records of `kinds`, also those that are not to be shown.
-        runs
-            How many runs of each setting a comparison with published numbers needs.
-        """
+    def summarise(self, results: Sequence[Result]) -> Summary | None:
+        """Return what all records of `kinds` show, of which some are not to be shown; None if that is nothing."""

@@ -1,16 +1,16 @@
 """Samplers side by side on your own data, and a verdict on each."""
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Unpack
 
 from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare.experiments import aggregate, sgd_runs
 from avare.experiments.aggregate import Group
-from avare.experiments.base import RUNS, Experiment, Stage, Stages, Summary, Task
-from avare.experiments.data import Data
-from avare.experiments.document import Panel
+from avare.experiments.base import Experiment, Stage, Stages, Summary, Task
+from avare.experiments.data import Data, display_name
+from avare.experiments.document import Figure, Panel, Table
 from avare.experiments.noise_or_distance import SEEDS, limits_of, words_of_limits
 from avare.experiments.optimum import doubt_of_optimum, facts_table, find_optimum, optimum_task
 from avare.experiments.records import Result
@@ -18,7 +18,7 @@ from avare.experiments.registry import register
 from avare.experiments.runner import Workers, execute
 from avare.experiments.sgd_runs import AUTO, BASELINE, Setting, descent_spec
 from avare.experiments.store import Record, Spec, Store
-from avare.experiments.verdict import any_faster, sentences, verdicts_of
+from avare.experiments.verdict import sentences, verdicts_of, what_to_do
 
 _ALONE = f"There is nothing to compare: run {BASELINE} and another sampler."
 TOLERANCE = 1e-9
@@ -26,42 +26,80 @@ TOLERANCE = 1e-9
 
 
 class Compare(Experiment):
-    """Runs of SGD on one dataset; the command ``avare compare``."""
+    """Runs of SGD on some datasets, each with its optimum; the command ``avare compare``."""
 
     name = "compare"
-    kinds = ("compare", "limits", "optimum")
-    words = ()
+    kinds: ClassVar[tuple[str, ...]] = ("compare", "optimum", "limits")  # runs, optima, what limits the baseline
+    words: ClassVar[tuple[str, ...] | None] = ()
 
     def run(self, spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
-        """Do one run of SGD, find what limits Uniform, or find the optimum."""
-        if spec["experiment"] == "optimum":
-            return find_optimum(spec, X, y)
-        return (limits_of if spec["experiment"] == "limits" else sgd_runs.descend)(spec, X, y, optimum)
+        """Do one run of SGD, find the optimum, or find what limits Uniform."""
+        if spec["experiment"] == self.kinds[0]:
+            return sgd_runs.descend(spec, X, y, optimum)
+        return find_optimum(spec, X, y) if spec["experiment"] == self.kinds[1] else limits_of(spec, X, y, optimum)
 
-    def summarise(self, results: Sequence[Result], runs: int = RUNS) -> Summary | None:
+    def parse(self, data: Mapping[str, Any]) -> Result:
+        """Read a stored record; raise an error if it cannot be shown."""
+        result = super().parse(data)
+        aggregate.last_rows(self._groups([result]))
+        return result
+
+    def summarise(self, results: Sequence[Result]) -> Summary | None:
         """Return a tab for each dataset and setting."""
-        groups = _groups(results)
-        if not groups:
+        groups = self._groups(results)
+        optima = [each for each in results if each.kind == self.kinds[1] and each.shown]
+        if not (groups or optima):
             return None
-        optima = [each for each in results if each.kind == "optimum"]
-        about = [(group.title, each) for group in groups for each in optima if group.fits(each)]
-        facts = [{"dataset": title, **each.stored["facts"]} for title, each in about]
+        titles = [next((group.title for group in groups if group.fits(each)), "") for each in optima]
+        facts = [
+            {"dataset": title or display_name(each.spec["dataset"]), **each.stored["facts"]}
+            for title, each in zip(titles, optima, strict=True)
+        ]
         doubts = dict.fromkeys(doubt_of_optimum(each.spec, each.stored["facts"]) for each in optima)
         rows, found = aggregate.last_rows(groups), verdicts_of(groups)
         for row in rows:
             judged = found.get((row["dataset"], row["steps"], row["sampler"]), {})
             row["verdict"] = {along: each.as_dict() for along, each in judged.items()}
-        limits = [
-            {"dataset": each.spec["dataset"], **each.stored["limits"]} for each in results if each.kind == "limits"
-        ]
+        limits = [{"dataset": each.spec["dataset"], **each.stored["limits"]} for each in _limits(results)]
+        notices = tuple(filter(None, doubts))
+        numbers = {"groups": aggregate.numbers_of(groups), "runs": rows, "facts": facts, "limits": limits}
+        tables = {self.kinds[0]: self.table(groups)} if groups else {}
         return Summary(
             lead=aggregate.lead_of(groups),
-            notices=tuple(filter(None, doubts)),
-            tables={"compare": aggregate.last_epoch(rows), **({"facts": facts_table(facts)} if facts else {})},
-            figures=aggregate.figures_of(self.name, groups),
-            panels=tuple(_panel(group, results) for group in groups if group.rules),
-            numbers={"groups": aggregate.numbers_of(groups), "runs": rows, "facts": facts, "limits": limits},
+            notices=notices,
+            tables=tables | ({"facts": facts_table(facts)} if facts else {}),
+            figures=self.figures(groups),
+            panels=tuple(self.panel(group, results) for group in groups if group.rules),
+            numbers={**numbers, "doubts": list(notices)},
         )
+
+    def _groups(self, results: Sequence[Result]) -> list[Group]:
+        return aggregate.groups_of(each for each in results if each.kind == self.kinds[0])
+
+    def table(self, groups: Sequence[Group]) -> Table:
+        """Return the measures at the last epoch."""
+        return aggregate.last_epoch(aggregate.last_rows(groups))
+
+    def figures(self, groups: Sequence[Group]) -> dict[str, Figure]:
+        """Return a figure for each step size rule."""
+        return aggregate.figures_of(self.kinds[0], groups)
+
+    def panel(self, group: Group, results: Sequence[Result]) -> Panel:
+        """Return the tab of a group: the verdicts first, and what limits Uniform."""
+        found, caution = verdicts_of([group]), group.setting["caution"]
+        faster = any(judged["epochs"].kind == "faster" for judged in found.values())
+        words = [words_of_limits(each.stored["limits"], faster) for each in _limits(results) if group.fits(each)]
+        held_out = f" Held out for the test: {group.setting['held_out']:,} rows." if group.setting["held_out"] else ""
+        found_steps = " Step sizes: found for each sampler; iterates are averaged." if AUTO in group.rules else ""
+        columns = "standardised, with an intercept" if group.setting["bias"] else "as given"
+        words.append(f"Loss: {group.setting['loss']}. Columns: {columns}.{held_out}{found_steps}")
+        if caution and caution > 1.0:
+            words.append(
+                f"Steps are {caution:g} times shorter than the paper's, which would overshoot: the rows have "
+                "much in common, and batches are large."
+            )
+        words.append(what_to_do(group.setting["loss"]))
+        return aggregate.panel_of(group, self.table([group]), verdict=sentences(found) or [_ALONE], words=words)
 
 
 register(Compare())
@@ -76,7 +114,7 @@ def compare(
     rules: Sequence[str] = (AUTO,),
     epochs: int = 20,
     runs: int = 5,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     l2: float = 1.0,
     replacement: bool = True,
     **workers: Unpack[Workers],
@@ -100,8 +138,8 @@ def compare(
         Epochs per run.
     runs : int, default=5
         Runs of each sampler, with seeds 0, 1, ...
-    batch_size : int, default=128
-        Draws per step.
+    batch_size : int, optional
+        Draws per step, at most as many as there are examples; by default 128.
     l2 : float, default=1.0
         The factor of the one l2 term of the whole sum.
     replacement : bool, default=True
@@ -121,11 +159,8 @@ def compare(
     """
     epochs = validation.integer("epochs", epochs, at_least=1)
     runs = validation.integer("runs", runs, at_least=1)
-    batch_size = validation.integer("batch_size", batch_size, at_least=1)
+    batch_size = sgd_runs.batch_size_of(batch_size, len(data))
     l2 = validation.number("l2", l2, at_least=0.0)
-    for name in samplers:
-        if batch_size > len(data) and not sgd_runs.draws_with_replacement(name, replacement):
-            raise ValueError(f"batch_size = {batch_size}: must be at most n = {len(data)} without replacement")
     optimum, shared = optimum_task("optimum", data, loss, l2, TOLERANCE), (loss, epochs, batch_size, l2, replacement)
 
     def stages() -> Stages:
@@ -153,26 +188,6 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
     return list(Compare().closing(records).numbers.get("runs", []))
 
 
-def _groups(results: Sequence[Result]) -> list[Group]:
-    return aggregate.groups_of(each for each in results if each.kind == "compare")
-
-
-def _panel(group: Group, results: Sequence[Result]) -> Panel:
-    """Return the tab of a group: the verdicts first, and what limits Uniform."""
-    found, caution = verdicts_of([group]), group.setting["caution"]
-    words = [
-        words_of_limits(each.stored["limits"], any_faster(found))
-        for each in results
-        if each.kind == "limits" and each.shown and group.fits(each)
-    ]
-    held_out = f" Held out for the test: {group.setting['held_out']:,} rows." if group.setting["held_out"] else ""
-    found_steps = " Step sizes: found for each sampler; iterates are averaged." if AUTO in group.rules else ""
-    columns = "standardised, with an intercept" if group.setting["bias"] else "as given"
-    words.append(f"Loss: {group.setting['loss']}. Columns: {columns}.{held_out}{found_steps}")
-    if caution and caution > 1.0:
-        words.append(
-            f"Steps are {caution:g} times shorter than the paper's, which would overshoot: the rows have "
-            "much in common, and batches are large."
-        )
-    table = aggregate.last_epoch(aggregate.last_rows([group]))
-    return aggregate.panel_of(group, table, verdict=sentences(found) or [_ALONE], words=words)
+def _limits(results: Sequence[Result]) -> list[Result]:
+    """Return the results that say what limits the baseline."""
+    return [each for each in results if "limits" in each.stored and each.shown]

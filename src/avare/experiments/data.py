@@ -23,6 +23,7 @@ from avare.plotting.charts import rank
 
 Place = str | Path | None
 _DEFAULTS = {"numbers": "least_squares", "two classes": "logistic", "classes": "softmax"}
+_LARGEST = 1e50  # of X and y: products of four such numbers, and sums of them, do not overflow
 _TITLES = {"mnist": "MNIST", "ijcnn1": "IJCNN1", "cifar10": "CIFAR10", "synthetic": "Synthetic", "digits": "Digits"}
 
 
@@ -170,6 +171,11 @@ def prepared(data: Data, loss: str, *, raw: bool = False, test: float = 0.0) -> 
     test = validation.number("test", test, at_least=0.0)
     if test >= 1.0:
         raise ValueError(f"test = {test}: must be below 1")
+    for name, values in (("X", data.X.data if hasattr(data.X, "nnz") else data.X), ("y", data.y)):
+        checked = values if values.dtype == np.float64 else np.empty(0)  # other types have no such numbers
+        for place in map(tuple, np.argwhere(np.abs(checked) > _LARGEST)[:1]):
+            where = ", ".join(map(str, place))
+            raise ValueError(f"{name}[{where}] = {values[place]:g}: must be within ±{_LARGEST:g}; scale the column")
     if raw and not test:
         return data
     X, y, held_out = data.X, data.y, 0

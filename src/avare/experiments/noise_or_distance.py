@@ -5,7 +5,6 @@ of the noise. If f is roughly quadratic there, noise adds 2 ((f(x) + f(y)) / 2 -
 rest above the optimum is distance: it would be there without noise, and no sampler makes it smaller.
 """
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from avare.solvers import sgd
 
 MOSTLY = 0.8
 """From this share of the suboptimality on, noise or distance is what limits."""
-_ENDS = {0: "very little", 10: "nearly all"}  # of the suboptimality, in tenths
+_ENDS = {0: "less than 5 %", 10: "more than 95 %"}  # of the suboptimality, in tenths
 SEEDS = (1_000_003, 1_000_033)
 """Not the seeds of the runs that are compared."""
 
@@ -37,17 +36,15 @@ def limits_of(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Rec
     return {"seconds": seconds, "limits": {"noise": noise, "distance": distance}, "status": "finished"}
 
 
-def separate(
-    problem: Linear, ends: Sequence[NDArray[np.float64]], optimum: float, objectives: Sequence[float] | None = None
-) -> tuple[float, float]:
-    """Return what noise and distance add to the optimum at the ends of some runs, whose objectives may be known.
+def separate(problem: Linear, ends: Sequence[NDArray[np.float64]], optimum: float) -> tuple[float, float]:
+    """Return what noise and distance add to the optimum at the ends of some runs.
 
     >>> from avare.problems import LeastSquares
     >>> problem = LeastSquares(np.eye(2), [0.0, 0.0], l2=0.0)
     >>> separate(problem, [np.array([3.0, 1.0]), np.array([3.0, -1.0])], 0.0)  # 3 to go, and noise of 1
     (1.0, 4.0)
     """
-    reached = float(np.mean([problem.objective(x) for x in ends] if objectives is None else objectives))
+    reached = float(np.mean([problem.objective(x) for x in ends]))
     centre = problem.objective(np.mean(ends, axis=0))
     noise = max(0.0, len(ends) / (len(ends) - 1.0) * (reached - centre))
     return noise, max(0.0, reached - optimum - noise)
@@ -59,18 +56,15 @@ def share_of_noise(limits: Mapping[str, float]) -> float:
     return limits["noise"] / total if total > 0.0 else 0.0
 
 
-def words_of_limits(
-    limits: Mapping[str, float], faster: bool = False, between: tuple[float, float] | None = None
-) -> str:
-    """Say what limits the baseline, and whether a sampler is faster. The share of noise may have an interval.
+def words_of_limits(limits: Mapping[str, float], faster: bool = False) -> str:
+    """Say what limits the baseline, and whether a sampler is faster.
 
     >>> words_of_limits({"noise": 1.0, "distance": 9.0})[:75]
     'Conditioning, not noise, limits Uniform: at its end, noise is roughly 10 % '
     """
     share = share_of_noise(limits)
-    part = f"at its end, noise is {_amount(share, between)} of its suboptimality"
-    if between is not None and between[0] <= 1.0 - MOSTLY < MOSTLY <= between[1]:
-        return f"It is not clear whether noise or distance limits {BASELINE}: {part}."
+    tenths = round(10.0 * share)  # two runs allow no more
+    part = f"at its end, noise is {_ENDS.get(tenths, f'roughly {10 * tenths} %')} of its suboptimality"
     if share >= MOSTLY:
         return f"Noise limits {BASELINE}: {part}."
     rest = f"{part}. The rest is distance still to go"
@@ -78,16 +72,5 @@ def words_of_limits(
         return f"Noise limits {BASELINE}, also by the short steps that it forces: {rest}."
     if share <= 1.0 - MOSTLY:
         advice = "Use more --epochs, a larger --l2 or, if you passed --raw, scaled columns."
-        return f"Conditioning, not noise, limits {BASELINE}: {rest}. {advice}"
+        return f"Conditioning, not noise, limits {BASELINE}: {rest}, which no sampler shortens. {advice}"
     return f"Noise and distance limit {BASELINE}: {rest}."
-
-
-def _amount(share: float, between: tuple[float, float] | None) -> str:
-    """Write a share in tens of per cent: two runs, or the ends of an interval, allow no more.
-
-    >>> _amount(0.43, None), _amount(0.97, None), _amount(0.43, (0.31, 0.55)), _amount(1.0, (1.0, 1.0))
-    ('roughly 40 %', 'nearly all', '30 to 60 %', 'nearly all')
-    """
-    low, high = between or (share, share)
-    low, high = (math.floor(10.0 * low), math.ceil(10.0 * high)) if between else (round(10.0 * low), round(10.0 * high))
-    return f"{10 * low} to {10 * high} %" if low < high else _ENDS.get(low, f"roughly {10 * low} %")

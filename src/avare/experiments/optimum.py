@@ -13,7 +13,6 @@ from avare.experiments.data import Data, display_name
 from avare.experiments.document import Table
 from avare.experiments.sgd_runs import common_spec, problem_of
 from avare.experiments.store import Record, Spec
-from avare.problems import Linear
 
 
 def optimum_task(experiment: str, data: Data, loss: str, l2: float, tolerance: float) -> Task:
@@ -22,19 +21,13 @@ def optimum_task(experiment: str, data: Data, loss: str, l2: float, tolerance: f
 
 
 def find_optimum(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
-    """Find the optimum, as a run."""
+    """Find the optimum, as a run, and the facts about a problem there."""
     problem = problem_of(spec, X, y)
     started = time.perf_counter()
-    facts = facts_of(problem, spec["tolerance"])
-    return {"seconds": {"steps": time.perf_counter() - started}, "facts": facts, "status": "finished"}
-
-
-def facts_of(problem: Linear, tolerance: float) -> dict[str, Any]:
-    """Return the facts about a problem; its optimum is found to a tolerance relative to the gradient at 0."""
     first = float(np.linalg.norm(problem.gradient(np.zeros(problem.dim))))
-    allowed = max(tolerance * first, 1e-12)
+    allowed = max(spec["tolerance"] * first, 1e-12)
     x = problem.minimize(tolerance=allowed) if first > 0.0 else np.zeros(problem.dim)
-    return {
+    facts = {
         "n": problem.n,
         "dim": problem.dim,
         "optimum": problem.objective(x),
@@ -43,6 +36,7 @@ def facts_of(problem: Linear, tolerance: float) -> dict[str, Any]:
         "gain_at_optimum": float(diagnostics.gain(problem.norms(x))),
         "smoothness_ratio": float(diagnostics.smoothness_ratio(problem.smoothness)),
     }
+    return {"seconds": {"steps": time.perf_counter() - started}, "facts": facts, "status": "finished"}
 
 
 def doubt_of_optimum(spec: Spec, facts: Mapping[str, Any]) -> str:

@@ -36,7 +36,7 @@ def names() -> list[str]:
     """Return the names of all experiments, in the order in which the report shows them.
 
     >>> names()[:2]
-    ['paper', 'compare']
+    ['compare', 'paper']
     """
     _find_others()
     return list(_EXPERIMENTS)

@@ -28,6 +28,7 @@ from avare.solvers import DivergenceWarning
 _LARGE = "1M"  # bytes from which an array is shared between processes rather than sent
 _WAIT = 0.5  # seconds between two looks at runs of other processes
 _CONNECTING = "10s"
+_SILENCED = "ignore:resource_tracker:UserWarning"
 
 
 class Watch:
@@ -225,7 +226,7 @@ def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any
     joblib = require("joblib", "running side by side")
 
     def side_by_side(tasks: Iterable[Task], **arguments: Any) -> Any:
-        with _interrupts_later():
+        with _starting_workers():
             return joblib.Parallel(return_as="generator_unordered", batch_size=1, **arguments)(
                 joblib.delayed(_attempt)(*_arguments(task)) for task in tasks
             )
@@ -275,8 +276,24 @@ def _cluster(address: str) -> Iterator[Any]:
 
 
 @contextmanager
+def _starting_workers() -> Iterator[None]:
+    """Hold Ctrl-C back while workers start; they inherit this, for they could not handle it before their first run.
+
+    A process of joblib removes what is left if this one is killed. That is what it is for: its warning is silenced.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, _SILENCED)))
+    try:
+        with _interrupts_later():
+            yield
+    finally:
+        os.environ.pop("PYTHONWARNINGS")
+        if before is not None:
+            os.environ["PYTHONWARNINGS"] = before
+
+
+@contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back while workers start; they inherit this, for they could not handle it before their first run."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -290,7 +307,9 @@ def _interrupts_later() -> Iterator[None]:
 
 def _follow_the_parent(parent: int) -> None:
     """In a worker: leave Ctrl-C, which every process of a terminal receives, to the parent, and exit with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from avare import _validation as validation
 from avare import problems, samplers, schedules
 from avare.experiments.data import Data
 from avare.experiments.records import numbers
@@ -148,6 +149,18 @@ def options_of(sampler: str, rule: str, n: int, epochs: int, bound: float | None
     if "bound" in taken and bound is not None:
         options["bound"] = bound
     return options
+
+
+def batch_size_of(wanted: int | None, n: int) -> int:
+    """Return the draws per step: as wanted, or 128, or n if there are fewer examples.
+
+    >>> batch_size_of(None, 1000), batch_size_of(None, 60), batch_size_of(16, 60)
+    (128, 60, 16)
+    """
+    size = min(128, n) if wanted is None else validation.integer("batch_size", wanted, at_least=1)
+    if size > n:
+        raise ValueError(f"batch_size = {size}: must be at most {n}, the number of examples")
+    return size
 
 
 def draws_with_replacement(sampler: str, wanted: bool = True) -> bool:

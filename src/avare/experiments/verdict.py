@@ -9,6 +9,7 @@ factor is then about 2.2, and the interval says how sure that is.
 """
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from avare import problems
 from avare.experiments.aggregate import Group, Series
 from avare.experiments.records import count, number
 from avare.experiments.sgd_runs import BASELINE
@@ -136,7 +138,9 @@ def _margin(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> float:
         return 0.0
     from scipy import stats
 
-    low, high = stats.ttest_ind(theirs, ours, equal_var=False).confidence_interval(CONFIDENCE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # runs that are nearly the same: the interval is 0
+        low, high = stats.ttest_ind(theirs, ours, equal_var=False).confidence_interval(CONFIDENCE)
     return float(high - low) / 2.0
 
 
@@ -176,18 +180,39 @@ def sentences(found: Verdicts) -> list[str]:
     lines, several = [], [len({key[place] for key in found}) > 1 for place in range(2)]
     for key, judged in found.items():
         about = [word for word, shown in zip((key[0], f"{key[1]} steps"), several, strict=True) if shown]
-        name, epochs = f"{key[2]} ({', '.join(about)})" if about else key[2], judged["epochs"]
-        words = f"{name} and {BASELINE}, in epochs: {epochs.words}"
-        if epochs.kind in ("faster", "slower"):
-            fewer = "fewer" if epochs.kind == "faster" else "more"
-            words = f"{name} needs {epochs.range} {fewer} epochs than {BASELINE} for the same loss"
-        lines.append(f"Verdict: {words}. Wall-clock time: {judged['seconds'].words}.")
+        name = f"{key[2]} ({', '.join(about)})" if about else key[2]
+        lines.append(f"Verdict: {sentence(name, judged)}")
     return lines
 
 
-def any_faster(found: Verdicts) -> bool:
-    """Return whether some sampler is faster than the baseline, in epochs."""
-    return any(judged["epochs"].kind == "faster" for judged in found.values())
+def sentence(name: str, judged: Mapping[str, Verdict]) -> str:
+    """Write the verdicts on a sampler, in epochs and in seconds."""
+    epochs = judged["epochs"]
+    words = f"{name} and {BASELINE}, in epochs: {epochs.words}"
+    if epochs.kind in ("faster", "slower"):
+        fewer = "fewer" if epochs.kind == "faster" else "more"
+        words = f"{name} needs {epochs.range} {fewer} epochs than {BASELINE} for the same loss"
+    return f"{words}. Wall-clock time: {judged['seconds'].words}."
+
+
+def estimator_of(loss: str) -> str:
+    """Return the class of `avare.sklearn` that fits a linear model with this kind of targets.
+
+    >>> estimator_of("softmax"), estimator_of("huber")
+    ('AvareClassifier', 'AvareRegressor')
+    """
+    return "AvareRegressor" if problems.get(loss).target == "numbers" else "AvareClassifier"
+
+
+def what_to_do(loss: str, seconds: float | None = None) -> str:
+    """Return the advice for linear data, with the seconds of a fit if they are known.
+
+    >>> what_to_do("logistic", 0.12)[-32:]
+    'which needs no step size: 0.1 s.'
+    """
+    known = "" if seconds is None else f": {f'{seconds:.1f}' if seconds >= 0.1 else 'less than 0.1'} s"
+    fit = f"fit this linear model with {estimator_of(loss)} of avare.sklearn"
+    return f"What to do: {fit}, which needs no step size{known}."
 
 
 def _curves(series: Series, along: str) -> list[Curve]:

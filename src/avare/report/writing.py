@@ -3,15 +3,15 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from avare import _validation as validation
 from avare._files import failing_as, remove_left_overs, write_whole
 from avare.datasets.files import check_folder
 from avare.experiments import registry
-from avare.experiments.base import RUNS, Experiment, Summary
+from avare.experiments.base import Experiment, Summary
 from avare.experiments.document import Panel, Section
 from avare.experiments.records import Result, count, merged, together
 from avare.experiments.store import Skipped, Store
@@ -43,7 +43,6 @@ def write(
     store: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    runs: int = RUNS,
     say: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Make figures, tables, numbers and a web page from stored results; nothing is run.
@@ -58,8 +57,6 @@ def write(
         ``numbers.json``.
     out : path
         Where to write; the folder is made if necessary. If this fails, the ``OSError`` names it.
-    runs : int, default=10
-        How many runs of each setting a comparison with published numbers needs, as for `avare.experiments.check`.
     say : callable, optional
         Called with a line about each skipped file.
 
@@ -78,7 +75,7 @@ def write(
     ...     write(folder, f"{folder}/report").name
     'index.html'
     """
-    contents = gather(store, validation.integer("runs", runs, at_least=1))
+    contents = gather(store)
     for each in contents.skipped:
         say(f"{each}; skipped")
     folder, styles = Path(out), styles_of(contents.charts)
@@ -105,7 +102,7 @@ def page_of(contents: Contents) -> str:
     return page.render(panels_of(contents), styles, lead=_lead(contents), notices=_notices(contents))
 
 
-def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
+def gather(store: str | os.PathLike[str]) -> Contents:
     """Read a store and summarise its records, by experiment.
 
     A store without a record that can be shown is a ``ValueError``.
@@ -117,7 +114,7 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
     skipped += odd
     summaries: dict[str, Summary] = {}
     for name, members in results.items():
-        summary, results[name], odd = _summarised(registry.get(name), members, runs)
+        summary, results[name], odd = _summarised(registry.get(name), members)
         skipped += odd
         if summary is not None:
             summaries[name] = summary
@@ -137,25 +134,21 @@ def gather(store: str | os.PathLike[str], runs: int = RUNS) -> Contents:
     return Contents(summaries, shown, tuple(skipped))
 
 
-def _summarised(
-    experiment: Experiment, results: list[Result], runs: int
-) -> tuple[Summary | None, list[Result], list[Skipped]]:
-    """Summarise what can be; return also which records that is, and which are left out because alone they fail."""
-    try:
-        return (experiment.summarise(results, runs) if results else None), results, []
-    except Exception as error:
-        failure = error
+def _summarised(experiment: Experiment, results: list[Result]) -> tuple[Summary | None, list[Result], list[Skipped]]:
+    """Summarise all records; if that fails, those that can be shown alone. Return also these, and the others."""
+    with suppress(Exception):
+        return experiment.summarise(results) if results else None, results, []
     sound, odd = [], []
     for each in results:
         try:
-            experiment.summarise([each], runs)
+            experiment.summarise([each])
             sound.append(each)
         except Exception as error:
             odd.append(registry.passed_over(each.stored, error))
-    if not odd:  # each alone can be shown, but not together
-        return None, [], [registry.passed_over(each.stored, failure) for each in results]
-    summary, shown, more = _summarised(experiment, sound, runs)
-    return summary, shown, odd + more
+    try:
+        return experiment.summarise(sound) if sound else None, sound, odd
+    except Exception as error:  # each alone can be shown, but not together
+        return None, [], [*odd, *(registry.passed_over(each.stored, error) for each in sound)]
 
 
 # --- what concerns all experiments ----------------------------------------------------------

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from avare.experiments.paper import checking
-from avare.experiments.paper.checking import Row, exit_code, published, tally
-from avare.experiments.paper.plan import SETTINGS
+from agreement import checking
+from agreement.checking import Row, exit_code, published, tally
+from avare.experiments.paper import SETTINGS
 from stored_runs import PAPER, as_published, parsed, run
 from stored_runs import facts as table
 

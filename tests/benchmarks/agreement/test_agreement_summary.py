@@ -8,8 +8,8 @@ from avare.experiments.base import Summary
 from stored_runs import csv_rows, parsed, run
 
 
-def summarised(records: list[dict[str, Any]], runs: int = 10) -> Summary:
-    found = registry.get("paper").summarise(parsed(records), runs)
+def summarised(records: list[dict[str, Any]]) -> Summary:
+    found = registry.get("paper").summarise(parsed(records))
     assert found is not None
     return found
 
@@ -56,4 +56,4 @@ def test_runs_that_all_diverged_are_in_the_check() -> None:
 
 
 def test_no_record_no_summary() -> None:
-    assert registry.get("paper").summarise([], 10) is None
+    assert registry.get("paper").summarise([]) is None

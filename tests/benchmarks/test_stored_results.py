@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from agreement.checking import Row, check
 from avare.experiments.base import RUNS
-from avare.experiments.paper.checking import Row, check
-from avare.experiments.paper.plan import L2, SETTINGS
+from avare.experiments.paper import L2, SETTINGS
 from avare.experiments.records import Result
 
 PAPER = Path(__file__).parents[2] / "benchmarks" / "results" / "paper"

@@ -13,7 +13,7 @@ from avare.experiments.aggregate import LOGARITHMS, Series, groups_of, log10
 from avare.experiments.base import RUNS
 from avare.experiments.data import display_name
 from avare.experiments.document import Table
-from avare.experiments.paper.plan import L2, SETTINGS
+from avare.experiments.paper import L2, SETTINGS
 from avare.experiments.records import Result, number
 from avare.experiments.sgd_runs import RULES
 

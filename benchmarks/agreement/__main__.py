@@ -1,0 +1,49 @@
+"""Compare stored results with every number of the paper: ``python benchmarks/agreement results``.
+
+The exit code is 1 if something differs by more than the stated tolerance, and 2 if only runs are missing.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from agreement import checking
+from avare.cli.printing import show
+from avare.experiments import Store, Table
+from avare.experiments.base import RUNS
+from avare.experiments.paper import SETTINGS
+from avare.experiments.registry import parsed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the paper's numbers and ours; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, help="folder of results, of which runs/ is the store; it is only read")
+    parser.add_argument("datasets", nargs="*", choices=[[], *SETTINGS], help="by default all")
+    parser.add_argument("--runs", type=int, default=RUNS, help="runs of each setting that a verdict needs")
+    parser.add_argument("--json", action="store_true", help="print JSON for machines instead of text")
+    chosen = parser.parse_args(arguments)
+    found, skipped = Store(chosen.out / "runs").read()
+    results, odd = parsed(found)
+    for each in (*skipped, *odd):
+        print(f"{each}; skipped", file=sys.stderr)
+    rows, paper = (
+        checking.check(results["paper"], chosen.datasets or tuple(SETTINGS), chosen.runs),
+        checking.published(),
+    )
+    counts, code = checking.tally(rows), checking.exit_code(rows)
+    parts: list[str | Table] = [checking.check_table(rows), f"Source: {paper['source']}. {paper['smoothness_note']}"]
+    parts.append(checking.tally_words(rows))
+    if counts["missing"]:
+        names = " ".join(chosen.datasets) or "all"
+        parts.append(f"Run what is missing: avare reproduce {names} --runs {chosen.runs} --out {chosen.out}")
+    left_out = [{"file": each.name, "reason": each.reason} for each in (*skipped, *odd)]
+    value = {"rows": [row.as_dict() for row in rows], **counts, "skipped": left_out, "exit_code": code}
+    return show(chosen.json, value, parts) or code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The paper's experiments: its datasets and settings. `benchmarks/agreement` compares results with its numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from avare import samplers
+from avare.experiments import aggregate
+from avare.experiments.aggregate import Group
+from avare.experiments.base import RUNS, Request, Stage, Stages, Task
+from avare.experiments.comparison import Compare
+from avare.experiments.data import Data, obtain
+from avare.experiments.document import Figure, Panel
+from avare.experiments.optimum import optimum_task
+from avare.experiments.records import Result
+from avare.experiments.registry import register
+from avare.experiments.sgd_runs import RULES, Setting, common_spec, descent_spec, problem_of
+from avare.experiments.verdict import sentences, verdicts_of
+
+SAMPLERS = ("Uniform", "Mabs", "Vrb", "Avare")
+L2, EPOCHS, QUICK_RUNS = 1.0, 100, 2
+
+
+@dataclass(frozen=True, slots=True)
+class PaperSetting:
+    """How the paper uses a dataset."""
+
+    loss: str
+    batch_size: int  # drawn with replacement
+    tolerance: float  # of the optimum, relative to the gradient at 0
+    quick_epochs: int
+    caution: float = 1.0  # factor on the largest smoothness, from which step sizes are made
+
+
+# The paper does not say what its L is. On CIFAR10, where images have much in common, steps of m / (2 N L) with ours are
+# too long even for the full gradient, whatever the sampler; 3 L gives the paper's figures.
+SETTINGS: dict[str, PaperSetting] = {
+    "synthetic": PaperSetting("logistic", 1, 1e-13, 100),
+    "mnist": PaperSetting("softmax", 128, 1e-8, 4),
+    "ijcnn1": PaperSetting("softmax", 128, 1e-12, 20),
+    "cifar10": PaperSetting("softmax", 128, 1e-7, 1, caution=3.0),
+}
+PARTS = (*SETTINGS, "table")
+
+
+_APART = "synthetic"  # has its own figure, as in the paper
+_METHOD = "Avare"  # the paper's sampler
+
+
+class Paper(Compare):
+    """The paper's datasets and its Table 1, or all."""
+
+    name = "paper"
+    kinds = ("reproduce", "table")
+    words = (*PARTS, "all")
+
+    def stages(self, request: Request) -> Stages:
+        """Yield the search for the optima, then all runs; in each the longest first, so that workers end together."""
+        parts = PARTS if "all" in request.words else request.words
+        names = [name for name in reversed(SETTINGS) if name in parts or "table" in parts]
+        for name in request.samplers:
+            samplers.get(name)  # raises an error if there is no such sampler
+        data = {name: obtain(name, folder=request.folder, progress=request.progress)[0] for name in names}
+        tables = yield Stage("optima", [paper_optimum(data[name]) for name in names])
+        optima = {record["spec"]["dataset"]: record["facts"]["optimum"] for record in tables}
+        tasks = [task for name in names if name in parts for task in descents(data[name], optima[name], request)]
+        if tasks:
+            yield Stage("runs", tasks)
+
+    def figures(self, groups: Sequence[Group]) -> dict[str, Figure]:
+        """Return a figure for each rule, and others for the synthetic dataset."""
+        apart = [group for group in groups if group.dataset == _APART]
+        others = [group for group in groups if group.dataset != _APART]
+        return {
+            **aggregate.figures_of("reproduce", others),
+            **aggregate.figures_of(f"reproduce-{_APART}", apart),
+        }
+
+    def panel(self, group: Group, results: Sequence[Result]) -> Panel:
+        """Return the tab of a group, with the verdict on the paper's sampler."""
+        found = {key: each for key, each in verdicts_of([group]).items() if key[-1] == _METHOD}
+        return aggregate.panel_of(group, self.table([group]), sentences(found))
+
+
+register(Paper())
+
+
+def paper_optimum(data: Data) -> Task:
+    """Return the search for the optimum of one of the paper's datasets."""
+    setting = SETTINGS[data.name]
+    return optimum_task("table", data, setting.loss, L2, setting.tolerance)
+
+
+def descents(data: Data, optimum: float, request: Request) -> list[Task]:
+    """Return the runs on one of the paper's datasets, seed by seed."""
+    paper = SETTINGS[data.name]
+    epochs = request.epochs or (paper.quick_epochs if request.quick else EPOCHS)
+    bound = float(problem_of(common_spec("reproduce", data, paper.loss, L2), data.X, data.y).lengths.max())
+    setting = Setting(paper.loss, epochs, paper.batch_size, L2, caution=paper.caution, bound=bound)
+    return [
+        Task(descent_spec("reproduce", data, setting, sampler, rule, seed), data, optimum)
+        for seed in range(request.runs or (QUICK_RUNS if request.quick else RUNS))
+        for rule in RULES
+        if rule in request.rules
+        for sampler in request.samplers or SAMPLERS
+    ]
