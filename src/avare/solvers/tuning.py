@@ -106,10 +106,10 @@ def tune(plan: Any, *, moves: bool, scales: bool) -> None:
 
 
 def _probe(plan: Any, generator: np.random.Generator) -> Any:
-    """Return steps at the anchor, with a copy of the sampler."""
+    """Return steps from one of the points, where a table of SAGA is filled, with a copy of the sampler."""
     sampler = copy.deepcopy(plan.build_sampler(_SEED))
     sampler.reseed(generator)
-    return plan.chain_steps("", sampler, plan.tuning.anchor, generator)
+    return plan.chain_steps("", sampler, plan.tuning.points[-1], generator)
 
 
 def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.random.Generator) -> Vector:
