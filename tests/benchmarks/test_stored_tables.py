@@ -42,7 +42,7 @@ def reported(name: str, function: str = "report") -> Callable[[pytest.MonkeyPatc
 
 WRITTEN: dict[str, Callable[[pytest.MonkeyPatch], str]] = {
     **{name: reported(name) for name in ("campaign", "frameworks", "gradient_norms", "samplers", "solvers")},
-    **{name: reported(name) for name in ("structures", "torch_loader")},
+    **{name: reported(name) for name in ("posteriors", "structures", "torch_loader")},
     "linear": reported("linear", "as_text"),
     "steps": lambda monkeypatch: kept("steps", monkeypatch),
 }
@@ -55,6 +55,16 @@ def test_a_stored_table_has_the_stored_numbers(name: str, monkeypatch: pytest.Mo
 
     found = rows(WRITTEN[name](monkeypatch))
     assert found and found == rows((RESULTS / f"{name}.md").read_text())
+
+
+def test_the_page_on_posteriors_has_the_stored_table() -> None:
+    result = stored("posteriors")
+    page = (ROOT / "docs" / "sampling.md").read_text()
+    assert module("posteriors").comparison(result) in page
+    for solver in ("sghmc", "sgld"):
+        rows = [row for row in result["rows"] if row["solver"] == solver]
+        number, silent, warned, alarms = module("posteriors").rates(rows)[:4]
+        assert f"| `{solver}` | {number} | {silent} | {warned} | {alarms} |" in page
 
 
 def quoted(page: str, pattern: str) -> list[float]:

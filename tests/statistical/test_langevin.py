@@ -110,7 +110,9 @@ def test_avare_is_closer_to_the_posterior_than_uniform_for_the_same_budget() -> 
             ("Avare", avare.Avare(400, 10, delta=1 / 6, seed=seed)),
             ("Uniform", avare.Uniform(400, 10, seed=seed)),
         ):
-            chain = avare.sgld(problem, sampler, sizes, steps=30_000, burn_in=3_000, chains=1, seed=100 + seed, start=mean)
+            chain = avare.sgld(
+                problem, sampler, sizes, steps=30_000, burn_in=3_000, chains=1, seed=100 + seed, start=mean
+            )
             errors[name].append(float(np.abs(chain.std() / deviations - 1.0).mean()))
     # Ten pairs: by a sign test, eight or more in favour have probability 5.5 % if there is no difference;
     # in addition the means must differ by a third.

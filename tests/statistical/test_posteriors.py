@@ -69,7 +69,15 @@ def test_hamiltonian_steps_with_exact_gradients_have_no_error(size: float) -> No
     # The splitting is exact for a normal law; steps of 1.1 are half of the largest stable ones along some directions.
     problem, mean, precision = regression(FEW)
     chain = avare.sghmc(
-        problem, avare.Uniform(FEW, FEW, seed=0), size, friction=0.7, steps=20_000, burn_in=200, start=mean, chains=1, seed=1
+        problem,
+        avare.Uniform(FEW, FEW, seed=0),
+        size,
+        friction=0.7,
+        steps=20_000,
+        burn_in=200,
+        start=mean,
+        chains=1,
+        seed=1,
     )
     deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
     # At most one independent draw in 10 units of time, as for correlated columns without the metric.
@@ -133,6 +141,25 @@ def test_automatic_steps_give_standard_deviations_that_are_right() -> None:
         assert np.abs(chain.std() / deviations - 1.0).max() < 0.1  # 5 % is aimed at, and 5 % is chance
         inside = np.abs(chain.draws.reshape(-1, 3) - mean) < 1.645 * deviations
         assert np.abs(inside.mean(axis=0) - 0.9).max() < 0.04
+
+
+@pytest.mark.parametrize("method", ["sgld", "sghmc"])
+@pytest.mark.filterwarnings("error::avare.solvers.ConvergenceWarning")
+def test_dummy_columns_with_an_intercept_mix_as_independent_ones_do(method: str) -> None:
+    generator = np.random.default_rng(0)
+    kinds = generator.integers(0, 6, 20_000)
+    y = generator.random(20_000) < 1 / (1 + np.exp(-(kinds - 3) * 0.5))
+    problem = avare.problems.Logistic(np.eye(6)[kinds], y, l2=0.01, bias=True)
+    chain = getattr(avare, method)(problem, seed=0)
+    mode = problem.minimize()
+    # With thousands of examples of each kind the posterior is normal but for the prior, which is. Only the prior tells
+    # the intercept from the sum of the others: 10 / sqrt(7).
+    exact = np.sqrt(np.diag(np.linalg.inv(problem.gram(mode) + 0.01 * np.eye(7))))
+    assert np.allclose(exact, 3.78, atol=0.01)
+    assert chain.draws.shape == (4, 10_000, 7) and not chain.warnings and "Nothing is wrong" in str(chain.noise)
+    assert chain.noise.r_hat.max() < 1.01 and chain.noise.ess.min() > 1000.0
+    # 1 / sqrt(2000), five times over, of which `sgld` uses 5 % for its step.
+    assert np.abs(chain.std() / exact - 1.0).max() < 0.11
 
 
 def test_stein_discrepancies_are_zero_for_the_posterior_only() -> None:

@@ -169,13 +169,14 @@ class Plan:
         problem, dim, whole = self.problem, self.problem.dim, self.scaling == "hessian"
         around = whole or self.automatic or not isinstance(self.sampler, Sampler)
         self.metric = diagonal(np.ones(dim) if self.scale is None else self.scale)
-        rows = problem.n if problem.n <= max(_FEW, dim) else max(_BATCH, dim)
+        rows = problem.n if problem.n <= max(_FEW, dim) else max(_BATCH, dim)  # it is less than n
         self.tuning = Tuning(np.zeros(dim), np.empty((POINTS if around else 0, dim)), np.array([rows]))
         if state is not None:
             if self.automatic:
                 self.size = Field(float, at_least=5e-324).read(state, "step_size", "resume")
+            bounds = {"tuning/rows": {"at_least": 1, "at_most": problem.n}}
             part = {key.removeprefix("0/"): each for key, each in state.items() if key.startswith("0/")}
-            self.tuning = Tuning(*read(part, {"tuning": self.tuning}, {}).values())
+            self.tuning = Tuning(*read(part, {"tuning": self.tuning}, bounds).values())
             self.metric = blank(dim) if whole else self.metric
         elif around or self.control == "mode":
             mode = problem.minimize() if self.point is None else self.point
