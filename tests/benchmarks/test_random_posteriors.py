@@ -1,11 +1,11 @@
-"""A handful of the random posteriors of benchmarks/posteriors.py: right, or with a warning."""
+"""A handful of the random posteriors of benchmarks/random_posteriors.py: right, or with a warning."""
 
 import numba
 import numpy as np
-import posteriors
 import pytest
 
 import avare
+import random_posteriors as posteriors
 
 pytestmark = pytest.mark.skipif(
     bool(numba.config.DISABLE_JIT), reason="hours without compiled code; the compiled run tests it"

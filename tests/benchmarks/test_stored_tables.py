@@ -42,7 +42,7 @@ def reported(name: str, function: str = "report") -> Callable[[pytest.MonkeyPatc
 
 WRITTEN: dict[str, Callable[[pytest.MonkeyPatch], str]] = {
     **{name: reported(name) for name in ("campaign", "frameworks", "gradient_norms", "samplers", "solvers")},
-    **{name: reported(name) for name in ("posteriors", "structures", "torch_loader")},
+    **{name: reported(name) for name in ("random_posteriors", "structures", "torch_loader")},
     "linear": reported("linear", "as_text"),
     "steps": lambda monkeypatch: kept("steps", monkeypatch),
 }
@@ -58,12 +58,12 @@ def test_a_stored_table_has_the_stored_numbers(name: str, monkeypatch: pytest.Mo
 
 
 def test_the_page_on_posteriors_has_the_stored_table() -> None:
-    result = stored("posteriors")
+    result = stored("random_posteriors")
     page = (ROOT / "docs" / "sampling.md").read_text()
-    assert module("posteriors").comparison(result) in page
+    assert module("random_posteriors").comparison(result) in page
     for solver in ("sghmc", "sgld"):
         rows = [row for row in result["rows"] if row["solver"] == solver]
-        number, silent, warned, alarms = module("posteriors").rates(rows)[:4]
+        number, silent, warned, alarms = module("random_posteriors").rates(rows)[:4]
         assert f"| `{solver}` | {number} | {silent} | {warned} | {alarms} |" in page
 
 

@@ -253,8 +253,8 @@ def test_the_identities_measure_what_is_wrong_with_draws_of_a_normal_law(scale: 
     draws = mode + scale * draws + shift * np.sqrt(np.diag(covariance))
     estimator, sampler = estimator_of(problem, "none", mode.copy(), N), avare.Uniform(N, N, seed=0)
     found = judge(draws, np.full(8000, 1 / 8000), estimator, sampler, 8000)
-    # Standard deviations of 8000 draws are right to 1 / sqrt(16000). What is wrong is measured at 512 of them. Both five
-    # times over. Shifts are in standard deviations of the draws, and S / P is the square of the scale.
+    # Standard deviations of 8000 draws are right to 1 / sqrt(16000). What is wrong is measured at 512 of them. Both are
+    # taken five times. Shifts are in standard deviations of the draws, and S / P is the square of the scale.
     tolerance = 5.0 * (1.0 / np.sqrt(16_000) + np.sqrt(2.0 / 512) * abs(scale**2 - 1.0) / (2.0 * scale))
     assert np.abs(found.widening - (scale - 1.0)).max() < tolerance
     assert np.abs(found.shift - shift * scale).max() < 0.06

@@ -504,7 +504,7 @@ def main() -> None:
                 print(f"{about}: {found} ({row['reference']}) {word} {'; '.join(row['warnings'])}", flush=True)
     if not arguments.no_save:
         result = {"where": place, "rows": rows, "compared": [compared(_TABLE + k) for k in range(len(FAMILIES))]}
-        save("posteriors", result, report(result))
+        save("random_posteriors", result, report(result))
 
 
 if __name__ == "__main__":
