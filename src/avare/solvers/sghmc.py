@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from avare import _validation as validation
 from avare.problems import Problem
 from avare.samplers import Sampler
-from avare.solvers.chains import Control, Length, Plan, Precondition, draw_chains
+from avare.solvers.chains import Control, Plan, Precondition, draw_chains
 from avare.solvers.loop import Callback, Watch
 from avare.solvers.run import Chain
 from avare.solvers.step_sizes import StepSize
@@ -128,6 +128,5 @@ def sghmc(
     (array([ 1., -1.]), array([1., 1.]))
     """
     friction = validation.number("friction", friction, above=0.0)
-    length = Length(steps, burn_in, thin, chains)
-    plan = Plan(problem, sampler, step_size, control, precondition, batch_size, length, friction)
+    plan = Plan(problem, sampler, step_size, control, precondition, batch_size, steps, burn_in, thin, chains, friction)
     return draw_chains("sghmc", plan, start, seed, Watch(evaluate, optimum, progress, callback), resume)

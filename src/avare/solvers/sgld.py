@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from avare.problems import Problem
 from avare.samplers import Sampler
-from avare.solvers.chains import Control, Length, Plan, Precondition, draw_chains
+from avare.solvers.chains import Control, Plan, Precondition, draw_chains
 from avare.solvers.loop import Callback, Watch
 from avare.solvers.run import Chain
 from avare.solvers.step_sizes import StepSize
@@ -38,8 +38,8 @@ def sgld(
 ) -> Chain:
     r"""Draw from the density :math:`e^{-f(x)}` by steps of SGD plus noise of variance :math:`2 \alpha_t`.
 
-    f is a negative log-posterior: the losses are negative log-likelihoods, and the l2 term is a normal
-    prior of precision l2, of standard deviation 1 / sqrt(l2). As step sizes decrease, the law of the chain tends to that density. With a constant
+    f is a negative log-posterior: the losses are negative log-likelihoods, and the l2 term is a normal prior of
+    standard deviation 1 / sqrt(l2). As step sizes decrease, the law of the chain tends to that density. With a constant
     step size it has an error of the order of the step size, and the noise of the gradient makes it wider:
     ``chain.noise`` says by how much. A control variate removes most of that noise.
 
@@ -128,6 +128,5 @@ def sgld(
     >>> chain.warnings, bool(abs(chain.noise.widening).max() < 0.1)
     ([], True)
     """
-    length = Length(steps, burn_in, thin, chains)
-    plan = Plan(problem, sampler, step_size, control, precondition, batch_size, length)
+    plan = Plan(problem, sampler, step_size, control, precondition, batch_size, steps, burn_in, thin, chains)
     return draw_chains("sgld", plan, start, seed, Watch(evaluate, optimum, progress, callback), resume)
