@@ -31,7 +31,7 @@ from avare.solvers.steps import Steps
 from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune
 from avare.solvers.updates.hamiltonian import Hamiltonian, hamiltonian, subtract
 from avare.solvers.updates.langevin import langevin
-from avare.solvers.updates.metric import Metric, blank, diagonal, metric_at, whitened
+from avare.solvers.updates.metric import blank, diagonal, metric_at, whitened
 from avare.solvers.verdict import ConvergenceWarning, batch_gradients, judge
 from avare.state import Field, State, refuse_unless, require_same
 
