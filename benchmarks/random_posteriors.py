@@ -301,7 +301,7 @@ def _hamiltonian(posterior: Posterior, points: Array, weights: Array, g: np.rand
     """Run Metropolis-adjusted chains in parallel, in the metric of the importance sampling, then in their own."""
     _, covariance = _moments(points, weights)
     x = points[g.choice(len(weights), _CHAINS, p=weights)]
-    size, kept = 0.3, []
+    size, kept = 0.3, list[Array]()
     for iteration in range(2 * _ITERATIONS):
         if iteration in (0, _ITERATIONS // 4, _ITERATIONS // 2, _ITERATIONS):
             if kept:

@@ -18,7 +18,7 @@ from avare import _validation as validation
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler, Uniform
-from avare.solvers.checkpoint import Memory, read
+from avare.solvers.checkpoint import Bounds, Memory, read
 from avare.solvers.estimators.anchor import GradientsAtMode, TableAtMode
 from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.estimators.table import TableEstimator
@@ -163,7 +163,7 @@ class Plan:
         if state is not None:
             if self.automatic:
                 self.size = Field(float, at_least=5e-324).read(state, "step_size", "resume")
-            bounds = {"tuning/rows": {"at_least": 1, "at_most": problem.n}}
+            bounds: Bounds = {"tuning/rows": {"at_least": 1, "at_most": problem.n}}
             part = {key.removeprefix("0/"): each for key, each in state.items() if key.startswith("0/")}
             self.tuning = Tuning(*read(part, {"tuning": self.tuning}, bounds).values())
             self.metric = blank(dim) if whole else self.metric

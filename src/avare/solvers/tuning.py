@@ -124,7 +124,7 @@ def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
     """Return the metric in which the regression of gradients on draws has slope 1."""
     slopes, places = whitened(metric, gradients), np.linalg.solve(metric.factor, away.T).T
     prior = _PRIOR * np.eye(away.shape[1])
-    slope = np.linalg.solve(places.T @ places + prior, places.T @ slopes + prior)
+    slope: Vector = np.linalg.solve(places.T @ places + prior, places.T @ slopes + prior)
     return metric._replace(factor=metric.factor @ inverse_root(slope, 1e-6))
 
 
