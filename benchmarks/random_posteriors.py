@@ -268,7 +268,7 @@ def _importance(posterior: Posterior, mode: Array, g: np.random.Generator) -> tu
     curvature = np.stack([(up - down) / (2.0 * step) for (up, down), step in zip(shifted, h, strict=True)])
     values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T))
     centre, covariance = mode, (vectors / np.maximum(values, 1e-12 * values[-1])) @ vectors.T
-    draws = int(np.clip(4e8 / (len(posterior.rows) * d), 4000, _DRAWS))
+    draws = int(np.clip(1e9 / (len(posterior.rows) * d), 3 * _LEAST, _DRAWS))
     for _ in range(_REFITS):
         root = np.linalg.cholesky(covariance + 1e-14 * np.diag(np.diag(covariance)))
         z = g.standard_normal((draws, d)) / np.sqrt(g.chisquare(few, draws) / few)[:, None]

@@ -122,9 +122,9 @@ def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.rando
 
 def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
     """Return the metric in which the regression of gradients on draws has slope 1."""
-    slopes, places = whitened(metric, gradients), np.linalg.solve(metric.factor, away.T).T
+    slopes, places = whitened(metric, gradients), np.asarray(np.linalg.solve(metric.factor, away.T).T, np.float64)
     prior = _PRIOR * np.eye(away.shape[1])
-    slope: Vector = np.linalg.solve(places.T @ places + prior, places.T @ slopes + prior)
+    slope = np.asarray(np.linalg.solve(places.T @ places + prior, places.T @ slopes + prior), np.float64)
     return metric._replace(factor=metric.factor @ inverse_root(slope, 1e-6))
 
 
