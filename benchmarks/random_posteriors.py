@@ -31,9 +31,9 @@ _LEAST = 3000  # effective draws of a reference by importance sampling
 _DRAWS, _REFITS = 30_000, 6
 _CHAINS, _ITERATIONS = 64, 1500
 _PAGE, _MARK = Path(__file__).parents[1] / "docs" / "sampling.md", "<!-- made by benchmarks/random_posteriors.py -->"
-_BETWEEN = """The same script runs both solvers with their defaults on random posteriors of these kinds, of seeds that were not
-looked at before. Wrong is a standard deviation by more than 30 % or a mean by more than half a standard deviation; good
-is within 10 % and 0.2."""
+_BETWEEN = """The same script runs both solvers with their defaults on random posteriors of these kinds, of seeds that
+were not looked at before. Wrong is a standard deviation by more than 30 % or a mean by more than half a standard
+deviation; good is within 10 % and 0.2."""
 _WARM, _NUTS = 500, 500  # draws of each of four chains
 _TABLE, _FEW = 3000, 1000  # the first seed of the table, which is of the first family, and its most examples
 
