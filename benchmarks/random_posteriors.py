@@ -507,7 +507,7 @@ def report(result: dict[str, Any]) -> str:
     )
     text += "10 % and 0.2. Errors are those of the worst coordinate; seconds are of a shared machine.\n\n"
     text += (
-        table(heads, lines) + "\n\nOne posterior of each family, next to NUTS (BlackJAX, four chains, dense metric, "
+        table(heads, lines) + "\n\nPosteriors next to NUTS (BlackJAX, four chains, dense metric, "
     )
     text += f"{_WARM} + {_NUTS} draws), both compiled before:\n\n"
     return text + comparison(result)
