@@ -501,7 +501,8 @@ def report(result: dict[str, Any]) -> str:
         lines.append([solver, "**all**", *rates(some)])
     heads = ["solver", "posteriors", "number", "wrong, silent", "wrong, warned", "good, warned", "sd, median error"]
     heads += ["sd, largest error", "mean, median error", "seconds"]
-    text = f"Defaults on posteriors of seeds {rows[0]['seed']} to {rows[-1]['seed']}, not looked at before. "
+    count = len({row["seed"] for row in rows})
+    text = f"Defaults on {count} posteriors of seeds {rows[0]['seed']} to {rows[-1]['seed']}, not looked at before. "
     text += (
         "Wrong: a standard deviation by more than 30 % or a mean by more than 0.5 standard deviations. Good: within "
     )
