@@ -98,7 +98,7 @@ def measure_regret(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
         regret, seconds, status = run.trace.regret, run.seconds, run.status
     else:
         chain = sgld(
-            problem, sampler, sizes, steps=steps, burn_in=steps, seed=spec["seed"], evaluate=1
+            problem, sampler, sizes, steps=steps, burn_in=steps, seed=spec["seed"], evaluate=1, chains=1
         )  # keeps no draw
         regret, seconds, status = chain.traces[0].regret, chain.seconds, chain.status
     total = time.perf_counter() - started

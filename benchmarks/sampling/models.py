@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from avare.solvers.variance_inflation import curvature_of
 from numpy.typing import NDArray
 
 from avare.experiments.data import Data, Place, digest, obtain
@@ -14,7 +15,6 @@ from avare.experiments.records import numbers
 from avare.experiments.sgd_runs import problem_of
 from avare.experiments.store import Record, Spec
 from avare.problems import Linear
-from avare.solvers.variance_inflation import curvature_of
 
 _LEAPS, _STEPS = 4, (0.3, 0.5)  # of a reference chain: about a quarter of a turn, where the posterior is about normal
 _CHAINS = 4

@@ -14,7 +14,8 @@ from avare.experiments.store import Record, Spec
 from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.solvers.chains import estimator_of
-from avare.solvers.variance_inflation import expected_norms
+from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around
+from avare.solvers.updates.metric import diagonal
 from sampling.models import loss_on_test, prepared
 
 METHODS: dict[str, Callable[..., Any]] = {"sgld": avare.sgld, "sghmc": avare.sghmc}
@@ -52,7 +53,8 @@ def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
         root = np.sqrt(scale)
         largest = float(np.linalg.eigvalsh(root[:, None] * curvature * root)[-1])
         size *= largest ** {"sgld": -1.0, "sghmc": -0.5}[spec["method"]]
-    norms = expected_norms(problem, spec["control"], mode)
+    points = points_around(mode, diagonal(scale), POINTS)
+    norms = expected_norms(problem, spec["control"], Tuning(mode, points, np.ones(1)))
     scores = norms
     if spec["sampler"] in _BY_HESSIAN and spec["control"] != "none":
         scores = _scores(problem, mode, curvature)
@@ -71,6 +73,7 @@ def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
             thin=thin,
             start=mode,
             seed=seed,
+            chains=1,
         )
         taken.append(time.process_time() - started)
         if chain.status != "finished":
@@ -91,7 +94,7 @@ def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
         "size": float(size),
         "trace": {"evaluations": evaluations, "seconds": [share * typical for share in CHECKPOINTS]},
         "moments": [_moments(whole, share) for share in CHECKPOINTS],
-        "wider": _median(chain.noise.total),
+        "wider": _median(chain.noise.widening),
         **_quality(spec, X, y, problem, mode, whole),
     }
 

@@ -42,7 +42,7 @@ def reported(name: str, function: str = "report") -> Callable[[pytest.MonkeyPatc
 
 WRITTEN: dict[str, Callable[[pytest.MonkeyPatch], str]] = {
     **{name: reported(name) for name in ("campaign", "frameworks", "gradient_norms", "samplers", "solvers")},
-    **{name: reported(name) for name in ("structures", "torch_loader")},
+    **{name: reported(name) for name in ("random_posteriors", "structures", "torch_loader")},
     "linear": reported("linear", "as_text"),
     "steps": lambda monkeypatch: kept("steps", monkeypatch),
 }
@@ -55,6 +55,11 @@ def test_a_stored_table_has_the_stored_numbers(name: str, monkeypatch: pytest.Mo
 
     found = rows(WRITTEN[name](monkeypatch))
     assert found and found == rows((RESULTS / f"{name}.md").read_text())
+
+
+def test_the_page_on_posteriors_has_the_stored_table() -> None:
+    tables = module("random_posteriors").block(stored("random_posteriors"))
+    assert tables in (ROOT / "docs" / "sampling.md").read_text()
 
 
 def quoted(page: str, pattern: str) -> list[float]:

@@ -88,7 +88,7 @@ from avare.experiments import Store, compare, obtain
 
 problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 0.0])
 run = avare.sgd(problem, avare.Uniform(2, 1, seed=0), 0.1, epochs=1)
-chain = avare.sgld(problem, avare.Uniform(2, 1, seed=0), 0.1, steps=5, seed=0)
+chain = avare.sgld(problem, avare.Uniform(2, 1, seed=0), 0.1, steps=5, chains=1, seed=0)
 problem.minimize()
 folder = Path(tempfile.mkdtemp())
 (folder / "mine.csv").write_text("a,y\\n1,2\\n")

@@ -15,7 +15,9 @@ import crafted
 from avare.samplers import Sampler, names
 from avare.state import Field, generator_from_text, generator_to_text
 
-pytestmark = pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::avare.samplers.LimitWarning", "ignore::DeprecationWarning", "ignore::avare.solvers.ConvergenceWarning"
+)
 
 SEED = int(os.environ.get("AVARE_SEED", "20261117"))
 SOURCE = Path(avare.__file__).parents[1]

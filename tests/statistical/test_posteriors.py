@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 import avare
 from avare.problems import LeastSquares
 
-pytestmark = pytest.mark.skipif(
-    bool(numba.config.DISABLE_JIT), reason="hours without compiled code; the compiled run tests it"
-)
+pytestmark = [
+    pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="hours without compiled code; the compiled run tests it"),
+    pytest.mark.filterwarnings("ignore::avare.solvers.ConvergenceWarning"),  # steps that are too long are the subject
+]
 Vector = NDArray[np.float64]
 N, FEW = 400, 40
 
@@ -33,21 +34,14 @@ def regression(n: int = N) -> tuple[LeastSquares, Vector, Vector]:
     return problem, np.linalg.solve(precision, 4.0 * X.T @ y), precision
 
 
-def independent(chain: avare.solvers.Chain, precision: Vector, scale: Vector) -> float:
-    """About how many independent draws a Langevin chain has: its slowest direction forgets in 1 / (a l) steps."""
-    slowest = np.linalg.eigvalsh(np.sqrt(scale)[:, None] * precision * np.sqrt(scale)).min()
-    return float(chain.steps * chain.step_sizes[0] * slowest / 2.0)
-
-
 @pytest.mark.parametrize("precondition", ["none", "hessian"])
 @pytest.mark.parametrize("share", [0.5, 0.25])
 def test_langevin_steps_with_exact_gradients_have_the_predicted_error(share: float, precondition: Any) -> None:
-    # All examples in each batch. Then x <- (1 - a D A) x + noise, of covariance D^(1/2) (H (1 - a H / 2))^-1 D^(1/2)
-    # with H = D^(1/2) A D^(1/2): an error of first order in the step size, exactly that one.
+    # All examples in each batch. Then x <- (1 - a F F^T A) x + noise, of covariance F (H (1 - a H / 2))^-1 F^T with
+    # H = F^T A F: an error of first order in the step size, exactly that one. In the metric of the hessian H is 1.
     problem, mean, precision = regression(FEW)
-    scale = np.ones(3) if precondition == "none" else 1.0 / np.diag(precision)
-    root = np.sqrt(scale)
-    H = root[:, None] * precision * root
+    F = np.eye(3) if precondition == "none" else np.linalg.inv(np.linalg.cholesky(precision)).T
+    H = F.T @ precision @ F
     size = share / np.linalg.eigvalsh(H).max()
     chain = avare.sgld(
         problem,
@@ -57,15 +51,17 @@ def test_langevin_steps_with_exact_gradients_have_the_predicted_error(share: flo
         steps=120_000,
         burn_in=200,
         start=mean,
+        chains=1,
         seed=1,
     )
-    covariance = root[:, None] * np.linalg.inv(H @ (np.eye(3) - 0.5 * size * H)) * root
-    tolerance = 5.0 / np.sqrt(2.0 * independent(chain, precision, scale))
+    covariance = F @ np.linalg.inv(H @ (np.eye(3) - 0.5 * size * H)) @ F.T
+    independent = chain.steps * size * np.linalg.eigvalsh(H).min() / 2.0  # the slowest direction forgets in 1 / (a l)
+    tolerance = 5.0 / np.sqrt(2.0 * independent)
     assert tolerance < 0.12
     assert np.abs(chain.std() / np.sqrt(np.diag(covariance)) - 1.0).max() < tolerance
-    # What the chain says of itself is this very formula, and there is no noise.
-    said = np.sqrt(np.diag(covariance) / np.diag(np.linalg.inv(precision))) - 1.0
-    assert np.allclose(chain.noise.step, said, rtol=1e-6) and np.abs(chain.noise.gradient).max() < 1e-9
+    # What the chain says of itself is how wrong its own draws are; to first order if directions differ.
+    wrong = chain.std() / np.sqrt(np.diag(np.linalg.inv(precision))) - 1.0
+    assert chain.noise is not None and np.abs(chain.noise.widening - wrong).max() < 0.01 + 0.3 * np.abs(wrong).max()
 
 
 @pytest.mark.parametrize("size", [0.4, 1.1])
@@ -73,10 +69,18 @@ def test_hamiltonian_steps_with_exact_gradients_have_no_error(size: float) -> No
     # The splitting is exact for a normal law; steps of 1.1 are half of the largest stable ones along some directions.
     problem, mean, precision = regression(FEW)
     chain = avare.sghmc(
-        problem, avare.Uniform(FEW, FEW, seed=0), size, friction=0.7, steps=20_000, burn_in=200, start=mean, seed=1
+        problem,
+        avare.Uniform(FEW, FEW, seed=0),
+        size,
+        friction=0.7,
+        steps=20_000,
+        burn_in=200,
+        start=mean,
+        chains=1,
+        seed=1,
     )
     deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
-    # Correlations of the columns slow the chain down to about one independent draw in 10 units of time.
+    # At most one independent draw in 10 units of time, as for correlated columns without the metric.
     tolerance = 5.0 / np.sqrt(2.0 * 20_000 * size / 10.0)
     assert np.abs(chain.std() / deviations - 1.0).max() < tolerance < 0.14
     assert (np.abs(chain.mean() - mean) < 1.5 * tolerance * deviations).all()
@@ -98,22 +102,18 @@ SAMPLERS: dict[str, Callable[[], avare.Sampler]] = {
 )
 @pytest.mark.parametrize("method", ["sgld", "sghmc"])
 def test_a_chain_knows_how_much_wider_it_is(method: str, name: str, control: Any) -> None:
-    if (name, control) == ("Avare", "saga"):
-        pytest.skip(
-            "differences are 0 after a visit and grow: Avare's noise changes too much for a measurement at the end"
-        )
     problem, mean, precision = regression()
     deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
-    # The noise of a table is measured at its last 64 draws. After seed 2 a heavy row has just become stale there.
-    seed = 5 if (method, control) == ("sghmc", "saga") else 2
-    options: Any = {"control": control, "burn_in": 5_000, "start": mean, "seed": seed, "thin": 5}
+    options: Any = {"control": control, "burn_in": 5_000, "start": mean, "seed": 2, "thin": 5, "chains": 1}
     if method == "sgld":
         chain = avare.sgld(problem, SAMPLERS[name](), 0.03, precondition="hessian", steps=150_000, **options)
     else:
         chain = avare.sghmc(problem, SAMPLERS[name](), 0.06, friction=1.3, steps=150_000, **options)
     found = chain.std() / deviations - 1.0
-    # Statistical error 5 %, and a tenth of the widening, for the noise is measured at 64 draws and depends on them.
-    assert np.abs(found - chain.noise.total).max() < 0.05 + 0.1 * np.abs(found).max()
+    # Statistical error 5 %, and a quarter of the widening, for what is measured at 512 draws is exact only if all
+    # directions are too wide alike.
+    assert chain.noise is not None
+    assert np.abs(found - chain.noise.widening).max() < 0.05 + 0.25 * np.abs(found).max()
     if control == "none" and method == "sgld":
         assert found.max() > 0.2  # there is something to know
     if control != "none":
@@ -129,8 +129,7 @@ def test_shuffled_passes_have_less_bias_than_independent_batches() -> None:
         sampler = avare.Uniform(N, 8, reshuffle=reshuffle, seed=1)
         chain = avare.sgld(problem, sampler, 0.01, precondition="hessian", steps=200_000, burn_in=5_000, thin=5, seed=2)
         excess.append(float((chain.std() / deviations - 1.0).mean()))
-        bound = float(chain.noise.total.mean())
-    assert excess[1] < 0.7 * excess[0] and bound > excess[1] - 0.05
+    assert excess[1] < 0.7 * excess[0]
 
 
 @pytest.mark.slow
@@ -142,6 +141,25 @@ def test_automatic_steps_give_standard_deviations_that_are_right() -> None:
         assert np.abs(chain.std() / deviations - 1.0).max() < 0.1  # 5 % is aimed at, and 5 % is chance
         inside = np.abs(chain.draws.reshape(-1, 3) - mean) < 1.645 * deviations
         assert np.abs(inside.mean(axis=0) - 0.9).max() < 0.04
+
+
+@pytest.mark.parametrize("method", ["sgld", "sghmc"])
+@pytest.mark.filterwarnings("error::avare.solvers.ConvergenceWarning")
+def test_dummy_columns_with_an_intercept_mix_as_independent_ones_do(method: str) -> None:
+    generator = np.random.default_rng(0)
+    kinds = generator.integers(0, 6, 20_000)
+    y = generator.random(20_000) < 1 / (1 + np.exp(-(kinds - 3) * 0.5))
+    problem = avare.problems.Logistic(np.eye(6)[kinds], y, l2=0.01, bias=True)
+    chain = getattr(avare, method)(problem, seed=0)
+    mode = problem.minimize()
+    # With thousands of examples of each kind the posterior is normal but for the prior, which is. Only the prior tells
+    # the intercept from the sum of the others: 10 / sqrt(7).
+    exact = np.sqrt(np.diag(np.linalg.inv(problem.gram(mode) + 0.01 * np.eye(7))))
+    assert np.allclose(exact, 3.78, atol=0.01)
+    assert chain.draws.shape == (4, 10_000, 7) and not chain.warnings and "Nothing is wrong" in str(chain.noise)
+    assert chain.noise.r_hat.max() < 1.01 and chain.noise.ess.min() > 1000.0
+    # 1 / sqrt(2000), five times over, of which `sgld` uses 5 % for its step.
+    assert np.abs(chain.std() / exact - 1.0).max() < 0.11
 
 
 def test_stein_discrepancies_are_zero_for_the_posterior_only() -> None:

@@ -344,7 +344,7 @@ SOLVERS: dict[str, Callable[[], Subject]] = {
     ),
     "sgld": lambda: a_solver(
         lambda sampler, steps, **more: avare.sgld(
-            a_problem(), sampler, 1e-3, steps=steps, burn_in=2, thin=2, seed=3, **more
+            a_problem(), sampler, 1e-3, steps=steps, burn_in=2, thin=2, chains=1, seed=3, **more
         ),
         6,
         9,

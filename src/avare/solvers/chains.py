@@ -8,6 +8,7 @@ moments set the scale; their covariance is subtracted from the noise of the fric
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from avare import _validation as validation
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler, Uniform
-from avare.solvers.checkpoint import Memory, read
+from avare.solvers.checkpoint import Bounds, Memory, read
 from avare.solvers.estimators.anchor import GradientsAtMode, TableAtMode
 from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.estimators.table import TableEstimator
@@ -30,7 +31,7 @@ from avare.solvers.steps import Steps
 from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune
 from avare.solvers.updates.hamiltonian import Hamiltonian, hamiltonian, subtract
 from avare.solvers.updates.langevin import langevin
-from avare.solvers.updates.metric import Metric, blank, diagonal, metric_at, whitened
+from avare.solvers.updates.metric import blank, diagonal, metric_at, whitened
 from avare.solvers.verdict import ConvergenceWarning, batch_gradients, judge
 from avare.state import Field, State, refuse_unless, require_same
 
@@ -50,15 +51,6 @@ _ADAPTATIONS = 20  # of the scale
 _SEED = 20
 
 
-class Length(NamedTuple):
-    """How long chains are, and how many."""
-
-    steps: int
-    burn_in: int
-    thin: int
-    chains: int
-
-
 def draw_chains(
     solver: str,
     plan: "Plan",
@@ -70,7 +62,7 @@ def draw_chains(
     """Run chains of any dynamics; `sgld` and `sghmc` describe the arguments."""
     if watch.callback is not None and isinstance(watch.evaluate, str) and watch.evaluate == "never":
         raise ValueError('callback is called after each evaluation, and evaluate = "never": pass another evaluate=')
-    problem, chains = plan.problem, plan.length.chains
+    problem, chains = plan.problem, plan.chains
     starts = _starts(problem, start, chains)
     state = resume_of(solver, resume)
     if state is not None:
@@ -83,7 +75,7 @@ def draw_chains(
     noises = [np.random.default_rng(each) for each in seeds[:chains]]
     steps = [plan.chain_steps(solver, *each) for each in zip(samplers, starts, noises, strict=True)]
     loops = [
-        Loop(each, watch, sizes_of(plan.size), plan.length.steps, noise=noise, chain=k)
+        Loop(each, watch, sizes_of(plan.size), plan.steps, noise=noise, chain=k)
         for k, (each, noise) in enumerate(zip(steps, noises, strict=True))
     ]
     if state is not None:
@@ -102,52 +94,49 @@ def draw_chains(
     return chain
 
 
+@dataclass
 class Plan:
     """What a call of a solver asks for, checked, and what follows from it."""
 
-    metric: Metric
-    tuning: Tuning
+    problem: Problem
+    sampler: Sampler | str | None
     size: Any
     """The step size."""
-    starts: Vector
-    """First iterates, if none are given."""
+    control: Any
+    precondition: Any
+    batch_size: int | None
+    steps: int
+    burn_in: int
+    thin: int
+    chains: int
+    friction: float = 0.0
 
-    def __init__(
-        self,
-        problem: Problem,
-        sampler: Sampler | str | None,
-        step_size: Any,
-        control: Control,
-        precondition: Precondition,
-        batch_size: int | None,
-        length: Length,
-        friction: float = 0.0,
-    ) -> None:
+    def __post_init__(self) -> None:
+        problem, sampler = self.problem, self.sampler
         checked_problem(problem)
-        if isinstance(sampler, Sampler) and batch_size is not None:
+        if isinstance(sampler, Sampler) and self.batch_size is not None:
             raise ValueError(
-                f"batch_size = {batch_size}: the sampler has its own; pass it only with the name of a sampler"
+                f"batch_size = {self.batch_size}: the sampler has its own; pass it only with the name of a sampler"
             )
         if sampler is not None and not isinstance(sampler, str):
             checked_pair(problem, sampler)
-        for (name, value), least in zip(length._asdict().items(), (0, 0, 1, 1), strict=True):
-            validation.integer(name, value, at_least=least)
+        for name, least in (("steps", 0), ("burn_in", 0), ("thin", 1), ("chains", 1)):
+            validation.integer(name, getattr(self, name), at_least=least)
         if problem.l1 > 0.0:
             raise ValueError(f"problem has l1 = {problem.l1}: its density is not smooth; use an l2 term")
-        self.automatic, linear = isinstance(step_size, str), isinstance(problem, Linear)
+        self.automatic, linear = isinstance(self.size, str), isinstance(problem, Linear)
         if self.automatic:
-            require_auto(step_size)
-        self.problem, self.sampler, self.size, self.friction = problem, sampler, step_size, friction
-        self.batch_size, self.length = batch_size, length
+            require_auto(self.size)
         default = "mode" if self.automatic and linear else "none"
-        self.control, self.point = _word_or_vector(problem, "control", control, CONTROLS, default)
+        self.control, self.point = _word_or_vector(problem, "control", self.control, CONTROLS, default)
         if self.point is not None:
             self.control = "mode"
-        default = "hessian" if linear and (self.automatic or friction > 0.0) else "none"
-        self.scaling, self.scale = _word_or_vector(problem, "precondition", precondition, _PRECONDITIONS, default)
+        default = "hessian" if linear and (self.automatic or self.friction > 0.0) else "none"
+        found = _word_or_vector(problem, "precondition", self.precondition, _PRECONDITIONS, default)
+        self.precondition, self.scale = found
         if self.scale is not None:
             refuse_unless(self.scale > 0.0, self.scale, "precondition", "must be above 0")
-        if self.scaling == "moments" and length.burn_in == 0:
+        if self.precondition == "moments" and self.burn_in == 0:
             raise ValueError('burn_in = 0: precondition="moments" adapts during the burn-in')
         if not linear:
             self._refuse_what_is_linear()
@@ -155,27 +144,28 @@ class Plan:
     def _refuse_what_is_linear(self) -> None:
         """Raise an error if something is asked for that only a linear model has."""
         needs = f"needs a linear model of avare.problems, not {type(self.problem).__name__}"
-        if self.automatic:
-            raise TypeError(f'step_size = "auto": {needs}; pass a number')
-        if not isinstance(self.sampler, Sampler):
-            raise TypeError(f"sampler = {self.sampler!r}: a name {needs}; pass a sampler")
-        if self.scaling == "hessian":
-            raise TypeError(f'precondition = "hessian": {needs}; precondition="moments" works for any problem')
-        if self.control == "saga":
-            raise TypeError(f'control = "saga": {needs}; control="mode" works for any problem')
+        for asked, what, instead in (
+            (self.automatic, 'step_size = "auto":', "pass a number"),
+            (not isinstance(self.sampler, Sampler), f"sampler = {self.sampler!r}: a name", "pass a sampler"),
+            (self.precondition == "hessian", 'precondition = "hessian":', '"moments" works for any problem'),
+            (self.control == "saga", 'control = "saga":', '"mode" works for any problem'),
+        ):
+            if asked:
+                raise TypeError(f"{what} {needs}; {instead}")
 
     def prepare(self, state: Mapping[str, Any] | None) -> None:
         """Find what the chains need: mode, metric and step size; or take them from a state."""
-        problem, dim, whole = self.problem, self.problem.dim, self.scaling == "hessian"
+        problem, dim, whole = self.problem, self.problem.dim, self.precondition == "hessian"
         around = whole or self.automatic or not isinstance(self.sampler, Sampler)
         self.metric = diagonal(np.ones(dim) if self.scale is None else self.scale)
-        rows = problem.n if problem.n <= max(_FEW, dim) else max(_BATCH, dim)
+        rows = problem.n if problem.n <= max(_FEW, dim) else max(_BATCH, dim)  # it is less than n
         self.tuning = Tuning(np.zeros(dim), np.empty((POINTS if around else 0, dim)), np.array([rows]))
         if state is not None:
             if self.automatic:
                 self.size = Field(float, at_least=5e-324).read(state, "step_size", "resume")
+            bounds: Bounds = {"tuning/rows": {"at_least": 1, "at_most": problem.n}}
             part = {key.removeprefix("0/"): each for key, each in state.items() if key.startswith("0/")}
-            self.tuning = Tuning(*read(part, {"tuning": self.tuning}, {}).values())
+            self.tuning = Tuning(*read(part, {"tuning": self.tuning}, bounds).values())
             self.metric = blank(dim) if whole else self.metric
         elif around or self.control == "mode":
             mode = problem.minimize() if self.point is None else self.point
@@ -211,14 +201,14 @@ class Plan:
         self, name: str, sampler: Sampler, start: Vector, noise: np.random.Generator, record: Record | None = None
     ) -> "ChainSteps":
         """Return the steps of one chain; a velocity is the first that its noise draws."""
-        length, point = self.length, self.tuning.anchor if self.control == "mode" else None
+        point = self.tuning.anchor if self.control == "mode" else None
         estimator = estimator_of(self.problem, self.control, start.copy(), sampler.batch_size, point)
         update: Any = langevin(self.metric)
         if self.friction > 0.0:
             update = hamiltonian(self.metric, self.friction, noise.standard_normal(len(start)))
         if record is None:
-            record = record_of(len(start), length.steps, burn_in=length.burn_in, thin=length.thin)
-        adapt_until = length.burn_in if self.scaling == "moments" else 0
+            record = record_of(len(start), self.steps, burn_in=self.burn_in, thin=self.thin)
+        adapt_until = self.burn_in if self.precondition == "moments" else 0
         return ChainSteps(name, sampler, estimator, update, record, self.tuning, adapt_until)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from avare.problems import Problem
 from avare.samplers import Sampler
-from avare.solvers.chains import Control, Length, Plan, Precondition, draw_chains
+from avare.solvers.chains import Control, Plan, Precondition, draw_chains
 from avare.solvers.loop import Callback, Watch
 from avare.solvers.run import Chain
 from avare.solvers.step_sizes import StepSize
@@ -38,8 +38,8 @@ def sgld(
 ) -> Chain:
     r"""Draw from the density :math:`e^{-f(x)}` by steps of SGD plus noise of variance :math:`2 \alpha_t`.
 
-    f is a negative log-posterior: the losses are negative log-likelihoods, and the l2 term is a normal
-    prior of precision l2. As step sizes decrease, the law of the chain tends to that density. With a constant
+    f is a negative log-posterior: the losses are negative log-likelihoods, and the l2 term is a normal prior of
+    standard deviation 1 / sqrt(l2). As step sizes decrease, the law of the chain tends to that density. With a constant
     step size it has an error of the order of the step size, and the noise of the gradient makes it wider:
     ``chain.noise`` says by how much. A control variate removes most of that noise.
 
@@ -47,15 +47,16 @@ def sgld(
     ----------
     problem : Problem
         One of `avare.problems`.
-    sampler : Sampler or str, default="Static"
+    sampler : Sampler, str or None, default=None
         A sampler for the same number of examples, which continues from its present state. Or, for a linear model,
         the name of one: it is built with the norms that are expected near the mode, those of gradients or, with a
-        control variate, of differences. The default has fixed probabilities, which are the best if a mode is known. For
-        steps that fall as t^-b, use `Avare` with ``delta=b / 2``.
+        control variate, of differences. By default `Static`, whose fixed probabilities are the best if a mode is known;
+        each step uses all examples if there are few. For steps that fall as t^-b, use `Avare` with ``delta=b / 2``.
     step_size : "auto", float, schedule or callable, default="auto"
-        "auto" chooses, for a linear model, the largest constant step size with which all standard deviations should
-        be right to 5 %. It costs the mode, and the gradients of some hundred batches. Or a number, one of
-        `avare.schedules`, or a function of the step t = 1, 2, ...
+        "auto" chooses, for a linear model, a constant step size with which all standard deviations should be right to
+        5 %, by the largest curvature in the metric and the noise of the gradient. It costs the mode, and a few rounds
+        of short chains, which also improve the metric and the point of the control variate if the posterior is not
+        normal. Or a number, one of `avare.schedules`, or a function of the step t = 1, 2, ...
     control : {"none", "mode", "saga"} or array_like, optional
         How to estimate the gradient from a batch. "none": by the gradients of the batch. "mode": by how much they
         differ from those at a mode, which ``problem.minimize`` finds; or pass your own point instead of the word.
@@ -63,22 +64,25 @@ def sgld(
         the norms of the differences. By default "mode" if the step size is "auto",
         otherwise "none".
     precondition : {"none", "hessian", "moments"} or array_like, optional
-        A diagonal D that multiplies the steps, and the variance of their noise. "none": 1. "hessian": one over the
-        curvature of f along each coordinate, at the mode. "moments": one over the mean square of the gradient estimate,
-        adapted until `burn_in`. Or your own vector. By default "hessian" if the step size is "auto", otherwise "none".
+        The metric in which steps are made. "none": no scaling. "hessian": the inverse of the second derivative of f at
+        the mode, a whole matrix for up to 256 coordinates, above a diagonal plus 32 directions; columns may be scaled,
+        correlated or dummies. "moments": a diagonal, one over the mean square of the gradient estimate, adapted until
+        `burn_in`. Or your own diagonal. By default "hessian" if the step size is "auto", otherwise "none".
     batch_size : int, optional
-        Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
+        Draws per step if the sampler is not an object. By default all examples if there are at most 512, otherwise 32
+        or the number of coordinates, and more if the gradient is noisy.
     steps : int, default=10_000
         Number of steps of each chain.
     burn_in : int, default=0
         Number of steps before the first draw is kept.
     thin : int, default=1
         After `burn_in`, one of every `thin` iterates is kept.
-    chains : int, default=1
-        Number of chains, each in a thread: compiled loops run in parallel, Python functions in turn.
+    chains : int, default=4
+        Number of chains, each in a thread: compiled loops run in parallel, Python functions in turn. R-hat needs some.
         The first chain uses the sampler itself, the others copies of it with different seeds.
     start : array_like, optional
-        The first iterate: a vector, or one vector per chain. By default the mode if it was needed, otherwise 0.
+        The first iterate: a vector, or one vector per chain. By default the last draws of short chains if the step size
+        is "auto", otherwise the mode if it was needed, or 0.
     seed : int or SeedSequence, optional
         Seed of the noise, and of the samplers of all chains after the first.
     evaluate : "epoch", "never", int or list of int, default="never"
@@ -97,7 +101,9 @@ def sgld(
     Returns
     -------
     Chain
-        Also after a divergence, with a `DivergenceWarning`: see ``chain.status``.
+        Each call ends with a check of R-hat, of the effective number of draws, and by gradients at some draws of means
+        and standard deviations. What is wrong is in ``chain.warnings``, and a `ConvergenceWarning` says it. After a
+        divergence there is a `DivergenceWarning`: see ``chain.status``.
 
     Raises
     ------
@@ -116,12 +122,11 @@ def sgld(
     >>> chain.mean().round(1), chain.std().round(1)
     (array([ 1., -1.]), array([0.1, 0.1]))
 
-    With everything chosen for you: step size, control variate and scales.
+    With everything chosen for you: step size, control variate and metric.
 
-    >>> chain = sgld(problem, batch_size=10, steps=5000, burn_in=500, seed=0)
-    >>> bool(abs(chain.noise.total).max() < 0.1)
-    True
+    >>> chain = sgld(problem, seed=0)
+    >>> chain.warnings, bool(abs(chain.noise.widening).max() < 0.1)
+    ([], True)
     """
-    length = Length(steps, burn_in, thin, chains)
-    plan = Plan(problem, sampler, step_size, control, precondition, batch_size, length)
+    plan = Plan(problem, sampler, step_size, control, precondition, batch_size, steps, burn_in, thin, chains)
     return draw_chains("sgld", plan, start, seed, Watch(evaluate, optimum, progress, callback), resume)

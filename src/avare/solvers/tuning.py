@@ -106,10 +106,10 @@ def tune(plan: Any, *, moves: bool, scales: bool) -> None:
 
 
 def _probe(plan: Any, generator: np.random.Generator) -> Any:
-    """Return steps at the anchor, with a copy of the sampler."""
+    """Return steps from one of the points, where a table of SAGA is filled, with a copy of the sampler."""
     sampler = copy.deepcopy(plan.build_sampler(_SEED))
     sampler.reseed(generator)
-    return plan.chain_steps("", sampler, plan.tuning.anchor, generator)
+    return plan.chain_steps("", sampler, plan.tuning.points[-1], generator)
 
 
 def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.random.Generator) -> Vector:
@@ -122,9 +122,9 @@ def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.rando
 
 def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
     """Return the metric in which the regression of gradients on draws has slope 1."""
-    slopes, places = whitened(metric, gradients), np.linalg.solve(metric.factor, away.T).T
+    slopes, places = whitened(metric, gradients), np.asarray(np.linalg.solve(metric.factor, away.T).T, np.float64)
     prior = _PRIOR * np.eye(away.shape[1])
-    slope = np.linalg.solve(places.T @ places + prior, places.T @ slopes + prior)
+    slope = np.asarray(np.linalg.solve(places.T @ places + prior, places.T @ slopes + prior), np.float64)
     return metric._replace(factor=metric.factor @ inverse_root(slope, 1e-6))
 
 

@@ -146,8 +146,8 @@ def batch_gradients(estimator: PlainEstimator, sampler: Sampler, x: Vector, batc
     return found
 
 
-def convergence(draws: Vector) -> tuple[Vector, Vector]:
-    """Return R-hat of the halves of chains (chains x draws x dim), and the effective number of draws, by coordinate.
+def convergence(draws: Vector) -> Vector:
+    """Return R-hat of the halves of chains (chains x draws x dim) and the effective number of draws, two rows.
 
     Gelman et al., Bayesian Data Analysis, 3rd edition, section 11.4 and 11.5; ArviZ's ``rhat(method="split")`` and
     ``ess(method="mean")``. NaN if there are fewer than 4 draws, or if they are all the same.

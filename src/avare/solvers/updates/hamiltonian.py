@@ -45,8 +45,9 @@ class Hamiltonian(NamedTuple):
 
 def hamiltonian(metric: Metric, friction: float, velocity: Vector) -> Hamiltonian:
     """Return the state for a metric, which is copied."""
+    root, factor, basis, gain = (each.copy() for each in metric)
     none = np.zeros(len(velocity))
-    return Hamiltonian(Motion(*(each.copy() for each in metric), velocity, none), friction, none.copy())
+    return Hamiltonian(Motion(root, factor, basis, gain, velocity, none), friction, none.copy())
 
 
 def subtract(motion: Motion, noise: Vector) -> None:

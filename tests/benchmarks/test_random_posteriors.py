@@ -1,0 +1,48 @@
+"""A handful of the random posteriors of benchmarks/random_posteriors.py: right, or with a warning."""
+
+import numba
+import numpy as np
+import pytest
+
+import avare
+import random_posteriors as posteriors
+
+pytestmark = pytest.mark.skipif(
+    bool(numba.config.DISABLE_JIT), reason="hours without compiled code; the compiled run tests it"
+)
+
+
+@pytest.mark.filterwarnings("ignore::avare.problems.ToleranceWarning")
+@pytest.mark.parametrize("seed", [1001, 1007, pytest.param(1085, marks=pytest.mark.slow), 1112, 1011, 1012])
+def test_no_posterior_is_wrong_in_silence(seed: int) -> None:
+    # Chosen among those on which the defaults were tuned: nearly separable, few examples, nearly separable with a weak
+    # prior, outliers, collinear, more columns than rows.
+    for found in posteriors.trial(seed):
+        assert found["warnings"] or not posteriors.is_bad(found), found
+        if found["solver"] == "sghmc":
+            assert posteriors.is_good(found) and not found["warnings"], found
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nearly_separable_classes_with_a_weak_prior(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(500, 2))
+    y = (X @ [1.0, 1.0] > 0.0).astype(np.float64)
+    y[np.argmin(np.abs(X @ [1.0, 1.0]))] = 1.0 - y[np.argmin(np.abs(X @ [1.0, 1.0]))]
+    posterior = posteriors._make("Logistic", X, y, 1e-4)
+    exact = posteriors.reference(posterior)
+    assert exact.by == "grid"
+    chain = avare.sghmc(posterior.problem, seed=seed)
+    # More than 500 effective draws: 1 / sqrt(1000) and 1 / sqrt(500), four times over. It was 2.3 to 3 times as wide.
+    assert chain.noise is not None and chain.noise.ess.min() > 500.0 and not chain.warnings
+    assert np.abs(chain.std() / exact.sd - 1.0).max() < 0.13
+    assert np.abs((chain.mean() - exact.mean) / exact.sd).max() < 0.18
+
+
+def test_the_reference_is_that_of_the_library() -> None:
+    for k, name in enumerate(posteriors.FAMILIES):
+        posterior = posteriors.FAMILIES[name](np.random.default_rng(k))
+        x = np.random.default_rng(0).normal(size=(2, posterior.problem.dim))
+        values, gradients = posterior.energy(x)
+        assert np.allclose(values, [posterior.problem.objective(each) for each in x])
+        assert np.allclose(gradients, [posterior.problem.gradient(each) for each in x])
