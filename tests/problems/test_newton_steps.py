@@ -139,7 +139,7 @@ def test_conjugates_outside_of_their_domain_are_infinite() -> None:
 def extreme_problem(seed: int) -> Linear:
     """Scales, offsets, heavy rows, rare classes, uneven weights, collinear columns and penalties, by chance."""
     generator = np.random.default_rng(seed)
-    kind = LOSSES[seed % len(LOSSES)]
+    kind: Any = LOSSES[seed % len(LOSSES)]
     n, columns = int(np.exp(generator.uniform(2.0, 6.0))), int(np.exp(generator.uniform(0.0, 4.0)))
     X: Any = generator.normal(size=(n, columns)) * np.exp(generator.normal(0.0, 3.0, columns))
     if generator.random() < 0.3:
@@ -154,7 +154,7 @@ def extreme_problem(seed: int) -> Linear:
     y = np.zeros(n, dtype=int) if generator.random() < 0.3 else generator.integers(0, classes, n)
     y[:classes] = range(classes)
     targets = generator.standard_cauchy(n) + 10.0 ** generator.uniform(0.0, 6.0) if kind in (LeastSquares, Huber) else y
-    return kind(
+    made: Linear = kind(
         X,
         targets,
         l2=float(np.exp(generator.uniform(-12.0, 6.0))),
@@ -162,6 +162,7 @@ def extreme_problem(seed: int) -> Linear:
         sample_weight=generator.lognormal(0.0, 2.0, n) if generator.random() < 0.4 else None,
         bias=[False, True, "free"][generator.integers(3)],
     )
+    return made
 
 
 @pytest.mark.parametrize("seed", range(60))

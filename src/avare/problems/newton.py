@@ -148,7 +148,7 @@ def _sample_sizes(problem: Linear) -> list[int]:
     The error of a sample is about (coefficients / rows). If it is small, the next sample is a sixteenth: one step leads
     from the minimum of the one almost to that of the other. Otherwise it is a quarter.
     """
-    sizes, size = [], problem.n
+    sizes, size = list[int](), problem.n
     while True:
         size //= _SHARE if size >= _SHARE * _PER_COEFFICIENT * problem.dim else 4
         if size < max(_FEWEST, 4 * problem.dim):

@@ -43,6 +43,7 @@ class SagaSteps(Steps):
     """The steps of one run of SAGA, all of one size. The table is filled at the first iterate, unless that is 0."""
 
     problem: Linear
+    estimator: TableEstimator
 
     def __init__(
         self, problem: Linear, sampler: Sampler, x: Vector, preconditioner: Preconditioner, *, size: float, tol: float
