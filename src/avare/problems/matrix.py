@@ -6,6 +6,8 @@ sparse matrix is read row by row. Neither is ever copied as a whole; only indice
 """
 
 import copy
+import mmap
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from avare._compilation import inlined, kernel, lean, product
 
 BLOCK = 4
 _MOST = 1e150  # so that squares do not overflow
+_PART = 1 << 26  # bytes of a file that is mapped into memory, after which they are released
 USABLE = f"finite, and at most {_MOST:g} in size"
 _TILE = 512  # columns at a time, so that their part of the four rows stays in the nearest cache
 
@@ -74,11 +77,35 @@ def _read_dense(X: Any) -> NDArray[Any]:
     array = _floating(validation.as_array("X", X))
     if array.ndim != 2:
         raise ValueError(f"X has shape {array.shape}: must have 2 dimensions")
-    fault = int(_first_unusable(array))
-    if fault >= 0:
-        place = divmod(fault, array.shape[1])
-        raise ValueError(f"X[{place[0]}, {place[1]}] = {array[place]}: must be {USABLE}")
+    for part in parts_of(array):
+        fault = int(_first_unusable(array[part]))
+        if fault >= 0:
+            row, column = part.start + fault // array.shape[1], fault % array.shape[1]
+            raise ValueError(f"X[{row}, {column}] = {array[row, column]}: must be {USABLE}")
     return writable(array)
+
+
+def parts_of(array: NDArray[Any], rows: int | None = None) -> Iterator[slice]:
+    """Yield parts of the rows; what was read of a file that is mapped into memory is released now and then.
+
+    Without it, all of the file would count as memory of the process.
+    """
+    size, mapping, seen = array.shape[1] * array.itemsize, _mapping_of(array), 0
+    step = max(1, _PART // max(size, 1)) if rows is None else rows
+    for first in range(0, len(array), step):
+        part = slice(first, min(first + step, len(array)))
+        yield part
+        seen += (part.stop - part.start) * size
+        if mapping is not None and seen >= _PART:
+            mapping.madvise(mmap.MADV_DONTNEED)
+            seen = 0
+
+
+def _mapping_of(array: Any) -> mmap.mmap | None:
+    """Return the file that an array is mapped from, if it is."""
+    while isinstance(array, np.ndarray | _Writable):
+        array = array.base
+    return array if isinstance(array, mmap.mmap) and hasattr(array, "madvise") else None
 
 
 def check_size(name: str, values: NDArray[np.float64]) -> None:
@@ -137,7 +164,7 @@ def writable(array: NDArray[Any]) -> NDArray[Any]:
 
 class _Writable:
     def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array  # keeps the memory
+        self.base = array  # keeps the memory
         self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
 
 

@@ -204,16 +204,14 @@ class Blocks:
 
 def by_columns(total: Objective, point: Point, share: float = 1.0) -> Solver:
     """Factorise H, or its blocks if there are several outputs, of all rows or of a sample."""
-    problem, rows, draws = total.problem, total.rows, None
+    problem, chosen, factors = total.problem, None, []
     if share < 1.0:
-        draws = _draw(total, point, share)
-        rows = rows.subset(draws[0])
-    factors = []
+        chosen, weights = _draw(total, point, share)
     for k in range(problem.outputs):
         curvatures = problem.curvature_of_pair(point.terms, k, k)
-        if draws is not None:
-            curvatures = curvatures[draws[0]] * draws[1]
-        matrix = rows.gram(curvatures)
+        if chosen is not None:
+            curvatures = curvatures[chosen] * weights
+        matrix = total.rows.gram(curvatures, chosen)
         matrix[np.diag_indices_from(matrix)] += total.l2[k]
         factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1))
     return factors[0] if problem.outputs == 1 else Blocks(factors, total.l2[0])

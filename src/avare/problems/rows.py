@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import lean, product
-from avare.problems.matrix import Matrix, some_columns, some_rows
+from avare.problems.matrix import Matrix, parts_of, some_columns, some_rows
 
 Table = NDArray[np.float64]
 
@@ -154,8 +154,13 @@ class Rows:
                 result[part] = (rows * rows) @ scales + rows @ inner
         return np.maximum(result + constant, 0.0)
 
-    def gram(self, factors: Table) -> Table:
-        """Return the sum of the products of each row with itself, times the factors; only its lower triangle counts."""
+    def gram(self, factors: Table, chosen: NDArray[np.int64] | None = None) -> Table:
+        """Return the sum of the products of each row with itself, times the factors; only its lower triangle counts.
+
+        Of all rows, or of those chosen, with a factor for each of these.
+        """
+        if chosen is not None and self.matrix.sparse is not None:
+            return self.subset(chosen).gram(factors)
         from scipy.linalg.blas import dsyrk
 
         size, sparse = self.columns, self.matrix.sparse
@@ -166,7 +171,7 @@ class Rows:
             total = np.asfortranarray(work)
         else:
             roots = np.sqrt(factors)
-            for part, rows in self._dense_chunks():
+            for part, rows in self._dense_chunks(chosen):
                 rows *= roots[part, None]
                 sums += roots[part] @ rows
                 total = dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
@@ -251,18 +256,22 @@ class Rows:
         """Yield dense rows in float64, some at a time."""
         dense = self.matrix.dense
         assert dense is not None
-        step = self._rows_at_a_time()
-        for first in range(0, self.n, step):
-            part = slice(first, min(first + step, self.n))
+        for part in parts_of(dense, self._rows_at_a_time()):
             yield part, dense[part].astype(np.float64, copy=False)
 
-    def _dense_chunks(self) -> Iterator[tuple[slice, Table]]:
-        """Yield copies of some rows at a time, dense and in float64."""
-        for first in range(0, self.n, self._rows_at_a_time()):
-            part = slice(first, min(first + self._rows_at_a_time(), self.n))
-            if self.matrix.dense is not None:
-                yield part, np.array(self.matrix.dense[part], dtype=np.float64, order="C")
+    def _dense_chunks(self, chosen: NDArray[np.int64] | None = None) -> Iterator[tuple[slice, Table]]:
+        """Yield copies of some rows at a time, dense and in float64: of all rows, or of those chosen."""
+        dense, step = self.matrix.dense, self._rows_at_a_time()
+        if dense is not None and chosen is None:
+            for part in parts_of(dense, step):
+                yield part, np.array(dense[part], dtype=np.float64, order="C")
+            return
+        for first in range(0, self.n if chosen is None else len(chosen), step):
+            if dense is not None and chosen is not None:
+                part = slice(first, min(first + step, len(chosen)))
+                yield part, dense[chosen[part]].astype(np.float64, copy=False)
             else:
+                part = slice(first, min(first + step, self.n))
                 rows = np.zeros((part.stop - part.start, self.columns))
                 _scatter(*self.matrix.sparse, part.start, part.stop, rows)  # type: ignore[misc]  # one is not None
                 yield part, rows

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -17,6 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from avare import samplers
 from avare._progress import Line
 from avare.problems import Linear
+from avare.problems.matrix import parts_of
 from avare.problems.newton import newton
 from avare.solvers import saga
 from avare.solvers.linear.choose import DEFAULT, batch_size_of
@@ -47,7 +48,11 @@ class LinearEstimator(BaseEstimator):
             rule = f"must be one of {', '.join(samplers.names())}. Got {self.sampler!r} instead."
             raise InvalidParameterError(f"The 'sampler' parameter of {type(self).__name__} {rule}")
         kinds = [np.float64, np.float32]
-        X, y = validate_data(self, X, y, reset=reset, accept_sparse="csr", dtype=kinds, order="C", **options)
+        mapped = isinstance(X, np.memmap)  # its numbers are checked in parts, so that it need not fit into memory
+        options = {"accept_sparse": "csr", "dtype": kinds, "order": "C", "ensure_all_finite": not mapped, **options}
+        X, y = validate_data(self, X, y, reset=reset, **options)
+        for part in parts_of(X) if mapped else ():
+            assert_all_finite(X[part], input_name="X")
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         return X, y, sample_weight

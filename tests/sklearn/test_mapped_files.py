@@ -1,0 +1,74 @@
+"""Files that are mapped into memory: a fit reads them in parts, and needs only a part of their size."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from avare.sklearn import AvareClassifier, AvareRegressor
+
+PROGRAM = """
+import resource, sys
+import numpy as np
+from avare.sklearn import AvareClassifier
+
+path, n, columns, kind = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+small = np.random.default_rng(0).normal(size=(2000, columns)).astype(kind)
+AvareClassifier().fit(small, small[:, 0] > 0.0)  # imports and compiles
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+X = np.memmap(path, dtype=kind, mode="r", shape=(n, columns))
+y = np.load(path + ".y.npy")
+model = AvareClassifier().fit(X, y)
+assert model.gap_ <= 1e-9, model.gap_
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, model.score(X[:1000], y[:1000]))
+"""
+
+
+def write(path: Path, n: int, columns: int, kind: str) -> None:
+    """Write rows in parts, and their labels."""
+    X = np.memmap(path, dtype=kind, mode="w+", shape=(n, columns))
+    generator, labels = np.random.default_rng(1), np.empty(n, dtype=np.int64)
+    for first in range(0, n, 100_000):
+        part = generator.normal(size=(min(100_000, n - first), columns)).astype(kind)
+        X[first : first + len(part)] = part
+        labels[first : first + len(part)] = part[:, :3].sum(axis=1) + generator.logistic(size=len(part)) > 1.0
+    X.flush()
+    np.save(f"{path}.y.npy", labels)
+
+
+def megabytes(path: Path, n: int, columns: int, kind: str) -> float:
+    """What a fit adds to the largest resident memory of a process."""
+    words = [sys.executable, "-c", PROGRAM, str(path), str(n), str(columns), kind]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    more, score = map(float, done.stdout.split())
+    assert score > 0.7
+    return more
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_a_fit_needs_a_part_of_the_file(kind: str, tmp_path: Path) -> None:
+    columns = 64 if kind == "float32" else 32
+    write(tmp_path / "X", 1_600_000, columns, kind)  # 410 MB
+    # The largest sample is a sixteenth; outputs, slopes and curvatures take 8 bytes per row each, some of them twice.
+    assert megabytes(tmp_path / "X", 1_600_000, columns, kind) < 250.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_four_gigabytes_fit_into_one(kind: str, tmp_path: Path) -> None:
+    columns = 200 if kind == "float32" else 100
+    write(tmp_path / "X", 5_000_000, columns, kind)
+    assert megabytes(tmp_path / "X", 5_000_000, columns, kind) < 1000.0
+
+
+def test_the_same_fit_as_in_memory_and_the_same_refusal(tmp_path: Path) -> None:
+    write(tmp_path / "X", 3000, 5, "float64")
+    X = np.memmap(tmp_path / "X", dtype="float64", mode="r+", shape=(3000, 5))
+    y = np.load(f"{tmp_path / 'X'}.y.npy")
+    for model in (AvareClassifier(), AvareRegressor()):
+        assert np.array_equal(model.fit(X, y).coef_, model.fit(np.array(X), y).coef_)
+    X[2000, 3] = np.nan
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        AvareClassifier().fit(X, y)
