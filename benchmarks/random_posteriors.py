@@ -507,9 +507,7 @@ def report(result: dict[str, Any]) -> str:
         "Wrong: a standard deviation by more than 30 % or a mean by more than 0.5 standard deviations. Good: within "
     )
     text += "10 % and 0.2. Errors are those of the worst coordinate; seconds are of a shared machine.\n\n"
-    text += (
-        table(heads, lines) + "\n\nPosteriors next to NUTS (BlackJAX, four chains, dense metric, "
-    )
+    text += table(heads, lines) + "\n\nPosteriors next to NUTS (BlackJAX, four chains, dense metric, "
     text += f"{_WARM} + {_NUTS} draws), both compiled before:\n\n"
     return text + comparison(result)
 

@@ -116,9 +116,9 @@ class Chain:
 
     >>> import avare
     >>> problem = avare.problems.LeastSquares([[1.0], [2.0]], [1.0, 2.0], l2=1.0)
-    >>> chain = avare.sgld(problem, avare.Uniform(2, 2, seed=0), 0.01, steps=100, thin=10, chains=2, seed=0)
-    >>> chain.draws.shape, chain.mean().shape, chain.status
-    ((2, 10, 1), (1,), 'finished')
+    >>> chain = avare.sgld(problem, avare.Uniform(2, 2, seed=0), 0.03, steps=20_000, thin=10, chains=2, seed=0)
+    >>> chain.draws.shape, chain.mean().shape, chain.status, chain.warnings
+    ((2, 2000, 1), (1,), 'finished', [])
     """
 
     def __init__(self, solver: str, loops: Sequence[Loop], step_size: Any) -> None:

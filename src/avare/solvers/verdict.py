@@ -27,7 +27,8 @@ WORST_R_HAT, FEWEST = 1.05, 100.0
 """R-hat above and effective numbers of draws below are reported."""
 TOO_WIDE, TOO_FAR = 0.1, 0.25
 """So are standard deviations that are wrong by this part, and means by this part of a standard deviation."""
-_SURE = 3.0  # standard errors of these estimates that are allowed on top
+_SURE = 3.0  # standard errors of these estimates that are allowed on top, ...
+_MOST_UNSURE = 0.15  # ... but no more than this: what is not known to be right is reported
 _POINTS = 512  # draws at which gradients are computed
 _ROWS = 4_000_000  # of a linear model, up to which these gradients are exact
 _COLUMNS = 32  # at a time
@@ -68,7 +69,10 @@ class Verdict:
 
     def warnings(self) -> list[str]:
         """Return what is wrong, at which coordinates, and what to do."""
-        wide, far = TOO_WIDE + _SURE * self.widening_error, TOO_FAR + _SURE * self.shift_error
+        wide, far = (
+            least + np.minimum(_SURE * error, _MOST_UNSURE)
+            for least, error in ((TOO_WIDE, self.widening_error), (TOO_FAR, self.shift_error))
+        )
         longer = "run more steps, and a longer burn_in"
         checks = (
             (self.r_hat, self.r_hat - WORST_R_HAT, "chains disagree, R-hat {:.2f}", longer),
