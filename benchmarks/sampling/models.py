@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from avare.solvers.variance_inflation import curvature_of
 from numpy.typing import NDArray
 
 from avare.experiments.data import Data, Place, digest, obtain
@@ -15,6 +14,7 @@ from avare.experiments.records import numbers
 from avare.experiments.sgd_runs import problem_of
 from avare.experiments.store import Record, Spec
 from avare.problems import Linear
+from avare.solvers.updates.metric import hessian
 
 _LEAPS, _STEPS = 4, (0.3, 0.5)  # of a reference chain: about a quarter of a turn, where the posterior is about normal
 _CHAINS = 4
@@ -106,10 +106,8 @@ def prepared(spec: Spec, X: Any, y: NDArray[Any]) -> Prepared:
     if key not in _LAST:
         problem = problem_of(spec, X, y)
         mode = problem.minimize(tolerance=1e-6 * problem.n**0.5)
-        curvature = curvature_of(problem, mode)
-        assert curvature is not None and curvature.ndim == 2
         _LAST.clear()
-        _LAST[key] = Prepared(problem, mode, curvature)
+        _LAST[key] = Prepared(problem, mode, hessian(problem, mode))
     return _LAST[key]
 
 
