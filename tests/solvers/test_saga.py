@@ -196,7 +196,7 @@ def test_a_sampler_and_its_name_run_the_same_method() -> None:
     problem = make("Logistic", bias="free")
     for sampler in ("Calibrated", avare.Calibrated(N, 2, seed=1)):
         run = avare.saga(problem, sampler, epochs=1, tol=0.0)
-        assert run.method == "saga" and run.steps == N // 2
+        assert run.solver == "saga" and run.steps == N // 2
 
 
 @pytest.mark.parametrize("csr", [False, True])

@@ -497,7 +497,7 @@ def test_a_run_is_plain_data() -> None:
     other = pickle.loads(pickle.dumps(run))
     sampler.sample()  # the copy does not mind
     assert np.array_equal(other.x, run.x) and other.status == "finished" and repr(other) == repr(run)
-    assert other.method == "sgd" and other.trace.objective[-1] == run.trace.objective[-1]
+    assert other.solver == "sgd" and other.trace.objective[-1] == run.trace.objective[-1]
     rest = avare.sgd(problem, avare.Avare(N, 5), 0.01, resume=other.state_dict(), **options)  # type: ignore[arg-type]  # of several types
     assert np.array_equal(rest.x, avare.sgd(problem, avare.Avare(N, 5, seed=9), 0.01, **options).x)  # type: ignore[arg-type]  # of several types
     frame = run.to_frame()

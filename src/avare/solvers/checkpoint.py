@@ -60,20 +60,19 @@ class Checkpoint:
     """What a run needs to be resumed: its own fields, and its sampler."""
 
     own: State
-    sampler: Sampler | None
+    sampler: Sampler
     drawn: int
     """Batches that the sampler had drawn when the run ended."""
 
     def state_dict(self) -> State:
         """Return numbers, text and copies of the arrays, with a checksum."""
         state = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in self.own.items()}
-        if self.sampler is not None:
-            if self.sampler.steps != self.drawn:
-                raise ValueError(
-                    f"the sampler has drawn {self.sampler.steps - self.drawn} batches since this run ended: "
-                    "call state_dict() before it draws again"
-                )
-            state.update({_SAMPLER + key: value for key, value in self.sampler.state_dict().items()})
+        if self.sampler.steps != self.drawn:
+            raise ValueError(
+                f"the sampler has drawn {self.sampler.steps - self.drawn} batches since this run ended: "
+                "call state_dict() before it draws again"
+            )
+        state.update({_SAMPLER + key: value for key, value in self.sampler.state_dict().items()})
         return {**state, "checksum": run_checksum(state)}
 
 

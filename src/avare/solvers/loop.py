@@ -70,8 +70,8 @@ class Progress:
         The current iterate, read-only. Copy it to keep it.
     average : ndarray
         The average of the iterates if averaging has begun, otherwise the current iterate. Read-only.
-    sampler : Sampler or None
-        The sampler; a callback may read it, and must not draw from it. None if the method draws nothing.
+    sampler : Sampler
+        The sampler; a callback may read it, and must not draw from it.
     chain : int
         Number of the chain, counted from 0; 0 for `avare.sgd`.
     trace : recarray
@@ -89,7 +89,7 @@ class Progress:
 
     def __init__(self, loop: "Loop") -> None:
         self._loop = loop
-        self.step: int = loop.steps_made
+        self.step: int = loop.step
         self.epoch: float = loop.epoch
         self.x: Vector = loop.method.x.view()
         self.average: Vector = loop.x.view()
@@ -135,7 +135,7 @@ class Method:
     """
 
     name: str
-    sampler: Sampler | None = None
+    sampler: Sampler
     compiled: bool = True
     """Whether its steps are compiled."""
     epoch_steps: int = 1
@@ -144,8 +144,6 @@ class Method:
     """After how many steps to call `check`, again and again."""
     step_size: float = math.inf
     """The size of the last step; infinite if there is none."""
-    stopped: str = ""
-    """Why it cannot continue, if it cannot."""
 
     def __init__(self, problem: Problem, x: Vector, record: Record | None = None) -> None:
         self.problem, self.x = problem, x
@@ -198,8 +196,6 @@ class Loop:
         Source of standard normal numbers, one per coordinate and step.
     chain : int
         Its number among several.
-    before : int
-        Steps that another method has made before, each of them an epoch.
     """
 
     def __init__(
@@ -211,13 +207,11 @@ class Loop:
         *,
         noise: np.random.Generator | None = None,
         chain: int = 0,
-        before: int = 0,
     ) -> None:
         self.method, self.watch, self.sizes, self.steps = method, watch, sizes, steps
-        self.noise, self.chain, self.before = noise, chain, before
+        self.noise, self.chain = noise, chain
         self.seconds, self.rows = 0.0, list[Row]()
-        most = before + steps if method.sampler is not None else NEVER  # or SAGA may take over, with more steps
-        self._evaluations = evaluation_steps(watch.evaluate, before, before + steps, method.epoch_steps, most)
+        self._evaluations = evaluation_steps(watch.evaluate, steps, method.epoch_steps)
         self._optimum = method.problem.optimum if watch.optimum is None else watch.optimum
         self.step = 0
         self.status, self.message = "finished", ""
@@ -225,14 +219,9 @@ class Loop:
         self._began = (time.perf_counter(), 0)
 
     @property
-    def steps_made(self) -> int:
-        """The number of steps, with those of a method before."""
-        return self.before + self.step
-
-    @property
     def epoch(self) -> float:
-        """The same in epochs."""
-        return self.before + self.step / self.method.epoch_steps
+        """How far it is, in epochs."""
+        return self.step / self.method.epoch_steps
 
     @property
     def trace(self) -> Trace:
@@ -256,7 +245,7 @@ class Loop:
 
     @property
     def _place(self) -> str:
-        return f"step {self.steps_made} of {self.before + self.steps}"
+        return f"step {self.step} of {self.steps}"
 
     def describe(self) -> str:
         """Describe the progress in one line."""
@@ -269,14 +258,12 @@ class Loop:
         """Advance to the last step, or until something stops it."""
         method, sampler = self.method, self.method.sampler
         self._began = (time.perf_counter(), self.step)
-        if sampler is not None:
-            sampler.follow(lambda: method.norms())  # no method: a copy of the sampler would copy all of it
+        sampler.follow(lambda: method.norms())  # no method: a copy of the sampler would copy all of it
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # an overflow is reported as divergence
                 self._run(interrupt, line)
         finally:
-            if sampler is not None:
-                sampler.follow(None)
+            sampler.follow(None)
 
     def _run(self, interrupt: threading.Event, line: Line) -> None:
         self._advance(0)  # compiles, outside the measured time
@@ -295,9 +282,9 @@ class Loop:
 
     def _until_evaluation(self) -> int:
         """Return the number of steps until the next evaluation; 0 if it is due."""
-        first = self.steps_made + (len(self.rows) > 0 and self.rows[-1].step == self.steps_made)
+        first = self.step + (len(self.rows) > 0 and self.rows[-1].step == self.step)
         place = np.searchsorted(self._evaluations, first)
-        return int(self._evaluations[place]) - self.steps_made if place < len(self._evaluations) else NEVER
+        return int(self._evaluations[place]) - self.step if place < len(self._evaluations) else NEVER
 
     def _advance(self, count: int) -> bool:
         """Make a number of steps; return whether all were made."""
@@ -312,26 +299,21 @@ class Loop:
             most = _LARGEST_CHUNK if self.noise is None else max(1, _MOST_NOISE // dim)
             wanted = int(count * _CHUNK_SECONDS / max(taken, 1e-9))
             self._chunk = min(max(1, wanted), 2 * self._chunk, most)
-        if self.method.stopped:
-            self.status, self.message = "stopped", self.method.stopped
-        elif done < count:
+        if done < count:
             self._diverge(self.step + 1, "the gradient")
         return done == count
 
     def _evaluate(self) -> bool:
         """Add a row to the trace; return whether to stop."""
         method, x = self.method, self.x
-        p, gain = None, math.nan
-        if method.sampler is not None:
-            p, gain = method.sampler.probabilities(), method.sampler.gain
-        objective, total, cost = method.problem.evaluate(method.x, p)
+        gain = method.sampler.gain
+        objective, total, cost = method.problem.evaluate(method.x, method.sampler.probabilities())
         if x is not method.x:
             objective = method.problem.objective(x)
         above, least = math.nan if self._optimum is None else objective - self._optimum, total * total
         error = cost / least - 1.0 if least > 0.0 else 0.0
-        before = self.rows[-1].regret if self.rows else 0.0
-        regret = (0.0 if math.isnan(before) else before) + cost - least  # NaN if nothing was drawn
-        now = (self.steps_made, self.epoch, self.seconds)
+        regret = (self.rows[-1].regret if self.rows else 0.0) + cost - least
+        now = (self.step, self.epoch, self.seconds)
         self.rows.append(Row(*now, objective, above, cost, least, error, regret, gain))
         if math.isinf(objective) or not math.isfinite(total):  # the objective is NaN if the problem has none
             self._diverge(self.step, "the objective" if math.isinf(objective) else "the sum of norms")
@@ -359,7 +341,7 @@ class Loop:
         }
         if self.noise is not None:
             own["noise"] = generator_to_text(self.noise)
-        return Checkpoint(own, method.sampler, 0 if method.sampler is None else method.sampler.steps)
+        return Checkpoint(own, method.sampler, method.sampler.steps)
 
     def read(self, state: Mapping[str, Any]) -> tuple[State, State]:
         """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
@@ -376,18 +358,17 @@ class Loop:
             fields["noise"] = Field(np.random.Generator)
         values = {name: field.read(own, name, "resume") for name, field in fields.items()}
         values["draws"] = Field(np.float64, self.draws(values["step"]).shape).read(own, "draws", "resume")
-        steps, most = values["rows"][:, 0], self.before + values["step"]
+        steps, most = values["rows"][:, 0], values["step"]
         are_steps = (steps >= 0) & (steps <= most) & (steps == np.floor(steps))
         refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {most}")
         values |= read(own, method.memory(), method.bounds(values["step"]))
         require_intact(state)
-        return values, {} if method.sampler is None else method.sampler.read_state(of_sampler)
+        return values, method.sampler.read_state(of_sampler)
 
     def resume(self, values: State, of_sampler: State) -> None:
         """Continue from what `read` returned."""
         method = self.method
-        if method.sampler is not None:
-            method.sampler.replace_state(of_sampler)
+        method.sampler.replace_state(of_sampler)
         self.step, self.seconds, self.noise = values["step"], values["seconds"], values.get("noise")
         method.x[:] = values["x"]
         self.draws(self.step)[:] = values["draws"]
@@ -398,7 +379,7 @@ class Loop:
     def _expected(self) -> State:
         """Return what must be the same in a state."""
         method, problem = self.method, self.method.problem
-        return {"method": method.name, "dim": problem.dim, "n": problem.n, "before": self.before, **method.settings()}
+        return {"method": method.name, "dim": problem.dim, "n": problem.n, **method.settings()}
 
 
 @contextmanager

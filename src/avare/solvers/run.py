@@ -49,8 +49,6 @@ class Run:
     def __init__(self, solver: str, loop: Loop, step_size: Any) -> None:
         self.solver: str = solver
         """"sgd" or "saga"."""
-        self.method: str = loop.method.name
-        """The method that ran: "sgd", "saga", "dual_ascent" or "subsampled_newton"."""
         self.compiled: bool = loop.method.compiled
         """Whether all steps were compiled; otherwise the problem or the sampler has no kernels."""
         self.x: Vector = loop.x.copy()
@@ -59,7 +57,7 @@ class Run:
         """The last iterate."""
         self.trace: Trace = loop.trace
         """One row per evaluation; each column is an attribute, as in ``run.trace.objective``."""
-        self.steps: int = loop.steps_made
+        self.steps: int = loop.step
         """Number of steps. For a method that draws nothing, a step is one pass over the data."""
         self.epochs: int = int(loop.epoch)
         """Number of whole epochs."""
@@ -83,8 +81,7 @@ class Run:
         It shows the suboptimality, or the objective if its least value is not known: call ``problem.minimize()``
         before the run.
         """
-        sampler = self._checkpoint.sampler
-        return run_figure(self.method if sampler is None else type(sampler).__name__, self.trace)
+        return run_figure(type(self._checkpoint.sampler).__name__, self.trace)
 
     def state_dict(self) -> State:
         """Return everything needed for ``sgd(..., resume=state)`` or ``saga``, including the sampler's state.

@@ -39,14 +39,14 @@ def table(rows: Sequence[Row]) -> Trace:
     return np.array(rows, dtype=_TYPE).view(np.recarray)
 
 
-def evaluation_steps(evaluate: Any, first: int, steps: int, epoch: int, most: int) -> NDArray[np.int64]:
-    """Return the steps after which to evaluate: from "epoch", "never", an interval, or a list of steps up to `most`."""
+def evaluation_steps(evaluate: Any, steps: int, epoch: int) -> NDArray[np.int64]:
+    """Return the steps after which to evaluate: from "epoch", "never", an interval, or a list of steps."""
     if isinstance(evaluate, str):
         if evaluate not in ("epoch", "never"):
             raise ValueError(f'evaluate = {evaluate!r}: must be "epoch", "never", an integer or a list of steps')
         evaluate = epoch if evaluate == "epoch" else []
     if np.ndim(evaluate) == 0:
         every = validation.integer("evaluate", evaluate, at_least=1)
-        return np.unique(np.append(np.arange(first, steps, every), steps))
+        return np.unique(np.append(np.arange(0, steps, every), steps))
     listed = np.asarray(evaluate) if len(evaluate) else np.empty(0, dtype=np.int64)
-    return np.unique(validation.indices("evaluate", listed, most + 1))
+    return np.unique(validation.indices("evaluate", listed, steps + 1))
