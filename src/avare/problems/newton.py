@@ -379,10 +379,10 @@ def _settle_several(problem: Linear, outputs: Table, terms: Terms) -> tuple[Tabl
     """Find what to add to the outputs of each class: by Newton's method."""
     shift = np.zeros(problem.outputs)
     for _ in range(_STEPS):
-        slopes = terms.slopes.sum(axis=0)
+        slopes = np.ones(problem.n) @ terms.slopes
         step = -np.linalg.lstsq(problem.summed_curvature(terms), slopes, rcond=1e-14)[0]
         decrease, length = -0.5 * float(slopes @ step), 1.0
-        if not decrease > 0.0:
+        if not decrease > _ROUNDING * terms.loss:
             break
         further = problem.terms_at(outputs + shift + step)
         while further.loss > terms.loss - _ENOUGH * length * decrease and length > _SHORTEST:

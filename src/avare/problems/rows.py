@@ -96,7 +96,7 @@ class Rows:
 
     def sums(self, factors: Table) -> Table:
         """Return the sum of all rows times their factors, for each column of factors. O(entries)."""
-        return self._with_bias(self._sums(factors), factors.sum(axis=0))
+        return self._with_bias(self._sums(factors), np.ones(len(factors)) @ factors)
 
     def curve(self, table: Table, middle: Callable[[slice, Table], Table]) -> tuple[Table, Table]:
         """Return the outputs for a table, and the sums of all rows times `middle` of their outputs. O(entries).
@@ -119,7 +119,7 @@ class Rows:
             outputs[part] += bias
             factors = middle(part, outputs[part])
             total += factors.T @ rows
-            sums += factors.sum(axis=0)
+            sums += np.ones(len(factors)) @ factors
         return outputs, self._with_bias(total, sums)
 
     def squares(self, factors: Table) -> Table:
