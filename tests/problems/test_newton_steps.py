@@ -185,6 +185,7 @@ def test_nothing_is_below_what_the_gap_promises(seed: int) -> None:
     assert height - found.gap <= min(lower) + 1e-10 * found.scale  # rounding, with columns far from 0
 
 
+@pytest.mark.compiled
 def test_most_extreme_problems_are_certified() -> None:
     status = [newton(extreme_problem(seed), tol=1e-4).status for seed in range(60)]
     assert status.count("converged") >= 55, status

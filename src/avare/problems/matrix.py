@@ -180,7 +180,7 @@ def _floating(array: NDArray[Any]) -> NDArray[Any]:
 def _first_unusable(array):
     for i in range(array.shape[0]):
         for j in range(array.shape[1]):
-            if not abs(array[i, j]) <= _MOST:
+            if not abs(np.float64(array[i, j])) <= _MOST:
                 return i * array.shape[1] + j
     return -1
 
