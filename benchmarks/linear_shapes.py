@@ -429,9 +429,7 @@ def _power(target: float) -> str:
 def report(result: dict[str, Any]) -> str:
     """The result as text."""
     rows = [row for each in result["shapes"] for row in each["targets"].values()]
-    above = sum(
-        row["left"] > float(target) for each in result["shapes"] for target, row in each["targets"].items()
-    )
+    above = sum(row["left"] > float(target) for each in result["shapes"] for target, row in each["targets"].items())
     unreached = sum(row["rival"] is None for row in rows)
     facts = (
         f"Seed {result['seed']}, {len(result['shapes'])} problems; {result['remark']} Of our {len(rows)} fits, {above} "
