@@ -1,7 +1,7 @@
 """Linear models of random shapes: our estimators next to the best of the other solvers, at the same accuracy.
 
-``--seed S --shapes N`` draws N problems and stores the result; ``--seed S --shape K`` repeats problem K alone and stores
-nothing. Seeds 0, 1 and 2 are for development. cyanure, celer and skglm take part if they are installed.
+``--seed S --shapes N`` draws N problems and stores the result; ``--seed S --shape K`` repeats problem K alone and
+stores nothing. Seeds 0, 1 and 2 are for development. cyanure, celer and skglm take part if they are installed.
 """
 
 import argparse

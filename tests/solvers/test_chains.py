@@ -33,9 +33,7 @@ def draw(method: str, problem: Any, sampler: Any = None, size: Any = SIZE, **opt
     if method == "sghmc":
         options = {"friction": 0.7, **options}
     chosen = avare.Calibrated(N, 6, seed=3) if sampler is None else sampler
-    return METHODS[method](
-        problem, chosen, size, **{"steps": 60, "burn_in": 11, "thin": 4, "seed": 2, "chains": 1, **options}
-    )
+    return METHODS[method](problem, chosen, size, **{"steps": 60, "burn_in": 11, "thin": 4, "seed": 2, "chains": 1, **options})
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -102,7 +102,9 @@ def test_chains_are_independent() -> None:
 
 @pytest.mark.compiled
 def test_arviz_accepts_the_draws() -> None:
-    chain = sgld(make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=400, chains=4, burn_in=100, thin=2, seed=4)
+    chain = sgld(
+        make("Logistic"), avare.Avare(N, 5, seed=1), SIZES, steps=400, chains=4, burn_in=100, thin=2, seed=4
+    )
     data = chain.to_arviz(name="beta", names=["a", "b", "c", "d"])
     assert dict(data.posterior.sizes) == {"chain": 4, "draw": 150, "coefficient": 4}
     assert data.posterior["coefficient"].values.tolist() == ["a", "b", "c", "d"]

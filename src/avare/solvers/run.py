@@ -50,7 +50,7 @@ class Run:
         self.solver: str = solver
         """"sgd" or "saga"."""
         self.method: str = loop.method.name
-        """The method that ran: "sgd", "saga", "dual_ascent" or "subsampled_newton"."""
+        """The method that ran: "sgd" or "saga"."""
         self.compiled: bool = loop.method.compiled
         """Whether all steps were compiled; otherwise the problem or the sampler has no kernels."""
         self.x: Vector = loop.x.copy()
