@@ -196,7 +196,7 @@ def _classifiers(shape: Shape) -> list[Rival]:
         return [*found, _logistic(shape, "newton-cg", _BUDGETS[:14])]
     if not shape.intercept:  # it has a penalty there
         found.append(_logistic(shape, "liblinear", _TOLERANCES[1:10]))
-        found.append(_logistic(shape, "liblinear", _TOLERANCES[1:6], dual=True))
+        found.append(_logistic(shape, "liblinear", _BUDGETS[:16], dual=True))
     if shape.weight is None and importlib.util.find_spec("cyanure"):
         found.append(Rival("cyanure", tuple(float(5 * budget) for budget in _BUDGETS[:16]), _cyanure(shape)))
     return [*found, _logistic(shape, "newton-cg", _BUDGETS[:14])]
