@@ -112,6 +112,7 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/steps.py
 	@$(RUN) benchmarks/advice.py
 	@$(RUN) benchmarks/linear.py
+	@$(RUN) benchmarks/linear_shapes.py
 	@$(RUN) benchmarks/gradient_norms.py
 	@$(RUN) benchmarks/torch_loader.py
 	@$(RUN) benchmarks/frameworks.py

@@ -1,4 +1,4 @@
-"""Linear models: `avare.saga` and scikit-learn's solvers, to the same relative suboptimality.
+"""Linear models: `AvareClassifier` and other solvers, to the same relative suboptimality.
 
 It needs MNIST, CIFAR10 and IJCNN1, in the folder ``--data`` or AVARE_DATA, or from the network. All minimise the same
 objective, logistic regression with l2 = 1 in total and without an intercept, on the same data, each with its defaults.
@@ -26,23 +26,22 @@ from threadpoolctl import threadpool_limits
 
 import avare
 from avare.problems import Linear, Logistic, Softmax
+from avare.sklearn import AvareClassifier
 from harness import RESULTS, save, table, where
 
 TARGETS = (1e-3, 1e-6)
 BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 NOTE = (
-    "Epochs (iterations for lbfgs, newton-cholesky and liblinear), and processor seconds with one thread, until the "
-    "objective is within 10⁻³ and 10⁻⁶ of the optimum, relative to it. The budget is the smallest of 1, 2, 3, 4, 6, 8, "
-    "12, ... that suffices; seconds are those of a whole fit with it, with the checks of the data and all set-up, the "
-    "median of three. A dash: not reached when a fit took longer than the limit of seconds, or with a budget of 512; "
-    "larger ones were not tried. An empty cell: the solver does not take such data. “Weighted” has sample weights "
-    "lognormal(0, 1.5). CIFAR10 binary: the six classes of animals against the four of vehicles. With many rows and "
-    "few columns an epoch of `avare.saga` is one pass over all rows and a fit of a sixteenth of them. Its start is "
-    "such a fit too: its seconds include it, its epochs do not. An iteration of liblinear is a Newton step, with many "
-    "passes over the data. The optimum is that of Newton's method; its gradient proves that it is right to 10⁻⁹."
+    "Processor seconds with one thread until the objective is within 10⁻³ and 10⁻⁶ of the optimum, relative to it. The "
+    "budget, of iterations or epochs, is the smallest of 1, 2, 3, 4, 6, 8, 12, ... that suffices; seconds are those of "
+    "a whole fit with it, with the checks of the data and all set-up, the median of three. A dash: not reached when a "
+    "fit took longer than the limit of seconds, or with a budget of 512; larger ones were not tried. An empty cell: "
+    "the solver does not take such data. “Weighted” has sample weights lognormal(0, 1.5). CIFAR10 binary: the six "
+    "classes of animals against the four of vehicles. `AvareClassifier` makes steps of Newton's method; those on "
+    "samples of the rows are in its seconds and not in its budget. The optimum is that of Newton's method; its "
+    "gradient proves that it is right to 10⁻⁹."
 )
-_SOLVERS = ("avare.saga", "cyanure", "lbfgs", "saga", "sag", "newton-cholesky", "liblinear", "SGDClassifier")
-_STOCHASTIC = ("avare.saga", "saga", "sag", "SGDClassifier", "cyanure")
+_SOLVERS = ("AvareClassifier", "cyanure", "lbfgs", "saga", "sag", "newton-cholesky", "liblinear", "SGDClassifier")
 _MULTINOMIAL = ("saga", "sag", "lbfgs", "newton-cholesky")
 _VEHICLES = (0, 1, 8, 9)  # of CIFAR10: airplane, automobile, ship, truck; the other six classes are animals
 _PRECISION = 1e-9  # of the optimum, relative to it
@@ -109,9 +108,10 @@ def cases(folder: Path | None) -> dict[str, Callable[[], tuple[Any, Any]]]:
     }
 
 
-def ours(build: Callable[[], Linear], epochs: int) -> Any:
-    """Fit by `avare.saga`, the checks of the data included, as they are in the fits of the others."""
-    return avare.saga(build(), epochs=epochs, tol=0.0, evaluate="never", seed=0).x
+def ours(X: Any, y: Any, weight: Any, steps: int) -> Any:
+    """Fit by `AvareClassifier`, with a limit on the steps of Newton's method."""
+    model = AvareClassifier(C=1.0, fit_intercept=False, max_iter=steps, tol=1e-7)
+    return model.fit(X, y, sample_weight=weight).coef_.ravel()
 
 
 def rivals(X: Any, y: Any, weight: Any) -> dict[str, Callable[[int], Any]]:
@@ -196,37 +196,11 @@ def suboptimality(problem: Linear, least: float, x: Any) -> float:
     return problem.objective(x) / least - 1.0
 
 
-def epoch(folder: Path | None) -> dict[str, float]:
-    """Processor seconds of an epoch at batch 32 on IJCNN1, and the share of stopping in a fit; medians, in turns."""
-    X, y = cases(folder)["IJCNN1"]()
-    problem, saga = Logistic(X, y, l2=1.0), rivals(X, y, None)["saga"]
-
-    def run(epochs: int, tol: float) -> Any:
-        start = np.zeros(problem.dim)  # a given start: steps, and no passes
-        return avare.saga(problem, epochs=epochs, tol=tol, batch_size=32, start=start, evaluate="never", seed=0)
-
-    taken: dict[str, list[float]] = {"avare.saga": [], "saga": [], "stopping": []}
-    for _ in range(7):
-        short, long = seconds(lambda: run(1, 0.0)), seconds(lambda: run(11, 0.0))
-        taken["avare.saga"].append((long - short) / 10.0)
-        taken["saga"].append((seconds(lambda: saga(11)) - seconds(lambda: saga(1))) / 10.0)
-        needed = run(100, 1e-5).epochs
-        taken["stopping"].append(1.0 - seconds(partial(run, needed, 0.0)) / seconds(partial(run, 100, 1e-5)))
-    return {name: float(np.median(each)) for name, each in taken.items()}
-
-
-def seconds(call: Callable[[], Any]) -> float:
-    """The processor seconds of a call."""
-    started = time.process_time()
-    call()
-    return time.process_time() - started
-
-
 def main() -> None:
     """Run the chosen cases, and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=None)
-    parser.add_argument("--cases", nargs="*", default=None, help='names of data, and "epoch"; all by default')
+    parser.add_argument("--cases", nargs="*", default=None, help="names of data; all by default")
     parser.add_argument("--solvers", nargs="*", default=None, help="all by default")
     parser.add_argument("--weights", nargs="*", choices=["no", "yes"], default=["no", "yes"])
     parser.add_argument("--missing", action="store_true", help="skip what is stored")
@@ -237,9 +211,6 @@ def main() -> None:
     result: dict[str, Any] = json.loads(stored.read_text()) if stored.exists() else {"cases": {}}
     result["where"] = where()
     with threadpool_limits(1):
-        if not arguments.cases or "epoch" in arguments.cases:
-            result["epoch"] = {"commit": result["where"]["commit"], **epoch(arguments.data)}
-            save("linear", result, as_text(result))
         for name, make in cases(arguments.data).items():
             if arguments.cases and name not in arguments.cases:
                 continue
@@ -254,12 +225,11 @@ def main() -> None:
 def measure(result: dict[str, Any], title: str, X: Any, y: Any, weight: Any, arguments: argparse.Namespace) -> None:
     """Run the chosen solvers on one case, and keep each result at once."""
     kind = Logistic if len(np.unique(y)) == 2 else Softmax
-    build = partial(kind, X, y, l2=1.0, sample_weight=weight)
-    problem = build()
+    problem = kind(X, y, l2=1.0, sample_weight=weight)
     case = result["cases"].setdefault(title, {"solvers": {}})
     if "optimum" not in case:
         case["optimum"] = optimum(problem)
-    fits: dict[str, Callable[[int], Any]] = {"avare.saga": partial(ours, build), **rivals(X, y, weight)}
+    fits: dict[str, Callable[[int], Any]] = {"AvareClassifier": partial(ours, X, y, weight), **rivals(X, y, weight)}
     for solver, fit in fits.items():
         chosen = not arguments.solvers or solver in arguments.solvers
         if chosen and not (arguments.missing and solver in case["solvers"]):
@@ -276,20 +246,17 @@ def in_order(result: dict[str, Any]) -> dict[str, Any]:
     return {title: result["cases"][title] for title in titles if title in result["cases"]}
 
 
-def overview(result: dict[str, Any]) -> tuple[str, str]:
-    """Two tables with a row for each case, both targets in each cell: seconds of all, epochs of the stochastic ones."""
+def overview(result: dict[str, Any]) -> str:
+    """A table with a row for each case, the seconds to both targets in each cell."""
     measured = in_order(result)
     names = [name for name in _SOLVERS if any(name in case["solvers"] for case in measured.values())]
-    epochs = [name for name in names if name in _STOCHASTIC]
-    seconds_rows = [[title, *both(case["solvers"], names, "seconds")] for title, case in measured.items()]
-    epochs_rows = [[title, *both(case["solvers"], epochs, "budget")] for title, case in measured.items()]
-    return table(["seconds", *names], seconds_rows), table(["epochs", *epochs], epochs_rows)
+    return table(["seconds", *names], [[title, *both(case["solvers"], names)] for title, case in measured.items()])
 
 
-def both(solvers: dict[str, Any], names: list[str], measure: str) -> list[str]:
-    """What each solver needs to reach the one target and the other, the least of all in bold."""
+def both(solvers: dict[str, Any], names: list[str]) -> list[str]:
+    """The seconds that each solver needs to reach the one target and the other, the least of all in bold."""
     found = {
-        name: [np.inf if each is None else each[measure] for each in solvers[name]["reached"]]
+        name: [np.inf if each is None else each["seconds"] for each in solvers[name]["reached"]]
         for name in names
         if name in solvers
     }
@@ -312,15 +279,8 @@ def as_text(result: dict[str, Any]) -> str:
                 for each in found["reached"]
             ]
             rows.append([title, solver, *cells[0], *cells[1], f"{found['limit']:g}", found["commit"][:7]])
-    headings = ["data", "solver", "epochs to 10⁻³", "seconds", "epochs to 10⁻⁶", "seconds", "limit", "commit"]
-    parts = [NOTE, *overview(result), table(headings, rows)]
-    if "epoch" in result:
-        found = result["epoch"]
-        parts.append(
-            f"An epoch at batch 32 on IJCNN1 takes {found['avare.saga'] / found['saga']:.2f} times as long as one of "
-            f"scikit-learn's saga. Stopping takes {found['stopping']:.1%} of a fit to tol = 10⁻⁵."
-        )
-    return "\n\n".join(parts)
+    headings = ["data", "solver", "budget to 10⁻³", "seconds", "budget to 10⁻⁶", "seconds", "limit", "commit"]
+    return "\n\n".join([NOTE, overview(result), table(headings, rows)])
 
 
 if __name__ == "__main__":

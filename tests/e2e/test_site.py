@@ -110,7 +110,7 @@ def test_pages_fit_the_screen_in_light_and_dark(site: Path, browser: Any, width:
     asked: list[str] = []
     tab.on("request", lambda request: asked.append(request.url))
     pages = ["docs/index", "docs/start", "docs/theory", "docs/nets", "docs/reference/generated/avare.Avare"]
-    for name in [*pages, "docs/gallery/index", "benchmarks/results/linear", "CHANGELOG"]:
+    for name in [*pages, "docs/gallery/index", "benchmarks/results/linear_shapes", "CHANGELOG"]:
         tab.goto((site / f"{name}.html").as_uri())
         assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{name} is too wide"
         red = int(re.findall(r"\d+", tab.evaluate("getComputedStyle(document.body).backgroundColor"))[0])

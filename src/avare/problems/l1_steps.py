@@ -13,11 +13,12 @@ import math
 import numpy as np
 
 from avare._compilation import kernel
-from avare.problems.newton_steps import Factor, Objective, Point, Step, whole_matrix
+from avare.problems.newton_steps import NEAR, Factor, Objective, Point, Step, whole_matrix
 from avare.problems.rows import Rows, Table
 
 _SWEEPS = 4  # of coordinate descent between two solutions for the coefficients that are not 0
-_MOST_TURNS = 200
+_MOST_TURNS, _FEW_TURNS = 100, 5  # near the minimum, and far from it
+_ROUGH, _FINE = 0.1, 1e-15  # of the decrease so far: a turn that adds less is the last, far from the minimum and near
 _ACCURACY = 1e-6  # of a step: the largest change in a sweep, relative to the first one
 _FEWEST, _PRODUCTS = 10, 0.1  # columns of a working set; products with X that its matrix may cost
 _WIDEST = 1000  # coefficients of several outputs that are moved together
@@ -35,15 +36,16 @@ class L1Steps:
         total = self._total
         if gradient.size <= _WIDEST or len(gradient) == 1:
             matrix = whole_matrix(total, point) if len(gradient) > 1 else self._matrix(point, 0)
-            change = _minimise_model(_whole(matrix), gradient.ravel(), point.table.ravel(), total.l1.ravel())
-            outputs, curved = total.curve(point, change.reshape(gradient.shape))
-            return Step(change.reshape(gradient.shape), outputs, gradient + curved)
+            start, l1 = point.table.ravel(), total.l1.ravel()
+            change = _minimise_model(_whole(matrix), gradient.ravel(), start, l1, goal).reshape(gradient.shape)
+            outputs, curved = total.curve(point, change)
+            return Step(change, outputs, gradient + curved)
         table, outputs, slopes = np.zeros_like(gradient), np.zeros_like(point.outputs), gradient.copy()
         matrices = [_whole(self._matrix(point, k)) for k in range(len(table))]
         for _ in range(_ROUNDS):
             for k, matrix in enumerate(matrices):
                 change = np.zeros_like(table)
-                change[k] = _minimise_model(matrix, slopes[k], point.table[k] + table[k], total.l1[k])
+                change[k] = _minimise_model(matrix, slopes[k], point.table[k] + table[k], total.l1[k], goal)
                 along, curved = total.curve(point, change)
                 table, outputs, slopes = table + change, outputs + along, slopes + curved
         return Step(table, outputs, slopes)
@@ -61,40 +63,41 @@ def _whole(matrix: Table) -> Table:
     return np.ascontiguousarray(lower + np.tril(lower, -1).T)
 
 
-def _minimise_model(gram: Table, gradient: Table, x: Table, l1: Table) -> Table:
-    """Minimise gradient . v + v . gram v / 2 + l1 |x + v| over v.
+def _minimise_model(gram: Table, gradient: Table, x: Table, l1: Table, goal: float) -> Table:
+    """Minimise gradient . v + v . gram v / 2 + l1 |x + v| over v: roughly if it falls by much more than the goal.
 
     Some sweeps of coordinate descent find which coefficients are 0. The others are then moved to their minimum with
-    these signs; those that would change their sign become 0.
+    these signs. Those that would change sign become 0, or if this is too far, only the first of them.
     """
-    step, slopes, first = np.zeros_like(x), gradient.copy(), 0.0
-    for _ in range(_MOST_TURNS):
+    step, slopes, first, before = np.zeros_like(x), gradient.copy(), 0.0, 0.0
+    for turn in range(_MOST_TURNS):
         largest = _descend(gram, slopes, x, l1, step, _SWEEPS)
         first = max(first, largest)
-        if largest <= _ACCURACY**2 * first:
+        fall = _fall(gradient, slopes, x, l1, step)
+        is_rough = turn >= _FEW_TURNS or fall - before <= _ROUGH * fall
+        if largest <= _ACCURACY**2 * first or fall - before <= _FINE * fall or (fall > NEAR * goal and is_rough):
             break
-        end = x + step
+        end, before = x + step, fall
         moving = np.flatnonzero((end != 0.0) | (l1 == 0.0))
         signs = np.sign(end[moving]) * (l1[moving] > 0.0)
         change = -Factor(gram[np.ix_(moving, moving)]).solve(slopes[moving] + l1[moving] * signs)
         crossing = (end[moving] + change) * signs < 0.0
-        shares = np.where(crossing, -end[moving] / np.where(crossing, change, 1.0), 1.0)
-        best, chosen = _height(gradient, slopes, step, x, l1), step
-        for share in (1.0, float(shares.min())):
-            there = end[moving] + share * change
-            tried = step.copy()
-            tried[moving] = np.where(crossing & (shares <= share), 0.0, there) - x[moving]
-            of_tried = gradient + gram @ tried
-            height = _height(gradient, of_tried, tried, x, l1)
-            if height < best:
-                best, chosen, slopes = height, tried, of_tried
-        step = chosen
+        tried = step.copy()
+        tried[moving] = np.where(crossing, -x[moving], step[moving] + change)
+        slopes = gradient + gram @ tried
+        if crossing.any() and _fall(gradient, slopes, x, l1, tried) < fall:
+            shares = np.where(crossing, -end[moving] / np.where(crossing, change, 1.0), 1.0)
+            nearest = int(np.argmin(shares))
+            tried[moving] = step[moving] + shares[nearest] * change
+            tried[moving[nearest]] = -x[moving[nearest]]
+            slopes = gradient + gram @ tried
+        step = tried
     return step
 
 
-def _height(gradient: Table, slopes: Table, step: Table, x: Table, l1: Table) -> float:
-    """The quadratic model with the l1 term, where its slopes are known."""
-    return 0.5 * float((gradient + slopes) @ step) + float(l1 @ np.abs(x + step))
+def _fall(gradient: Table, slopes: Table, x: Table, l1: Table, step: Table) -> float:
+    """Return by how much the model falls along a step, with the slopes at its end."""
+    return -0.5 * float(step @ (gradient + slopes)) - float(l1 @ (np.abs(x + step) - np.abs(x)))
 
 
 def first_set(rows: Rows) -> int:

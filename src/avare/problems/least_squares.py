@@ -43,6 +43,7 @@ class LeastSquares(Linear):
 
     target = "numbers"
     curvature = 1.0
+    is_quadratic = True
 
     def loss(self) -> SquaredLoss:
         return SquaredLoss()

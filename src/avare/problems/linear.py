@@ -111,6 +111,8 @@ class Linear(Problem):
     """The largest second derivative of the loss."""
     endless: ClassVar[float] = 0.0
     """A loss below this falls further, without end, as x grows; 0 if there is no such value."""
+    is_quadratic: ClassVar[bool] = False
+    """Whether the second derivative of the loss is the same everywhere."""
     classes: NDArray[Any]
     """The labels in order; empty if the targets are numbers."""
     outputs: int

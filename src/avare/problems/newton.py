@@ -19,7 +19,7 @@ import numpy as np
 
 from avare.problems.l1_steps import L1Steps, first_set
 from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
-from avare.problems.rows import Table
+from avare.problems.rows import CALL, Rows, Table
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _STEPS = 200
 _SHARE = 16  # one over the share of rows in the next smaller sample
 _FEWEST, _PER_COEFFICIENT = 500, 16  # rows of a sample
+_CHEAP, _OF_LOSS = 10.0 * CALL, 20.0  # nanoseconds of a step that needs no sample, and of a row's loss
+_STEPS_OF_SAMPLE = 10  # with an l1 term
 _OF_SAMPLE = 0.3  # tolerance of a sample: this share of its error, coefficients / rows
 _LOOSE, _TIGHT = 0.1, 1e-8  # accuracy of a step, relative to the gradient
 _ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least
@@ -121,8 +123,8 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
     Return the minimum of the last one, and the solver of its last step.
     """
     problem, table, solver = total.problem, None, None
-    sizes = _sample_sizes(problem)
-    if not sizes:
+    sizes = _sample_sizes(problem, total.rows)
+    if not sizes or total.is_direct:
         return None, None
     generator, scores = np.random.default_rng(0), problem.sampling_scores()
     for size in reversed(sizes):
@@ -134,7 +136,7 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
         if table is not None:
             first = part.at(table, part.outputs(table))
         if problem.l1 > 0.0:
-            table = _minimise_by_sets(part, first, goal, _STEPS, None)[0].table
+            table = _minimise_by_sets(part, first, goal, _STEPS_OF_SAMPLE, None)[0].table
         else:
             ways = Steps(part, solver)
             table, solver = _minimise(part, ways, first, goal, _STEPS, None)[0].table, ways.solver
@@ -142,18 +144,21 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
     return table, solver
 
 
-def _sample_sizes(problem: Linear) -> list[int]:
+def _sample_sizes(problem: Linear, rows: Rows) -> list[int]:
     """Return the numbers of rows of samples, from the largest to the smallest.
+
+    A sample of rows with which steps are cheap anyway is not worth its overhead.
 
     The error of a sample is about (coefficients / rows). If it is small, the next sample is a sixteenth: one step leads
     from the minimum of the one almost to that of the other. Otherwise it is a quarter.
     """
-    sizes, size = list[int](), problem.n
-    while True:
+    sizes, size, of_row = list[int](), problem.n, 4.0 * (rows.curve_cost(problem.outputs) - CALL) / problem.n + _OF_LOSS
+    while size * of_row > _CHEAP:
         size //= _SHARE if size >= _SHARE * _PER_COEFFICIENT * problem.dim else 4
         if size < max(_FEWEST, 4 * problem.dim):
-            return sizes
+            break
         sizes.append(size)
+    return sizes
 
 
 def _minimise(
@@ -184,7 +189,7 @@ def _minimise(
         accuracy = _LOOSE if total.l2.any() else _TIGHT
         step = ways.solve(point, gradient, accuracy, goal)
         decrease = total.promise(point, gradient, step)
-        if decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
+        if total.is_direct or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
             bound = _gap_of_step(total, point, step)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
         further = _line_search(total, point, step, decrease)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.problems.rows import Rows, Table, factor_cost
+from avare.problems.rows import CALL, Rows, Table, factor_cost
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -32,10 +32,13 @@ _WIDEST = 8000  # size of a matrix that is factorised
 _SHARES = (1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0)  # of the rows, for factors of samples
 _ROWS_PER_COLUMN = 2.0  # of a sample, at least
 _BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; nobody knows
+_OF_DRAWING = 4.0  # operations on almost no rows
 _STEPS_AHEAD = 3.0  # expected steps with one solver
-_NEAR = 30.0  # times the goal: a step that promises less may be the last, and is to certify it
+_DIRECT = 8.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 _CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
+NEAR = 30.0
+"""Times the goal: a step that promises less may be the last, and is to certify it."""
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -68,6 +71,12 @@ class Objective:
         shape, chosen = (problem.outputs, problem.width), slice(None) if columns is None else columns
         self.l2, self.l1 = (each.reshape(shape)[:, chosen] for each in (problem.penalty.l2, problem.penalty.l1))
         self.free_bias = problem.has_free_bias
+        self.by_rows = rows.n < rows.columns and rows.n <= _WIDEST and bool((self.l2[:, : rows.columns] > 0.0).all())
+        """Whether steps can be solved in the space of the rows, which are fewer."""
+        factor = rows.gram_cost() + factor_cost(rows.width)
+        factor = min(factor, rows.kernel_cost() + factor_cost(rows.n)) if self.by_rows else factor
+        self.is_direct = problem.is_quadratic and factor <= _DIRECT * rows.curve_cost(1)
+        """Whether one exact step leads to the minimum, and is cheap."""
         self._lengths: Table | None = None
         self._stiff: tuple[Point, Table] | None = None
 
@@ -267,20 +276,22 @@ class ByRows:
 
     def __init__(self, total: Objective, point: Point, kernel: Table) -> None:
         self._rows, self._l2 = total.rows, float(total.l2[0, 0])
-        self._free, self._curvatures = total.free_bias, total.problem.mean_curvatures(point.terms)
-        self._roots = np.sqrt(self._curvatures)
+        self._free, curvatures = total.free_bias, total.problem.mean_curvatures(point.terms)
+        self._roots = np.sqrt(curvatures)
         matrix = kernel * self._roots[:, None]
         matrix *= self._roots
         matrix[np.diag_indices_from(matrix)] += self._l2
         self._factor = Factor(matrix)
         self.exact = self._factor.exact
+        if self._free:
+            self._sums = total.rows.sums(curvatures[:, None])
+            self._along = self._without_bias(self._sums)
 
     def solve(self, right: Table) -> Table:
         """Return v."""
         found = self._without_bias(right)
         if self._free:
-            sums = self._rows.sums(self._curvatures[:, None])
-            along = self._without_bias(sums)
+            sums, along = self._sums, self._along
             bend = max(float(sums[0, -1] - sums[0, :-1] @ along[0, :-1]), _FLAT * self._rows.n, TINY)
             bias = (right[0, -1] - sums[0, :-1] @ found[0, :-1]) / bend
             found -= bias * along
@@ -329,9 +340,9 @@ class Steps:
     def __init__(self, total: Objective, solver: Solver | None = None) -> None:
         self._total = total
         self._product = total.rows.curve_cost(total.problem.outputs)
-        self._levels = sorted(self._all_levels(), key=lambda level: level.cost)
+        self._levels = _worthwhile(self._all_levels())
         expected = [level.cost + _STEPS_AHEAD * level.products * self._product for level in self._levels]
-        self._levels = self._levels[int(np.argmin(expected)) :]
+        self._levels = self._levels[-1 if total.is_direct else int(np.argmin(expected)) :]
         self.solver = solver
         self._made_at: Point | None = None
         self._spent = 0.0  # on products with the present solver
@@ -344,12 +355,13 @@ class Steps:
             for share in _SHARES:
                 ratio = rows.width / max(share * rows.n, 1.0)
                 if ratio * _ROWS_PER_COLUMN <= 1.0 and (outputs == 1 or len(levels) == 1):
-                    cost = 1.5 * self._product + outputs * (share * rows.gram_cost() + factor_cost(rows.width))
+                    factor = outputs * (share * rows.gram_cost() + factor_cost(rows.width))
+                    cost = _OF_DRAWING * CALL + 1.5 * self._product + factor
                     levels.append(_Level(cost, max(1.0, 4.6 / -math.log(ratio)), _sampled(share)))
             if outputs == 1 or len(levels) == 1:
                 whole = outputs * (rows.gram_cost() + factor_cost(rows.width))
                 levels.append(_Level(whole, 2.0 if outputs == 1 else 5.0, _sampled(1.0)))
-        if outputs == 1 and rows.n < rows.columns and rows.n <= _WIDEST and total.l2[:, : rows.columns].min() > 0.0:
+        if outputs == 1 and total.by_rows:
             levels.append(_Level(rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows))
         if outputs > 1 and outputs * rows.width <= _WIDEST:
             cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
@@ -374,7 +386,7 @@ class Steps:
                 return Step(found + towards, outputs + total.outputs(towards), np.zeros_like(left))
             before, height = height, float(np.vdot(left, towards))
             if direction is None:
-                first = float(np.vdot(gradient, self.solver.solve(gradient)))
+                first = float(np.vdot(gradient, self.solver.solve(gradient))) if found.any() else height
             if not first > 0.0:
                 return by_bounds(total, point, gradient)
             if height <= accuracy**2 * first and self._is_enough(gradient, found, left, goal):
@@ -393,7 +405,7 @@ class Steps:
 
     def _is_enough(self, gradient: Table, found: Table, left: Table, goal: float) -> bool:
         """Whether the residual does not keep the step from being certified, if it may be the last."""
-        if -float(np.vdot(gradient, found)) > _NEAR * goal:
+        if -float(np.vdot(gradient, found)) > NEAR * goal:
             return True
         held = self._total.l2 > 0.0
         return 0.5 * float(np.sum(left[held] ** 2 / self._total.l2[held])) <= _CERTIFIED * goal
@@ -416,6 +428,15 @@ class Steps:
         if self._kernel is None:
             self._kernel = total.rows.kernel()
         return ByRows(total, point, self._kernel)
+
+
+def _worthwhile(levels: list[_Level]) -> list[_Level]:
+    """Return the levels, from the worst to the best, without those that cost as much as a better one."""
+    found: list[_Level] = []
+    for level in reversed(levels):
+        if not found or level.cost < found[-1].cost:
+            found.append(level)
+    return found[::-1]
 
 
 def _sampled(share: float) -> Callable[[Objective, Point], Solver]:

@@ -37,10 +37,17 @@ def _labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
         raise ValueError(f"y has shape {array.shape}: must have 1 dimension")
     if array.dtype.kind == "f":
         validation.finite("y", array)  # NaN is not a label
-    try:
-        labels = np.unique(array)
-    except TypeError as error:
-        raise TypeError(f"y holds labels that have no order: {error}") from None
+    if array.dtype.kind in "iu" and len(array) and array.min() >= 0 and array.max() < len(array):
+        labels = np.flatnonzero(np.bincount(array)).astype(array.dtype)  # several times faster than `unique`
+    else:
+        labels = _distinct(array)
     if len(labels) == 1:
         raise ValueError(f"y has 1 class, {labels.tolist()[0]!r}: must have at least 2")
     return labels, np.searchsorted(labels, array)  # many times faster than the inverse that `unique` would give
+
+
+def _distinct(array: NDArray[Any]) -> NDArray[Any]:
+    try:
+        return np.unique(array)
+    except TypeError as error:
+        raise TypeError(f"y holds labels that have no order: {error}") from None

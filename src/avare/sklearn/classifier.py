@@ -145,7 +145,8 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         """
         X, y, weight = self._read(X, y, sample_weight, reset=True)
         check_classification_targets(y)
-        self.classes_, places = np.unique(y, return_inverse=True)
+        self.classes_ = np.unique(y)
+        places = np.searchsorted(self.classes_, y)  # many times faster than the inverse that `unique` would give
         if len(self.classes_) < 2:
             raise ValueError(
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
