@@ -10,6 +10,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,19 +226,15 @@ def _sparse_classifiers(shape: Shape) -> list[Rival]:
     if not shape.intercept:
         found.append(_logistic(shape, "liblinear", _TOLERANCES[1:10]))
     if shape.weight is None and not shape.intercept and importlib.util.find_spec("celer"):
-        from celer import LogisticRegression as Celer
-
+        celer = importlib.import_module("celer").LogisticRegression
         found.append(
-            Rival("celer", _TOLERANCES[1:], lambda tol: Celer(shape.C, tol=tol, max_iter=200).fit(shape.X, shape.y))
+            Rival("celer", _TOLERANCES[1:], lambda tol: celer(shape.C, tol=tol, max_iter=200).fit(shape.X, shape.y))
         )
     if shape.weight is None and importlib.util.find_spec("skglm"):
-        from skglm import SparseLogisticRegression
-
-        alpha = 1.0 / (shape.C * len(shape.y))
+        skglm, alpha = importlib.import_module("skglm").SparseLogisticRegression, 1.0 / (shape.C * len(shape.y))
 
         def fit(tol: float) -> Any:
-            model = SparseLogisticRegression(alpha, tol=tol, max_iter=200, fit_intercept=shape.intercept)
-            return model.fit(shape.X, shape.y)
+            return skglm(alpha, tol=tol, max_iter=200, fit_intercept=shape.intercept).fit(shape.X, shape.y)
 
         found.append(Rival("skglm", _TOLERANCES[1:], fit))
     return [*found, _logistic(shape, "saga", _BUDGETS)]
@@ -265,20 +262,14 @@ def _lassos(shape: Shape) -> list[Rival]:
         model = ElasticNet(alpha, l1_ratio=1.0, tol=tol, max_iter=100_000, fit_intercept=shape.intercept)
         return model.fit(shape.X, shape.y, sample_weight=shape.weight)
 
-    found = [Rival("Lasso", _TOLERANCES[1:], lasso)]
-    for name in ("celer", "skglm"):
-        if shape.weight is None and importlib.util.find_spec(name):
-            package = importlib.import_module(name)
-            found.append(
-                Rival(
-                    name,
-                    _TOLERANCES[1:],
-                    lambda tol, package=package: package.Lasso(
-                        alpha, tol=tol, max_iter=200, fit_intercept=shape.intercept
-                    ).fit(shape.X, shape.y),
-                )
-            )
-    return found
+    def other(name: str, tol: float) -> Any:
+        kind = importlib.import_module(name).Lasso
+        return kind(alpha, tol=tol, max_iter=200, fit_intercept=shape.intercept).fit(shape.X, shape.y)
+
+    names = [name for name in ("celer", "skglm") if shape.weight is None and importlib.util.find_spec(name)]
+    return [Rival("Lasso", _TOLERANCES[1:], lasso)] + [
+        Rival(name, _TOLERANCES[1:], partial(other, name)) for name in names
+    ]
 
 
 # --- the race -------------------------------------------------------------------------------
@@ -288,10 +279,12 @@ class Judge:
     """The objective of a shape, its minimum, and how far a fitted model is above it."""
 
     def __init__(self, shape: Shape) -> None:
-        kind: type[Linear] = {"logistic": Logistic, "squares": LeastSquares, "multinomial": Softmax}[shape.model]
+        kinds: dict[str, Any] = {"logistic": Logistic, "squares": LeastSquares, "multinomial": Softmax}
         strength, bias = 1.0 / shape.C, "free" if shape.intercept else False
         l2, l1 = (0.0, strength) if shape.l1 else (strength, 0.0)
-        self._problem = kind(shape.X, shape.y, l2=l2, l1=l1, sample_weight=shape.weight, bias=bias)  # type: ignore[arg-type]
+        self._problem: Linear = kinds[shape.model](
+            shape.X, shape.y, l2=l2, l1=l1, sample_weight=shape.weight, bias=bias
+        )
         self._intercept = shape.intercept
         self.found = newton(self._problem, tol=1e-13)
 
@@ -349,7 +342,7 @@ def measure(shape: Shape, seconds: float) -> dict[str, Any]:
         fits = {"ours": own}
         for name, (setting, taken) in reached.items():
             if taken <= _NEARLY * least:
-                fits[name] = lambda fit=trials[name][0].fit, setting=setting: fit(setting)
+                fits[name] = partial(trials[name][0].fit, setting)
         timed = in_turns(fits)
         row["seconds"] = timed.pop("ours")
         if timed:
