@@ -110,7 +110,7 @@ def _scores(problem: Linear, mode: Any, curvature: Any) -> NDArray[np.float64]:
     for column in factor.T:  # sqrt(a_i . S a_i), one column of a root of S at a time
         for part, outputs, _ in problem.outputs_by_chunk(problem.coefficients(column)):
             spread[part] += outputs[:, 0] ** 2
-    return np.asarray(problem.curvatures(mode) * problem.lengths * np.sqrt(spread))
+    return np.asarray(problem.survey(mode).curvatures * problem.lengths * np.sqrt(spread))
 
 
 def _moments(draws: NDArray[np.float64], share: float) -> dict[str, Any]:

@@ -14,13 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of
-from avare.problems.losses import curve, mean_curvature, slope, terms_into, value
+from avare.problems.losses import slope, terms_into, value
 from avare.problems.matrix import (
     BLOCK,
     Matrix,
     add,
     check_size,
-    dense_rows,
     load,
     outputs_into,
     read_matrix,
@@ -84,7 +83,6 @@ class Scratch(NamedTuple):
 
     rows: NDArray[np.float64]
     outputs: NDArray[np.float64]
-    directions: NDArray[np.float64]
     squares: NDArray[np.float64]
 
 
@@ -261,8 +259,7 @@ class Linear(Problem):
     def scratch(self) -> Scratch:
         """Allocate the arrays that kernels overwrite."""
         width = self.width if self.model.matrix.sparse is None else 0
-        outputs = (BLOCK, self.outputs)
-        return Scratch(np.empty((BLOCK, width)), np.empty(outputs), np.empty(outputs), np.empty(BLOCK))
+        return Scratch(np.empty((BLOCK, width)), np.empty((BLOCK, self.outputs)), np.empty(BLOCK))
 
     def _chunks(self) -> Iterator[slice]:
         return (slice(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK))
@@ -293,21 +290,6 @@ class Linear(Problem):
     def total_loss(self, x: Vector) -> float:
         return self._evaluate(x, None)[0]
 
-    def loss_at_zero(self) -> float:
-        """The sum of the losses at x = 0, for which X is not read. O(n)."""
-        losses, sums = np.empty(min(_CHUNK, self.n)), []
-        for part in self._chunks():
-            size = part.stop - part.start
-            _evaluate(*self.terms(part), np.zeros((size, self.outputs)), losses, np.zeros(size))
-            sums.append(losses[:size].sum())
-        return _total(sums)
-
-    def slopes_at_zero(self) -> Vector:
-        """The slopes of a `Survey` at x = 0, for which X is not read. O(n)."""
-        slopes = np.zeros((self.n, self.outputs))
-        _set_slopes(*self.terms(slice(None)), slopes)
-        return slopes
-
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
         sums = []
         for part, losses, norms in self._evaluated(x):
@@ -334,13 +316,7 @@ class Linear(Problem):
         return result
 
     def loss_gradient(self, x: Vector) -> Vector:
-        coefficients, scratch = self.coefficients(x), self.scratch()
-        ones, norms = np.ones(_CHUNK), np.empty(_CHUNK)
-        gradient, total = np.empty((self.outputs, self.width)), np.zeros(self.dim)
-        for part in self._chunks():
-            add_gradients(self.model, coefficients, _indices(part), ones, gradient, norms, scratch)
-            total += gradient.ravel()
-        return total
+        return self.survey(x).gradient
 
     def loss_batch_gradient(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
         gradient, norms = np.empty((self.outputs, self.width)), np.empty(len(indices))
@@ -349,43 +325,21 @@ class Linear(Problem):
 
     def hessian_product(self, x: ArrayLike, direction: ArrayLike) -> Vector:
         """Return the second derivative of f at x times a direction, the l2 term included. O(size of X)."""
-        coefficients, towards = self.coefficients(x), self.vector("direction", direction)
-        directions, scratch = self.coefficients(towards), self.scratch()
-        product, total = np.empty((self.outputs, self.width)), self.penalty.l2 * towards
-        for part in self._chunks():
-            _curve(self.model, coefficients, directions, _indices(part), product, scratch)
-            total += product.ravel()
-        return total
+        towards, rows = self.vector("direction", direction), self.rows(centred=False)
+        terms = self.terms_at(rows.outputs(self.coefficients(x)))
+        curved = rows.curve(self.coefficients(towards), lambda part, z: self.curve(terms, z, part))[1]
+        return curved.ravel() + self.penalty.l2 * towards
 
-    def gram(self, x: ArrayLike, curvatures: Vector | None = None) -> Vector:
-        """Return sum_i c_i a_i a_i^T, with c_i the mean curvature of example i over its outputs. O(n width^2).
-
-        The curvatures can be given, if they are known from a survey at x.
-        """
-        total = np.zeros((self.width, self.width))
-        curvatures = self.curvatures(self.vector("x", x)) if curvatures is None else curvatures
-        for part in self._chunks():
-            rows = dense_rows(self.model.matrix, part.start, part.stop, self.width)
-            rows *= np.sqrt(curvatures[part, None])
-            total += rows.T @ rows
-        return total
-
-    def curvatures(self, x: Vector) -> Vector:
-        """The mean curvature of each example over its outputs, times its sample weight."""
-        result = np.empty(self.n)
-        for part, outputs, _ in self.outputs_by_chunk(self.coefficients(x)):
-            _mean_curvatures(*self.terms(part), outputs, result[part])
-        return result
+    def gram(self, x: ArrayLike) -> Vector:
+        """Return sum_i c_i a_i a_i^T, with c_i the mean curvature of example i over its outputs. O(n width^2)."""
+        lower = np.tril(self.rows(centred=False).gram(self.survey(self.vector("x", x)).curvatures))
+        return lower + np.tril(lower, -1).T
 
     def survey(self, x: Vector) -> Survey:
-        """Compute slopes, curvatures, the gradient and the loss in one pass over the data."""
-        coefficients, scratch, losses = self.coefficients(x), self.scratch(), []
-        slopes, curvatures = np.empty((self.n, self.outputs)), np.empty(self.n)
-        gradient, total = np.empty((self.outputs, self.width)), np.zeros(self.dim)
-        for part in self._chunks():
-            losses.append(_survey(self.model, coefficients, _indices(part), slopes, curvatures, gradient, scratch))
-            total += gradient.ravel()
-        return Survey(slopes, curvatures, total, _total(losses))
+        """Compute slopes, curvatures, the gradient and the loss."""
+        rows = self.rows(centred=False)
+        terms = self.terms_at(rows.outputs(self.coefficients(x)))
+        return Survey(terms.slopes, self.mean_curvatures(terms), rows.sums(terms.slopes).ravel(), terms.loss)
 
     def squared_lengths(self) -> Vector:
         result = np.empty(self.n)
@@ -436,70 +390,12 @@ def add_gradients(model, coefficients, indices, weights, gradient, norms, scratc
 
 
 @lean
-def _survey(model, coefficients, indices, slopes, curvatures, gradient, scratch):
-    """Set the slopes and curvatures of some examples, and the gradient to the sum of theirs; return their loss."""
-    gradient[:, :] = 0.0
-    loss = 0.0
-    for first in range(0, len(indices), BLOCK):
-        size = min(BLOCK, len(indices) - first)
-        load(model.matrix, indices, first, size, coefficients, scratch.rows, scratch.outputs, scratch.squares)
-        for r in range(size):
-            index = indices[first + r]
-            factor = _factor(model.sample_weight, index)
-            loss += factor * value(model.loss, model.targets[index], scratch.outputs[r])
-            for k in range(len(coefficients)):
-                scratch.directions[r, k] = scratch.outputs[r, k]  # the next two overwrite them
-            curvatures[index] = factor * mean_curvature(model.loss, model.targets[index], scratch.directions[r])
-            slope(model.loss, model.targets[index], scratch.outputs[r])
-            for k in range(len(coefficients)):
-                scratch.outputs[r, k] *= factor
-                slopes[index, k] = scratch.outputs[r, k]
-        add(model.matrix, indices, first, size, scratch.outputs, scratch.rows, gradient)
-    return loss
-
-
-@lean
-def _curve(model, coefficients, directions, indices, product, scratch):
-    """Set the product to the second derivative of the sum over some examples times the directions."""
-    product[:, :] = 0.0
-    for first in range(0, len(indices), BLOCK):
-        count = min(BLOCK, len(indices) - first)
-        for table, results in ((coefficients, scratch.outputs), (directions, scratch.directions)):
-            load(model.matrix, indices, first, count, table, scratch.rows, results, scratch.squares)
-        for r in range(count):
-            index = indices[first + r]
-            curve(model.loss, model.targets[index], scratch.outputs[r], scratch.directions[r])
-            for k in range(len(coefficients)):
-                scratch.directions[r, k] *= _factor(model.sample_weight, index)
-        add(model.matrix, indices, first, count, scratch.directions, scratch.rows, product)
-
-
-# The next three do not depend on the kind of X: they are compiled once per loss.
-
-
-@lean
 def _evaluate(loss, targets, sample_weight, outputs, losses, norms):
     """Set the losses, and turn squared lengths into the norms of the gradients; overwrites the outputs."""
     for i in range(len(outputs)):
         factor = _factor(sample_weight, i)
         losses[i] = factor * value(loss, targets[i], outputs[i])
         norms[i] = factor * slope(loss, targets[i], outputs[i]) * np.sqrt(norms[i])
-
-
-@lean
-def _set_slopes(loss, targets, sample_weight, outputs):
-    """Turn outputs into slopes, times the sample weights."""
-    for i in range(len(outputs)):
-        slope(loss, targets[i], outputs[i])
-        for k in range(outputs.shape[1]):
-            outputs[i, k] *= _factor(sample_weight, i)
-
-
-@lean
-def _mean_curvatures(loss, targets, sample_weight, outputs, curvatures):
-    """Set the mean over its outputs of each example's second derivatives; overwrites the outputs."""
-    for i in range(len(outputs)):
-        curvatures[i] = _factor(sample_weight, i) * mean_curvature(loss, targets[i], outputs[i])
 
 
 @inlined

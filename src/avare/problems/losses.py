@@ -7,7 +7,7 @@ losses have one output; softmax has one per class. Each loss has its own file, w
 - its value, slope and curvature: plain functions, compiled by `register_kernels`;
 - a class derived from `Linear`, which builds the ``NamedTuple`` from its arguments.
 
-Kernels call `value`, `slope`, `curve` and `mean_curvature` below. Numba chooses the version when they are compiled.
+Kernels call `value` and `slope` below. Numba chooses the version when they are compiled.
 
 ==============  ==========================================  =======================  ==========
 loss            value                                       slope                    curvature
@@ -25,17 +25,13 @@ from typing import Any
 
 from avare._compilation import ByType, inlined, lean
 
-_VALUE, _SLOPE, _CURVE, _MEAN_CURVATURE = map(ByType, ("value", "slope", "curve", "mean_curvature"))
+_VALUE, _SLOPE = map(ByType, ("value", "slope"))
 _VALUE_AT, _SLOPE_AT, _CURVATURE_AT = map(ByType, ("value_at", "slope_at", "curvature_at"))
 
 value = _VALUE.function
 """``value(loss, target, outputs)``: the loss of one example."""
 slope = _SLOPE.function
 """``slope(loss, target, outputs)``: replace the outputs by the derivatives of the loss; return their norm."""
-curve = _CURVE.function
-"""``curve(loss, target, outputs, directions)``: replace the directions by the second derivative times them."""
-mean_curvature = _MEAN_CURVATURE.function
-"""``mean_curvature(loss, target, outputs)``: the mean of the second derivatives over the outputs; overwrites these."""
 _value_at, _slope_at, _curvature_at = _VALUE_AT.function, _SLOPE_AT.function, _CURVATURE_AT.function
 
 Function = Callable[[Any, float, float], float]
@@ -73,21 +69,14 @@ def register_kernels(parameters: type, *, value: Function, slope: Function, curv
     """
     for family, function in ((_VALUE_AT, value), (_SLOPE_AT, slope), (_CURVATURE_AT, curvature)):
         family.version(parameters)(inlined(function))
-    _enter(parameters, _value_of_one, _slope_of_one, _curve_of_one, _curvature_of_one)
+    _enter(parameters, _value_of_one, _slope_of_one)
 
 
-def register_vector_kernels(
-    parameters: type,
-    *,
-    value: Callable[..., float],
-    slope: Callable[..., float],
-    curve: Callable[..., None],
-    mean_curvature: Callable[..., float],
-) -> None:
+def register_vector_kernels(parameters: type, *, value: Callable[..., float], slope: Callable[..., float]) -> None:
     """Compile the functions of a loss with one output per class, and make them known to all kernels.
 
-    They take the same arguments as the functions of the same name in this module; outputs and directions are
-    arrays, and the target is the index of the class, as a float.
+    They take the same arguments as the functions of the same name in this module; outputs are arrays, and the target
+    is the index of the class, as a float. The class of the loss defines `Linear.terms_at` and what follows it.
 
     >>> from typing import NamedTuple
     >>> class Unit(NamedTuple):
@@ -96,16 +85,14 @@ def register_vector_kernels(
     ...     Unit,
     ...     value=lambda loss, target, outputs: outputs.sum() - outputs[int(target)],
     ...     slope=lambda loss, target, outputs: 1.0,
-    ...     curve=lambda loss, target, outputs, direction: None,
-    ...     mean_curvature=lambda loss, target, outputs: 0.0,
     ... )
     """
-    _enter(parameters, *(inlined(function) for function in (value, slope, curve, mean_curvature)))
+    _enter(parameters, inlined(value), inlined(slope))
 
 
-def _enter(parameters: type, *functions: Callable[..., Any]) -> None:
-    for family, function in zip((_VALUE, _SLOPE, _CURVE, _MEAN_CURVATURE), functions, strict=True):
-        family.version(parameters)(function)
+def _enter(parameters: type, value: Callable[..., Any], slope: Callable[..., Any]) -> None:
+    _VALUE.version(parameters)(value)
+    _SLOPE.version(parameters)(slope)
 
 
 # --- kernels of losses with one output -----------------------------------------------------
@@ -120,16 +107,6 @@ def _value_of_one(loss, target, outputs):
 def _slope_of_one(loss, target, outputs):
     outputs[0] = _slope_at(loss, target, outputs[0])
     return abs(outputs[0])
-
-
-@inlined
-def _curve_of_one(loss, target, outputs, directions):
-    directions[0] *= _curvature_at(loss, target, outputs[0])
-
-
-@inlined
-def _curvature_of_one(loss, target, outputs):
-    return _curvature_at(loss, target, outputs[0])
 
 
 @lean

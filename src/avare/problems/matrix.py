@@ -115,20 +115,6 @@ def check_size(name: str, values: NDArray[np.float64]) -> None:
         raise ValueError(f"{name}[{fault}] = {values[fault]}: must be {USABLE}")
 
 
-def dense_rows(matrix: Matrix, first: int, last: int, width: int) -> NDArray[np.float64]:
-    """Copy the rows from `first` to before `last`, with the bias, to an array in float64."""
-    rows = np.zeros((last - first, width))
-    if matrix.dense is not None:
-        rows[:, : width - int(matrix.bias)] = matrix.dense[first:last]
-    if matrix.sparse is not None:
-        values, columns, starts = matrix.sparse
-        counts, entries = np.diff(starts[first : last + 1]), slice(starts[first], starts[last])
-        rows[np.repeat(np.arange(len(rows)), counts), columns[entries]] = values[entries]
-    if matrix.bias:
-        rows[:, -1] = 1.0
-    return rows
-
-
 def some_rows(matrix: Matrix, indices: NDArray[np.int64]) -> Matrix:
     """Copy some rows."""
     dense = None if matrix.dense is None else matrix.dense[indices]

@@ -134,20 +134,6 @@ def _slope(loss: SoftmaxLoss, target: float, outputs: Any) -> float:
     return math.sqrt(_sum_of_squares(outputs))
 
 
-def _curve(loss: SoftmaxLoss, target: float, outputs: Any, directions: Any) -> None:
-    _to_probabilities(outputs)
-    mean = 0.0
-    for k in range(len(outputs)):
-        mean += outputs[k] * directions[k]
-    for k in range(len(outputs)):
-        directions[k] = outputs[k] * (directions[k] - mean)
-
-
-def _mean_curvature(loss: SoftmaxLoss, target: float, outputs: Any) -> float:
-    _to_probabilities(outputs)
-    return (1.0 - _sum_of_squares(outputs)) / len(outputs)
-
-
 @quick
 def _terms_into(targets, sample_weight, outputs, slopes, chances):
     """Set all slopes and probabilities; return the sum of the losses."""
@@ -194,4 +180,4 @@ def _sum_of_squares(values: Any) -> float:
     return squares
 
 
-register_vector_kernels(SoftmaxLoss, value=_value, slope=_slope, curve=_curve, mean_curvature=_mean_curvature)
+register_vector_kernels(SoftmaxLoss, value=_value, slope=_slope)
