@@ -1,4 +1,4 @@
-"""Linear models with scikit-learn's interface, fitted to a certified accuracy. Needs ``pip install 'avare[sklearn]'``."""
+"""Linear models with scikit-learn's interface and a certified accuracy. Needs ``pip install 'avare[sklearn]'``."""
 
 from avare._optional import require
 
