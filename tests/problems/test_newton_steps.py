@@ -106,6 +106,25 @@ def test_samples_come_first_and_save_passes() -> None:
     assert found.objective == pytest.approx(whole.objective, rel=1e-7)
 
 
+@pytest.mark.parametrize("columns", [5, 900])
+@pytest.mark.parametrize("bias", [False, "free"])
+def test_least_squares_take_one_step_if_its_factor_is_cheap(columns: int, bias: Any) -> None:
+    generator = np.random.default_rng(7)
+    X = generator.normal(size=(5_000 if columns == 5 else 50, columns)) + 1.0
+    y = 3.0 + X[:, 0] + generator.normal(size=len(X))
+    found = newton(LeastSquares(X, y, l2=2.0, bias=bias), tol=1e-9)
+    assert found.status == "converged" and found.steps == 1
+
+
+def test_l1_with_collinear_columns_reaches_a_small_gap() -> None:
+    generator = np.random.default_rng(8)
+    factors = np.column_stack([generator.integers(0, 12, 2_000) + 12 * k for k in range(4)])
+    X = sp.csr_matrix((np.ones(8_000), factors.ravel(), np.arange(0, 8_001, 4)))  # the columns of a factor sum to 1
+    y = generator.random(2_000) < 0.2 + 0.05 * (factors[:, 0] % 12)
+    found = newton(Logistic(X, y, l2=0.0, l1=0.05, bias="free"), tol=1e-10)
+    assert found.status == "converged" and found.steps < 100
+
+
 def test_start_callback_and_the_last_step() -> None:
     problem = random_problem(Logistic, 3)
     found = newton(problem, tol=1e-10)
