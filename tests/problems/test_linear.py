@@ -341,8 +341,8 @@ def test_memory_does_not_grow_with_x(kind: str, dtype: Any) -> None:
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        # A few numbers for each of 4096 examples, and the result. A gradient has the output, the slope and the curvature
-        # of each example; the rows would be fifty times 8 bytes.
+        # A few numbers for each of 4096 examples, and the result. A gradient has the output, the slope and the
+        # curvature of each example; the rows would be fifty times 8 bytes.
         assert peak <= result + 3 * 8 * 4096 + 50_000
 
 
