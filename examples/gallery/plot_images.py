@@ -61,7 +61,7 @@ def run(pooled: bool, seed: int, seconds: float = SECONDS) -> list[tuple[float, 
         for (x, y), _, weight in epoch:
             loss = F.cross_entropy(net(x), y, reduction="none")
             optimizer.zero_grad()
-            (weight * loss).mean().backward()
+            avt.weighted_mean(loss, weight).backward()
             optimizer.step()
         used += time.process_time() - start
         with torch.no_grad():
