@@ -175,7 +175,14 @@ def test_interrupted_in_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)])
 def test_ended_by_a_signal_it_warns_of_nothing(tmp_path: Path, number: signal.Signals, code: int) -> None:
     arguments = [*COMMAND, *SWEEP, "--jobs", "2", "--runs", "50"]  # many, so that it has not ended before the signal
-    with subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sweep:
+    with subprocess.Popen(
+        arguments,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup it would be ignored
+    ) as sweep:
         wait_for_records(tmp_path / "r" / "runs", 2)
         sweep.send_signal(number)
         _, err = sweep.communicate(timeout=60)
