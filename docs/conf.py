@@ -110,7 +110,9 @@ def visit_block(translator: Any, node: nodes.math_block) -> None:
 # Stored tables without a heading.
 TITLES = {
     "linear": "Linear models",
+    "linear_shapes": "Linear models of random shapes",
     "chains": "Chains: the cost of a step",
+    "random_posteriors": "Random posteriors",
     "nets/nets-aims": "Nets: the aims",
     "nets/nets-aims-cells": "Nets: the aims, cell by cell",
     "nets/nets-best": "Nets: each sampler at its best",

@@ -23,12 +23,12 @@ def rare(rows: int) -> Data:
     return prepared(Data("rare", X, y.astype(np.int64), digest(X, y)), "logistic")
 
 
-def even(rows: int) -> Data:
+def similar(rows: int) -> Data:
     """Make rows of the same length, and targets with errors of the same size."""
     generator = np.random.default_rng(1)
     X = np.sign(generator.normal(size=(rows, 300)))
     y = X @ generator.normal(size=300) + np.sign(generator.normal(size=rows))
-    return prepared(Data("even", X, y, digest(X, y)), "least_squares")
+    return prepared(Data("similar", X, y, digest(X, y)), "least_squares")
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="more than one disturbs the seconds")
     arguments = parser.parse_args()
     store = Store(arguments.out / "runs")
-    for data, loss in ((rare(arguments.rows), "logistic"), (even(arguments.rows // 8), "least_squares")):
+    for data, loss in ((rare(arguments.rows), "logistic"), (similar(arguments.rows // 8), "least_squares")):
         print(f"\n{data.name}: {len(data):,} rows, {data.X.shape[1]} columns", flush=True)
         records = compare(data, loss, store, batch_size=32, runs=arguments.runs, jobs=arguments.jobs)
         for part in get("compare").closing(records).parts:
