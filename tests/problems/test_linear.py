@@ -342,8 +342,8 @@ def test_memory_does_not_grow_with_x(kind: str, dtype: Any) -> None:
         finally:
             tracemalloc.stop()
         # A few numbers for each of 4096 examples, and the result. A gradient has the output, the slope and the
-        # curvature of each example, and two parts of 2^16 numbers of 32 bits in 64: the next one is made before the last
-        # one is released. All rows would be fifty times 8 bytes each.
+        # curvature of each example, and two parts of 2^16 numbers of 32 bits in 64: the next one is made before the
+        # last one is released. All rows would be fifty times 8 bytes each.
         converted = 0 if dtype == np.float64 else 2 * 8 << 16
         assert peak <= result + converted + 3 * 8 * 4096 + 50_000
 
