@@ -31,9 +31,8 @@ import avare
 from avare._randomness import uniform_source
 from avare.batch import weigh
 from avare.samplers import LimitWarning, Sampler
-from avare.structures import Buckets, CalibratedCells, Floored, OrderTree
+from avare.structures import Buckets, CalibratedCells, OrderTree
 from avare.structures.weighted_draws import mass_left
-from avare.structures.weights import Weights
 from harness import save, table, where
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
@@ -90,7 +89,7 @@ def expectations(generator: np.random.Generator) -> int:
     """Weights are unbiased to 1e-9 for probabilities of any size: by enumeration, in exact arithmetic."""
     n = int(generator.integers(2, 6))
     values = 10.0 ** generator.uniform(-280.0 * generator.random(), 0.0, n)
-    p = Weights(values).probabilities()
+    p = values / values.sum()
     exact = [Fraction(float(each)) for each in p]
     size = int(generator.integers(1, n + 1))
     mean = [Fraction(0)] * n
@@ -117,8 +116,6 @@ def structures(generator: np.random.Generator) -> int:
         Buckets(start),
         OrderTree(start),
         CalibratedCells(start, prior=1.0),
-        Weights(start),
-        Floored(n, 0.4),
     ]
     count = 0
     for structure in kinds:
@@ -126,10 +123,7 @@ def structures(generator: np.random.Generator) -> int:
             size = int(generator.integers(1, 30))
             indices = generator.integers(0, n, size)
             values = 10.0 ** generator.uniform(-30.0, 30.0, size) * (generator.random(size) > 0.1)
-            if isinstance(structure, Floored):
-                structure.push(indices, np.minimum(values, 50.0))
-            else:
-                structure.update(indices, values)
+            structure.update(indices, values)
             structure.draw(size, replacement=True, source=uniform_source(generator))
             count += 1 + size
         structure.check()

@@ -114,9 +114,9 @@ class Nested:
     """An attribute that saves its own fields, such as a structure: its method ``state`` returns them.
 
     >>> from functools import partial
-    >>> from avare.structures import Weights
-    >>> field = Nested(partial(Weights.from_state, n=2))
-    >>> field.build(Weights(np.array([1.0, 3.0])).state()).probabilities()
+    >>> from avare.structures import Buckets
+    >>> field = Nested(partial(Buckets.from_state, n=2))
+    >>> field.build(Buckets([1.0, 3.0]).state()).probabilities()
     array([0.25, 0.75])
 
     Parameters

@@ -189,7 +189,7 @@ def test_a_field_is_an_attribute_with_or_without_an_underscore() -> None:
     [
         np.zeros(2),
         np.random.default_rng(0),
-        avare.structures.Weights(np.ones(2)),
+        avare.structures.Buckets(np.ones(2)),
         [np.zeros(2)],
         (1, np.zeros(2)),
         {"a": np.zeros(2)},

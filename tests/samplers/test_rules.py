@@ -16,9 +16,12 @@ from avare.state import checksum
 Vector = NDArray[np.float64]
 STEPS = 30 if numba.config.DISABLE_JIT else 300
 sizes = pytest.mark.parametrize("n", [1, 2, 7, 50])
+KEPT = 2.0**-22  # `Buckets` keep 24 significant bits of each weight: each p is within 2 ** -23 of the rule's
 
 
-def check_rule(sampler: Sampler, rule: Callable[[NDArray[np.int64], Vector, Vector], Vector]) -> None:
+def check_rule(
+    sampler: Sampler, rule: Callable[[NDArray[np.int64], Vector, Vector], Vector], rtol: float = 1e-9
+) -> None:
     """Draw and learn; after each step the rule returns the next p."""
     generator = np.random.default_rng(sampler.n)
     for step in range(STEPS):
@@ -30,7 +33,7 @@ def check_rule(sampler: Sampler, rule: Callable[[NDArray[np.int64], Vector, Vect
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LimitWarning)
             sampler.update(batch.indices, norms)
-        assert np.allclose(sampler.probabilities(), rule(batch.indices, norms, p), rtol=1e-9, atol=0)
+        assert np.allclose(sampler.probabilities(), rule(batch.indices, norms, p), rtol=rtol, atol=0)
 
 
 class Doubling:
@@ -48,7 +51,7 @@ class Doubling:
 
 
 @sizes
-@pytest.mark.parametrize("room", [1e17, 1.01])  # the reference is rarely, and often, shifted
+@pytest.mark.parametrize("room", [40.0, 0.01])  # the reference is rarely, and often, shifted
 def test_mabs(n: int, room: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mabs, "_ROOM", room)
     limits, eta, W = Doubling(400, 8.0), 0.3, np.zeros(n)
@@ -61,7 +64,7 @@ def test_mabs(n: int, room: float, monkeypatch: pytest.MonkeyPatch) -> None:
         softmax = np.exp(W - W.max())
         return np.asarray((1 - eta) * softmax / softmax.sum() + eta / n)
 
-    check_rule(avare.Mabs(n, 3, horizon=400, bound=8.0, eta=eta, seed=1), rule)
+    check_rule(avare.Mabs(n, 3, horizon=400, bound=8.0, eta=eta, seed=1), rule, KEPT)
 
 
 @sizes
@@ -76,7 +79,7 @@ def test_vrb(n: int) -> None:
         q = np.sqrt(w + limits.bound**2 * n / theta)
         return np.asarray((1 - theta) * q / q.sum() + theta / n)
 
-    check_rule(avare.Vrb(n, 3, horizon=max(400, n), bound=8.0, seed=2), rule)
+    check_rule(avare.Vrb(n, 3, horizon=max(400, n), bound=8.0, seed=2), rule, KEPT)
 
 
 @sizes
@@ -97,7 +100,7 @@ def test_srg(n: int) -> None:
             h[i] = norm if fresh else h[i]
         return (1 - theta) * h / h.sum() + theta / n if h.any() else np.full(n, 1 / n)
 
-    check_rule(sampler, rule)
+    check_rule(sampler, rule, KEPT)
     assert 0.15 < np.mean(np.concatenate(refreshed[20:])) <= 1.0
 
 
@@ -107,7 +110,7 @@ def test_static(n: int, replacement: bool) -> None:
     L = np.random.default_rng(4).lognormal(0, 2, n)
     L[0] = 0.0 if n > 1 else 1.0
     sampler = avare.Static(n, min(n, 2), smoothness=L, uniform=0.3, replacement=replacement, seed=4)
-    check_rule(sampler, lambda indices, norms, p: 0.7 * L / L.sum() + 0.3 / n)
+    check_rule(sampler, lambda indices, norms, p: 0.7 * L / L.sum() + 0.3 / n, KEPT)
 
 
 def test_static_with_equal_constants_is_uniform() -> None:

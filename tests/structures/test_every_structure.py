@@ -14,21 +14,14 @@ from avare._randomness import uniform_source
 from avare.structures import (
     Buckets,
     CalibratedCells,
-    Floored,
-    Memory,
     OrderTree,
     Structure,
-    Weights,
     buckets,
     calibrated_cells,
     cells,
     float_codes,
-    floored,
-    heap,
     order_tree,
     uniform_draws,
-    weighted_draws,
-    weights,
     without_replacement,
 )
 from compiled import assert_kernels_release_the_gil_and_are_cached
@@ -50,16 +43,6 @@ class Kind(NamedTuple):
     )
 
 
-def pushed(values: Any) -> Floored:
-    floored = Floored(len(values), 0.3)
-    push(floored, np.arange(len(values)), np.asarray(values))
-    return floored
-
-
-def push(floored: Floored, indices: NDArray[np.int64], values: Vector) -> None:
-    floored.push(indices, np.log1p(values))
-
-
 def learn(structure: CalibratedCells, indices: NDArray[np.int64], values: Vector) -> None:
     structure.replace(indices, values, keep=0.9)
 
@@ -70,8 +53,6 @@ KINDS = {
     "OrderTree": Kind(OrderTree, 49),
     "CalibratedCells": Kind(lambda values: CalibratedCells(values, **PRIOR), 13, PRIOR, learn),
     "CalibratedCells, some unseen": Kind(lambda values: CalibratedCells.unseen(len(values), **PRIOR), 13, PRIOR, learn),
-    "Weights": Kind(Weights, 24),
-    "Floored": Kind(pushed, 36, {"share": 0.3}, push),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 # Values with a floor, away from neutral ones: some share a cell, a bin, an octave, and some do not; some are
@@ -92,10 +73,6 @@ CASES: dict[str, tuple[list[float], float]] = {
 }
 
 
-def floor_of(structure: Structure, floor: float) -> float:
-    return floor if structure.takes_floor else 0.0
-
-
 def reached(kind: Kind, values: list[float]) -> Structure:
     """A structure that has these values after it had others."""
     generator = np.random.default_rng(8)
@@ -107,17 +84,10 @@ def reached(kind: Kind, values: list[float]) -> Structure:
     return structure
 
 
-def ways(structure: Structure) -> list[bool]:
-    """The values of ``replacement`` that a structure accepts."""
-    return [True] if structure.with_replacement_only else [True, False]
-
-
 def test_all_have_one_signature() -> None:
     for name in ("draw", "probabilities", "state", "check", "replace", "update"):
-        owners = [kind for kind in (Buckets, OrderTree, CalibratedCells, Weights, Floored) if hasattr(kind, name)]
-        assert len(owners) == 5 or (name in ("replace", "update") and Floored not in owners)
-        for owner in owners:
-            ours, shared = (inspect.signature(getattr(each, name)).parameters for each in (owner, Memory))
+        for owner in (Buckets, OrderTree, CalibratedCells):
+            ours, shared = (inspect.signature(getattr(each, name)).parameters for each in (owner, Structure))
             assert list(ours)[: len(shared)] == list(shared)
 
 
@@ -129,7 +99,7 @@ def test_all_have_one_signature() -> None:
 def test_probabilities_sum_to_one(kind: Kind, case: str) -> None:
     values, floor = CASES[case]
     for structure in (kind.make(values), reached(kind, values)):
-        for share in (floor, 1.0 / len(values), 7.0) if structure.takes_floor else (0.0,):
+        for share in (floor, 1.0 / len(values), 7.0):
             p = structure.probabilities(share)
             assert p.shape == (len(values),) and p.sum() == pytest.approx(1.0, rel=1e-12)
             assert p.min() >= min(share, 1.0 / len(values)) * (1 - 1e-12)
@@ -141,7 +111,7 @@ def test_probabilities_sum_to_one(kind: Kind, case: str) -> None:
 def test_draws_with_replacement_follow_the_probabilities(kind: Kind, case: str) -> None:
     values, floor = CASES[case]
     structure = reached(kind, values)
-    floor, generator = floor_of(structure, floor), np.random.default_rng(21)
+    generator = np.random.default_rng(21)
     p = structure.probabilities(floor)
     indices, found = structure.draw(DRAWS, replacement=True, source=uniform_source(generator), floor=floor)
     assert np.allclose(found, p[indices], rtol=1e-12, atol=0.0)
@@ -157,9 +127,7 @@ def test_draws_with_replacement_follow_the_probabilities(kind: Kind, case: str) 
 def test_draws_without_replacement_follow_the_probabilities(kind: Kind, case: str, size: int) -> None:
     values, floor = CASES[case]
     structure = reached(kind, values)
-    if structure.with_replacement_only:
-        pytest.skip("draws with replacement only")
-    floor, generator = floor_of(structure, floor), np.random.default_rng(22)
+    generator = np.random.default_rng(22)
     source = uniform_source(generator)
     p = structure.probabilities(floor)
     size = min(size, int(np.count_nonzero(p)))
@@ -176,7 +144,7 @@ def test_draws_without_replacement_follow_the_probabilities(kind: Kind, case: st
 def test_draws_in_small_batches_follow_the_probabilities(kind: Kind) -> None:
     # Batches of all sizes, since large ones may be drawn in another way.
     structure = reached(kind, np.geomspace(0.1, 100.0, 40).tolist())
-    floor, generator = floor_of(structure, 0.01), np.random.default_rng(23)
+    floor, generator = 0.01, np.random.default_rng(23)
     source = uniform_source(generator)
     p = structure.probabilities(floor)
     draws: list[tuple[int, ...]] = []
@@ -195,9 +163,8 @@ def test_sets_many_aside_and_puts_them_back(kind: Kind) -> None:
     structure, source = kind.make(values), uniform_source(generator)
     before = structure.state()
     for size in (n // 50, n // 2, n - 1, n):
-        if False in ways(structure):
-            indices, p = structure.draw(size, replacement=False, source=source, floor=floor_of(structure, 1e-9))
-            assert len(np.unique(indices)) == size and p.sum() <= 1.0 + 1e-9
+        indices, p = structure.draw(size, replacement=False, source=source, floor=1e-9)
+        assert len(np.unique(indices)) == size and p.sum() <= 1.0 + 1e-9
         structure.check()
         assert_same_state(structure.state(), before)
 
@@ -205,14 +172,14 @@ def test_sets_many_aside_and_puts_them_back(kind: Kind) -> None:
 @every_kind
 def test_draws_nothing(kind: Kind) -> None:
     structure = kind.make([1.0, 2.0])
-    for replacement in ways(structure):
+    for replacement in (True, False):
         source = uniform_source(generator := np.random.default_rng(0))
         indices, p = structure.draw(0, replacement=replacement, source=source)
         assert len(indices) == len(p) == 0
         assert generator.random() == np.random.default_rng(0).random()
 
 
-@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "CalibratedCells", "Weights")])
+@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "CalibratedCells")])
 def test_without_a_floor_zeros_are_never_drawn(kind: Kind) -> None:
     structure, generator = kind.make([0.0, 3.0, 0.0, 1.0]), np.random.default_rng(3)
     source = uniform_source(generator)
@@ -235,7 +202,7 @@ def test_the_largest_value_can_take_almost_all(kind: Kind) -> None:
     assert np.array_equal(found, structure.probabilities()[indices])
     kind.change(structure, np.array([1]), np.array([1.0]))  # and leaves no trace
     structure.check()
-    if isinstance(structure, Buckets | OrderTree | Weights):
+    if isinstance(structure, Buckets | OrderTree):
         assert structure.probabilities().tolist() == [0.25] * 4
 
 
@@ -268,8 +235,8 @@ def test_resumes_with_the_same_draws(kind: Kind) -> None:
     assert_same_state(twin.state(), state)
     one, two = np.random.default_rng(7), np.random.default_rng(7)
     for step in range(20):
-        for replacement in ways(structure):
-            arguments: dict[str, Any] = {"replacement": replacement, "floor": floor_of(structure, 0.001)}
+        for replacement in (True, False):
+            arguments: dict[str, Any] = {"replacement": replacement, "floor": 0.001}
             ours, p = structure.draw(20, source=uniform_source(one), **arguments)
             theirs, q = twin.draw(20, source=uniform_source(two), **arguments)
             assert ours.tolist() == theirs.tolist() and p.tolist() == q.tolist()
@@ -304,7 +271,7 @@ def test_refuses_a_damaged_state(kind: Kind) -> None:
                 continue  # nothing observed is a state, too
             if name == "memory" and not isinstance(structure, Buckets) and np.array_equal(other, value * 0):
                 continue  # so are norms that are all zero
-            with pytest.raises(ValueError, match=rf"state\['{name}'\]|state\['weights_values'\]"):
+            with pytest.raises(ValueError, match=rf"state\['{name}'\]"):
                 type(structure).from_state({**state, name: other}, 4, **kind.arguments)
         with pytest.raises(ValueError, match=f"state lacks '{name}'"):
             type(structure).from_state({key: each for key, each in state.items() if key != name}, 4, **kind.arguments)
@@ -325,35 +292,28 @@ def test_refuses_bad_input(kind: Kind) -> None:
             structure.probabilities(floor)
         with pytest.raises(ValueError, match=f"floor = {floor}"):
             structure.draw(1, replacement=True, source=source, floor=floor)
-    if not structure.takes_floor:
-        with pytest.raises(ValueError, match=r"floor = 0\.1: (Weights|Floored) accepts no floor, only 0"):
-            structure.draw(1, replacement=True, source=source, floor=0.1)
-    if structure.with_replacement_only:
-        with pytest.raises(ValueError, match="replacement = False: Floored draws with replacement only"):
-            structure.draw(1, replacement=False, source=source)
-    else:
-        with pytest.raises(ValueError, match="size = 3: fewer examples"):
-            structure.draw(3, replacement=False, source=source)
+    with pytest.raises(ValueError, match="size = 3: fewer examples"):
+        structure.draw(3, replacement=False, source=source)
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0), Weights])
+@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0)])
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (lambda make: make([]), "n = 0: must be at least 1"),
-        (lambda make: make([1.0, np.nan]), r"(norms|values)\[1\] = nan"),
+        (lambda make: make([1.0, np.nan]), r"norms\[1\] = nan"),
         (lambda make: make([1.0, 2.0]).update([2], [1.0]), r"indices\[0\] = 2"),
         (lambda make: make([1.0, 2.0]).update([0], [-1.0]), r"values\[0\] = -1.0"),
         (lambda make: make([1.0, 2.0]).update([0], [1.0, 2.0]), "values has length 2"),
     ],
 )
-def test_refuses_bad_values(make: Callable[..., Memory], wrong: Callable[..., None], message: str) -> None:
+def test_refuses_bad_values(make: Callable[..., Structure], wrong: Callable[..., None], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         wrong(make)
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree, Weights])
-def test_the_last_value_of_a_repeated_index_counts(make: Callable[..., Memory]) -> None:
+@pytest.mark.parametrize("make", [Buckets, OrderTree])
+def test_the_last_value_of_a_repeated_index_counts(make: Callable[..., Structure]) -> None:
     structure = make([1.0, 2.0, 3.0])
     structure.update([1, 0, 1], [7.0, 8.0, 9.0])
     structure.check()
@@ -379,11 +339,7 @@ def test_memory(kind: Kind, n: int) -> None:
         without_replacement,
         uniform_draws,
         calibrated_cells,
-        floored,
-        heap,
         order_tree,
-        weighted_draws,
-        weights,
     ],
     ids=lambda module: module.__name__,
 )

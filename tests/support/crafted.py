@@ -29,7 +29,7 @@ from avare._randomness import uniform_source
 from avare.samplers import LimitWarning, Sampler
 from avare.solvers.checkpoint import run_checksum
 from avare.state import checksum
-from avare.structures import Buckets, CalibratedCells, Floored, OrderTree, Structure, Weights
+from avare.structures import Buckets, CalibratedCells, OrderTree, Structure
 from sampler_checks import by_name, own_names, train
 
 N, SIZE, STEPS = 12, 3, 30  # examples, batch size, steps before the state is saved
@@ -265,13 +265,12 @@ def a_structure(make: Callable[[Any], Structure], **arguments: float) -> Subject
             p = structure.probabilities()
             if not (np.isfinite(p).all() and abs(p.sum() - 1.0) < 1e-6 and (p >= 0.0).all()):
                 return f"probabilities {p}"
-            ways = [True] if structure.with_replacement_only or np.count_nonzero(p) < SIZE else [True, False]
+            ways = [True] if np.count_nonzero(p) < SIZE else [True, False]
             for way in ways:
                 indices, chances = structure.draw(SIZE, replacement=way, source=source)
                 if not ((chances > 0.0).all() and ((indices >= 0) & (indices < N)).all()):
                     return f"drew {indices} with {chances}"
-            change = structure.push if isinstance(structure, Floored) else structure.update  # type: ignore[attr-defined]
-            change(np.arange(round_, N), np.linspace(0.5, 7.0, N - round_))
+            structure.update(np.arange(round_, N), np.linspace(0.5, 7.0, N - round_))
             structure.check()
         return "accepted"
 
@@ -285,18 +284,10 @@ def a_structure(make: Callable[[Any], Structure], **arguments: float) -> Subject
     )
 
 
-def pushed(values: Any) -> Floored:
-    floored = Floored(N, 0.3)
-    floored.push(np.arange(N), np.log1p(values))
-    return floored
-
-
 STRUCTURES: dict[str, Callable[[], Subject]] = {
     "Buckets": lambda: a_structure(Buckets),
     "OrderTree": lambda: a_structure(OrderTree),
     "CalibratedCells": lambda: a_structure(lambda values: CalibratedCells(values, prior=0.7), prior=0.7),
-    "Weights": lambda: a_structure(Weights),
-    "Floored": lambda: a_structure(pushed, share=0.3),
 }
 
 

@@ -54,9 +54,8 @@ def widened(
     >>> widened(norms, visited_at, smoothness, path=5.0, unvisited=9.0)
     (array([3., 0., 0.]), array([3., 3., 9.]))
     """
-    lower, upper = np.empty(len(norms)), np.empty(len(norms))
-    _widen(norms, visited_at, smoothness, path, unvisited, lower, upper)
-    return lower, upper
+    drift, visited = smoothness * (path - visited_at), visited_at >= 0.0
+    return np.where(visited, np.maximum(norms - drift, 0.0), 0.0), np.where(visited, norms + drift, unvisited)
 
 
 def safest(
@@ -78,7 +77,7 @@ def safest(
     >>> p.round(3), round(tau, 3)
     (array([0.093, 0.116, 0.628, 0.163]), 19.047)
     """
-    top, bottom = (float(end) for end in _innermost(lower, upper))
+    top, bottom = float(lower.max()), float(upper.min(initial=math.inf, where=upper > 0.0))
     if bottom == math.inf:
         return np.full(len(upper), 1.0 / len(upper)), 0.0
     tau = bottom
@@ -93,27 +92,6 @@ def safest(
 
 
 # --- kernels -------------------------------------------------------------------------------
-
-
-@kernel
-def _widen(norms, visited_at, smoothness, path, unvisited, lower, upper):
-    for i in range(len(norms)):
-        drift = smoothness[i] * (path - visited_at[i])
-        visited = visited_at[i] >= 0.0
-        lower[i] = max(norms[i] - drift, 0.0) if visited else 0.0
-        upper[i] = norms[i] + drift if visited else unvisited
-
-
-@kernel
-def _innermost(lower, upper):
-    """Return the largest lower end and the smallest positive upper end."""
-    top, bottom = 0.0, np.inf
-    for i in range(len(lower)):
-        if lower[i] > top:
-            top = lower[i]
-        if 0.0 < upper[i] < bottom:
-            bottom = upper[i]
-    return top, bottom
 
 
 @kernel

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,23 +34,18 @@ class Solution(NamedTuple):
 class Structure(ABC):
     """n examples, each with a probability, from which to draw indices.
 
-    Every structure has the same methods: `draw`, `probabilities`, `state`, `from_state`, `check`, and the
-    properties `arrays` and `nbytes`. Those that keep a value for each example also have `replace`: see
-    `Memory`. `Floored` has `push` instead, because it does not replace values: it multiplies them.
+    Each example has a value, which later values replace. Every structure has the same methods: `draw`, `probabilities`,
+    `update`, `replace`, `state`, `from_state`, `check`, and the properties `arrays` and `nbytes`.
 
     A subclass sets `n` and `_arrays`, and implements the abstract methods.
 
-    >>> from avare.structures import Weights
-    >>> structure: Structure = Weights(np.array([1.0, 3.0]))
+    >>> from avare.structures import Buckets
+    >>> structure: Structure = Buckets(np.ones(4))
+    >>> structure.update([2], [5.0])
     >>> structure.probabilities()
-    array([0.25, 0.75])
+    array([0.125, 0.125, 0.625, 0.125])
     >>> structure.check()
     """
-
-    takes_floor: ClassVar[bool] = False
-    """Whether `draw` and `probabilities` accept a floor above 0, the smallest probability of any example."""
-    with_replacement_only: ClassVar[bool] = False
-    """Whether `draw` accepts only ``replacement=True``."""
 
     n: int
     _arrays: tuple[Any, ...]
@@ -81,8 +76,6 @@ class Structure(ABC):
             Without replacement, an array to fill: what is left of the mass before each draw, for
             `avare.batch_weights`. It is summed where 1 minus the probabilities of the draws before would lose digits.
         """
-        if self.with_replacement_only and not replacement:
-            raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
         indices, probabilities = np.empty(size, dtype=np.int64), np.empty(size)
         masses = np.empty(size) if left is None else left
         if not self._draw(self._checked(floor), replacement, source, indices, probabilities, masses):
@@ -95,6 +88,17 @@ class Structure(ABC):
         """Return the probability of each example at the next draw. O(N)."""
         return self._probabilities(self._checked(floor))
 
+    def update(self, indices: ArrayLike, values: ArrayLike) -> None:
+        """Replace the values of some examples, after checking them; the last one of a repeated index counts."""
+        where = validation.indices("indices", indices, self.n)
+        what = validation.nonnegative("values", values)
+        validation.same_length("values", len(what), "indices", len(where))
+        self.replace(where, what)
+
+    @abstractmethod
+    def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Replace values as `update` does, without any checks: for callers that have checked them."""
+
     @property
     def arrays(self) -> tuple[Any, ...]:
         """All arrays, as the kernels of the structure's module take them. O(1)."""
@@ -103,7 +107,7 @@ class Structure(ABC):
     @property
     def nbytes(self) -> int:
         """The size of all arrays in bytes, including unused parts. O(1)."""
-        return _nbytes(self.arrays)
+        return sum(array.nbytes for array in self.arrays)
 
     @abstractmethod
     def state(self) -> State:
@@ -135,32 +139,4 @@ class Structure(ABC):
     def _checked(self, floor: float) -> float:
         if not 0.0 <= floor < math.inf:
             raise ValueError(f"floor = {floor}: must be finite and not negative")
-        if floor > 0.0 and not self.takes_floor:
-            raise ValueError(f"floor = {floor}: {type(self).__name__} accepts no floor, only 0")
         return float(floor)
-
-
-class Memory(Structure):
-    """A structure that keeps a value for each example, which later values replace.
-
-    >>> from avare.structures import Weights
-    >>> memory: Memory = Weights(np.ones(4))
-    >>> memory.update([2], [5.0])
-    >>> memory.probabilities()
-    array([0.125, 0.125, 0.625, 0.125])
-    """
-
-    def update(self, indices: ArrayLike, values: ArrayLike) -> None:
-        """Replace the values of some examples, after checking them; the last one of a repeated index counts."""
-        where = validation.indices("indices", indices, self.n)
-        what = validation.nonnegative("values", values)
-        validation.same_length("values", len(what), "indices", len(where))
-        self.replace(where, what)
-
-    @abstractmethod
-    def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Replace values as `update` does, without any checks: for callers that have checked them."""
-
-
-def _nbytes(arrays: tuple[Any, ...]) -> int:
-    return sum(_nbytes(each) if isinstance(each, tuple) else each.nbytes for each in arrays)

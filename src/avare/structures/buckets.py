@@ -41,7 +41,7 @@ from avare._compilation import inlined, kernel, lean, merged
 from avare._randomness import next_uniform
 from avare.state import State
 from avare.structures import cells as layout
-from avare.structures.base import Memory, Solution
+from avare.structures.base import Solution, Structure
 from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, ONE, REGISTERS, SUM, TOP, add, code_of, index_of, slot_of
 from avare.structures.float_codes import (
     CELL_SHIFT,
@@ -101,7 +101,7 @@ class _Law(NamedTuple):
     exact: float  # the total when it was last summed without a subtraction
 
 
-class Buckets(Memory):
+class Buckets(Structure):
     """Norms of n examples: draw from them, solve Lemma 1 and replace norms in constant time.
 
     Norms are rounded to 24 significant bits; positive norms outside [2^-149, 2^128) become the nearer
@@ -124,7 +124,6 @@ class Buckets(Memory):
     3
     """
 
-    takes_floor = True
     _arrays: _Arrays
 
     def __init__(self, norms: ArrayLike) -> None:
@@ -324,8 +323,7 @@ def _probabilities(arrays, floor):
     law = solve(arrays, floor)
     probabilities = np.empty(len(arrays.slots), dtype=np.float64)
     for index in range(len(probabilities)):
-        code = code_of(arrays.members[arrays.slots[index]])
-        probabilities[index] = _mass(code, law) / law.scale
+        probabilities[index] = mass_of(arrays, law, index) / law.scale
     return probabilities
 
 
@@ -336,6 +334,12 @@ def _probabilities(arrays, floor):
 def _mass(code, law):
     """Return max(norm, threshold)."""
     return value_of(code) if code >> _BIN_SHIFT >= law.first else law.threshold
+
+
+@inlined
+def mass_of(arrays, law, index):
+    """Return the mass of an example."""
+    return _mass(code_of(arrays.members[arrays.slots[index]]), law)
 
 
 @inlined

@@ -36,7 +36,7 @@ from avare._compilation import inlined, kernel, merged
 from avare._randomness import next_uniform
 from avare.state import Field, State, refuse_unless
 from avare.structures import cells as layout
-from avare.structures.base import Memory
+from avare.structures.base import Structure
 from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, SUM, TOP, code_of, index_of, slot_of
 from avare.structures.float_codes import (
     CELL_SHIFT,
@@ -105,7 +105,7 @@ class _Law(NamedTuple):
     total: float  # their mass
 
 
-class CalibratedCells(Memory):
+class CalibratedCells(Structure):
     """Norms of n examples: learn what to expect of them, and draw, in constant time.
 
     Norms are rounded and bounded as in `Buckets`.
@@ -121,7 +121,6 @@ class CalibratedCells(Memory):
     array([0.333, 0.333, 0.333])
     """
 
-    takes_floor = True
     _arrays: _Arrays
 
     def __init__(self, norms: ArrayLike, *, prior: float) -> None:

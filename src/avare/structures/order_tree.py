@@ -33,7 +33,7 @@ from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import next_uniform
 from avare.state import Field, State
-from avare.structures.base import Memory, Solution
+from avare.structures.base import Solution, Structure
 from avare.structures.uniform_draws import draw_below
 
 _ROOT, _STALE = 0, 1  # entries of `registers`
@@ -52,7 +52,7 @@ class _Arrays(NamedTuple):
     registers: NDArray[np.int64]  # the root, and the first place at which `sums` is stale
 
 
-class OrderTree(Memory):
+class OrderTree(Structure):
     """Norms of n examples, from which to draw as the paper does: O(N) per step.
 
     Positive norms outside [2^-960, 2^960] count as the nearer end. Memory: 48 bytes per example.
@@ -65,7 +65,6 @@ class OrderTree(Memory):
     array([0.   , 0.111, 0.444, 0.444])
     """
 
-    takes_floor = True
     _arrays: _Arrays
 
     def __init__(self, norms: ArrayLike) -> None:

@@ -1,17 +1,13 @@
-"""Draws in O(N), for rules that cost O(N) anyway and for what is left of a large batch."""
-
-import math
+"""Draws in O(N), for rules that cost O(N) anyway."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import kernel
 from avare.batch import LITTLE, Batch, weigh
-from avare.structures.heap import sift_down, sift_up
 
 
 def draw(p: NDArray[np.float64], size: int, replacement: bool, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draw indices with given probabilities, in order. O(N).
+    """Draw indices with given probabilities, 0 or at least 1e-300, in order. O(N).
 
     >>> import numpy as np
     >>> draw(np.array([0.0, 1.0]), 3, True, np.random.default_rng(0))
@@ -22,12 +18,14 @@ def draw(p: NDArray[np.float64], size: int, replacement: bool, generator: np.ran
     if replacement:
         sums = np.cumsum(p)
         return np.searchsorted(sums, generator.random(size) * sums[-1], side="right")
-    positive = np.count_nonzero(p)
-    if positive < size:
-        raise ValueError(f"size = {size}: only {positive} probabilities are above 0, and each is drawn once")
-    indices = np.empty(size, dtype=np.int64)
-    race(p, generator.standard_exponential(positive), indices)
-    return indices
+    runners = np.flatnonzero(p)
+    if len(runners) < size:
+        raise ValueError(f"size = {size}: only {len(runners)} probabilities are above 0, and each is drawn once")
+    # Each runs for an exponential time with its probability as the rate: the first to arrive, in order, have exactly
+    # the wanted law.
+    times = generator.standard_exponential(len(runners)) / p[runners]
+    first = np.argpartition(times, size - 1)[:size]
+    return runners[first[np.argsort(times[first])]]
 
 
 def draw_batch(p: NDArray[np.float64], size: int, replacement: bool, generator: np.random.Generator) -> Batch:
@@ -53,42 +51,3 @@ def mass_left(p: NDArray[np.float64], indices: NDArray[np.int64]) -> NDArray[np.
     sums = np.cumsum(np.append(others.sum(), p[indices][::-1]))
     left: NDArray[np.float64] = sums[:0:-1] / sums[-1]
     return left
-
-
-# --- kernels -------------------------------------------------------------------------------
-
-_MARGIN = 1e-9  # of two keys, far above what rounding can change
-_EXACT = 600.0  # keys within it are logarithms of numbers that neither overflow nor lose digits
-
-
-@kernel
-def race(weights, exponentials, indices):
-    """Draw distinct indices, each in proportion to the weights that are left; return whether there are enough.
-
-    Each index runs for an exponential time with its weight as the rate. The first to arrive, in
-    order, have exactly the wanted law. ``exponentials`` has one standard exponential variate for
-    each weight above zero. O(N), and O(log size) for each that is among the first so far.
-    """
-    wanted = len(indices)
-    heap, keys = np.empty_like(indices), np.empty(wanted, dtype=np.float64)  # the first so far, the last at the root
-    size, runner, least = 0, 0, 0.0
-    for index in range(len(weights) if wanted > 0 else 0):
-        if weights[index] > 0.0:
-            time = exponentials[runner]
-            runner += 1
-            if weights[index] < least * time:
-                continue  # far from the first, as most are: this saves two logarithms
-            key = math.log(weights[index]) - math.log(time)  # neither overflows
-            if size < wanted:
-                sift_up(heap, keys, size, index, key)
-                size += 1
-            elif key > keys[0]:
-                sift_down(heap, keys, size, index, key)
-            if size == wanted:
-                least = math.exp(keys[0] - _MARGIN) if abs(keys[0]) < _EXACT else 0.0
-    if size < wanted:
-        return False
-    for j in range(wanted - 1, -1, -1):
-        indices[j] = heap[0]
-        sift_down(heap, keys, j, heap[j], keys[j])
-    return True

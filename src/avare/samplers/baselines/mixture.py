@@ -14,7 +14,6 @@ from avare.samplers.baselines.smoothed import SMALLEST_SHARE, RemembersDraws
 from avare.samplers.registry import register
 from avare.simplex.newton import newton_step
 from avare.state import Field, Fields, State, checksum, refuse_unless
-from avare.structures.weights import Weights
 
 _METRIC = 0.1  # times the identity: the metric at the start
 _LARGEST_METRIC = 1e15  # each update adds at most 1
@@ -47,7 +46,7 @@ class Mixture(RemembersDraws):
     far, so that r is never longer than 1; norms that arrive late count with the probability of the
     example's last draw.
 
-    Cost: O(batch_size K + K^3) per step. Memory: 21 bytes per example and 8 MB for each component,
+    Cost: O(batch_size (K + log N) + K^3) per step. Memory: 16 bytes per example for each component and the uniform one,
     and 8 bytes per example.
 
     Parameters
@@ -106,7 +105,9 @@ class Mixture(RemembersDraws):
                 raise ValueError(f"components[{k}] is all zero: at least one must be above 0")
         self.beta = validation.number("beta", beta, at_least=1e-9)
         self.uniform = validation.number("uniform", uniform, at_least=SMALLEST_SHARE, at_most=1.0)
-        self._components = [Weights(_normalised(row)) for row in rows]
+        shares = rows / rows.max(axis=1, keepdims=True)  # so that no sum overflows
+        shares = np.vstack([shares / shares.sum(axis=1, keepdims=True), np.full(self.n, 1.0 / self.n)])
+        self._components, self._sums = shares, np.cumsum(shares, axis=1)
         self._components_checksum = checksum({"components": rows})
         last = max(self.uniform, 1.0 / (len(rows) + 1))
         self._mixture = np.append(np.full(len(rows), (1.0 - last) / len(rows)), last)
@@ -117,7 +118,7 @@ class Mixture(RemembersDraws):
     @property
     def components(self) -> NDArray[np.float64]:
         """P, one row per component, the uniform one last. O(N K)."""
-        return self._by_component(np.arange(self.n))
+        return self._components.copy()
 
     @property
     def mixture(self) -> NDArray[np.float64]:
@@ -125,33 +126,20 @@ class Mixture(RemembersDraws):
         return self._mixture.copy()
 
     def compute_probabilities(self) -> NDArray[np.float64]:
-        p = np.full(self.n, self._mixture[-1] / self.n)
-        for share, component in zip(self._mixture[:-1], self._components, strict=True):
-            p += share * component.values
-        return p
-
-    def _by_component(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the probability of some examples in each component, the uniform one last. O(K) each."""
-        chances = np.full((len(self._mixture), len(indices)), 1.0 / self.n)
-        for row, component in zip(chances[:-1], self._components, strict=True):
-            row[:] = component.values[indices]
-        return chances
+        return self._mixture @ self._components
 
     def draw(self, size: int) -> Batch:
-        sums = np.cumsum(self._mixture)
-        chosen = int(np.searchsorted(sums, self.generator.random() * sums[-1], side="right"))
-        if chosen < len(self._components):
-            indices, _ = self._components[chosen].draw(size, replacement=True, source=self.source)
-        else:
-            indices = self.generator.integers(self.n, size=size)
-        probabilities = self._probabilities_of(indices)
-        return self._remember(indices, probabilities)
+        chosen = _place(np.cumsum(self._mixture), self.generator.random(1))[0]
+        indices = _place(self._sums[chosen], self.generator.random(size))
+        probabilities = self._mixture @ self._components[:, indices]
+        self._drawn_with[indices] = probabilities
+        return Batch(indices, 1.0 / (size * probabilities), probabilities)
 
     def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         indices, norms = indices[norms > 0.0], norms[norms > 0.0]
         if not len(indices):
             return
-        chances = self._by_component(indices)
+        chances = self._components[:, indices]
         # In logarithms, because n^2 / p^3 exceeds float64's range.
         costs = 2.0 * np.log(norms) - 3.0 * np.log(self._drawn_probabilities(indices))
         highest = float(costs.max())
@@ -166,6 +154,7 @@ class Mixture(RemembersDraws):
         return {
             **super().fields(),
             "components": None,
+            "sums": None,
             "least": None,
             "mixture": Field(np.float64, (size,), at_least=0.0, at_most=1.0 + 1e-9),
             "metric": Field(np.float64, (size, size), at_least=-_LARGEST_METRIC, at_most=_LARGEST_METRIC),
@@ -183,15 +172,7 @@ class Mixture(RemembersDraws):
         if least < _METRIC * (1.0 - 1e-6) - 1e-12 * metric.max():
             raise ValueError(f"state['metric'] has the eigenvalue {least}: must be at least {_METRIC}")
 
-    def _probabilities_of(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self._mixture @ self._by_component(indices)
 
-    def _smallest_probability(self, values: State) -> float:
-        return self.uniform / self.n
-
-
-def _normalised(row: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a row divided by its sum."""
-    shares = row / row.max()  # so that no sum overflows
-    normalised: NDArray[np.float64] = shares / shares.sum()
-    return normalised
+def _place(sums: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the place of each number of [0, 1) in sums that grow to roughly 1. O(log N) each."""
+    return np.searchsorted(sums, uniform * sums[-1], side="right")

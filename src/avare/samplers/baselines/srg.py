@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import Seed
-from avare.samplers.base import LARGEST_NORM
 from avare.samplers.baselines.smoothed import SMALLEST_SHARE, Smoothed, draw_smoothed
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
 from avare.state import Field, Fields
-from avare.structures.weights import set_weights
+from avare.structures.buckets import Buckets, store
 
 
 @register()
@@ -32,9 +31,9 @@ class Srg(Smoothed):
     Choose it for constant step sizes; its analysis needs no falling floor.
 
     Our additions: while all of h is zero, draws are uniform. If norms arrive late, the coin of an example is 1
-    if any of its draws since its last update was uniform. Norms above 1e140 count as 1e140.
+    if any of its draws since its last update was uniform.
 
-    Cost: O(batch_size) per step. Memory: 30 bytes per example and 8 MB.
+    Cost: O(batch_size) per step. Memory: 22 bytes per example and 8 MB.
 
     Parameters
     ----------
@@ -72,12 +71,13 @@ class Srg(Smoothed):
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         self.theta = validation.number("theta", theta, at_least=SMALLEST_SHARE, at_most=1.0)
         self._share = self.theta
+        self._memory = Buckets.zeros(self.n)
         self._awaited = np.zeros(self.n, dtype=np.bool_)  # drawn uniformly since its last update
 
     def norms(self) -> NDArray[np.float64]:
         """Return the remembered norm of each example. O(N)."""
         with self._lock:
-            return self._weights.values.copy()
+            return self._memory.norms()
 
     @property
     def kernels(self) -> SrgState:
@@ -111,9 +111,9 @@ def _learn_kernel(state, indices, norms):
     count = 0
     for j in range(len(indices)):
         if state.awaited[indices[j]]:
-            refreshed[count], values[count] = indices[j], min(norms[j], LARGEST_NORM)
+            refreshed[count], values[count] = indices[j], norms[j]
             count += 1
-    set_weights(state.mixture.weights, refreshed[:count], values[:count])
+    store(state.mixture.memory, refreshed[:count], values[:count])
     for j in range(len(indices)):
         state.awaited[indices[j]] = False
 
