@@ -108,6 +108,7 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@echo "Measuring; this takes some minutes ..."
 	@$(RUN) benchmarks/structures.py
 	@$(RUN) benchmarks/samplers.py
+	@$(RUN) benchmarks/first_hour.py
 	@$(RUN) benchmarks/solvers.py
 	@$(RUN) benchmarks/steps.py
 	@$(RUN) benchmarks/advice.py

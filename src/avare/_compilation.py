@@ -1,12 +1,15 @@
 """Compile kernels without the GIL, and cache them on disk where possible."""
 
 import contextlib
+import logging
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numba
 from numba import njit, types
+from numba.core import event
 from numba.core.caching import FunctionCache
 from numba.extending import overload
 
@@ -163,3 +166,35 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
         tuples = [each for each in signature if isinstance(each, types.BaseTuple)]
         modules = [each.instance_class.__module__ for each in tuples if isinstance(each, types.BaseNamedTuple)]
         return all(module.split(".")[0] == package for module in modules) and all(map(self._is_own, tuples))
+
+
+class _Notice(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Say once that kernels of this package are being compiled, if it takes long. Nothing is compiled that is cached.
+
+    The line is a warning of the logger "avare": without any configuration it goes to the error stream.
+    """
+
+    def __init__(self) -> None:
+        self._depth, self._spent, self._last = 0, 0.0, 0.0
+
+    def on_start(self, each: Any) -> None:
+        self._count(each, 1)
+
+    def on_end(self, each: Any) -> None:
+        self._count(each, -1)
+
+    def _count(self, each: Any, change: int) -> None:
+        """Add the time since the last event, if a kernel was being compiled; kernels that call others contain them."""
+        if self._spent > _PATIENCE or each.data["dispatcher"].py_func.__module__.split(".")[0] != "avare":
+            return
+        now = time.perf_counter()
+        self._spent += now - self._last if self._depth > 0 else 0.0
+        self._depth, self._last = self._depth + change, now
+        if self._spent > _PATIENCE:
+            logging.getLogger("avare").warning(
+                "avare: compiling kernels, once per environment (python -m avare.compile does it beforehand) ..."
+            )
+
+
+_PATIENCE = 2.0  # seconds
+event.register("numba:compile", _Notice())
