@@ -53,6 +53,7 @@ AvareClassifier().fit(X, score > 0)
 }
 AIMS = {"first draw": 8.0, **dict.fromkeys((name for name in TASKS if name.startswith("Avare")), 6.0)}
 DIAGNOSIS = "avare diagnose mnist"
+NOTICE = b"avare: compiling kernels"  # which is no answer
 SAID = (
     "Seconds of a whole process: the first one in a new environment, which compiles the kernels that it needs, and the "
     "next one, which finds them on disk."
@@ -74,10 +75,11 @@ def cost_of(command: list[str], cache: Path) -> Cost:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
     first = None
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
-        for _ in process.stdout:
-            first = first or time.perf_counter() - started
+        for line in process.stdout:
+            if not line.startswith(NOTICE):
+                first = first or time.perf_counter() - started
     wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)[:200]}: exit code {process.returncode}")

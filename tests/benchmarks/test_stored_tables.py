@@ -41,7 +41,10 @@ def reported(name: str, function: str = "report") -> Callable[[pytest.MonkeyPatc
 
 
 WRITTEN: dict[str, Callable[[pytest.MonkeyPatch], str]] = {
-    **{name: reported(name) for name in ("campaign", "frameworks", "gradient_norms", "samplers", "solvers")},
+    **{
+        name: reported(name)
+        for name in ("campaign", "first_hour", "frameworks", "gradient_norms", "samplers", "solvers")
+    },
     **{name: reported(name) for name in ("linear_shapes", "random_posteriors", "structures", "torch_loader")},
     "steps": lambda monkeypatch: kept("steps", monkeypatch),
 }

@@ -108,7 +108,7 @@ class Osmd(Limited, Smoothed):
         shares = np.minimum(norms, LARGEST_NORM) / self._bound
         exponents = largest * shares**2 * np.minimum(self._floor / drawn, 1.0) ** 3
         where, places = np.unique(indices, return_inverse=True)
-        self._push(where, np.bincount(places, weights=exponents))
+        self._push(where, np.bincount(places, weights=exponents).astype(np.float64))
 
     def _push(self, indices: NDArray[np.int64], exponents: NDArray[np.float64]) -> None:
         """Multiply the probabilities of different examples by exp(exponent). The next draw projects all of them.
