@@ -86,10 +86,6 @@ class SamplingExperiment(Experiment):
             return f"{spec['dataset']}, reference"
         return f"{spec['dataset']}, {spec['method']}, control {spec['control']}, {spec['sampler']}"
 
-    def passes(self, spec: Spec) -> float:
-        """Return about how often a run looks at each example."""
-        return float(spec.get("draws", 10))
-
     def closing(self, records: Sequence[Record]) -> Closing:
         """Return the aims, met or not."""
         found = gather([self.parse(record) for record in records])

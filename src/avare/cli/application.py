@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +14,7 @@ from rich.text import Text
 import avare
 from avare import datasets, problems, samplers
 from avare._interrupts import INTERRUPTED
-from avare.cli.display import Display, counted
+from avare.cli.display import Bar, Display
 from avare.cli.printing import console, say, show
 from avare.datasets.files import LIMIT, check_folder
 from avare.experiments import registry
@@ -44,16 +44,11 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Out = Annotated[Path, typer.Option("--out", help="Folder of results: runs/ is the store, report/ the page.")]
 Folder = Annotated[Path | None, typer.Option("--data", help="Folder to search first for dataset files.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="How many runs to do at a time.")]
-Dask = Annotated[str | None, typer.Option("--dask", help="Address of a Dask scheduler, to run on its workers.")]
 Samplers = Annotated[str | None, typer.Option("--samplers", help="Names, separated by commas.")]
 Runs = Annotated[int | None, typer.Option("--runs", min=1, help=f"Runs of each setting, by default {RUNS}.")]
 OwnRuns = Annotated[int, typer.Option("--runs", min=1, help="Runs of each sampler, one per seed.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs per run.")]
 StepSizes = Annotated[Literal["decreasing", "constant", "both"], typer.Option("--steps", help="Step sizes.")]
-OwnStepSizes = Annotated[
-    Literal["auto", "paper", "decreasing", "constant"],
-    typer.Option("--steps", help="auto: found for each sampler; paper: both of the paper's rules."),
-]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: roughly two minutes.")]
 PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with settings, for experiments that take one.")]
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
@@ -66,7 +61,6 @@ Limit = Annotated[float, typer.Option("--limit", help="Largest size of an unpack
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Strength of the l2 penalty on the whole sum.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Keep columns as they are: not standardised, without an intercept.")]
 BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Examples drawn per step, by default 128.")]
-Test = Annotated[float, typer.Option("--test", min=0.0, max=0.99, help="Share of rows to hold out for a test.")]
 Way = typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that support both.")
 
 
@@ -129,7 +123,6 @@ def reproduce(
     data: Folder = None,
     jobs: Jobs = 2,
     out: Out = Path("results"),
-    dask: Dask = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
@@ -148,7 +141,7 @@ def reproduce(
     store = Store(out / "runs")
     with _stored(store):
         records = execute(
-            [each.stages(settings) for each in chosen], store, jobs=jobs, dask=dask, watch=Display(console(stderr=True))
+            [each.stages(settings) for each in chosen], store, jobs=jobs, watch=Display(console(stderr=True))
         )
     page = _report(store.folder, out / "report")
     closings = [each.closing([one for one in records if one["spec"]["experiment"] in each.kinds]) for each in chosen]
@@ -165,17 +158,14 @@ def compare(
     categories: Categories = None,
     limit: Limit = LIMIT,
     folder: Folder = None,
-    steps: OwnStepSizes = "auto",
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
     runs: OwnRuns = 5,
     batch_size: BatchSize = None,
     l2: L2 = 1.0,
     raw: Raw = False,
-    test: Test = 0.0,
     replacement: Annotated[bool, Way] = True,
     out: Out = Path("results"),
     jobs: Jobs = 2,
-    dask: Dask = None,
     machine: Machine = False,
     debug: Debug = False,
 ) -> int:
@@ -186,18 +176,16 @@ def compare(
     store = Store(out / "runs")
     with _stored(store):
         records = compare_samplers(
-            prepared(found, chosen, raw=raw, test=test),
+            prepared(found, raw=raw),
             chosen,
             store,
             samplers=names,
-            rules=(steps,) if steps in ("auto", *RULES) else RULES,
             epochs=epochs,
             runs=runs,
             batch_size=batch_size,
             l2=l2,
             replacement=replacement,
             jobs=jobs,
-            dask=dask,
             watch=Display(console(stderr=True)),
         )
     page = _report(store.folder, out / "report")
@@ -227,9 +215,9 @@ def diagnose(
     found, chosen = _obtain(data, loss, folder, machine, **columns)
     settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs, "runs": runs}
     screen = console(stderr=True)
-    with counted(screen, "diagnosis") as count:
-        settings |= {"count": count, "say": partial(say, screen)}
-        result = diagnose_data(prepared(found, chosen, raw=raw), chosen, **settings)
+    with closing(Bar(screen, "diagnosis", 1.0)) as bar:
+        settings |= {"count": bar.show, "say": partial(say, screen)}
+        result = diagnose_data(prepared(found, raw=raw), chosen, **settings)
     return show(machine, {**result.as_dict(), "columns": list(found.notes)}, result.parts())
 
 

@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.document import Figure, Panel, Section, Table
-from avare.experiments.records import PARTS, Result, count, number, numbers, together
+from avare.experiments.records import Result, count, number, together
 from avare.experiments.sgd_runs import MEASURES, RULES
 from avare.experiments.store import canonical
 from avare.plotting.charts import Chart, Curve, order, ranked
 
-LOGARITHMS = ("relative_error", "suboptimality")
-"""The measures that are compared as log10."""
 _EXCESS = "Excess of the gradient's second moment over the least possible"
 _AXES = {
     "suboptimality": ("Suboptimality  f(x) − f*", True, "Objective above its least value. Lower is better."),
@@ -233,56 +231,21 @@ def last_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
             row["diverged"] = len(series.runs) - len(series.finished)
             for measure in MEASURES if series.finished else ():
                 curve = series.curve(measure)
-                row |= {
-                    measure: number(float(curve.mean[-1])),
-                    f"{measure}_log10": number(log10(float(curve.mean[-1]))),
-                }
+                row[measure] = number(float(curve.mean[-1]))
                 row[f"{measure}_deviation"] = None if curve.deviation is None else number(float(curve.deviation[-1]))
-            test = series.mean("test")
-            rows.append(
-                {**row, "test": None if test is None else number(test[-1]), "seconds": number(series.seconds("steps"))}
-            )
+            rows.append({**row, "seconds": number(series.seconds("steps"))})
     return rows
 
 
 def last_epoch(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return `last_rows` as a table."""
-    columns = "dataset; steps; sampler; runs||integer; diverged||integer; epochs||integer; "
-    for measure in LOGARITHMS:
-        columns += f"{measure}_log10||detail; {measure}||digits; {measure}_deviation||detail; "
-    columns += "regret||power; regret_deviation||detail; seconds|seconds a run|seconds; test|test error|digits"
+    columns = (
+        "dataset; steps; sampler; runs||integer; diverged||integer; epochs||integer; relative_error||digits; "
+        "relative_error_deviation||detail; suboptimality||digits; suboptimality_deviation||detail; "
+        "regret||power; regret_deviation||detail; seconds|seconds a run|seconds"
+    )
     table = Table.of("At the last epoch, mean of the runs", columns, rows)
-    return table.without(*(name for name in ("diverged", "test") if not any(row.get(name) for row in rows)))
-
-
-def numbers_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Return everything with all digits, for ``numbers.json``."""
-    return [
-        {"title": group.title, "setting": group.setting, "series": [_numbers(each) for _, each in listed([group])]}
-        for group in groups
-    ]
-
-
-def _numbers(series: Series) -> dict[str, Any]:
-    return {
-        "label": series.label,
-        "spec": series.spec,
-        "seeds": [run.spec["seed"] for run in series.finished],
-        "seconds": {part: number(series.seconds(part)) for part in PARTS},
-        "epoch": numbers(series.finished[0].trace["epoch"]),
-        **{measure: curve_numbers(series.curve(measure)) for measure in MEASURES},
-    }
-
-
-def curve_numbers(curve: Curve) -> dict[str, Any]:
-    """Return mean, deviation and lowest run of a curve."""
-    columns = {"mean": curve.mean, "deviation": curve.deviation, "lowest": curve.lowest}
-    return {name: numbers(values) for name, values in columns.items() if values is not None}
-
-
-def log10(value: float) -> float:
-    """Return the logarithm; minus infinity if rounding has made the value zero or less, NaN of NaN."""
-    return math.log10(value) if value > 0.0 else -math.inf if value <= 0.0 else math.nan
+    return table if any(row["diverged"] for row in rows) else table.without("diverged")
 
 
 def listed(groups: Iterable[Group]) -> list[tuple[Group, Series]]:

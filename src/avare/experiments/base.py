@@ -161,10 +161,6 @@ class Experiment(ABC):
         texts = [value for key, value in spec.items() if isinstance(value, str) and key != "data_digest"]
         return ", ".join([*texts, f"seed {spec['seed']}"] if "seed" in spec else texts)
 
-    def passes(self, spec: Spec) -> float:
-        """Return roughly how often a run looks at each example; for estimates of the time left."""
-        return float(spec.get("epochs", 100))  # a search for an optimum takes roughly 100
-
     def closing(self, records: Sequence[Record]) -> Closing:
         """Return what the command prints of the runs it was asked for: what the page shows of them."""
         summary = self.summarise([self.parse(record) for record in records]) if records else None

@@ -13,7 +13,6 @@ from avare import _validation as validation
 from avare import diagnostics
 from avare._optional import require
 from avare.experiments.data import Data, choose_rows
-from avare.experiments.noise_or_distance import separate, words_of_limits
 from avare.experiments.records import number
 from avare.experiments.sgd_runs import (
     AUTO,
@@ -24,9 +23,10 @@ from avare.experiments.sgd_runs import (
     descent_spec,
     problem_of,
     sampler_of,
+    separate,
 )
 from avare.experiments.store import Spec
-from avare.experiments.verdict import Verdict, estimator_of, judge, sentence, what_to_do
+from avare.experiments.verdict import Verdict, estimator_of, judge, sentence, what_to_do, words_of_limits
 from avare.problems import Linear
 from avare.solvers import Run, sgd
 
@@ -147,12 +147,12 @@ def diagnose(
     size = batch_size_of(batch_size, len(data))
     runs = validation.integer("runs", runs, at_least=2)
     n = len(data)
-    X, y = data.X[:n], data.y[:n]
+    X, y = data.X, data.y
     stored = X.nnz if hasattr(X, "nnz") else X.size
     if stored > _MOST_NUMBERS:
         chosen = choose_rows(y, loss, max(1000, int(n * (_MOST_NUMBERS / stored))), np.random.default_rng(seed))
         X, y = X[chosen], y[chosen]
-    setting, used = Setting(loss, epochs, size, l2 * len(y) / n), replace(data, X=X, y=y, held_out=0)
+    setting, used = Setting(loss, epochs, size, l2 * len(y) / n), replace(data, X=X, y=y)
     specs = [descent_spec("compare", used, setting, name, AUTO, seed) for name in (BASELINE, DEFAULT)]
     problem = problem_of(specs[0], X, y)
     fit_seconds = None

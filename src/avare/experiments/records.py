@@ -10,9 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare.experiments.store import canonical
 
-PARTS = ("steps", "evaluation")
-"""What the seconds of a run are counted for."""
-
 
 class RecordError(ValueError):
     """A record that lacks what its experiment needs; the message says what.
