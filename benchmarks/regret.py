@@ -19,7 +19,6 @@ from avare.experiments import (
     Result,
     Section,
     Stage,
-    Stages,
     Summary,
     Table,
     Task,
@@ -27,7 +26,7 @@ from avare.experiments import (
     register,
 )
 from avare.experiments.aggregate import apart, but_for_seed
-from avare.experiments.base import RUNS
+from avare.experiments.base import RUNS, Stages
 from avare.experiments.records import number, numbers
 from avare.experiments.sgd_runs import common_spec, problem_of
 from avare.experiments.store import Record, Spec

@@ -11,6 +11,7 @@ from avare.experiments.base import RUNS
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.paper import SETTINGS, Paper
 from avare.experiments.records import number
+from avare.experiments.store import Record
 
 _APART = "synthetic"
 
@@ -38,7 +39,13 @@ class CheckedPaper(Paper):
         if rows:
             tables |= {"table1": checking.table_one(known, checking.published()), "check": checking.check_table(rows)}
             panels = (*panels, _panel(tables["table1"], rows))
-        return replace(found, tables=tables, on_page_only=("check",), panels=panels, numbers=numbers)
+        return replace(found, tables=tables, panels=panels, numbers=numbers)
+
+    def closing(self, records: Sequence[Record]) -> Summary | None:
+        """Return what the page shows, without the long table of every number."""
+        found = super().closing(records)
+        tables = {} if found is None else {name: table for name, table in found.tables.items() if name != "check"}
+        return found and replace(found, tables=tables)
 
     def figures(self, groups: Sequence[Group]) -> dict[str, Figure]:
         """Return a figure for each rule, and others for the synthetic dataset, as in the paper."""

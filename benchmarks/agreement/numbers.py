@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from avare.experiments.aggregate import Group, Series, listed
+from avare.experiments.aggregate import Group, Series
 from avare.experiments.records import number, numbers
 from avare.experiments.sgd_runs import MEASURES
 from harness import curve_numbers
@@ -12,7 +12,11 @@ from harness import curve_numbers
 def numbers_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """Return everything with all digits, for ``numbers.json``."""
     return [
-        {"title": group.title, "setting": group.setting, "series": [_numbers(each) for _, each in listed([group])]}
+        {
+            "title": group.title,
+            "setting": group.setting,
+            "series": [_numbers(each) for each in group.series if each.finished],
+        }
         for group in groups
     ]
 

@@ -69,10 +69,6 @@ class DatasetError(ValueError):
     """
 
 
-class DamagedError(DatasetError):
-    """A file can be read, but its checksum or its compression is wrong."""
-
-
 def shown(text: str, longest: int = 40) -> str:
     """Return a cell or a word as an error message shows it, shortened.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.document import Figure, Panel, Section, Table
-from avare.experiments.records import Result, count, number, together
+from avare.experiments.records import Result, number, together
 from avare.experiments.sgd_runs import MEASURES, RULES
 from avare.experiments.store import canonical
 from avare.plotting.charts import Chart, Curve, order, ranked
@@ -166,14 +166,6 @@ def _short(value: Any) -> str:
 # --- what commands and pages show -----------------------------------------------------------
 
 
-def lead_of(groups: Sequence[Group]) -> str:
-    """Count runs, samplers and datasets; "" if there are none."""
-    series = [each for _, each in listed(groups)]
-    runs, samplers = sum(len(each.finished) for each in series), len({each.spec["sampler"] for each in series})
-    datasets = len({group.dataset for group in groups})
-    return f"{count(runs, 'run')} of {count(samplers, 'sampler')} on {count(datasets, 'dataset')}" if groups else ""
-
-
 def figures_of(name: str, groups: Sequence[Group]) -> dict[str, Figure]:
     """Return a figure for each rule: one row per dataset, one column per measure."""
     found = {}
@@ -185,7 +177,7 @@ def figures_of(name: str, groups: Sequence[Group]) -> dict[str, Figure]:
 
 def panel_of(group: Group, table: Table, verdict: Sequence[str] = (), words: Sequence[str] = ()) -> Panel:
     """Return the tab of a group: verdict and settings, charts for each rule, and the table of the last epoch."""
-    charts = {rule: (*_charts(group, rule), *timed(group, rule)) for rule in group.rules}
+    charts = {rule: (*_charts(group, rule), timed(group, rule)) for rule in group.rules}
     sections = [Section(f"{rule.capitalize()} step sizes", shown) for rule, shown in charts.items()]
     sections.append(Section("At the last epoch", (_HINT, table.without("dataset"))))
     return Panel(group.title, tuple(sections), lead=(*words, settings_of(group)), verdict=tuple(verdict))
@@ -200,25 +192,20 @@ def settings_of(group: Group) -> dict[str, Any]:
 
 
 def _charts(group: Group, rule: str) -> tuple[Chart, ...]:
+    curves = {measure: tuple(each.curve(measure) for each in group.of(rule)) for measure in _AXES}
     return tuple(
-        Chart(title, "Epochs (data passes)", _curves(group, rule, measure), y_title=group.title, log_y=log, note=note)
+        Chart(title, "Epochs (data passes)", curves[measure], y_title=group.title, log_y=log, note=note)
         for measure, (title, log, note) in _AXES.items()
     )
 
 
-def _curves(group: Group, rule: str, measure: str) -> tuple[Curve, ...]:
-    return tuple(each.curve(measure) for each in group.of(rule))
-
-
-def timed(group: Group, rule: str) -> tuple[Chart, ...]:
-    """Return the chart over seconds of steps, if all runs have them."""
+def timed(group: Group, rule: str) -> Chart:
+    """Return the chart over seconds of steps, of the runs that have them."""
     title, log, note = _AXES[_TIMED]
-    clocks = [each.mean("seconds") for each in group.of(rule)]
-    pairs = zip(_curves(group, rule, _TIMED), clocks, strict=True)
-    curves = tuple(replace(curve, x=clock) for curve, clock in pairs if clock is not None)
+    clocks = {each: each.mean("seconds") for each in group.of(rule)}
+    curves = tuple(replace(each.curve(_TIMED), x=clock) for each, clock in clocks.items() if clock is not None)
     words = f"{note} Seconds of steps, without evaluations."
-    chart = Chart(f"{title}, over seconds", "Seconds", curves, y_title=group.title, log_y=log, note=words)
-    return (chart,) if len(curves) == len(clocks) else ()
+    return Chart(f"{title}, over seconds", "Seconds", curves, y_title=group.title, log_y=log, note=words)
 
 
 def last_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -246,8 +233,3 @@ def last_epoch(rows: Sequence[Mapping[str, Any]]) -> Table:
     )
     table = Table.of("At the last epoch, mean of the runs", columns, rows)
     return table if any(row["diverged"] for row in rows) else table.without("diverged")
-
-
-def listed(groups: Iterable[Group]) -> list[tuple[Group, Series]]:
-    """Return all series with finished runs, with their groups, in the order in which they are shown."""
-    return [(group, series) for group in groups for series in group.series if series.finished]

@@ -45,23 +45,13 @@ class Compare(Experiment):
             return sgd_runs.descend(spec, X, y, optimum)
         return find_optimum(spec, X, y) if spec["experiment"] == self.kinds[1] else limits_of(spec, X, y, optimum)
 
-    def parse(self, data: Mapping[str, Any]) -> Result:
-        """Read a stored record; raise an error if it cannot be shown."""
-        result = super().parse(data)
-        aggregate.last_rows(self._groups([result]))
-        return result
-
     def summarise(self, results: Sequence[Result]) -> Summary | None:
         """Return a tab for each dataset and setting."""
         groups = self._groups(results)
         optima = [each for each in results if each.kind == self.kinds[1] and each.shown]
         if not (groups or optima):
             return None
-        titles = [next((group.title for group in groups if group.fits(each)), "") for each in optima]
-        facts = [
-            {"dataset": title or display_name(each.spec["dataset"]), **each.stored["facts"]}
-            for title, each in zip(titles, optima, strict=True)
-        ]
+        facts = [{"dataset": display_name(each.spec["dataset"]), **each.stored["facts"]} for each in optima]
         doubts = dict.fromkeys(doubt_of_optimum(each.spec, each.stored["facts"]) for each in optima)
         rows, found = aggregate.last_rows(groups), verdicts_of(groups)
         for row in rows:
@@ -72,7 +62,6 @@ class Compare(Experiment):
         numbers = {"runs": rows, "facts": facts, "limits": limits}
         tables = {self.kinds[0]: self.table(groups)} if groups else {}
         return Summary(
-            lead=aggregate.lead_of(groups),
             notices=notices,
             tables=tables | ({"facts": facts_table(facts)} if facts else {}),
             figures=self.figures(groups),
@@ -116,7 +105,6 @@ def compare(
     runs: int = 5,
     batch_size: int | None = None,
     l2: float = 1.0,
-    replacement: bool = True,
     **workers: Unpack[Workers],
 ) -> list[Record]:
     """Run SGD with each of some samplers; return all records, the one of the optimum first.
@@ -141,8 +129,6 @@ def compare(
         Draws per step, at most as many as there are examples; by default 128.
     l2 : float, default=1.0
         The factor of the one l2 term of the whole sum.
-    replacement : bool, default=True
-        How to draw, for samplers that can do both.
     **workers
         See `Workers`.
 
@@ -161,7 +147,7 @@ def compare(
     batch_size = sgd_runs.batch_size_of(batch_size, len(data))
     l2 = validation.number("l2", l2, at_least=0.0)
     optimum = optimum_task("optimum", data, loss, l2, TOLERANCE)
-    shared = Setting(loss, epochs, batch_size, l2, replacement)
+    shared = Setting(loss, epochs, batch_size, l2)
 
     def stages() -> Stages:
         (found,) = yield Stage("optimum", [optimum])
@@ -178,7 +164,8 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
     >>> summary([])
     []
     """
-    return list(Compare().closing(records).numbers.get("runs", []))
+    found = Compare().closing(records)
+    return [] if found is None else list(found.numbers["runs"])
 
 
 def _limits(results: Sequence[Result]) -> list[Result]:

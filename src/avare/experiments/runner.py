@@ -22,9 +22,6 @@ from avare._optional import require
 from avare.experiments.base import Experiment, Stages, Task
 from avare.experiments.registry import of_kind
 from avare.experiments.store import Record, Spec, Store, key_of
-from avare.problems import ToleranceWarning
-from avare.samplers import LimitWarning
-from avare.solvers import DivergenceWarning
 
 _LARGE = "1M"  # bytes from which an array is shared between processes rather than sent
 _WAIT = 0.5  # seconds between two looks of a worker at its parent
@@ -116,7 +113,7 @@ def perform(
     """
     threadpool_limits = require("threadpoolctl", "a run").threadpool_limits
     with threadpool_limits(1), warnings.catch_warnings():
-        for category in (LimitWarning, DivergenceWarning, ToleranceWarning):  # records say it
+        for category in (UserWarning, RuntimeWarning):  # of what diverges or does not converge: records say it
             warnings.simplefilter("ignore", category)
         result = (owner or of_kind(spec["experiment"])).run(spec, X, y, optimum)
     return {"spec": dict(spec), "where": surroundings(), **result}

@@ -47,7 +47,6 @@ class Setting:
     epochs: int
     batch_size: int
     l2: float = 1.0  # factor of the one l2 term of the whole sum
-    replacement: bool = True  # how to draw, for samplers that can do both
     caution: float = 1.0  # factor on the largest smoothness, from which the paper's step sizes are made
     bound: float | None = None  # on the norms, for samplers that need one; None: learned
 
@@ -68,7 +67,7 @@ def descent_spec(experiment: str, data: Data, setting: Setting, sampler: str, st
         "seed": seed,
         "epochs": setting.epochs,
         "batch_size": setting.batch_size,
-        "replacement": draws_with_replacement(sampler, setting.replacement),
+        "replacement": not samplers.get(sampler).without_replacement_only,
         "caution": setting.caution,
     }
 
@@ -202,9 +201,3 @@ def batch_size_of(wanted: int | None, n: int) -> int:
     if size > n:
         raise ValueError(f"batch_size = {size}: must be at most {n}, the number of examples")
     return size
-
-
-def draws_with_replacement(sampler: str, wanted: bool = True) -> bool:
-    """Return whether a sampler draws with replacement; as wanted, if it can do both."""
-    kind = samplers.get(sampler)
-    return kind.with_replacement_only or (wanted and not kind.without_replacement_only)

@@ -7,9 +7,8 @@ import uuid
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from avare._files import failing_as, remove_left_overs, write_whole
 
@@ -30,17 +29,6 @@ class StoreError(OSError):
     ...         print(file.name in str(error))
     True
     """
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A file that is left out, and why."""
-
-    name: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
 
 
 class Store:
@@ -91,14 +79,14 @@ class Store:
         except _UnreadableError as error:
             raise StoreError(f"{place}: {error}") from error
 
-    def read(self) -> tuple[list[Record], list[Skipped]]:
-        """Return all sound records, in order of their keys, and the files that are left out. It changes nothing."""
+    def read(self) -> tuple[list[Record], list[str]]:
+        """Return all sound records by their keys, and the files that are left out, with reasons. It changes nothing."""
         records, skipped = [], []
         for place in sorted(self.folder.glob("*.json")):
             try:
                 record = _load(place)
             except _UnreadableError as error:
-                skipped.append(Skipped(place.name, str(error)))
+                skipped.append(f"{place.name}: {error}")
             else:
                 if record is not None:
                     records.append(record)
@@ -155,18 +143,12 @@ def _load(place: Path) -> Record | None:
         raise _UnreadableError(f"cannot be read: {error.strerror or error}") from error
     try:
         record = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise _DamagedError(f"not JSON: {error}") from None
-    if not isinstance(record, dict) or not {"key", "spec", "checksum", "format"} <= set(record):
-        raise _DamagedError("not a record")
-    try:
-        key, checksum = key_of(record["spec"]), checksum_of(record)
-    except (ValueError, RecursionError) as error:  # numbers that no record has
-        raise _DamagedError(f"not a record: {error}") from None
-    if record["checksum"] != checksum:
-        raise _DamagedError("damaged: the checksum does not match the contents")
-    if not record["key"] == place.stem == key:
-        raise _DamagedError("the record of another run, by its key")
-    if record["format"] != FORMAT:
-        raise _UnreadableError(f"has format {record['format']!r}, and this version of avare reads {FORMAT}")
-    return record
+        fits = record["checksum"] == checksum_of(record) and record["key"] == place.stem == key_of(record["spec"])
+        form = record["format"]
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _DamagedError(f"not a record: {error!r}") from None
+    if not fits:
+        raise _DamagedError("damaged: checksum or key do not match the contents")
+    if form != FORMAT:
+        raise _UnreadableError(f"has format {form!r}, and this version of avare reads {FORMAT}")
+    return cast(Record, record)

@@ -257,8 +257,6 @@ def draw(axis: Any, chart: Chart, styles: Mapping[str, Style]) -> None:
         axis.margins(x=0.02)
     if chart.draw is not None:
         chart.draw(axis)
-    if chart.log_x:
-        log_ticks(axis.xaxis)
 
 
 def verbatim(text: str) -> str:
@@ -278,7 +276,7 @@ def _fit(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64], *, lo
             which.set_ticks([])
         axis.spines[:].set_visible(False)
     elif log:
-        log_axis(axis, means, tops)
+        axis.set(yscale="log", ylim=(0.9 * float(np.nanmin(means)), 1.1 * float(np.nanmax(tops))))
     else:
         axis.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
         axis.set_ylim(bottom=min(0.0, float(np.nanmin(tops))))
@@ -310,42 +308,6 @@ def line(
         zorder=1.0 if guide else 3.0 - 0.5 * place / of,  # the first on top
     )
     return drawn
-
-
-def log_axis(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64]) -> None:
-    """Make the y axis logarithmic, with limits by the means below and the bands above, and readable ticks."""
-    low, high = np.log10(np.nanmin(means)), np.log10(np.nanmax(tops))
-    margin = 0.06 * (high - low) + 0.02
-    axis.set_yscale("log")
-    axis.set_ylim(10.0 ** float(low - margin), 10.0 ** float(high + margin))
-    log_ticks(axis.yaxis)
-
-
-def log_ticks(axis: Any) -> None:
-    """Put numbers on an axis that is logarithmic, whether it spans much or little."""
-    ticker = require("matplotlib.ticker", "drawing figures")
-    low, high = axis.get_view_interval()
-    locator = ticker.LogLocator(numticks=7)
-    if 0.0 < low < high <= 50.0 * low:
-        locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0))
-        if sum(low <= value <= high for value in locator.tick_values(low, high)) < 2:
-            locator = ticker.AutoLocator()
-        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: tick_text(value)))
-    axis.set_major_locator(locator)
-    axis.set_minor_formatter(ticker.NullFormatter())
-
-
-def tick_text(value: float) -> str:
-    """Write a number for an axis.
-
-    >>> tick_text(2000.0), tick_text(0.005), tick_text(1e-7)
-    ('2000', '0.005', '10⁻⁷')
-    """
-    if value == 0.0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:.6g}"
-    digits, exponent = f"{value:.3e}".split("e")
-    power = f"10{str(int(exponent)).translate(SUPERSCRIPTS)}"
-    return power if float(digits) == 1.0 else f"{float(digits):g} × {power}"
 
 
 def drawing() -> Any:
