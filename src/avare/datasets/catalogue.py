@@ -137,7 +137,7 @@ def _obtain(name: str, files: Mapping[str, str], folder: Folder, check: bool, pr
     entry, given = ENTRIES[name], _folders(folder)
     found = {}
     for file, checksum in files.items():
-        path = _find(entry, file, [*given, _cache()])
+        path = _find(entry, file, given) or _find(entry, file, [_cache()])
         if path is not None and check:
             verify(path, checksum, "; remove it to download the official one (in Python, verify=False reads it)")
         found[file] = path or _download(name, file, given, progress)

@@ -11,7 +11,7 @@ from avare.experiments.aggregate import Group
 from avare.experiments.base import Experiment, Stage, Stages, Summary, Task
 from avare.experiments.data import Data, display_name
 from avare.experiments.document import Figure, Panel, Table
-from avare.experiments.records import Result
+from avare.experiments.records import Result, count
 from avare.experiments.registry import register
 from avare.experiments.runner import Workers, execute
 from avare.experiments.sgd_runs import (
@@ -51,7 +51,11 @@ class Compare(Experiment):
         optima = [each for each in results if each.kind == self.kinds[1] and each.shown]
         if not (groups or optima):
             return None
-        facts = [{"dataset": display_name(each.spec["dataset"]), **each.stored["facts"]} for each in optima]
+        titles = [next((group.title for group in groups if group.fits(each)), "") for each in optima]
+        facts = [
+            {"dataset": title or display_name(each.spec["dataset"]), **each.stored["facts"]}
+            for title, each in zip(titles, optima, strict=True)
+        ]
         doubts = dict.fromkeys(doubt_of_optimum(each.spec, each.stored["facts"]) for each in optima)
         rows, found = aggregate.last_rows(groups), verdicts_of(groups)
         for row in rows:
@@ -61,7 +65,9 @@ class Compare(Experiment):
         notices = tuple(filter(None, doubts))
         numbers = {"runs": rows, "facts": facts, "limits": limits}
         tables = {self.kinds[0]: self.table(groups)} if groups else {}
+        finished = sum(len(each.finished) for group in groups for each in group.series)
         return Summary(
+            lead=f"{count(finished, 'run')} on {count(len({each.dataset for each in groups}), 'dataset')}",
             notices=notices,
             tables=tables | ({"facts": facts_table(facts)} if facts else {}),
             figures=self.figures(groups),
