@@ -87,7 +87,7 @@ def test_a_run_is_the_papers(steps: str, sampler: str) -> None:
 @pytest.mark.parametrize("name", avare.samplers.names())
 def test_every_sampler_can_be_run(name: str) -> None:
     X, y = tiny()
-    replacement = draws_with_replacement(name)
+    replacement = not avare.samplers.get(name).without_replacement_only
     options = options_of(name, "constant", 12, 2, None)
     record = perform(spec(sampler=name, replacement=replacement, options=options, epochs=2), X, y)
     assert record["status"] == "finished" and record["trace"]["suboptimality"] == [None] * 3

@@ -129,9 +129,8 @@ def reproduce(
     settings = Request(words=tuple(wanted), rules=rules, samplers=names, plan=plan, folder=data, **how_much)
     store = Store(out / "runs")
     with _stored(store):
-        records = execute(
-            [each.stages(settings) for each in chosen], store, jobs=jobs, watch=Display(console(stderr=True))
-        )
+        stages = [each.stages(settings) for each in chosen]
+        records = execute(stages, store, jobs=jobs, watch=Display(console(stderr=True)))
     page = _report(store.folder, out / "report")
     found = [each.closing([one for one in records if one["spec"]["experiment"] in each.kinds]) for each in chosen]
     return _finish(found, machine, store, page)
@@ -159,20 +158,11 @@ def compare(
     """Run samplers side by side on a named dataset or your own file, and write a report."""
     names = _sampler_names(samplers or "")
     found, chosen = _obtain(data, loss, folder, machine, target, drop, categories, limit)
+    settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs, "runs": runs, "jobs": jobs}
+    settings["watch"] = Display(console(stderr=True))
     store = Store(out / "runs")
     with _stored(store):
-        records = compare_samplers(
-            prepared(found, raw=raw),
-            chosen,
-            store,
-            samplers=names,
-            epochs=epochs,
-            runs=runs,
-            batch_size=batch_size,
-            l2=l2,
-            jobs=jobs,
-            watch=Display(console(stderr=True)),
-        )
+        records = compare_samplers(prepared(found, raw=raw), chosen, store, samplers=names, **settings)
     page = _report(store.folder, out / "report")
     return _finish([registry.get("compare").closing(records)], machine, store, page, columns=list(found.notes))
 

@@ -8,6 +8,7 @@ from avare._exports import public_names as _public_names
 from avare.experiments.base import Experiment as Experiment
 from avare.experiments.base import Request as Request
 from avare.experiments.base import Stage as Stage
+from avare.experiments.base import Stages as Stages
 from avare.experiments.base import Summary as Summary
 from avare.experiments.base import Task as Task
 from avare.experiments.comparison import compare as compare

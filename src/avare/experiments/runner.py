@@ -176,26 +176,24 @@ def _done(tasks: Iterable[Task], jobs: int, watch: Watch) -> Generator[Record, N
 def _side_by_side(tasks: Iterable[Task], jobs: int) -> Any:
     """Return a generator of records, or of the exceptions of runs that failed, in the order in which they finish."""
     if jobs <= 1:
-        return (_attempt(*_arguments(task)) for task in tasks)
+        return (_attempt(task, of_kind(task.spec["experiment"])) for task in tasks)
     joblib = require("joblib", "running side by side")
     # Read-only arrays are another type to Numba: it would compile all kernels again. Memory maps of mode "c" can be
     # written to, and never are, so that workers share the memory.
     how = {"batch_size": 1, "pre_dispatch": jobs, "max_nbytes": _LARGE, "mmap_mode": "c"}
     workers = {"inner_max_num_threads": 1, "initializer": _follow_the_parent, "initargs": (os.getpid(),)}
     with joblib.parallel_config(backend="loky", **workers), _interrupts_later():
-        calls = (joblib.delayed(_attempt)(*_arguments(task)) for task in tasks)
+        calls = (joblib.delayed(_attempt)(task, of_kind(task.spec["experiment"])) for task in tasks)
         return joblib.Parallel(jobs, return_as="generator_unordered", **how)(calls)
 
 
-def _arguments(task: Task) -> tuple[Any, ...]:
-    """The arguments of `perform`; with the experiment, which a worker process may not have registered."""
-    return (task.spec, task.data.X, task.data.y, task.optimum, of_kind(task.spec["experiment"]))
+def _attempt(task: Task, owner: Experiment) -> Record | Exception:
+    """Return the record of a run, or its exception, so that the other runs are not lost.
 
-
-def _attempt(*arguments: Any) -> Record | Exception:
-    """Return the record of a run, or its exception, so that the other runs are not lost."""
+    A worker process may not have registered the experiment: it is passed.
+    """
     try:
-        return perform(*arguments)
+        return perform(task.spec, task.data.X, task.data.y, task.optimum, owner)
     except Exception as error:
         return error
 

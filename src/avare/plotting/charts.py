@@ -4,8 +4,7 @@ A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib a
 `avare.report` shows the same chart in a browser.
 """
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple
@@ -43,22 +42,10 @@ class Style(NamedTuple):
     """Matplotlib's sign."""
 
 
-_FIXED = {
-    "Avare": Style(BLUE, "solid", "o"),
-    "Calibrated": Style(VERMILION, "solid", "s"),
-    "Uniform": Style(BLACK, "solid", "^"),
-    "Mabs": Style(ORANGE, "dash", "D"),
-    "Vrb": Style(GREEN, "dashdot", "v"),
-    "Osmd": Style(PURPLE, "dash", "P"),
-    "Static": Style(SKY, "solid", "X"),
-    "Mixture": Style(SKY, "dashdot", "<"),
-    "Safe": Style(GREEN, "dot", ">"),
-    "Stratified": Style(BLUE, "dash", "h"),
-    "Srg": Style(PURPLE, "dot", "*"),
-    "Passes": Style(PURPLE, "solid", "H"),
-    "Optimal": Style(BLACK, "dot", "p"),
-    "UpperBound": Style(ORANGE, "dot", "d"),
-}
+_KNOWN = ("Avare", "Calibrated", "Uniform", "Mabs", "Vrb", "Osmd", "Static", "Mixture", "Safe", "Stratified", "Srg")
+_KNOWN += ("Passes", "Optimal", "UpperBound")
+_COLOURS = (BLUE, VERMILION, BLACK, ORANGE, GREEN, PURPLE, SKY)
+_SIGNS = "os^DvPX<>h*Hpd8"
 
 
 def order(names: Iterable[str]) -> list[str]:
@@ -67,7 +54,7 @@ def order(names: Iterable[str]) -> list[str]:
     >>> order(["New", "Uniform", "Avare"])
     ['Avare', 'Uniform', 'New']
     """
-    return ranked(set(names), _FIXED)
+    return ranked(set(names), _KNOWN)
 
 
 def ranked(names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -91,22 +78,19 @@ def rank(name: str, known: Iterable[str]) -> tuple[int, str]:
 
 
 def assign(names: Iterable[str]) -> dict[str, Style]:
-    """Return a style for each label: the fixed one of a known sampler, otherwise the next free one.
+    """Return a style for each label: a known sampler has the style of its place, the others follow.
 
     >>> assign(["Avare"])["Avare"].colour
     '#0072B2'
     """
-    free = _free()
-    return {name: _FIXED[name] if name in _FIXED else next(free) for name in order(names)}
+    listed = order(names)
+    places = [*_KNOWN, *(name for name in listed if name not in _KNOWN)]
+    return {name: _style(places.index(name)) for name in listed}
 
 
-def _free() -> Iterator[Style]:
-    """Styles that no known sampler has; when all are used, the same again."""
-    taken = {(style.colour, style.dash) for style in _FIXED.values()}
-    colours = (VERMILION, SKY, GREEN, PURPLE, ORANGE, BLUE, BLACK)
-    pairs = [(colour, dash) for dash in DASHES for colour in colours if (colour, dash) not in taken]
-    markers = itertools.cycle(["8", "H", *dict.fromkeys(style.marker for style in _FIXED.values())])
-    return (Style(colour, dash, next(markers)) for colour, dash in itertools.cycle(pairs))
+def _style(place: int) -> Style:
+    dash = list(DASHES)[place // len(_COLOURS) % len(DASHES)]
+    return Style(_COLOURS[place % len(_COLOURS)], dash, _SIGNS[place % len(_SIGNS)])
 
 
 # --- charts ---------------------------------------------------------------------------------
