@@ -21,7 +21,7 @@ def log_axis(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64]) -
 def log_ticks(axis: Any) -> None:
     """Put numbers on an axis that is logarithmic, whether it spans much or little."""
     low, high = axis.get_view_interval()
-    locator = ticker.LogLocator(numticks=7)
+    locator: ticker.Locator = ticker.LogLocator(numticks=7)
     if 0.0 < low < high <= 50.0 * low:
         locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0))
         if sum(low <= value <= high for value in locator.tick_values(low, high)) < 2:

@@ -43,7 +43,8 @@ def main() -> None:
     for data, loss in ((rare(arguments.rows), "logistic"), (similar(arguments.rows // 8), "least_squares")):
         print(f"\n{data.name}: {len(data):,} rows, {data.X.shape[1]} columns", flush=True)
         records = compare(data, loss, store, batch_size=32, runs=arguments.runs, jobs=arguments.jobs)
-        for part in get("compare").closing(records).parts:
+        found = get("compare").closing(records)
+        for part in found.parts if found is not None else ():
             if isinstance(part, str) and part.startswith(("Verdict", "Noise", "Conditioning")):
                 print(f"  {part}", flush=True)
     print(f"\nFigures and tables: {write(store.folder, arguments.out / 'report')}")

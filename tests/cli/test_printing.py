@@ -43,7 +43,23 @@ def test_no_terminal_cuts_a_digit_or_a_name(width: int) -> None:
     for word in ("a", "long", "name[red]of", "file", "decreasing", "Calibrated", "1", "h", "20", "min"):
         assert any(word in line for line in lines)
     tables = stream.getvalue().count("Calibrated")
-    assert tables == 1 and ("suboptimality: 1.23 × 10⁻⁴" in lines) == (width < 100)  # a line for each cell
+    assert tables == 1 and ("suboptimality: 1.23 × 10⁻⁴" in lines) == (width < 200)  # a line for each cell
+
+
+def test_what_all_rows_have_in_common_is_printed_once() -> None:
+    rows = [
+        {"dataset": "mnist", "sampler": name, "runs": 3, "order": "Uniform > Mabs > Vrb > Avare", "regret": regret}
+        for name, regret in (("Uniform", 1.69e10), ("Avare", 1.2e10))
+    ]
+    table = Table.of("Where they end", "dataset; sampler; runs||integer; order||number; regret||power", rows)
+    texts = []
+    for width in (100, 36):
+        stream = io.StringIO()
+        print_table(Console(file=stream, force_terminal=True, width=width, color_system=None), table)
+        texts.append(stream.getvalue())
+        assert texts[-1].startswith("Where they end\n┏" if width == 100 else "Where they end\ndataset: mnist; runs: 3;")
+        assert all(len(line) <= width for line in texts[-1].splitlines())
+    assert [text.count("Mabs") for text in texts] == [2, 1] and "│ Uniform │ 1.69 × 10¹⁰ │" in texts[1]
 
 
 def test_names_are_printed_as_they_are() -> None:

@@ -19,7 +19,7 @@ from avare.experiments.data import Data, obtain
 from avare.experiments.paper import Paper, descents
 from avare.experiments.runner import Watch, execute, perform, sweep
 from avare.experiments.store import Record, StoreError, key_of
-from avare.solvers import Interrupted
+from avare.solvers import Interrupted, sgd
 
 REQUEST = Request(words=("synthetic",), runs=2, epochs=2, samplers=("Uniform", "Avare"))
 
@@ -161,13 +161,13 @@ def test_an_interrupted_run_is_not_stored(tmp_path: Path, data: Data, monkeypatc
 
 def test_ctrl_c_in_a_comparison_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, loss = obtain("synthetic")
-    store, runs, real = Store(tmp_path), [], sgd_runs.sgd
+    store, runs = Store(tmp_path), []
 
     def interrupt(*arguments: Any, **options: Any) -> Any:
         runs.append(arguments)
         if len(runs) == 4:  # the second run, after one step to compile
             options["callback"] = lambda progress: signal.raise_signal(signal.SIGINT)
-        return real(*arguments, **options)
+        return sgd(*arguments, **options)
 
     monkeypatch.setattr(sgd_runs, "sgd", interrupt)
     with pytest.raises(Interrupted) as caught:

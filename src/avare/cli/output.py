@@ -13,16 +13,18 @@ from typing import Any
 
 import rich.table
 from rich import progress
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from avare.experiments.base import Task
-from avare.experiments.document import Table
+from avare.experiments.document import Column, Table
 from avare.experiments.registry import of_kind
 from avare.experiments.runner import Watch, duration
 from avare.experiments.store import Record
 from avare.report.tables import shown
 
+_FRAME = 3  # characters around a cell: a line and two blanks
 _NARROW = 100  # columns of a terminal up to which bars are short
 _WIDE = 300  # columns, if the output is not a terminal
 
@@ -57,22 +59,41 @@ def console(*, stderr: bool) -> Console:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table with its caption, and cut nothing: if it is too wide, each cell gets a line."""
+    """Print a table with its caption, and cut nothing.
+
+    If it is too wide, columns with the same value in all rows are printed above it. If it still is, each cell gets a
+    line.
+    """
     if table.caption:
         say(console, table.caption)
     table = shown(table)
+    columns = [(column, [column.text(row[k]) for row in table.rows]) for k, column in enumerate(table.columns)]
+    if len(table.rows) > 1 and not _fits(console, columns):
+        same = [(column, texts) for column, texts in columns if len(set(texts)) == 1]
+        say(console, "; ".join(f"{column.heading}: {texts[0]}" for column, texts in same))
+        columns = [each for each in columns if each not in same]
+    rows = zip(*(texts for _, texts in columns), strict=True)
+    if not _fits(console, columns):
+        for row in rows:
+            say(console, "\n".join(f"{column.heading}: {text}" for (column, _), text in zip(columns, row, strict=True)))
+        return
     drawn = rich.table.Table()
-    for column in table.columns:
-        drawn.add_column(Text(column.heading), no_wrap=column.kind != "text", overflow="fold")
-    rows = [[column.text(value) for column, value in zip(table.columns, row, strict=True)] for row in table.rows]
+    for column, texts in columns:
+        width = None if column.kind == "text" else _least(column, texts)
+        drawn.add_column(Text(column.heading), width=width, overflow="fold")
     for row in rows:
         drawn.add_row(*map(Text, row))  # as Text: names may look like markup
-    if console.measure(drawn).minimum <= console.width:
-        console.print(drawn)
-        return
-    for row in rows:
-        lines = [f"{column.heading}: {text}" for column, text in zip(table.columns, row, strict=True)]
-        console.print(Text("\n".join([*lines, ""])), soft_wrap=True)
+    console.print(drawn)
+
+
+def _fits(console: Console, columns: Sequence[tuple[Column, Sequence[str]]]) -> bool:
+    return sum(_FRAME + _least(*each) for each in columns) < console.width
+
+
+def _least(column: Column, texts: Sequence[str]) -> int:
+    """Return the least width of a column in which no word is cut, and no number is folded."""
+    words = [word for text in texts for word in text.split()] if column.kind == "text" else texts
+    return max(map(cell_len, [*column.heading.split(), *words]))
 
 
 # --- progress --------------------------------------------------------------------------------
@@ -94,7 +115,8 @@ class Bar:
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bars.add_task(title, total=total, completed=done, left="")
+        self._task = self._bars.add_task(title, total=total, left="")
+        self._bars.update(self._task, completed=done)
         self._bars.start()
 
     def describe(self, text: str) -> None:

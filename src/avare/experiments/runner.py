@@ -93,11 +93,11 @@ def sweep(tasks: Sequence[Task], store: Store, *, title: str = "", **workers: Un
     pending = {task.key: task for task in tasks if found[task.key] is None}
     try:
         with closing(_done(pending.values(), min(jobs, len(pending)), watch)) as records:
-            for record in records:
-                key = key_of(record["spec"])
-                store.put(record)
-                found[key] = record
-                watch.finished(pending[key], record)
+            for made in records:
+                key = key_of(made["spec"])
+                store.put(made)
+                found[key] = made
+                watch.finished(pending[key], made)
     finally:
         watch.end()
     return [record for task in tasks if (record := found[task.key]) is not None]

@@ -42,8 +42,8 @@ class Style(NamedTuple):
     """Matplotlib's sign."""
 
 
-_KNOWN = ("Avare", "Calibrated", "Uniform", "Mabs", "Vrb", "Osmd", "Static", "Mixture", "Safe", "Stratified", "Srg")
-_KNOWN += ("Passes", "Optimal", "UpperBound")
+_SOLID = ("Avare", "Calibrated", "Uniform", "Mabs", "Vrb", "Osmd", "Static")
+_KNOWN = (*_SOLID, "Mixture", "Safe", "Stratified", "Srg", "Passes", "Optimal", "UpperBound")
 _COLOURS = (BLUE, VERMILION, BLACK, ORANGE, GREEN, PURPLE, SKY)
 _SIGNS = "os^DvPX<>h*Hpd8"
 
