@@ -98,7 +98,7 @@ class Summary:
     @property
     def parts(self) -> tuple[str | Table, ...]:
         """What the command prints: tables, notices, and what is at the top of tabs."""
-        lines = [words for panel in self.panels for words in (*panel.lead, *panel.verdict) if isinstance(words, str)]
+        lines = [words for panel in self.panels for words in (*panel.verdict, *panel.lead) if isinstance(words, str)]
         return (*self.tables.values(), *self.notices, *lines)
 
 

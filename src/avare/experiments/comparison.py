@@ -14,16 +14,7 @@ from avare.experiments.document import Figure, Panel, Table
 from avare.experiments.records import Result, count
 from avare.experiments.registry import register
 from avare.experiments.runner import Workers, execute
-from avare.experiments.sgd_runs import (
-    AUTO,
-    BASELINE,
-    SEEDS,
-    Setting,
-    descent_spec,
-    find_optimum,
-    limits_of,
-    optimum_task,
-)
+from avare.experiments.sgd_runs import AUTO, BASELINE, SEEDS, Setting, descent_spec
 from avare.experiments.store import Record, Spec, Store
 from avare.experiments.verdict import sentences, verdicts_of, what_to_do, words_of_limits
 
@@ -43,11 +34,13 @@ class Compare(Experiment):
         """Do one run of SGD, find the optimum, or find what limits Uniform."""
         if spec["experiment"] == self.kinds[0]:
             return sgd_runs.descend(spec, X, y, optimum)
-        return find_optimum(spec, X, y) if spec["experiment"] == self.kinds[1] else limits_of(spec, X, y, optimum)
+        if spec["experiment"] == self.kinds[1]:
+            return sgd_runs.find_optimum(spec, X, y)
+        return sgd_runs.limits_of(spec, X, y, optimum)
 
     def summarise(self, results: Sequence[Result]) -> Summary | None:
         """Return a tab for each dataset and setting."""
-        groups = self._groups(results)
+        groups = aggregate.groups_of(each for each in results if each.kind == self.kinds[0])
         optima = [each for each in results if each.kind == self.kinds[1] and each.shown]
         if not (groups or optima):
             return None
@@ -74,9 +67,6 @@ class Compare(Experiment):
             panels=tuple(self.panel(group, results) for group in groups if group.rules),
             numbers={**numbers, "doubts": list(notices)},
         )
-
-    def _groups(self, results: Sequence[Result]) -> list[Group]:
-        return aggregate.groups_of(each for each in results if each.kind == self.kinds[0])
 
     def table(self, groups: Sequence[Group]) -> Table:
         """Return the measures at the last epoch."""
@@ -152,7 +142,7 @@ def compare(
     runs = validation.integer("runs", runs, at_least=1)
     batch_size = sgd_runs.batch_size_of(batch_size, len(data))
     l2 = validation.number("l2", l2, at_least=0.0)
-    optimum = optimum_task("optimum", data, loss, l2, TOLERANCE)
+    optimum = sgd_runs.optimum_task("optimum", data, loss, l2, TOLERANCE)
     shared = Setting(loss, epochs, batch_size, l2)
 
     def stages() -> Stages:

@@ -197,9 +197,7 @@ def _first_look(theirs: Run, ours: Run, gain: float) -> str:
     reached = float(theirs.trace.objective[-1])
     change = 100.0 * (float(ours.trace.objective[-1]) / reached - 1.0) if reached > 0.0 else 0.0
     slower = ours.seconds / max(theirs.seconds, 1e-9)
-    words = (
-        f"the loss of {DEFAULT} is {abs(change):.1f} % {'lower' if change < 0.0 else 'higher'} than that of {BASELINE}"
-    )
+    words = f"{DEFAULT} reaches a loss {abs(change):.1f} % {'lower' if change < 0.0 else 'higher'} than {BASELINE}"
     steps = f"its steps take {slower:.1f} times as long, and the possible gain is {gain:.1f}"
     return f"First look, one run of each: {words}, {steps}."
 
