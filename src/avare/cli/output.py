@@ -78,8 +78,9 @@ def print_table(console: Console, table: Table) -> None:
             say(console, "\n".join(f"{column.heading}: {text}" for (column, _), text in zip(columns, row, strict=True)))
         return
     drawn = rich.table.Table()
+    whole = sum(_FRAME + max(map(cell_len, [column.heading, *texts])) for column, texts in columns)
     for column, texts in columns:
-        width = None if column.kind == "text" else _least(column, texts)
+        width = None if column.kind == "text" or whole < console.width else _least(column, texts)
         drawn.add_column(Text(column.heading), width=width, overflow="fold")
     for row in rows:
         drawn.add_row(*map(Text, row))  # as Text: names may look like markup
