@@ -191,7 +191,7 @@ def test_through_a_pipe(tmp_path: Path) -> None:
     found = run(tmp_path, "compare", "digits", "--runs", "1", "--epochs", "1", "--json")
     assert found.returncode == 0 and "\x1b" not in found.stdout + found.stderr
     assert {row["sampler"] for row in json.loads(found.stdout)["runs"]} == {"Uniform", "Calibrated"}
-    assert "[3/3] compare, digits" in found.stderr
+    assert "runs: [3/3] " in found.stderr
     head = subprocess.run(
         f"{' '.join(COMMAND)} datasets list | head -1", shell=True, cwd=tmp_path, capture_output=True, text=True
     )
