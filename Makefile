@@ -72,7 +72,7 @@ $(OLDEST)/installed: pyproject.toml constraints/oldest.txt
 	@$(MAKE) --no-print-directory VENV=$(OLDEST) $(OLDEST)/made
 	@echo "Installing the oldest versions ..."
 	@$(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints/oldest.txt \
-		--editable '.[arviz,dask,experiments,sklearn]' hypothesis psutil pytest pytest-cov pytest-timeout pytest-xdist
+		--editable '.[arviz,experiments,sklearn]' hypothesis psutil pytest pytest-cov pytest-timeout pytest-xdist
 	@touch $@
 
 # Compiled, without coverage: what has changed since the commit SINCE, and what mirrors it in tests/.

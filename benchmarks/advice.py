@@ -15,10 +15,9 @@ from avare.experiments import Store, compare, diagnose, obtain
 from avare.experiments.aggregate import groups_of
 from avare.experiments.data import Data, digest, prepared
 from avare.experiments.diagnosis import Diagnosis
-from avare.experiments.noise_or_distance import share_of_noise
 from avare.experiments.records import Result
 from avare.experiments.sgd_runs import BASELINE, DEFAULT
-from avare.experiments.verdict import verdicts_of
+from avare.experiments.verdict import share_of_noise, verdicts_of
 from avare.problems import ToleranceWarning
 from harness import RESULTS, save, table, where
 
@@ -33,11 +32,11 @@ def datasets(folder: str | None) -> Iterator[tuple[str, Data, str, dict[str, Any
         return (generator.random(len(outputs)) < 1.0 / (1.0 + np.exp(-outputs))).astype(np.int64)
 
     def given(name: str, X: Any, y: Any, loss: str, **settings: Any) -> tuple[str, Data, str, dict[str, Any]]:
-        return name, prepared(Data(name, X, y, digest(X, y)), loss), loss, settings
+        return name, prepared(Data(name, X, y, digest(X, y))), loss, settings
 
     for name in ("synthetic", "digits"):
         data, loss = obtain(name)
-        yield name, prepared(data, loss), loss, {"batch_size": 16}
+        yield name, prepared(data), loss, {"batch_size": 16}
     X = generator.normal(size=(20_000, 10)) * generator.lognormal(0.0, 1.0, (20_000, 1))
     yield given("heavy-tailed, logistic", X, labels(X @ generator.normal(size=10)), "logistic", batch_size=32)
     X = generator.normal(size=(10_000, 40)) * generator.lognormal(0.0, 0.7, (10_000, 1))
@@ -57,7 +56,7 @@ def datasets(folder: str | None) -> Iterator[tuple[str, Data, str, dict[str, Any
     if folder is not None:
         for name in ("ijcnn1", "mnist"):
             data, loss = obtain(name, folder=folder)
-            yield name, prepared(data, loss), loss, {}
+            yield name, prepared(data), loss, {}
 
 
 def measure(data: Data, loss: str, runs: int, jobs: int, settings: dict[str, Any]) -> dict[str, Any]:

@@ -28,10 +28,11 @@ from matplotlib.figure import Figure
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import avare.torch as avt
-from avare.plotting.charts import assign, drawing, line, log_ticks
+from avare.plotting.charts import assign, drawing, line
 from avare.torch.cross_entropy import losses_and_norms
 from avare.torch.transformers import ImportanceTrainer
 from harness import RESULTS, duration, save, table, where
+from log_axes import log_ticks
 from torch_language_model import LENGTH, encode, make_texts, make_trainer
 
 BATCH, TIME, VOCABULARY, WIDTH = 8, 512, 32_000, 512  # of the layer

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from avare.experiments.records import numbers
 from avare.experiments.runner import surroundings
+from avare.plotting import Curve
 
 RESULTS = Path(__file__).parent / "results"
 _SLOW, _MUCH_SLOWER = 0.01, 300.0  # seconds, and times the quickest
@@ -95,3 +97,9 @@ def _git(*words: str) -> str:
         ["git", *words], cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False
     )
     return found.stdout.strip() or ("" if words[0] == "status" else "unknown")
+
+
+def curve_numbers(curve: Curve) -> dict[str, Any]:
+    """Return mean, deviation and lowest run of a curve."""
+    columns = {"mean": curve.mean, "deviation": curve.deviation, "lowest": curve.lowest}
+    return {name: numbers(values) for name, values in columns.items() if values is not None}

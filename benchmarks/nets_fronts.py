@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 
 from avare.experiments.data import Data
 from avare.experiments.store import Spec
-from avare.plotting.charts import SKY, Style, assign, drawing, line, log_axis, log_ticks
+from avare.plotting.charts import SKY, Style, assign, drawing, line
 from harness import RESULTS, save, table, where
+from log_axes import log_axis, log_ticks
 from nets import plan as nets
 from nets.results import reached
 from nets.training import Training

@@ -19,21 +19,21 @@ from avare.experiments import (
     Result,
     Section,
     Stage,
-    Stages,
     Summary,
     Table,
     Task,
     obtain,
     register,
 )
-from avare.experiments.aggregate import apart, but_for_seed, curve_numbers
-from avare.experiments.base import RUNS
+from avare.experiments.aggregate import apart, but_for_seed
+from avare.experiments.base import RUNS, Stages
 from avare.experiments.records import number, numbers
 from avare.experiments.sgd_runs import common_spec, problem_of
 from avare.experiments.store import Record, Spec
 from avare.plotting import Chart, Curve, Style
 from avare.plotting.charts import BLUE, VERMILION
 from avare.solvers import sgd, sgld
+from harness import curve_numbers
 
 BOUNDS = {"sgd": Fraction(2, 3), "sgld": Fraction(5, 6)}
 """The theorems bound the regret of each method by this power of the steps."""

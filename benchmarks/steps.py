@@ -73,7 +73,7 @@ def _sparse(generator: np.random.Generator) -> Case:
 
 
 def _digits(generator: np.random.Generator) -> Case:
-    data = prepared(*obtain("digits"))
+    data = prepared(obtain("digits")[0])
     return Case(Softmax(data.X, data.y, l2=1.0, bias=True), 32, 20)
 
 

@@ -20,7 +20,7 @@ def rare(rows: int) -> Data:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(rows, 100))
     y = X @ generator.normal(size=100) / 3.0 + 2.0 * generator.normal(size=rows) > 9.5
-    return prepared(Data("rare", X, y.astype(np.int64), digest(X, y)), "logistic")
+    return prepared(Data("rare", X, y.astype(np.int64), digest(X, y)))
 
 
 def similar(rows: int) -> Data:
@@ -28,7 +28,7 @@ def similar(rows: int) -> Data:
     generator = np.random.default_rng(1)
     X = np.sign(generator.normal(size=(rows, 300)))
     y = X @ generator.normal(size=300) + np.sign(generator.normal(size=rows))
-    return prepared(Data("similar", X, y, digest(X, y)), "least_squares")
+    return prepared(Data("similar", X, y, digest(X, y)))
 
 
 def main() -> None:
@@ -43,7 +43,8 @@ def main() -> None:
     for data, loss in ((rare(arguments.rows), "logistic"), (similar(arguments.rows // 8), "least_squares")):
         print(f"\n{data.name}: {len(data):,} rows, {data.X.shape[1]} columns", flush=True)
         records = compare(data, loss, store, batch_size=32, runs=arguments.runs, jobs=arguments.jobs)
-        for part in get("compare").closing(records).parts:
+        found = get("compare").closing(records)
+        for part in found.parts if found is not None else ():
             if isinstance(part, str) and part.startswith(("Verdict", "Noise", "Conditioning")):
                 print(f"  {part}", flush=True)
     print(f"\nFigures and tables: {write(store.folder, arguments.out / 'report')}")

@@ -16,9 +16,10 @@ from sampler_checks import own_names
 
 
 def marks(axis: Any, *, filled: bool) -> list[list[float]]:
-    """Where the marks are; the hollow ones of a group are drawn before the filled ones."""
-    groups = axis.collections[int(filled) :: 2]
-    return [place for group in groups for place in group.get_offsets().tolist()]
+    """Where the marks are: the hollow ones are white."""
+    (cells,) = axis.collections
+    hollow = (cells.get_facecolors()[:, :3] == 1.0).all(axis=1)
+    return [place for place, white in zip(cells.get_offsets().tolist(), hollow, strict=True) if white != filled]
 
 
 def drawn(sampler: avare.Calibrated) -> Any:
@@ -38,8 +39,8 @@ def test_shows_every_cell_where_it_is() -> None:
     (axis,) = figure.axes
     assert marks(axis, filled=True) == [[4.0, pytest.approx(4.0)], [16.0, pytest.approx(expected[-1])]]
     assert marks(axis, filled=False) == [[1.0, 1.0]] and observations[0] == 0.0
-    sizes = 6.0 + 164.0 * np.sqrt(members[1:] / 3)  # the area grows with the root of the cell's members
-    assert axis.collections[1].get_sizes().tolist() == pytest.approx(sizes.tolist())
+    sizes = 170.0 * np.sqrt(members / 3)  # the area grows with the root of the cell's members
+    assert axis.collections[0].get_sizes().tolist() == pytest.approx(sizes.tolist())
     assert expected[-1] < 5.0 and remembered[-1] == 16.0  # below the diagonal
     diagonal, level = axis.lines
     assert list(diagonal.get_xdata()) == list(diagonal.get_ydata())
@@ -47,7 +48,7 @@ def test_shows_every_cell_where_it_is() -> None:
     assert list(level.get_ydata()) == pytest.approx([mean, mean])
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
     (legend,) = figure.legends
-    assert "from fewer: mostly the prior" in [text.get_text() for text in legend.get_texts()]
+    assert "a cell; hollow: mostly the prior" in [text.get_text() for text in legend.get_texts()]
     assert not legend.get_window_extent().overlaps(axis.get_tightbbox())
 
 
@@ -90,7 +91,7 @@ def test_the_band_ends_at_the_lowest_run_on_a_log_axis() -> None:
 def test_every_registered_sampler_has_its_own_style() -> None:
     names = {*own_names(), "Calibrated", "UpperBound"}
     found = assign(names)
-    assert set(plotting.charts._FIXED) >= names
+    assert set(plotting.charts._KNOWN) >= names
     assert len({(style.colour, style.dash) for style in found.values()}) == len(names)
     assert len({style.marker for style in found.values()}) == len(names)
 
@@ -102,7 +103,7 @@ def test_a_style_does_not_depend_on_what_else_is_shown() -> None:
 def test_unknown_names_get_the_next_free_style() -> None:
     names = [f"new{number:02}" for number in range(12)]
     found = assign([*names, "Avare"])
-    taken = {(style.colour, style.dash) for style in plotting.charts._FIXED.values()}
+    taken = {(style.colour, style.dash) for style in assign(plotting.charts._KNOWN).values()}
     looks = [(found[name].colour, found[name].dash) for name in names]
     assert len(set(looks)) == 12 and not taken & set(looks)
     assert assign(names[:3])["new02"] == found["new02"]

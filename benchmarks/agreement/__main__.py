@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agreement import checking
-from avare.cli.printing import show
+from avare.cli.output import show
 from avare.experiments import Store, Table
 from avare.experiments.base import RUNS
 from avare.experiments.paper import SETTINGS
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if counts["missing"]:
         names = " ".join(chosen.datasets) or "all"
         parts.append(f"Run what is missing: avare reproduce {names} --runs {chosen.runs} --out {chosen.out}")
-    left_out = [{"file": each.name, "reason": each.reason} for each in (*skipped, *odd)]
+    left_out = [*skipped, *odd]
     value = {"rows": [row.as_dict() for row in rows], **counts, "skipped": left_out, "exit_code": code}
     return show(chosen.json, value, parts) or code
 

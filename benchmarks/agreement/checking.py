@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from avare.experiments.aggregate import LOGARITHMS, Series, groups_of, log10
+from avare.experiments.aggregate import Series, groups_of
 from avare.experiments.base import RUNS
 from avare.experiments.data import display_name
 from avare.experiments.document import Table
@@ -17,6 +17,8 @@ from avare.experiments.paper import L2, SETTINGS
 from avare.experiments.records import Result, number
 from avare.experiments.sgd_runs import RULES
 
+LOGARITHMS = ("relative_error", "suboptimality")
+"""The measures that are compared as log10."""
 Paper = Mapping[str, Any]
 """What `published` returns."""
 _NOT_RUN = "not run"
@@ -247,3 +249,8 @@ def tally_words(rows: Sequence[Row]) -> str:
     """Say how many rows agree."""
     counts = tally(rows)
     return f"{counts['agrees']} agree, {counts['differs']} differ, {counts['missing']} have too few runs"
+
+
+def log10(value: float) -> float:
+    """Return the logarithm; minus infinity if rounding has made the value zero or less, NaN of NaN."""
+    return math.log10(value) if value > 0.0 else -math.inf if value <= 0.0 else math.nan

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from avare.experiments.base import Closing, Experiment, Request, Stages, Summary
+from avare.experiments.base import Experiment, Request, Stages, Summary
 from avare.experiments.document import Section
 from avare.experiments.records import Result, count, numbers
 from avare.experiments.registry import register
@@ -55,13 +55,13 @@ class NetsExperiment(Experiment):
         setting = f"{spec['optimiser']} {spec['step']:g} {spec['rule']}, batches of {spec['batch_size']}"
         return f"{spec['model']}, {spec['sampler']}, {setting}, seed {spec['seed']}"
 
-    def closing(self, records: Sequence[Record]) -> Closing:
+    def closing(self, records: Sequence[Record]) -> Summary:
         """Return each sampler at its best setting."""
         nets = gather([self.parse(record) for record in records])
         if nets is None:
-            return Closing(numbers={"nets": []})
+            return Summary(numbers={"nets": []})
         table = at_best(nets).without("diverged", "calibration_error", "epochs_to_uniform", "seconds_to_uniform")
-        return Closing((table,), {"nets": best_rows(nets)})
+        return Summary(tables={"nets": table}, numbers={"nets": best_rows(nets)})
 
     def summarise(self, results: Sequence[Result]) -> Summary | None:
         """Return tables, figures and panel of all runs on nets."""

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from avare.plotting.charts import GREY, Style, log_ticks, verbatim
+from avare.plotting.charts import GREY, Style, verbatim
+from log_axes import log_ticks
 
 _DOT: dict[str, Any] = {"linestyle": "", "markersize": 5.5, "markeredgewidth": 0.9, "zorder": 3.0}
 

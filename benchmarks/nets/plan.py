@@ -99,7 +99,6 @@ def run_nets(
     plan: NetPlan | None = None,
     folder: str | Path | None = None,
     jobs: int = 1,
-    dask: str | None = None,
     watch: Watch | None = None,
 ) -> list[Record]:
     """Do the runs of a plan that are not stored yet, and return the records of all.
@@ -112,7 +111,7 @@ def run_nets(
         What to run; by default the plan of this package, which takes an hour with two jobs.
     folder
         A folder to look into first for the files of datasets.
-    jobs, dask, watch
+    jobs, watch
         See `avare.experiments.runner.sweep`.
 
     Examples
@@ -127,7 +126,7 @@ def run_nets(
     """
     plan = read_plan() if plan is None else plan
     stages = net_stages(plan, folder, jobs=jobs, progress=watch is not None)
-    return execute([stages], store, jobs=jobs, dask=dask, watch=watch)
+    return execute([stages], store, jobs=jobs, watch=watch)
 
 
 def net_stages(plan: NetPlan, folder: str | Path | None = None, *, jobs: int = 1, progress: bool = False) -> Stages:

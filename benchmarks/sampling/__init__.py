@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from avare.experiments.base import RUNS, Closing, Experiment, Request, Stage, Stages, Summary, Task
+from avare.experiments.base import RUNS, Experiment, Request, Stage, Stages, Summary, Task
 from avare.experiments.document import Section
 from avare.experiments.records import Result, count
 from avare.experiments.registry import register
@@ -86,16 +86,12 @@ class SamplingExperiment(Experiment):
             return f"{spec['dataset']}, reference"
         return f"{spec['dataset']}, {spec['method']}, control {spec['control']}, {spec['sampler']}"
 
-    def passes(self, spec: Spec) -> float:
-        """Return about how often a run looks at each example."""
-        return float(spec.get("draws", 10))
-
-    def closing(self, records: Sequence[Record]) -> Closing:
+    def closing(self, records: Sequence[Record]) -> Summary:
         """Return the aims, met or not."""
         found = gather([self.parse(record) for record in records])
         if found is None:
-            return Closing(numbers={"sampling": []})
-        return Closing((aims(found),), {"sampling": [row(each) for each in found.settings]})
+            return Summary(numbers={"sampling": []})
+        return Summary(tables={"sampling": aims(found)}, numbers={"sampling": [row(each) for each in found.settings]})
 
     def summarise(self, results: Sequence[Result]) -> Summary | None:
         """Return tables, figures and panel."""

@@ -1,13 +1,11 @@
-"""Files that are written whole or not at all, and locks on files."""
+"""Files that are written whole or not at all."""
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 _LEFT_OVER = 3600.0  # seconds after which a temporary file is removed
 
@@ -43,23 +41,6 @@ def remove_left_overs(folder: Path) -> None:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _LEFT_OVER:
                 path.unlink()
-
-
-def lock(file: IO[str]) -> bool:
-    """Lock an open file; return False if another process has it."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
 
 
 def _to_disk(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Ctrl-C in the command ``avare``: it ends with code 130 and one line, not with a traceback.
 
 One handler serves the whole process. The first Ctrl-C during a subcommand raises an exception, so that runs under way
-are cancelled and their claims released. At any other time, and the second time, Ctrl-C ends the process at once.
+are cancelled. At any other time, and the second time, Ctrl-C ends the process at once.
 
 The package imports this module first, because the rest takes a second, in which Ctrl-C would end in Python's own way.
 Nothing happens in any other program.

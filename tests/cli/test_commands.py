@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from scipy.sparse import csr_array
 
 import avare.report
-import regret as regret  # registers the experiment of `theory`
 from avare.cli import main
-from avare.cli.display import Display, work_of
+from avare.cli.output import Display
 from avare.datasets import DatasetError
 from avare.experiments import (
-    Closing,
     Experiment,
     Figure,
     Panel,
@@ -41,7 +38,6 @@ from avare.experiments import (
 from avare.experiments import paper as paper_plan
 from avare.experiments.data import Data, obtain
 from avare.experiments.paper import descents, paper_optimum
-from avare.experiments.sgd_runs import common_spec
 from avare.experiments.store import key_of
 from avare.experiments.verdict import Verdict
 from avare.plotting import Chart, Curve
@@ -86,19 +82,10 @@ def test_compare(avare_command: Any, report: Any) -> None:
     assert avare["verdict"]["epochs"]["kind"] == "inconclusive" and found["limits"][0]["noise"] >= 0.0
 
 
-def test_compare_with_a_test_and_the_paper_steps(avare_command: Any, report: Any) -> None:
-    words = ["--samplers", "Uniform", "--raw", "--test", "0.2", "--steps", "paper"]
-    code, out, _ = avare_command("compare", "digits", *LITTLE, *words)
-    assert code == 0 and "test error" in out and "│ Digits  │ constant   │ Uniform │" in out
-    assert "Columns: as given. Held out for the test: 359 rows." in out and "│ 1\u202f438 " in out
-    assert "times shorter than the paper's, which would overshoot" in out and " limits Uniform" not in out
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_the_tables_of_the_page_have_the_test_error(tmp_path: Path) -> None:
-    words = ["--samplers", "Uniform", "--test", "0.2", "--out", str(tmp_path)]
-    assert main(["compare", "digits", *LITTLE, *words]) == 0
-    assert "| test error |" in (tmp_path / "report" / "tables" / "compare.md").read_text()
+def test_compare_columns_as_they_are(avare_command: Any, report: Any) -> None:
+    code, out, _ = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform", "--raw")
+    assert code == 0 and "Columns: as given." in out and "There is nothing to compare: run Uniform and another" in out
+    assert out.rstrip().splitlines()[-3].startswith("What to do: fit this linear model")
 
 
 def test_compare_always_has_a_verdict(avare_command: Any, report: Any) -> None:
@@ -144,10 +131,8 @@ def test_compare_own_files(avare_command: Any, tmp_path: Path) -> None:
             "compare", f"{name}.csv", "--target", "y", *LITTLE, "--batch-size", "4", "--samplers", "Avare", "--json"
         )
         assert code == 0 and json.loads(out)["runs"][0]["loss"] == loss
-    code, out, _ = avare_command(
-        "compare", "two.csv", "--target", "y", "--loss", "huber", *LITTLE, "--batch-size", "4", "--steps", "paper"
-    )
-    assert code == 0 and out.count("│ two     │") == 4 + 1
+    code, out, _ = avare_command("compare", "two.csv", "--target", "y", "--loss", "huber", *LITTLE, "--batch-size", "4")
+    assert code == 0 and out.count("│ two     │") == 2 + 1
     code, out, err = avare_command("compare", "many.csv", "--target", "y", "--loss", "smoothed_hinge")
     assert code == 1 and err == "avare: loss = 'smoothed_hinge': many.csv has 3 classes; use softmax\n"
     code, out, err = avare_command("compare", "real.csv", "--target", "y", "--loss", "softmax")
@@ -227,9 +212,9 @@ class Toy(Experiment):
         values = [4.0, 2.0, 1.0 + spec["seed"]]
         return {"seconds": {"steps": 0.5}, "status": "finished", "trace": {"epoch": [0, 1, 2], "value": values}}
 
-    def closing(self, records: Sequence[dict[str, Any]]) -> Closing:
+    def closing(self, records: Sequence[dict[str, Any]]) -> Summary:
         ends = [record["trace"]["value"][-1] for record in records]
-        return Closing((f"Walks end at {ends}.",) if ends else (), {"toy": ends})
+        return Summary(notices=(f"Walks end at {ends}.",) if ends else (), numbers={"toy": ends})
 
     def summarise(self, results: Sequence[Result]) -> Summary | None:
         groups = together((each for each in results if each.shown), lambda each: each.spec["sampler"])
@@ -277,8 +262,10 @@ def test_another_experiment_is_run_and_reported(
 def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = avare_command("diagnose", "synthetic", "--batch-size", "4", "--epochs", "8", "--runs", "2")
     lines = err.splitlines()
-    assert lines[0] == "diagnosis: run 1 of 2, Uniform" and lines[2].startswith("First look, one run of each: the loss")
-    assert re.fullmatch("diagnosis: the optimum; roughly [0-9]+ s left", lines[-1])
+    assert lines[0] == "diagnosis: run 1 of 2, Uniform" and lines[2].startswith(
+        "First look, one run of each: Calibrated reaches a loss "
+    )
+    assert re.fullmatch("diagnosis: the optimum; roughly [0-9]+ s left", lines[-2]) and lines[-1] == "diagnosis: done"
     about = "synthetic: 100 examples; logistic, 11 coefficients; 2 runs of 8 epochs with each sampler\n"
     assert code == 0 and out.startswith(about)
     assert "What to do: fit this linear model with AvareClassifier of avare.sklearn" in out
@@ -413,7 +400,7 @@ def test_help_and_version(avare_command: Any) -> None:
         (["reproduce", "--jobs", "0"], 2, "--jobs"),
         (["reproduce", "--steps", "up"], 2, "--steps"),
         (["reproduce", "synthetic", "--samplers", "Best"], 1, "--samplers Best: must be some of Avare"),
-        (["reproduce", "synthetic", "--samplers", ","], 1, "--samplers: there is no name"),
+        (["reproduce", "synthetic", "--samplers", ","], 1, "--samplers : must be some of Avare"),
         (["compare"], 2, "DATA"),
         (["compare", "nothing"], 1, "nothing: neither a file nor one of cifar10, digits"),
         (["compare", "no/thing.csv", "--target", "y"], 1, "no/thing.csv: there is no such file"),
@@ -455,7 +442,7 @@ def test_interrupts_and_damage_are_mentioned(avare_command: Any, monkeypatch: py
     place.write_text("{")
     code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     assert code == 0 and re.search(
-        f"avare: {place.name}.damaged-[0-9a-f]+: was damaged, is renamed, and was run again\n", err
+        f"avare: {place.name}.damaged-[0-9a-f]+: was damaged, is renamed, and its run is done again\n", err
     )
 
     def interrupt(*arguments: Any, **options: Any) -> None:
@@ -465,7 +452,7 @@ def test_interrupts_and_damage_are_mentioned(avare_command: Any, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr("avare.experiments.runner.perform", interrupt)
         code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
-    words = "was damaged, is renamed, and will be run again"
+    words = "was damaged, is renamed, and its run is done again"
     assert code == 130 and re.search(f"avare: {place.name}.damaged-[0-9a-f]+: {words}\n", err)
     assert err.endswith("avare: interrupted; 2 results are stored, and the same command resumes\n")
     avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
@@ -494,56 +481,39 @@ def runs_of(data: Data, seeds: int, epochs: int, samplers: tuple[str, ...]) -> l
     return descents(data, 1.0, Request(runs=seeds, epochs=epochs, rules=("constant",), samplers=samplers))
 
 
-def regret_of(data: Data, method: str, steps: int) -> Task:
-    return Task({**common_spec("theory", data, "logistic", 1.0), "method": method, "seed": 0, "length": steps}, data)
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_displays(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     data, _ = obtain("synthetic")
     tasks = runs_of(data, 2, 3, ("Uniform", "Avare"))
     stream = io.StringIO()
-    monkeypatch.setattr("avare.cli.display.time", types.SimpleNamespace(monotonic=iter(range(0, 999, 100)).__next__))
+    clock = types.SimpleNamespace(monotonic=iter(range(0, 999, 100)).__next__)
+    monkeypatch.setattr("avare.cli.output.time", clock)
     shown = Display(Console(file=stream, force_terminal=terminal, width=150))
-    shown.waiting(tasks)  # before anything, nothing happens
-    shown.end()
     shown.begin("runs", tasks, [finished(tasks[0].spec, 101.0)])
     shown.started(tasks[1])
     shown.started(tasks[2])
     shown.finished(tasks[1], finished(tasks[1].spec, 7.0))
-    shown.finished(tasks[3], finished(tasks[3].spec, 7.0), here=False)
-    shown.waiting(tasks[2:3])
-    shown.waiting(tasks[2:3])
+    shown.finished(tasks[3], finished(tasks[3].spec, 8.0))
     shown.finished(tasks[2], finished(tasks[2].spec, 9.0))
     shown.end()
     text = stream.getvalue()
     if not terminal:
         assert text.splitlines() == [
             "runs: 4 wanted, 1 stored already",
-            "[2/4] reproduce, synthetic, logistic, constant, Avare, seed 0: 7.0 s; roughly 3 min left",  # 100 s for one
-            "[3/4] reproduce, synthetic, logistic, constant, Avare, seed 1: by another process; roughly 2 min left",
-            "runs: waiting for 1 that another process is running",
-            "[4/4] reproduce, synthetic, logistic, constant, Uniform, seed 1: 9.0 s",
+            "runs: [2/4] reproduce, synthetic, logistic, constant, Avare, seed 0: 7.0 s; roughly 3 min left",
+            "runs: [3/4] reproduce, synthetic, logistic, constant, Avare, seed 1: 8.0 s; roughly 2 min left",
+            "runs: [4/4] reproduce, synthetic, logistic, constant, Uniform, seed 1: 9.0 s",
         ]
     else:
-        assert "4/4" in text and "reproduce, synthetic, logistic, constant, Uniform, seed 1" in text
+        assert "100%" in text and "reproduce, synthetic, logistic, constant, Uniform, seed 1" in text
 
 
-def sized(name: str, n: int, width: int, classes: int = 2, *, sparse: bool = False) -> Data:
-    X = np.ones((n, width))
-    return Data(name, csr_array(np.eye(n, width)) if sparse else X, np.arange(n) % classes, name)
-
-
-def test_the_work_of_runs() -> None:
-    """Examples times coefficients + 1000, times passes: of different datasets, and of theory in the end."""
-    large, small = sized("cifar10", 2000, 200, 10), sized("mnist", 1000, 100, 10)
-    (first,), (second,) = (runs_of(data, 1, 20, ("Avare",)) for data in (large, small))
-    assert work_of(first) == 20 * 2000 * 3000 and work_of(second) == 20 * 1000 * 2000
-    assert work_of(regret_of(sized("synthetic", 100, 10), "sgd", 4000)) == 4000 * 100 * 1010
-    assert work_of(regret_of(sized("ijcnn1", 10, 500, sparse=True), "sgd", 100)) == 100 * 10 * 1001
+def test_descriptions_of_runs() -> None:
+    data, _ = obtain("synthetic")
     describe = registry.get("paper").describe
-    assert describe(first.spec) == "reproduce, cifar10, softmax, constant, Avare, seed 0"
-    assert describe(paper_optimum(obtain("synthetic")[0]).spec) == "table, synthetic, logistic"
+    (task,) = runs_of(data, 1, 20, ("Avare",))
+    assert describe(task.spec) == "reproduce, synthetic, logistic, constant, Avare, seed 0"
+    assert describe(paper_optimum(data).spec) == "table, synthetic, logistic"
 
 
 def test_what_was_done_to_the_columns_is_printed(avare_command: Any, tmp_path: Path) -> None:

@@ -93,13 +93,14 @@ def test_round_trips_are_exact(tmp_path_factory: pytest.TempPathFactory, X: Any,
         ("b.npz", npz(compress=True, X=np.asfortranarray(X), y=y), None, X),
         ("a.parquet", parquet(y=y, **{f"x{j}": X[:, j] for j in range(X.shape[1])}), "y", X),
     ):
-        found = read(put(folder, name, content), target=target, task="regression", dense=True)
-        assert found.X.dtype == found.y.dtype == np.float64 and found.X.flags.c_contiguous
-        assert np.array_equal(found.X, expected) and np.array_equal(found.y, y)
+        found = read(put(folder, name, content), target=target, task="regression")
+        rows = found.X.toarray() if scipy.sparse.issparse(found.X) else found.X
+        assert rows.dtype == found.y.dtype == np.float64 and rows.flags.c_contiguous
+        assert np.array_equal(rows, expected) and np.array_equal(found.y, y)
         assert found.name == name[0] and found.source == str(folder / name)
 
 
-def test_libsvm_is_sparse_by_default(tmp_path: Path) -> None:
+def test_libsvm_is_sparse(tmp_path: Path) -> None:
     path = put(tmp_path, "a.svm", "# first\n\n-1 1:0.5 3:2 # note: 4:5\r\n \t \n+1\t2:1e0   3:0.\n1e0\n-1. 1:.5")
     expected = np.array([[0.5, 0, 2], [0, 1, 0], [0, 0, 0], [0.5, 0, 0]])
     found = read(path)
@@ -107,7 +108,6 @@ def test_libsvm_is_sparse_by_default(tmp_path: Path) -> None:
     assert found.X.nnz == 5 and found.X.has_sorted_indices  # a zero in the file is kept
     assert np.array_equal(found.X.toarray(), expected)
     assert found.y.dtype == np.int64 and found.y.tolist() == [-1, 1, 1, -1]
-    assert np.array_equal(read(path, dense=True).X, expected)
     assert read(path, features=7).X.shape == (4, 7)
     assert found.description == "LIBSVM text: 4 rows, 3 features" and len(found) == 4
     assert repr(found).startswith("Dataset(name='a', X=(4, 3) csr_matrix of float64, y=int64")
@@ -334,7 +334,6 @@ TABLE, ROWS = b"a,y\n1,0\n2,1\n", b"1 1:1\n0 2:3\n"
     ("name", "arguments", "error", "message"),
     [
         ("a", {"task": "ranking"}, ValueError, "task = 'ranking': must be one of 'classification', 'regression'"),
-        ("a", {"dense": 1}, TypeError, "dense = 1: must be True or False"),
         ("a", {"features": 0}, ValueError, "features = 0: must be at least 1"),
         ("a", {"target": "y"}, ValueError, "a is read as LIBSVM text, which has no named columns for target, drop and"),
         ("a.npz", {"target": "y"}, ValueError, "a.npz is read as zip archive, which has no named columns"),
@@ -479,7 +478,7 @@ def test_a_file_that_may_not_be_opened_is_named(tmp_path: Path, monkeypatch: pyt
 def test_a_compressed_file_of_many_blocks(tmp_path: Path) -> None:
     X = np.random.default_rng(1).random((40, 2000))
     path = put(tmp_path, "a.gz", gzipped(libsvm(X, np.arange(40)).encode()))  # a line of 50 kB, and 2 MB in all
-    assert np.array_equal(read(path, dense=True).X, X)
+    assert np.array_equal(read(path).X.toarray(), X)
 
 
 # --- anything at all -----------------------------------------------------------------------

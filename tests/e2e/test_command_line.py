@@ -74,13 +74,13 @@ def test_killed_and_started_again(tmp_path: Path, undisturbed: dict[str, Any]) -
     assert numbers(store) == undisturbed  # nothing is lost, and all is as it would have been
     for name, (content, changed) in before.items():  # nothing was run twice
         assert ((store / name).read_bytes(), (store / name).stat().st_mtime_ns) == (content, changed)
-    assert not list(store.glob("*.claim")) and not list(store.glob("*.damaged"))
+    assert not list(store.glob("*.damaged"))
     again = run(tmp_path, *SWEEP)
     assert again.returncode == 0 and "runs: 4 wanted, 4 stored already" in again.stderr
 
 
 @pytest.mark.slow
-def test_two_at_once_share_the_work(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_two_at_once_do_not_harm_each_other(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     sweeps = [
         subprocess.Popen(
             [*COMMAND, *SWEEP, "--jobs", "1"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -90,10 +90,6 @@ def test_two_at_once_share_the_work(tmp_path: Path, undisturbed: dict[str, Any])
     texts = [sweep.communicate(timeout=200)[1] for sweep in sweeps]
     assert [sweep.returncode for sweep in sweeps] == [0, 0], texts
     assert numbers(tmp_path / "r" / "runs") == undisturbed
-    done_here = [line for text in texts for line in text.splitlines() if line.startswith("[") and " s" in line]
-    by_others = [line for line in done_here if "by another process" in line]
-    assert len(done_here) - len(by_others) == RECORDS  # each run once
-    assert not list((tmp_path / "r" / "runs").glob("*.claim"))
 
 
 class Terminal:
@@ -157,7 +153,7 @@ def test_interrupted_on_a_terminal(tmp_path: Path, undisturbed: dict[str, Any]) 
     assert terminal.wait() == 130
     kept = len(list((tmp_path / "r" / "runs").glob("*.json")))
     assert f"avare: interrupted; {kept} results are stored" in terminal.text and "Traceback" not in terminal.text
-    assert 2 <= kept <= RECORDS and not list((tmp_path / "r" / "runs").glob("*.claim"))
+    assert 2 <= kept <= RECORDS
     assert not psutil.wait_procs(workers, timeout=60)[1]
     assert run(tmp_path, *SWEEP).returncode == 0
     assert numbers(tmp_path / "r" / "runs") == undisturbed
@@ -173,7 +169,7 @@ def test_interrupted_in_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)])
-def test_ended_by_a_signal_it_warns_of_nothing(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_ended_by_a_signal(tmp_path: Path, number: signal.Signals, code: int) -> None:
     arguments = [*COMMAND, *SWEEP, "--jobs", "2", "--runs", "50"]  # many, so that it has not ended before the signal
     with subprocess.Popen(
         arguments,
@@ -186,46 +182,17 @@ def test_ended_by_a_signal_it_warns_of_nothing(tmp_path: Path, number: signal.Si
         wait_for_records(tmp_path / "r" / "runs", 2)
         sweep.send_signal(number)
         _, err = sweep.communicate(timeout=60)
-    assert sweep.returncode == code and "resource_tracker" not in err and "Traceback" not in err
-    if number != signal.SIGKILL:
-        assert "avare: interrupted; " in err and not list((tmp_path / "r" / "runs").glob("*.claim"))
+    assert sweep.returncode == code and "Traceback" not in err
+    if number != signal.SIGKILL:  # of which joblib says that it cleans up
+        assert "avare: interrupted; " in err and "resource_tracker" not in err
 
 
 def test_through_a_pipe(tmp_path: Path) -> None:
     found = run(tmp_path, "compare", "digits", "--runs", "1", "--epochs", "1", "--json")
     assert found.returncode == 0 and "\x1b" not in found.stdout + found.stderr
     assert {row["sampler"] for row in json.loads(found.stdout)["runs"]} == {"Uniform", "Calibrated"}
-    assert "[3/3] compare, digits" in found.stderr
+    assert "runs: [3/3] " in found.stderr
     head = subprocess.run(
         f"{' '.join(COMMAND)} datasets list | head -1", shell=True, cwd=tmp_path, capture_output=True, text=True
     )
     assert head.returncode == 0 and "Traceback" not in head.stderr
-
-
-CLUSTER = """
-import sys
-from distributed import LocalCluster
-if __name__ == "__main__":
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        print(cluster.scheduler_address, flush=True)
-        sys.stdin.read()
-"""
-
-
-@pytest.mark.slow
-def test_on_a_dask_cluster(tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
-    script = tmp_path / "cluster.py"
-    script.write_text(CLUSTER)
-    arguments = ("compare", "digits", "--runs", "2", "--epochs", "2")
-    with subprocess.Popen(
-        [sys.executable, str(script)], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as cluster:
-        assert cluster.stdin is not None and cluster.stdout is not None
-        address = cluster.stdout.readline().strip()
-        found = run(tmp_path, *arguments, "--dask", address, "--out", "dask")
-        cluster.stdin.close()
-    assert found.returncode == 0, found.stderr
-    assert run(tmp_path, *arguments, "--out", "here").returncode == 0
-    assert len(numbers(tmp_path / "dask" / "runs")) == 6
-    assert numbers(tmp_path / "dask" / "runs") == numbers(tmp_path / "here" / "runs")

@@ -21,7 +21,6 @@ MODULES = {
     "accelerate": ["avare.torch", "accelerate"],
     "lightning": ["avare.torch", "avare.torch.lightning"],
     "transformers": ["avare.torch", "avare.torch.transformers"],
-    "dask": ["distributed"],
     "arviz": ["arviz"],
 }
 ALL = sorted({module for modules in MODULES.values() for module in modules if module.startswith("avare")})
@@ -104,7 +103,6 @@ for use in (
     lambda: avare.datasets.read(folder / "mine.csv", target="y"),
     lambda: compare(data, loss, Store(folder), epochs=1, runs=1, jobs=1),
     lambda: compare(data, loss, Store(folder), epochs=1, runs=1, jobs=2),
-    lambda: compare(data, loss, Store(folder), epochs=1, runs=1, dask="tcp://127.0.0.1:1"),
 ):
     try:
         use()

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from avare.experiments.noise_or_distance import separate, share_of_noise, words_of_limits
+from avare.experiments.sgd_runs import separate
+from avare.experiments.verdict import share_of_noise, words_of_limits
 from avare.problems import LeastSquares
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from avare.experiments import registry
-from avare.experiments.base import Closing, Experiment, Request, Summary
+from avare.experiments.base import Experiment, Request, Summary
 
 
 class Small(Experiment):
@@ -80,7 +80,6 @@ def test_entry_points_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_an_experiment_need_not_write() -> None:
     small = Small()
     assert small.describe({"experiment": "small", "sampler": "Avare", "seed": 3}) == "small, Avare, seed 3"
-    assert small.passes({"epochs": 4}) == 4.0 and small.passes({}) == 100.0
-    assert small.closing([]) == Closing()
+    assert small.closing([]) is None
     with pytest.raises(ValueError, match="small: is not run by avare reproduce"):
         small.stages(Request())

@@ -1,10 +1,9 @@
-"""Only what is missing is run, whatever is stored, claimed or fails; side by side as one by one."""
+"""Only what is missing is run, whatever is stored or fails; side by side as one by one."""
 
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +18,8 @@ from avare.experiments.comparison import compare, summary
 from avare.experiments.data import Data, obtain
 from avare.experiments.paper import Paper, descents
 from avare.experiments.runner import Watch, execute, perform, sweep
-from avare.experiments.store import Claim, Record, StoreError, key_of
-from avare.solvers import Interrupted
+from avare.experiments.store import Record, StoreError, key_of
+from avare.solvers import Interrupted, sgd
 
 REQUEST = Request(words=("synthetic",), runs=2, epochs=2, samplers=("Uniform", "Avare"))
 
@@ -40,11 +39,8 @@ class Notes(Watch):
     def started(self, task: Task) -> None:
         self.said.append(f"started {task.key[:8]}")
 
-    def finished(self, task: Task, record: Record, *, here: bool = True) -> None:
-        self.said.append(f"finished {task.key[:8]} {here}")
-
-    def waiting(self, tasks: Sequence[Task]) -> None:
-        self.said.append(f"waiting {len(tasks)}")
+    def finished(self, task: Task, record: Record) -> None:
+        self.said.append(f"finished {task.key[:8]}")
 
     def end(self) -> None:
         self.said.append("end")
@@ -121,54 +117,6 @@ def test_a_table_alone_and_unknown_names(tmp_path: Path, monkeypatch: pytest.Mon
     assert sweep([], Store(tmp_path)) == []
 
 
-def test_runs_of_another_process_are_waited_for(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_WAIT", 0.01)
-    tasks, store, notes = tasks_of(data), Store(tmp_path), Notes()
-    claim = store.claim(tasks[1].spec)
-    assert isinstance(claim, Claim)
-    release = claim.release
-
-    class Other(Notes):
-        def waiting(self, waiting: Sequence[Task]) -> None:
-            super().waiting(waiting)
-            if self.count("waiting") == 2:  # the other one has finished
-                store.put({**perform(tasks[1].spec, data.X, data.y, 1.0), "optimum": 77.0})
-                release()
-
-    notes = Other()
-    records = sweep(tasks, store, watch=notes)
-    assert [record["optimum"] for record in records] == [1.0, 77.0, 1.0]
-    assert notes.count("started") == 2 and notes.count("waiting") == 2
-    assert f"finished {tasks[1].key[:8]} False" in notes.said
-
-
-def test_runs_that_another_process_gave_up_are_done_here(
-    tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_WAIT", 0.01)
-    tasks, store = tasks_of(data, 1), Store(tmp_path)
-    claim = store.claim(tasks[0].spec)
-    assert claim is not None
-    threading.Timer(0.1, claim.release).start()
-    (record,) = sweep(tasks, store)
-    assert record["status"] == "finished"
-
-
-def test_two_sweeps_of_one_store_share_the_work(tmp_path: Path, data: Data) -> None:
-    tasks, notes, found = tasks_of(data, 6), [Notes(), Notes()], {}
-
-    def run(k: int) -> None:
-        found[k] = sweep(tasks, Store(tmp_path), watch=notes[k])
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert numbers(found[0]) == numbers(found[1]) and len(found[0]) == 6
-    assert notes[0].count("started") + notes[1].count("started") == 6  # nothing twice
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_run_that_fails_ends_the_sweep_and_loses_nothing(tmp_path: Path, data: Data, jobs: int) -> None:
     tasks = tasks_of(data, 3)
@@ -177,35 +125,22 @@ def test_a_run_that_fails_ends_the_sweep_and_loses_nothing(tmp_path: Path, data:
     with pytest.raises(ValueError, match="name = 'Best'"):
         sweep([*tasks[:2], broken], store, jobs=jobs)
     assert len(store.read()[0]) == 2
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}  # no claim is left
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
     assert len(sweep(tasks, store, jobs=jobs)) == 3
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_failing_store_ends_the_sweep(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
-    store, tasks, claims = Store(tmp_path), tasks_of(data, 4), []
-    real = store.claim
-
-    def claim(spec: Any) -> Any:
-        claims.append(spec)
-        if len(claims) > 2:
-            raise StoreError("no claims left")
-        return real(spec)
-
-    monkeypatch.setattr(store, "claim", claim)
-    with pytest.raises(StoreError, match="no claims left"):
-        sweep(tasks, store, jobs=jobs)
-    assert len(store.read()[0]) == 2
+    store, tasks = Store(tmp_path), tasks_of(data, 4)
 
     def put(record: Any) -> None:
         raise StoreError("no space left")
 
-    monkeypatch.undo()
     monkeypatch.setattr(store, "put", put)
     notes = Notes()
     with pytest.raises(StoreError, match="no space left"):
         sweep(tasks, store, jobs=jobs, watch=notes)
-    assert notes.said[-1] == "end" and not list(tmp_path.glob("*.claim"))
+    assert notes.said[-1] == "end"
 
 
 def test_an_interrupted_run_is_not_stored(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,38 +156,27 @@ def test_an_interrupted_run_is_not_stored(tmp_path: Path, data: Data, monkeypatc
     monkeypatch.setattr(module, "perform", failing)
     with pytest.raises(KeyboardInterrupt):
         sweep(tasks, store)
-    assert len(store.read()[0]) == 1 and not list(tmp_path.glob("*.claim"))
+    assert len(store.read()[0]) == 1
 
 
 def test_ctrl_c_in_a_comparison_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, loss = obtain("synthetic")
-    held_out, store, looks = replace(data, held_out=20), Store(tmp_path), []
+    store, runs = Store(tmp_path), []
 
-    def interrupt(*arguments: Any) -> float:
-        looks.append(arguments)
-        if len(looks) == 5:  # the second run, at its second evaluation
-            signal.raise_signal(signal.SIGINT)
-        return 0.5
+    def interrupt(*arguments: Any, **options: Any) -> Any:
+        runs.append(arguments)
+        if len(runs) == 4:  # the second run, after one step to compile
+            options["callback"] = lambda progress: signal.raise_signal(signal.SIGINT)
+        return sgd(*arguments, **options)
 
-    monkeypatch.setattr(sgd_runs, "held_out_error", interrupt)
+    monkeypatch.setattr(sgd_runs, "sgd", interrupt)
     with pytest.raises(Interrupted) as caught:
-        compare(held_out, loss, store, samplers=["Uniform"], epochs=2, runs=2, batch_size=4)
+        compare(data, loss, store, samplers=["Uniform"], epochs=2, runs=2, batch_size=4)
     assert caught.value.run.status == "interrupted" and caught.value.run.epochs < 2
     assert sorted(record["spec"]["experiment"] for record in store.read()[0]) == ["compare", "optimum"]
-    assert not list(tmp_path.glob("*.claim"))
     monkeypatch.undo()
-    records = compare(held_out, loss, store, samplers=["Uniform"], epochs=2, runs=2, batch_size=4)
+    records = compare(data, loss, store, samplers=["Uniform"], epochs=2, runs=2, batch_size=4)
     assert {record["status"] for record in records} == {"finished"}
-
-
-def test_a_dask_scheduler_that_is_not_there(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed")
-    monkeypatch.setattr(module, "_CONNECTING", "200ms")
-    with pytest.raises(ConnectionError, match=r"dask = 'tcp://127\.0\.0\.1:9': no scheduler answers"):
-        sweep(tasks_of(data, 1), Store(tmp_path), dask="tcp://127.0.0.1:9")
-    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
-    with pytest.raises(ImportError, match=r"needs distributed: pip install 'avare\[dask\]'"):
-        sweep(tasks_of(data, 1), Store(tmp_path), dask="tcp://127.0.0.1:9")
 
 
 def test_comparisons(tmp_path: Path) -> None:
@@ -263,27 +187,29 @@ def test_comparisons(tmp_path: Path) -> None:
         loss,
         store,
         samplers=["Avare", "Stratified", "Mabs", "Uniform"],
-        rules=("constant",),
         epochs=2,
         runs=2,
         batch_size=64,
         l2=0.5,
-        replacement=False,
     )
-    assert facts["facts"]["n"] == 1797 and len(runs) == 8
-    assert [run["spec"]["replacement"] for run in runs[:4]] == [False, False, True, False]
+    assert facts["facts"]["n"] == 1797 and [run["spec"]["experiment"] for run in runs] == [*["compare"] * 8, "limits"]
+    assert [run["spec"]["replacement"] for run in runs[:4]] == [True, False, True, True]
     assert runs[0]["spec"]["options"]["p_min"] == pytest.approx(1 / (5 * 1797))
     rows = {row["sampler"]: row for row in summary([facts, *runs])}
     assert list(rows) == ["Avare", "Uniform", "Mabs", "Stratified"]
-    ends = [run["trace"]["suboptimality"][-1] for run in runs if run["spec"]["sampler"] == "Uniform"]
+    ends = [
+        run["trace"]["suboptimality"][-1]
+        for run in runs
+        if (run["spec"]["sampler"], "trace" in run) == ("Uniform", True)
+    ]
     assert rows["Uniform"]["suboptimality"] == pytest.approx(sum(ends) / 2)
     assert rows["Uniform"]["verdict"] == {} and set(rows["Avare"]["verdict"]) == {"epochs", "seconds"}
     with pytest.raises(ValueError, match="batch_size = 2000: must be at most 1797, the number of examples"):
-        compare(data, loss, store, batch_size=2000, replacement=False)
+        compare(data, loss, store, batch_size=2000)
     diverged = [{**run, "status": "diverged"} if run["spec"]["sampler"] == "Avare" else run for run in runs]
     (row,) = [row for row in summary(diverged) if row["sampler"] == "Avare"]
     assert row["diverged"] == row["runs"] == 2 and "suboptimality" not in row
-    assert row["verdict"]["epochs"]["words"] == "inconclusive (a run diverged); try --steps auto"
+    assert row["verdict"]["epochs"]["words"] == "inconclusive (a run diverged)"
 
 
 def test_a_stage_depends_on_the_records_of_the_one_before(tmp_path: Path, data: Data) -> None:
@@ -347,20 +273,3 @@ def test_a_worker_follows_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended.wait(30) and parents == []
-
-
-@pytest.mark.filterwarnings("ignore")  # Dask's own
-def test_on_a_dask_cluster(tmp_path: Path, data: Data) -> None:
-    distributed = pytest.importorskip("distributed")
-    tasks = tasks_of(data, 2)
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
-    ) as cluster:
-        there = sweep(tasks, Store(tmp_path / "there"), dask=cluster.scheduler_address)
-        cluster.scale(0)
-        with distributed.Client(cluster) as client:
-            while client.ncores():
-                time.sleep(0.05)
-        with pytest.raises(ConnectionError, match="the scheduler has no workers"):
-            sweep(tasks, Store(tmp_path / "none"), dask=cluster.scheduler_address)
-    assert numbers(there) == numbers(sweep(tasks, Store(tmp_path / "here")))

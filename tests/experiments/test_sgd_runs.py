@@ -9,13 +9,13 @@ import pytest
 
 import avare
 from avare.experiments import Request, runner, sgd_runs
+from avare.experiments.comparison import doubt_of_optimum
 from avare.experiments.data import Data, digest, obtain
-from avare.experiments.optimum import doubt_of_optimum
 from avare.experiments.paper import SETTINGS, descents, paper_optimum
 from avare.experiments.runner import perform, surroundings
-from avare.experiments.sgd_runs import draws_with_replacement, options_of
-from avare.schedules import Schedule
+from avare.experiments.sgd_runs import options_of
 
+NAMES = ("Avare", "Mabs", "Stratified")
 EPOCHS = 2 if numba.config.DISABLE_JIT else 5
 
 
@@ -87,7 +87,7 @@ def test_a_run_is_the_papers(steps: str, sampler: str) -> None:
 @pytest.mark.parametrize("name", avare.samplers.names())
 def test_every_sampler_can_be_run(name: str) -> None:
     X, y = tiny()
-    replacement = draws_with_replacement(name)
+    replacement = not avare.samplers.get(name).without_replacement_only
     options = options_of(name, "constant", 12, 2, None)
     record = perform(spec(sampler=name, replacement=replacement, options=options, epochs=2), X, y)
     assert record["status"] == "finished" and record["trace"]["suboptimality"] == [None] * 3
@@ -109,35 +109,6 @@ def test_a_diverging_run_is_recorded() -> None:
     record = perform(spec(loss="least_squares", l2=0.0, caution=1e-9), X, 1e149 * (1.0 + y))  # steps too large
     assert record["status"] == "diverged"
     assert all(value is None or abs(value) < 1e308 for values in record["trace"].values() for value in values)
-
-
-def test_steps_do_not_overshoot_if_rows_have_much_in_common() -> None:
-    generator = np.random.default_rng(5)
-    X = 3.0 + generator.normal(size=(400, 4))
-    y = X @ [1.0, -1.0, 0.5, 0.0] + generator.normal(size=400)
-    known = spec(loss="least_squares", sampler="Uniform", steps="constant", batch_size=64)
-    problem = sgd_runs.problem_of(known, X, y)
-    caution = sgd_runs.caution_of(problem, X, 64)
-    curvature = np.linalg.eigvalsh(X.T @ X).max() + 0.5
-    assert caution == pytest.approx(64 * curvature / (2 * 400 * problem.smoothness.max()), rel=0.05)
-    sizes = sgd_runs.step_size_of({**known, "caution": caution}, problem)
-    assert isinstance(sizes, Schedule) and sizes(1) * curvature == pytest.approx(1.0, rel=0.05)
-    reckless, careful = (perform({**known, "caution": each}, X, y)["trace"]["objective"] for each in (1.0, caution))
-    assert reckless[-1] is None or reckless[-1] > 10.0 * reckless[0]
-    assert careful[-1] < 0.5 * careful[0]
-
-
-@pytest.mark.parametrize("loss", ["smoothed_hinge", "huber", "logistic", "softmax"])
-def test_caution_needs_no_curvature_at_the_start(loss: str) -> None:
-    generator = np.random.default_rng(6)
-    X = 2.0 + generator.normal(size=(60, 3))
-    y = np.where(X[:, 0] > 2.0, 5.0, -5.0)  # beyond where Huber's loss bends
-    problem = sgd_runs.problem_of({"loss": loss, "l2": 0.0, "bias": False, "held_out": 0}, X, y)
-    bend = {"smoothed_hinge": 1.0, "huber": 1.0, "logistic": 0.25, "softmax": 0.5}[loss]
-    largest = bend * float(np.linalg.eigvalsh(X.T @ X).max())
-    wanted = 32 * largest / (2 * 60 * float(problem.smoothness.max()))
-    assert sgd_runs.caution_of(problem, X, 32) == pytest.approx(wanted, rel=0.05) and wanted > 1.0
-    assert sgd_runs.caution_of(problem, 0.0 * X, 32) == 1.0
 
 
 def test_facts_of_a_dataset(data: Data) -> None:
@@ -191,9 +162,10 @@ def test_the_papers_settings(data: Data) -> None:
     assert SETTINGS["mnist"].batch_size == SETTINGS["ijcnn1"].batch_size == SETTINGS["cifar10"].batch_size == 128
 
 
-def test_with_or_without_replacement() -> None:
-    assert draws_with_replacement("Avare") and not draws_with_replacement("Avare", wanted=False)
-    assert draws_with_replacement("Mabs", wanted=False) and not draws_with_replacement("Stratified")
+def test_with_or_without_replacement(data: Data) -> None:
+    setting = sgd_runs.Setting("logistic", 1, 4)
+    ways = [sgd_runs.descent_spec("compare", data, setting, name, "auto", 0)["replacement"] for name in NAMES]
+    assert ways == [True, True, False]
 
 
 def test_data_are_identified_by_their_contents(data: Data) -> None:

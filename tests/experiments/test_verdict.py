@@ -146,5 +146,5 @@ def test_a_run_that_diverged_is_never_faster() -> None:
     (judged,) = found.values()
     assert judged["epochs"].kind == "inconclusive" and math.isnan(judged["epochs"].factor)
     (line,) = sentences(found)
-    words = "inconclusive (a run diverged); try --steps auto"
+    words = "inconclusive (a run diverged)"
     assert line == f"Verdict: Avare and Uniform, in epochs: {words}. Wall-clock time: {words}."

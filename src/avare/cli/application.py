@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,11 +14,10 @@ from rich.text import Text
 import avare
 from avare import datasets, problems, samplers
 from avare._interrupts import INTERRUPTED
-from avare.cli.display import Display, counted
-from avare.cli.printing import console, say, show
+from avare.cli.output import Bar, Display, console, say, show
 from avare.datasets.files import LIMIT, check_folder
 from avare.experiments import registry
-from avare.experiments.base import RUNS, Closing, Experiment, Request
+from avare.experiments.base import RUNS, Experiment, Request, Summary
 from avare.experiments.comparison import compare as compare_samplers
 from avare.experiments.data import Data, obtain, prepared
 from avare.experiments.diagnosis import diagnose as diagnose_data
@@ -31,6 +30,7 @@ from avare.report import write as write_report
 
 application = typer.Typer(
     help="Adaptive importance sampling for stochastic gradients: the paper's experiments, and your data.",
+    epilog="With --debug, every command shows the traceback of an error.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -40,20 +40,14 @@ application.add_typer(sets, name="datasets")
 
 
 Machine = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder of results: runs/ is the store, report/ the page.")]
 Folder = Annotated[Path | None, typer.Option("--data", help="Folder to search first for dataset files.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="How many runs to do at a time.")]
-Dask = Annotated[str | None, typer.Option("--dask", help="Address of a Dask scheduler, to run on its workers.")]
 Samplers = Annotated[str | None, typer.Option("--samplers", help="Names, separated by commas.")]
 Runs = Annotated[int | None, typer.Option("--runs", min=1, help=f"Runs of each setting, by default {RUNS}.")]
 OwnRuns = Annotated[int, typer.Option("--runs", min=1, help="Runs of each sampler, one per seed.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs per run.")]
 StepSizes = Annotated[Literal["decreasing", "constant", "both"], typer.Option("--steps", help="Step sizes.")]
-OwnStepSizes = Annotated[
-    Literal["auto", "paper", "decreasing", "constant"],
-    typer.Option("--steps", help="auto: found for each sampler; paper: both of the paper's rules."),
-]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: roughly two minutes.")]
 PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with settings, for experiments that take one.")]
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
@@ -66,8 +60,6 @@ Limit = Annotated[float, typer.Option("--limit", help="Largest size of an unpack
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Strength of the l2 penalty on the whole sum.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Keep columns as they are: not standardised, without an intercept.")]
 BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Examples drawn per step, by default 128.")]
-Test = Annotated[float, typer.Option("--test", min=0.0, max=0.99, help="Share of rows to hold out for a test.")]
-Way = typer.Option("--replacement/--no-replacement", help="How to draw, for samplers that support both.")
 
 
 def _by_word() -> dict[str, Experiment]:
@@ -76,21 +68,13 @@ def _by_word() -> dict[str, Experiment]:
     return {word: each for each in experiments for word in ((each.name,) if each.words is None else each.words)}
 
 
-def _what() -> str:
-    """Describe what can be run."""
-    words: dict[Experiment, list[str]] = {}
-    for word, experiment in _by_word().items():
-        words.setdefault(experiment, []).append(word)
-    return " ".join(f"{', '.join(names)}: {str(each.__doc__).splitlines()[0]}" for each, names in words.items())
-
-
-What = Annotated[list[str] | None, typer.Argument(metavar="[WHAT]...", help=_what())]
+What = Annotated[list[str] | None, typer.Argument(metavar="[WHAT]...", help=f"Some of {', '.join(_by_word())}.")]
 
 
 def run(arguments: list[str]) -> int:
     """Run a subcommand; return the exit code. An error is one line on the standard error stream."""
     try:
-        found = application(arguments, prog_name="avare", standalone_mode=False)
+        found = application([each for each in arguments if each != "--debug"], prog_name="avare", standalone_mode=False)
         if found == INTERRUPTED:  # Typer has caught the exception
             print("avare: interrupted", file=sys.stderr)
         return found if isinstance(found, int) else 0
@@ -129,9 +113,7 @@ def reproduce(
     data: Folder = None,
     jobs: Jobs = 2,
     out: Out = Path("results"),
-    dask: Dask = None,
     machine: Machine = False,
-    debug: Debug = False,
 ) -> int:
     """Run experiments, by default the paper's, and write a report. Started again, it does only what is missing."""
     wanted, known = what or ["all"], _by_word()
@@ -147,12 +129,11 @@ def reproduce(
     settings = Request(words=tuple(wanted), rules=rules, samplers=names, plan=plan, folder=data, **how_much)
     store = Store(out / "runs")
     with _stored(store):
-        records = execute(
-            [each.stages(settings) for each in chosen], store, jobs=jobs, dask=dask, watch=Display(console(stderr=True))
-        )
+        stages = [each.stages(settings) for each in chosen]
+        records = execute(stages, store, jobs=jobs, watch=Display(console(stderr=True)))
     page = _report(store.folder, out / "report")
-    closings = [each.closing([one for one in records if one["spec"]["experiment"] in each.kinds]) for each in chosen]
-    return _finish(closings, machine, store, page)
+    found = [each.closing([one for one in records if one["spec"]["experiment"] in each.kinds]) for each in chosen]
+    return _finish(found, machine, store, page)
 
 
 @application.command()
@@ -165,44 +146,25 @@ def compare(
     categories: Categories = None,
     limit: Limit = LIMIT,
     folder: Folder = None,
-    steps: OwnStepSizes = "auto",
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
     runs: OwnRuns = 5,
     batch_size: BatchSize = None,
     l2: L2 = 1.0,
     raw: Raw = False,
-    test: Test = 0.0,
-    replacement: Annotated[bool, Way] = True,
     out: Out = Path("results"),
     jobs: Jobs = 2,
-    dask: Dask = None,
     machine: Machine = False,
-    debug: Debug = False,
 ) -> int:
     """Run samplers side by side on a named dataset or your own file, and write a report."""
     names = _sampler_names(samplers or "")
-    columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
-    found, chosen = _obtain(data, loss, folder, machine, **columns)
+    found, chosen = _obtain(data, loss, folder, machine, target, drop, categories, limit)
+    settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs, "runs": runs, "jobs": jobs}
+    settings["watch"] = Display(console(stderr=True))
     store = Store(out / "runs")
     with _stored(store):
-        records = compare_samplers(
-            prepared(found, chosen, raw=raw, test=test),
-            chosen,
-            store,
-            samplers=names,
-            rules=(steps,) if steps in ("auto", *RULES) else RULES,
-            epochs=epochs,
-            runs=runs,
-            batch_size=batch_size,
-            l2=l2,
-            replacement=replacement,
-            jobs=jobs,
-            dask=dask,
-            watch=Display(console(stderr=True)),
-        )
+        records = compare_samplers(prepared(found, raw=raw), chosen, store, samplers=names, **settings)
     page = _report(store.folder, out / "report")
-    closings = [Closing(numbers={"columns": list(found.notes)}), registry.get("compare").closing(records)]
-    return _finish(closings, machine, store, page)
+    return _finish([registry.get("compare").closing(records)], machine, store, page, columns=list(found.notes))
 
 
 @application.command()
@@ -220,16 +182,14 @@ def diagnose(
     runs: Annotated[int, typer.Option("--runs", min=2, help="Runs of each sampler, one per seed.")] = 5,
     folder: Folder = None,
     machine: Machine = False,
-    debug: Debug = False,
 ) -> int:
     """Should I use this? An answer in seconds, from short runs on some of your rows."""
-    columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
-    found, chosen = _obtain(data, loss, folder, machine, **columns)
+    found, chosen = _obtain(data, loss, folder, machine, target, drop, categories, limit)
     settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs, "runs": runs}
     screen = console(stderr=True)
-    with counted(screen, "diagnosis") as count:
-        settings |= {"count": count, "say": partial(say, screen)}
-        result = diagnose_data(prepared(found, chosen, raw=raw), chosen, **settings)
+    with closing(Bar(screen, "diagnosis", 1.0)) as bar:
+        settings |= {"count": bar.show, "say": partial(say, screen)}
+        result = diagnose_data(prepared(found, raw=raw), chosen, **settings)
     return show(machine, {**result.as_dict(), "columns": list(found.notes)}, result.parts())
 
 
@@ -238,7 +198,6 @@ def report(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="A folder of results, or its store, runs/.")],
     out: Annotated[Path | None, typer.Option("--out", help="Where to write; by default next to the store.")] = None,
     machine: Machine = False,
-    debug: Debug = False,
 ) -> int:
     """Write figures, tables and a page from stored results; nothing is run."""
     folder = store / "runs" if (store / "runs").is_dir() else store
@@ -249,7 +208,7 @@ def report(
 
 
 @sets.command("list")
-def list_sets(folder: Folder = None, machine: Machine = False, debug: Debug = False) -> int:
+def list_sets(folder: Folder = None, machine: Machine = False) -> int:
     """List the datasets, and whether their files are on this machine."""
     rows = []
     for name in datasets.names():
@@ -264,13 +223,13 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(da
 
 
 @sets.command()
-def fetch(name: Name, folder: Folder = None, machine: Machine = False, debug: Debug = False) -> int:
+def fetch(name: Name, folder: Folder = None, machine: Machine = False) -> int:
     """Download all files of a dataset that are missing, and print where they are."""
     return _show_files(datasets.fetch(name, folder=folder, progress=sys.stderr.isatty()), machine)
 
 
 @sets.command()
-def where(name: Name, folder: Folder = None, machine: Machine = False, debug: Debug = False) -> int:
+def where(name: Name, folder: Folder = None, machine: Machine = False) -> int:
     """Print where the files of a dataset are."""
     return _show_files(datasets.where(name, folder=folder), machine)
 
@@ -289,9 +248,7 @@ def _stored(store: Store) -> Iterator[None]:
         raise InterruptedError(f"interrupted; {kept} results are stored, and the same command resumes") from None
     finally:
         for path in sorted(set(store.damaged()) - before):
-            run_again = (store.folder / path.name[: path.name.index(".damaged")]).exists()
-            end = "was run again" if run_again else "will be run again"
-            print(f"avare: {path.name}: was damaged, is renamed, and {end}", file=sys.stderr)
+            print(f"avare: {path.name}: was damaged, is renamed, and its run is done again", file=sys.stderr)
 
 
 def _report(store: Path, out: Path) -> Path:
@@ -300,12 +257,22 @@ def _report(store: Path, out: Path) -> Path:
         return write_report(store, out, say=lambda line: screen.print(Text(f"avare: {line}"), soft_wrap=True))
 
 
-def _obtain(source: str, loss: str, folder: Path | None, machine: bool, **columns: Any) -> tuple[Data, str]:
+def _obtain(
+    source: str,
+    loss: str,
+    folder: Path | None,
+    machine: bool,
+    target: str | None,
+    drop: Names,
+    categories: Names,
+    limit: float,
+) -> tuple[Data, str]:
     """Load the data, and print at once what was done to its columns."""
     if loss not in ("auto", *problems.names()):
         raise ValueError(f"--loss {loss}: must be auto or one of {', '.join(problems.names())}")
-    wanted = None if loss == "auto" else loss
-    found, chosen = obtain(source, loss=wanted, folder=folder, progress=sys.stderr.isatty(), **columns)
+    columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
+    columns["loss"] = None if loss == "auto" else loss
+    found, chosen = obtain(source, folder=folder, progress=sys.stderr.isatty(), **columns)
     if found.notes and not machine:
         say(console(stderr=False), "\n  ".join([f"Columns of {source}:", *found.notes]))
     return found, chosen
@@ -314,22 +281,21 @@ def _obtain(source: str, loss: str, folder: Path | None, machine: bool, **column
 def _sampler_names(text: str) -> tuple[str, ...]:
     """Return the samplers in a list of names, in any case."""
     known = {name.lower(): name for name in samplers.names()}
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    wanted = [name.strip() for name in text.split(",")]
     for name in wanted:
         if name.lower() not in known:
             raise ValueError(f"--samplers {name}: must be some of {', '.join(known.values())}")
-    if not wanted:
-        raise ValueError("--samplers: there is no name")
     return tuple(dict.fromkeys(known[name.lower()] for name in wanted))
 
 
 # --- output --------------------------------------------------------------------------------
 
 
-def _finish(closings: Sequence[Closing], machine: bool, store: Store, page: Path) -> int:
+def _finish(found: Sequence[Summary | None], machine: bool, store: Store, page: Path, **more: Any) -> int:
     """Show what runs have found, and where their files are."""
-    parts = [part for closing in closings for part in closing.parts]
-    value = {**merged(closing.numbers for closing in closings), "store": store.folder, "page": page}
+    known = [each for each in found if each is not None]
+    value = {**merged(each.numbers for each in known), **more, "store": store.folder, "page": page}
+    parts = [part for each in known for part in each.parts]
     return show(machine, value, [*parts, f"Results: {store.folder}", f"Page: {page}"])
 
 

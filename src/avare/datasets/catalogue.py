@@ -12,7 +12,7 @@ import numpy as np
 
 from avare import _validation as validation
 from avare._optional import require
-from avare.datasets.dataset import DamagedError, Dataset, DatasetError
+from avare.datasets.dataset import Dataset, DatasetError
 from avare.datasets.files import COMPRESSIONS, Arrays, check_folder, line_of, read_cifar, read_idx, read_libsvm, verify
 
 VARIABLE = "AVARE_DATA"
@@ -139,13 +139,7 @@ def _obtain(name: str, files: Mapping[str, str], folder: Folder, check: bool, pr
     for file, checksum in files.items():
         path = _find(entry, file, given) or _find(entry, file, [_cache()])
         if path is not None and check:
-            try:
-                verify(path, checksum, "; remove it to download the official one (in Python, verify=False reads it)")
-            except DamagedError:
-                if _find(entry, file, given):
-                    raise
-                path.unlink()  # and download it again
-                path = None
+            verify(path, checksum, "; remove it to download the official one (in Python, verify=False reads it)")
         found[file] = path or _download(name, file, given, progress)
     return found
 

@@ -62,7 +62,7 @@ def convert(frame: Any, origin: Origin, wanted: Wanted) -> Examples:
     kept = np.flatnonzero(~np.isnan(labels))
     if not len(kept):
         raise origin.fault(f"column {target!r}, the target, has no values")
-    features, filled, said = Features(), [], []
+    features, said = Features(), []
     for name, title, (_, column) in zip(names, given, frame.items(), strict=True):
         if name == target:
             continue
@@ -72,8 +72,6 @@ def convert(frame: Any, origin: Origin, wanted: Wanted) -> Examples:
             found, note = Features(), "left out, it only numbers the rows"
         else:
             found, note = _features(origin, name, column, kept, name in categories, wanted.limit)
-        if len(found) == 2:  # numbers, and where they are missing
-            filled.append((len(features), len(features) + 1))
         features += found
         said.append((name, note))
     notes = _notes(said, target, classes, len(labels) - len(kept))
@@ -83,7 +81,7 @@ def convert(frame: Any, origin: Origin, wanted: Wanted) -> Examples:
     X = np.stack([cells for _, cells in features], axis=1, dtype=np.float64)
     for row, place in np.argwhere(~np.isfinite(X))[:1]:
         raise origin.fault(f"column {columns[place]!r} = {X[row, place]}, must be finite", kept[row])
-    about = {"columns": columns, "notes": notes, "classes": classes, "filled": tuple(filled)}
+    about = {"columns": columns, "notes": notes, "classes": classes}
     return X, labels[kept], origin._replace(place=lambda row: origin.place(int(kept[row]))), about
 
 

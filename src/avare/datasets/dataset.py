@@ -31,9 +31,6 @@ class Dataset:
         What was done to the columns of a file or a data frame, one sentence each.
     classes
         The texts of the labels, in the order of the numbers in y; () if they were numbers.
-    filled
-        Columns of X whose missing values are their mean over all rows, each with the column of 0 and 1 that says where.
-        With rows held out for a test, fill them again, by the mean of the others.
 
     Examples
     --------
@@ -51,7 +48,6 @@ class Dataset:
     columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    filled: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)
@@ -71,10 +67,6 @@ class DatasetError(ValueError):
     ...     print("nowhere.csv" in str(error))
     True
     """
-
-
-class DamagedError(DatasetError):
-    """A file can be read, but its checksum or its compression is wrong."""
 
 
 def shown(text: str, longest: int = 40) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._optional import require
-from avare.datasets.dataset import NUMBER, DamagedError, DatasetError, shown
+from avare.datasets.dataset import NUMBER, DatasetError, shown
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
@@ -64,9 +64,7 @@ def opened(path: Path, limit: float = LIMIT) -> Iterator[io.BufferedIOBase]:
                 if content.tell() + content.write(more) > limit:
                     raise beyond(path, f"unpacks to more than {limit:g} bytes")
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        # Decompressors raise OSErrors too, but only the operating system's errors have a number.
-        kind = DamagedError if getattr(error, "errno", None) is None else DatasetError
-        raise kind(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise DatasetError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     content.seek(0)
     yield content
 
@@ -83,7 +81,7 @@ def verify(path: Path, checksum: str, advice: str = "") -> None:
         found = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
     if found != expected:
         words = f"has the {algorithm.upper()} checksum {found} (of its contents, decompressed): expected {expected}"
-        raise DamagedError(f"{path} {words}; the file is damaged, or a different one{advice}")
+        raise DatasetError(f"{path} {words}; the file is damaged, or a different one{advice}")
 
 
 # --- formats --------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ def read(
     task: Task = "classification",
     drop: str | Sequence[str] = (),
     categories: str | Sequence[str] = (),
-    dense: bool = False,
     features: int | None = None,
     limit: float = LIMIT,
 ) -> Dataset:
@@ -45,7 +44,7 @@ def read(
     .csv, .tsv     a header, then cells separated by comma, semicolon, tab or bar
     .parquet, .pq  columns
     .npz           arrays X, one row per example, and y
-    anything else  LIBSVM text: ``label index:value index:value ...``, indices counted from 1
+    anything else  LIBSVM text: ``label index:value index:value ...``, indices counted from 1; X is a CSR matrix
     ============== ===========================================================================
 
     Of CSV, Parquet and data frames, X is every column but ``target``, as numbers: see `avare.datasets.columns`.
@@ -64,9 +63,6 @@ def read(
     drop, categories : str or sequence of str, default=()
         Columns to leave out, and columns whose values are categories although they are numbers or more than 50
         different texts: names, or one text with names separated by commas.
-    dense : bool, default=False
-        For LIBSVM text, whether X is an array. By default it is a SciPy CSR matrix, whatever its density, so that its
-        type never depends on the data.
     features : int, optional
         For LIBSVM text, the number of columns; by default the largest index. Set it if a test file must have the
         columns of a training file.
@@ -80,8 +76,8 @@ def read(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = pathlib.Path(folder) / "two.libsvm"
     ...     _ = file.write_text("-1 1:0.5 3:2\n+1 2:1 # a comment\n")
-    ...     data = read(file, dense=True)
-    >>> data.X
+    ...     data = read(file)
+    >>> data.X.toarray()
     array([[0.5, 0. , 2. ],
            [0. , 1. , 0. ]])
     >>> data.y
@@ -104,8 +100,6 @@ def read(
     X, labels, origin, about = examples
     if kind != "LIBSVM text" and features is not None:
         raise ValueError(f"features = {features}: {origin.name} is read as {kind}, which has its own number of columns")
-    if validation.boolean("dense", dense) and hasattr(X, "toarray"):
-        X = X.toarray()
     y, about["classes"] = _targets(origin, labels, about.get("classes", ()), task)
     return Dataset(name, X, y, f"{kind}: {len(y)} rows, {X.shape[1]} features", origin.name, **about)
 

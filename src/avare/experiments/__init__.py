@@ -5,7 +5,6 @@ from avare.experiments import paper as paper
 
 # isort: split
 from avare._exports import public_names as _public_names
-from avare.experiments.base import Closing as Closing
 from avare.experiments.base import Experiment as Experiment
 from avare.experiments.base import Request as Request
 from avare.experiments.base import Stage as Stage

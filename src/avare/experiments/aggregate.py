@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.document import Figure, Panel, Section, Table
-from avare.experiments.records import PARTS, Result, count, number, numbers, together
+from avare.experiments.records import Result, number, together
 from avare.experiments.sgd_runs import MEASURES, RULES
 from avare.experiments.store import canonical
 from avare.plotting.charts import Chart, Curve, order, ranked
 
-LOGARITHMS = ("relative_error", "suboptimality")
-"""The measures that are compared as log10."""
 _EXCESS = "Excess of the gradient's second moment over the least possible"
 _AXES = {
     "suboptimality": ("Suboptimality  f(x) − f*", True, "Objective above its least value. Lower is better."),
@@ -168,14 +166,6 @@ def _short(value: Any) -> str:
 # --- what commands and pages show -----------------------------------------------------------
 
 
-def lead_of(groups: Sequence[Group]) -> str:
-    """Count runs, samplers and datasets; "" if there are none."""
-    series = [each for _, each in listed(groups)]
-    runs, samplers = sum(len(each.finished) for each in series), len({each.spec["sampler"] for each in series})
-    datasets = len({group.dataset for group in groups})
-    return f"{count(runs, 'run')} of {count(samplers, 'sampler')} on {count(datasets, 'dataset')}" if groups else ""
-
-
 def figures_of(name: str, groups: Sequence[Group]) -> dict[str, Figure]:
     """Return a figure for each rule: one row per dataset, one column per measure."""
     found = {}
@@ -187,7 +177,7 @@ def figures_of(name: str, groups: Sequence[Group]) -> dict[str, Figure]:
 
 def panel_of(group: Group, table: Table, verdict: Sequence[str] = (), words: Sequence[str] = ()) -> Panel:
     """Return the tab of a group: verdict and settings, charts for each rule, and the table of the last epoch."""
-    charts = {rule: (*_charts(group, rule), *timed(group, rule)) for rule in group.rules}
+    charts = {rule: (*_charts(group, rule), timed(group, rule)) for rule in group.rules}
     sections = [Section(f"{rule.capitalize()} step sizes", shown) for rule, shown in charts.items()]
     sections.append(Section("At the last epoch", (_HINT, table.without("dataset"))))
     return Panel(group.title, tuple(sections), lead=(*words, settings_of(group)), verdict=tuple(verdict))
@@ -202,25 +192,20 @@ def settings_of(group: Group) -> dict[str, Any]:
 
 
 def _charts(group: Group, rule: str) -> tuple[Chart, ...]:
+    curves = {measure: tuple(each.curve(measure) for each in group.of(rule)) for measure in _AXES}
     return tuple(
-        Chart(title, "Epochs (data passes)", _curves(group, rule, measure), y_title=group.title, log_y=log, note=note)
+        Chart(title, "Epochs (data passes)", curves[measure], y_title=group.title, log_y=log, note=note)
         for measure, (title, log, note) in _AXES.items()
     )
 
 
-def _curves(group: Group, rule: str, measure: str) -> tuple[Curve, ...]:
-    return tuple(each.curve(measure) for each in group.of(rule))
-
-
-def timed(group: Group, rule: str) -> tuple[Chart, ...]:
-    """Return the chart over seconds of steps, if all runs have them."""
+def timed(group: Group, rule: str) -> Chart:
+    """Return the chart over seconds of steps, of the runs that have them."""
     title, log, note = _AXES[_TIMED]
-    clocks = [each.mean("seconds") for each in group.of(rule)]
-    pairs = zip(_curves(group, rule, _TIMED), clocks, strict=True)
-    curves = tuple(replace(curve, x=clock) for curve, clock in pairs if clock is not None)
+    clocks = {each: each.mean("seconds") for each in group.of(rule)}
+    curves = tuple(replace(each.curve(_TIMED), x=clock) for each, clock in clocks.items() if clock is not None)
     words = f"{note} Seconds of steps, without evaluations."
-    chart = Chart(f"{title}, over seconds", "Seconds", curves, y_title=group.title, log_y=log, note=words)
-    return (chart,) if len(curves) == len(clocks) else ()
+    return Chart(f"{title}, over seconds", "Seconds", curves, y_title=group.title, log_y=log, note=words)
 
 
 def last_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -233,58 +218,18 @@ def last_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
             row["diverged"] = len(series.runs) - len(series.finished)
             for measure in MEASURES if series.finished else ():
                 curve = series.curve(measure)
-                row |= {
-                    measure: number(float(curve.mean[-1])),
-                    f"{measure}_log10": number(log10(float(curve.mean[-1]))),
-                }
+                row[measure] = number(float(curve.mean[-1]))
                 row[f"{measure}_deviation"] = None if curve.deviation is None else number(float(curve.deviation[-1]))
-            test = series.mean("test")
-            rows.append(
-                {**row, "test": None if test is None else number(test[-1]), "seconds": number(series.seconds("steps"))}
-            )
+            rows.append({**row, "seconds": number(series.seconds("steps"))})
     return rows
 
 
 def last_epoch(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return `last_rows` as a table."""
-    columns = "dataset; steps; sampler; runs||integer; diverged||integer; epochs||integer; "
-    for measure in LOGARITHMS:
-        columns += f"{measure}_log10||detail; {measure}||digits; {measure}_deviation||detail; "
-    columns += "regret||power; regret_deviation||detail; seconds|seconds a run|seconds; test|test error|digits"
+    columns = (
+        "dataset; steps; sampler; runs||integer; diverged||integer; epochs||integer; relative_error||digits; "
+        "relative_error_deviation||detail; suboptimality||digits; suboptimality_deviation||detail; "
+        "regret||power; regret_deviation||detail; seconds|seconds a run|seconds"
+    )
     table = Table.of("At the last epoch, mean of the runs", columns, rows)
-    return table.without(*(name for name in ("diverged", "test") if not any(row.get(name) for row in rows)))
-
-
-def numbers_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Return everything with all digits, for ``numbers.json``."""
-    return [
-        {"title": group.title, "setting": group.setting, "series": [_numbers(each) for _, each in listed([group])]}
-        for group in groups
-    ]
-
-
-def _numbers(series: Series) -> dict[str, Any]:
-    return {
-        "label": series.label,
-        "spec": series.spec,
-        "seeds": [run.spec["seed"] for run in series.finished],
-        "seconds": {part: number(series.seconds(part)) for part in PARTS},
-        "epoch": numbers(series.finished[0].trace["epoch"]),
-        **{measure: curve_numbers(series.curve(measure)) for measure in MEASURES},
-    }
-
-
-def curve_numbers(curve: Curve) -> dict[str, Any]:
-    """Return mean, deviation and lowest run of a curve."""
-    columns = {"mean": curve.mean, "deviation": curve.deviation, "lowest": curve.lowest}
-    return {name: numbers(values) for name, values in columns.items() if values is not None}
-
-
-def log10(value: float) -> float:
-    """Return the logarithm; minus infinity if rounding has made the value zero or less, NaN of NaN."""
-    return math.log10(value) if value > 0.0 else -math.inf if value <= 0.0 else math.nan
-
-
-def listed(groups: Iterable[Group]) -> list[tuple[Group, Series]]:
-    """Return all series with finished runs, with their groups, in the order in which they are shown."""
-    return [(group, series) for group in groups for series in group.series if series.finished]
+    return table if any(row["diverged"] for row in rows) else table.without("diverged")

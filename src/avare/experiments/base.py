@@ -79,18 +79,6 @@ class Request:
     progress: bool = False  # whether downloads show their progress
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """What the command prints at the end.
-
-    >>> Closing(parts=("All runs are done.",), numbers={"runs": 12}).parts
-    ('All runs are done.',)
-    """
-
-    parts: tuple[str | Table, ...] = ()  # for people
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # the same for ``--json``
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Summary:
     """What the records of an experiment show.
@@ -103,10 +91,15 @@ class Summary:
     notices: tuple[str, ...] = ()  # warnings for the top of the page
     tables: Mapping[str, Table] = field(default_factory=dict)  # by the names of their files
     figures: Mapping[str, Figure] = field(default_factory=dict)  # by the names of their files
-    on_page_only: tuple[str, ...] = ()  # tables that the command does not print
     panels: tuple[Panel, ...] = ()  # tabs of the page
     details: tuple[Section, ...] = ()  # for the tab "How it was run"
     numbers: Mapping[str, Any] = field(default_factory=dict)  # all that is shown, with all digits; lists are joined
+
+    @property
+    def parts(self) -> tuple[str | Table, ...]:
+        """What the command prints: tables, notices, and what is at the top of tabs."""
+        lines = [words for panel in self.panels for words in (*panel.verdict, *panel.lead) if isinstance(words, str)]
+        return (*self.tables.values(), *self.notices, *lines)
 
 
 class Experiment(ABC):
@@ -161,18 +154,9 @@ class Experiment(ABC):
         texts = [value for key, value in spec.items() if isinstance(value, str) and key != "data_digest"]
         return ", ".join([*texts, f"seed {spec['seed']}"] if "seed" in spec else texts)
 
-    def passes(self, spec: Spec) -> float:
-        """Return roughly how often a run looks at each example; for estimates of the time left."""
-        return float(spec.get("epochs", 100))  # a search for an optimum takes roughly 100
-
-    def closing(self, records: Sequence[Record]) -> Closing:
-        """Return what the command prints of the runs it was asked for: what the page shows of them."""
-        summary = self.summarise([self.parse(record) for record in records]) if records else None
-        if summary is None:
-            return Closing()
-        tables = [table for name, table in summary.tables.items() if name not in summary.on_page_only]
-        lines = [words for panel in summary.panels for words in (*panel.lead, *panel.verdict) if isinstance(words, str)]
-        return Closing((*tables, *summary.notices, *lines), summary.numbers)
+    def closing(self, records: Sequence[Record]) -> Summary | None:
+        """Return what the command prints of the runs it was asked for: by default, what the page shows of them."""
+        return self.summarise([self.parse(record) for record in records])
 
     # --- reading ------------------------------------------------------------------------
 

@@ -11,14 +11,12 @@ from avare.experiments.aggregate import Group
 from avare.experiments.base import Experiment, Stage, Stages, Summary, Task
 from avare.experiments.data import Data, display_name
 from avare.experiments.document import Figure, Panel, Table
-from avare.experiments.noise_or_distance import SEEDS, limits_of, words_of_limits
-from avare.experiments.optimum import doubt_of_optimum, facts_table, find_optimum, optimum_task
-from avare.experiments.records import Result
+from avare.experiments.records import Result, count
 from avare.experiments.registry import register
 from avare.experiments.runner import Workers, execute
-from avare.experiments.sgd_runs import AUTO, BASELINE, Setting, descent_spec
+from avare.experiments.sgd_runs import AUTO, BASELINE, SEEDS, Setting, descent_spec
 from avare.experiments.store import Record, Spec, Store
-from avare.experiments.verdict import sentences, verdicts_of, what_to_do
+from avare.experiments.verdict import sentences, verdicts_of, what_to_do, words_of_limits
 
 _ALONE = f"There is nothing to compare: run {BASELINE} and another sampler."
 TOLERANCE = 1e-9
@@ -36,17 +34,13 @@ class Compare(Experiment):
         """Do one run of SGD, find the optimum, or find what limits Uniform."""
         if spec["experiment"] == self.kinds[0]:
             return sgd_runs.descend(spec, X, y, optimum)
-        return find_optimum(spec, X, y) if spec["experiment"] == self.kinds[1] else limits_of(spec, X, y, optimum)
-
-    def parse(self, data: Mapping[str, Any]) -> Result:
-        """Read a stored record; raise an error if it cannot be shown."""
-        result = super().parse(data)
-        aggregate.last_rows(self._groups([result]))
-        return result
+        if spec["experiment"] == self.kinds[1]:
+            return sgd_runs.find_optimum(spec, X, y)
+        return sgd_runs.limits_of(spec, X, y, optimum)
 
     def summarise(self, results: Sequence[Result]) -> Summary | None:
         """Return a tab for each dataset and setting."""
-        groups = self._groups(results)
+        groups = aggregate.groups_of(each for each in results if each.kind == self.kinds[0])
         optima = [each for each in results if each.kind == self.kinds[1] and each.shown]
         if not (groups or optima):
             return None
@@ -62,19 +56,17 @@ class Compare(Experiment):
             row["verdict"] = {along: each.as_dict() for along, each in judged.items()}
         limits = [{"dataset": each.spec["dataset"], **each.stored["limits"]} for each in _limits(results)]
         notices = tuple(filter(None, doubts))
-        numbers = {"groups": aggregate.numbers_of(groups), "runs": rows, "facts": facts, "limits": limits}
+        numbers = {"runs": rows, "facts": facts, "limits": limits}
         tables = {self.kinds[0]: self.table(groups)} if groups else {}
+        finished = sum(len(each.finished) for group in groups for each in group.series)
         return Summary(
-            lead=aggregate.lead_of(groups),
+            lead=f"{count(finished, 'run')} on {count(len({each.dataset for each in groups}), 'dataset')}",
             notices=notices,
             tables=tables | ({"facts": facts_table(facts)} if facts else {}),
             figures=self.figures(groups),
             panels=tuple(self.panel(group, results) for group in groups if group.rules),
             numbers={**numbers, "doubts": list(notices)},
         )
-
-    def _groups(self, results: Sequence[Result]) -> list[Group]:
-        return aggregate.groups_of(each for each in results if each.kind == self.kinds[0])
 
     def table(self, groups: Sequence[Group]) -> Table:
         """Return the measures at the last epoch."""
@@ -86,18 +78,12 @@ class Compare(Experiment):
 
     def panel(self, group: Group, results: Sequence[Result]) -> Panel:
         """Return the tab of a group: the verdicts first, and what limits Uniform."""
-        found, caution = verdicts_of([group]), group.setting["caution"]
+        found = verdicts_of([group])
         faster = any(judged["epochs"].kind == "faster" for judged in found.values())
         words = [words_of_limits(each.stored["limits"], faster) for each in _limits(results) if group.fits(each)]
-        held_out = f" Held out for the test: {group.setting['held_out']:,} rows." if group.setting["held_out"] else ""
         found_steps = " Step sizes: found for each sampler; iterates are averaged." if AUTO in group.rules else ""
         columns = "standardised, with an intercept" if group.setting["bias"] else "as given"
-        words.append(f"Loss: {group.setting['loss']}. Columns: {columns}.{held_out}{found_steps}")
-        if caution and caution > 1.0:
-            words.append(
-                f"Steps are {caution:g} times shorter than the paper's, which would overshoot: the rows have "
-                "much in common, and batches are large."
-            )
+        words.append(f"Loss: {group.setting['loss']}. Columns: {columns}.{found_steps}")
         words.append(what_to_do(group.setting["loss"]))
         return aggregate.panel_of(group, self.table([group]), verdict=sentences(found) or [_ALONE], words=words)
 
@@ -111,15 +97,15 @@ def compare(
     store: Store,
     *,
     samplers: Sequence[str] = (BASELINE, sgd_runs.DEFAULT),
-    rules: Sequence[str] = (AUTO,),
     epochs: int = 20,
     runs: int = 5,
     batch_size: int | None = None,
     l2: float = 1.0,
-    replacement: bool = True,
     **workers: Unpack[Workers],
 ) -> list[Record]:
     """Run SGD with each of some samplers; return all records, the one of the optimum first.
+
+    Step sizes are found for each sampler, and iterates are averaged.
 
     Parameters
     ----------
@@ -131,9 +117,6 @@ def compare(
         Where results are kept.
     samplers : sequence of str, default=("Uniform", "Calibrated")
         Names of samplers.
-    rules : sequence of str, default=("auto",)
-        Step sizes: "auto", found for each sampler, with averaged iterates; or the paper's "decreasing" and "constant",
-        shorter if those are too long for the full gradient.
     epochs : int, default=20
         Epochs per run.
     runs : int, default=5
@@ -142,8 +125,6 @@ def compare(
         Draws per step, at most as many as there are examples; by default 128.
     l2 : float, default=1.0
         The factor of the one l2 term of the whole sum.
-    replacement : bool, default=True
-        How to draw, for samplers that can do both.
     **workers
         See `Workers`.
 
@@ -161,20 +142,14 @@ def compare(
     runs = validation.integer("runs", runs, at_least=1)
     batch_size = sgd_runs.batch_size_of(batch_size, len(data))
     l2 = validation.number("l2", l2, at_least=0.0)
-    optimum, shared = optimum_task("optimum", data, loss, l2, TOLERANCE), (loss, epochs, batch_size, l2, replacement)
+    optimum = sgd_runs.optimum_task("optimum", data, loss, l2, TOLERANCE)
+    shared = Setting(loss, epochs, batch_size, l2)
 
     def stages() -> Stages:
         (found,) = yield Stage("optimum", [optimum])
-        least, specs = found["facts"]["optimum"], []
-        for rule in rules:
-            caution = 1.0
-            if rule != AUTO:
-                caution = sgd_runs.caution_of(sgd_runs.problem_of(optimum.spec, data.X, data.y), data.X, batch_size)
-            own = Setting(*shared, caution=caution)
-            specs += [descent_spec("compare", data, own, name, rule, k) for k in range(runs) for name in samplers]
-        if AUTO in rules:
-            specs.append(descent_spec("limits", data, Setting(*shared), BASELINE, AUTO, SEEDS[0]))
-        yield Stage("runs", [Task(spec, data, least) for spec in specs])
+        specs = [descent_spec("compare", data, shared, name, AUTO, seed) for seed in range(runs) for name in samplers]
+        specs.append(descent_spec("limits", data, shared, BASELINE, AUTO, SEEDS[0]))
+        yield Stage("runs", [Task(spec, data, found["facts"]["optimum"]) for spec in specs])
 
     return execute([stages()], store, **workers)
 
@@ -185,9 +160,33 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
     >>> summary([])
     []
     """
-    return list(Compare().closing(records).numbers.get("runs", []))
+    found = Compare().closing(records)
+    return [] if found is None else list(found.numbers["runs"])
 
 
 def _limits(results: Sequence[Result]) -> list[Result]:
     """Return the results that say what limits the baseline."""
     return [each for each in results if "limits" in each.stored and each.shown]
+
+
+def doubt_of_optimum(spec: Spec, facts: Mapping[str, Any]) -> str:
+    """Return a warning if the search for an optimum ended before its tolerance; "" if it did not."""
+    left, allowed = facts["gradient_at_optimum"], facts["gradient_allowed"]
+    if left <= allowed:
+        return ""
+    # A convex function of curvature mu is at most |gradient|^2 / (2 mu) above its minimum.
+    most = f" by at most {left * left / (2.0 * spec['l2']):.2g}" if spec["l2"] > 0.0 else ""
+    return (
+        f"The optimum of {display_name(spec['dataset'])} was not found to the requested tolerance: the norm of its "
+        f"gradient is {left:.2g}, not {allowed:.2g}. Suboptimalities are too small{most}, and the gain at the optimum "
+        "is approximate."
+    )
+
+
+def facts_table(facts: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the facts about some datasets."""
+    columns = (
+        "dataset; n|examples|integer; dim|coefficients|integer; optimum||value; "
+        "gain_at_optimum|gain at the optimum|ratio; smoothness_ratio||number"
+    )
+    return Table.of("At the optimum", columns, facts)

@@ -1,6 +1,6 @@
 """The data of a run: loaded with the loss that fits them, identified by a hash of their contents, and prepared.
 
-Preparation puts columns on one scale, adds an intercept, and holds rows out for a test.
+Preparation puts columns on one scale, and adds an intercept.
 """
 
 import hashlib
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare import _validation as validation
 from avare import datasets, problems
 from avare._optional import require
 from avare.datasets import DatasetError
@@ -57,7 +56,6 @@ class Data:
     notes: tuple[str, ...] = ()  # what was done to the columns of a file
     held_out: int = 0  # how many of the rows, the last ones, are for a test only
     bias: bool = False  # whether a model of them has an intercept
-    filled: tuple[tuple[int, int], ...] = ()  # columns whose missing values were filled, and those that say where
 
     def __len__(self) -> int:
         return len(self.y) - self.held_out
@@ -113,8 +111,7 @@ def obtain(
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
         name = Path(found.source).name if is_taken else found.name
     label = source if isinstance(source, str) else name
-    about: dict[str, Any] = {"notes": found.notes, "filled": found.filled}
-    return Data(name, found.X, found.y, digest(found.X, found.y), **about), _fitting(label, found.y, loss)
+    return Data(name, found.X, found.y, digest(found.X, found.y), found.notes), _fitting(label, found.y, loss)
 
 
 def digest(X: Any, y: NDArray[Any]) -> str:
@@ -146,61 +143,34 @@ def _fitting(source: str, y: NDArray[Any], loss: str | None) -> str:
 # --- before a run ---------------------------------------------------------------------------
 
 
-def prepared(data: Data, loss: str, *, raw: bool = False, test: float = 0.0) -> Data:
+def prepared(data: Data, *, raw: bool = False) -> Data:
     """Return the data as runs take them.
 
     Parameters
     ----------
-    data, loss
+    data
         As `obtain` returns them.
     raw
         Whether to keep the columns as they are, without an intercept. By default each column gets mean 0 and standard
-        deviation 1 over the rows that are trained on; a column of a sparse matrix is only divided, so that zeros stay
-        zeros.
-    test
-        The share of rows to hold out, drawn with a fixed seed. At least two rows of each class, or all it has, are
-        trained on. Missing values of a file are filled again, with the mean of the rows that are trained on.
+        deviation 1; a column of a sparse matrix is only divided, so that zeros stay zeros.
 
     Examples
     --------
     >>> data, loss = obtain("synthetic")
-    >>> found = prepared(data, loss, test=0.2)
-    >>> len(found), found.held_out, found.bias, float(found.X[:80].std().round(3))
-    (80, 20, True, 1.0)
+    >>> found = prepared(data)
+    >>> len(found), found.bias, float(found.X.std().round(3))
+    (100, True, 1.0)
     """
-    test = validation.number("test", test, at_least=0.0)
-    if test >= 1.0:
-        raise ValueError(f"test = {test}: must be below 1")
     for name, values in (("X", data.X.data if hasattr(data.X, "nnz") else data.X), ("y", data.y)):
         checked = values if values.dtype == np.float64 else np.empty(0)  # other types have no such numbers
         for place in map(tuple, np.argwhere(np.abs(checked) > _LARGEST)[:1]):
             where = ", ".join(map(str, place))
             raise ValueError(f"{name}[{where}] = {values[place]:g}: must be within ±{_LARGEST:g}; scale the column")
-    if raw and not test:
+    if raw:
         return data
-    X, y, held_out = data.X, data.y, 0
-    if test:
-        chosen = choose_rows(y, loss, max(1, round((1.0 - test) * len(y))), np.random.default_rng(0))
-        others = np.setdiff1d(np.arange(len(y)), chosen)
-        if not len(others):
-            raise ValueError(f"test = {test}: no row of {len(y)} is left for the test")
-        order, held_out = np.concatenate([chosen, others]), len(others)
-        X, y = X[order], y[order]  # copies
-        _fill(X, data.filled, len(chosen))
-    if not raw:
-        scaler = require("sklearn.preprocessing", "standardising columns").StandardScaler(
-            with_mean=not hasattr(X, "nnz")
-        )
-        X = scaler.fit(X[: len(y) - held_out]).transform(X)
-    return replace(data, X=X, y=y, digest=digest(X, y), held_out=held_out, bias=not raw)
-
-
-def _fill(X: Any, filled: Sequence[tuple[int, int]], rows: int) -> None:
-    """Fill missing values with the mean of the first rows, in place; with 0 if all of those lack a value."""
-    for column, says_where in filled:
-        absent = X[:, says_where] != 0.0
-        present = X[:rows, column][~absent[:rows]]
-        X[absent, column] = np.sum(present / max(1, len(present)))
+    scaler = require("sklearn.preprocessing", "standardising columns").StandardScaler
+    X = scaler(with_mean=not hasattr(data.X, "nnz")).fit_transform(data.X)
+    return replace(data, X=X, digest=digest(X, data.y), bias=True)
 
 
 def choose_rows(y: NDArray[Any], loss: str, size: int, generator: np.random.Generator) -> NDArray[np.int64]:

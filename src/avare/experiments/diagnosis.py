@@ -12,21 +12,12 @@ import numpy as np
 from avare import _validation as validation
 from avare import diagnostics
 from avare._optional import require
+from avare.experiments import sgd_runs
 from avare.experiments.data import Data, choose_rows
-from avare.experiments.noise_or_distance import separate, words_of_limits
 from avare.experiments.records import number
-from avare.experiments.sgd_runs import (
-    AUTO,
-    BASELINE,
-    DEFAULT,
-    Setting,
-    batch_size_of,
-    descent_spec,
-    problem_of,
-    sampler_of,
-)
+from avare.experiments.sgd_runs import AUTO, BASELINE, DEFAULT, problem_of, sampler_of
 from avare.experiments.store import Spec
-from avare.experiments.verdict import Verdict, estimator_of, judge, sentence, what_to_do
+from avare.experiments.verdict import Verdict, estimator_of, judge, sentence, what_to_do, words_of_limits
 from avare.problems import Linear
 from avare.solvers import Run, sgd
 
@@ -72,20 +63,18 @@ class Diagnosis:
     @property
     def words(self) -> str:
         """The answer in a few sentences."""
-        return " ".join(self._sentences())
-
-    def _sentences(self) -> list[str]:
-        answer = sentence(DEFAULT, {"epochs": self.in_epochs, "seconds": self.in_seconds})
-        limits = words_of_limits({"noise": self.noise, "distance": self.distance}, self.in_epochs.kind == "faster")
-        gain = f"Where {BASELINE} ends, the best distribution divides the second moment of the gradient by "
-        gain += f"{self.gain:.1f}. This lowers the noise, and helps only if noise limits the runs."
-        return [f"{self.verdict.capitalize()}: {answer}", gain, limits, what_to_do(self.loss, self.fit_seconds)]
+        return " ".join(self.parts()[1:])
 
     def parts(self) -> list[str]:
         """Return what the command prints."""
         part = "" if self.rows == self.n else f", of which {self.rows:,} were used"
         about = f"{self.dataset}: {self.n:,} examples{part}; {self.loss}, {self.dim:,} coefficients; "
-        return [f"{about}{self.in_epochs.runs} runs of {self.epochs} epochs with each sampler", *self._sentences()]
+        about += f"{self.in_epochs.runs} runs of {self.epochs} epochs with each sampler"
+        answer = sentence(DEFAULT, {"epochs": self.in_epochs, "seconds": self.in_seconds})
+        limits = words_of_limits({"noise": self.noise, "distance": self.distance}, self.in_epochs.kind == "faster")
+        gain = f"Where {BASELINE} ends, the best distribution divides the second moment of the gradient by "
+        gain += f"{self.gain:.1f}. This lowers the noise, and helps only if noise limits the runs."
+        return [about, f"{self.verdict.capitalize()}: {answer}", gain, limits, what_to_do(self.loss, self.fit_seconds)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields, the verdict and the words; None for what is not known."""
@@ -144,16 +133,16 @@ def diagnose(
     """
     l2 = validation.number("l2", l2, at_least=0.0)
     epochs = validation.integer("epochs", epochs, at_least=1)
-    size = batch_size_of(batch_size, len(data))
+    size = sgd_runs.batch_size_of(batch_size, len(data))
     runs = validation.integer("runs", runs, at_least=2)
     n = len(data)
-    X, y = data.X[:n], data.y[:n]
+    X, y = data.X, data.y
     stored = X.nnz if hasattr(X, "nnz") else X.size
     if stored > _MOST_NUMBERS:
         chosen = choose_rows(y, loss, max(1000, int(n * (_MOST_NUMBERS / stored))), np.random.default_rng(seed))
         X, y = X[chosen], y[chosen]
-    setting, used = Setting(loss, epochs, size, l2 * len(y) / n), replace(data, X=X, y=y, held_out=0)
-    specs = [descent_spec("compare", used, setting, name, AUTO, seed) for name in (BASELINE, DEFAULT)]
+    setting, used = sgd_runs.Setting(loss, epochs, size, l2 * len(y) / n), replace(data, X=X, y=y)
+    specs = [sgd_runs.descent_spec("compare", used, setting, name, AUTO, seed) for name in (BASELINE, DEFAULT)]
     problem = problem_of(specs[0], X, y)
     fit_seconds = None
     with require("threadpoolctl", "a diagnosis").threadpool_limits(1), warnings.catch_warnings():  # as runs have it
@@ -163,7 +152,8 @@ def diagnose(
             fit_seconds = [_fit(estimator_of(loss), X, y, l2) for _ in range(2)][1]  # the first may compile
         ends = [run.x for run in found[BASELINE]]
         best = _near_optimum(problem, np.mean(ends, axis=0))
-        noise, distance = separate(problem, ends, best)
+        noise, distance = sgd_runs.separate(problem, ends, best)
+    count(1.0, "done")
     curves = {
         along: [[(run.trace[along], run.trace.objective - best) for run in each] for each in found.values()]
         for along in ("epoch", "seconds")
@@ -207,9 +197,7 @@ def _first_look(theirs: Run, ours: Run, gain: float) -> str:
     reached = float(theirs.trace.objective[-1])
     change = 100.0 * (float(ours.trace.objective[-1]) / reached - 1.0) if reached > 0.0 else 0.0
     slower = ours.seconds / max(theirs.seconds, 1e-9)
-    words = (
-        f"the loss of {DEFAULT} is {abs(change):.1f} % {'lower' if change < 0.0 else 'higher'} than that of {BASELINE}"
-    )
+    words = f"{DEFAULT} reaches a loss {abs(change):.1f} % {'lower' if change < 0.0 else 'higher'} than {BASELINE}"
     steps = f"its steps take {slower:.1f} times as long, and the possible gain is {gain:.1f}"
     return f"First look, one run of each: {words}, {steps}."
 
@@ -226,8 +214,5 @@ def _near_optimum(problem: Linear, start: Any) -> float:
     """Return an objective near the least one, by some steps of L-BFGS."""
     from scipy.optimize import minimize
 
-    def evaluate(x: Any) -> tuple[float, Any]:
-        return problem.objective(x), problem.gradient(x)
-
-    options = {"maxiter": _STEPS, "maxfun": 2 * _STEPS}
-    return float(minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options).fun)
+    how: dict[str, Any] = {"method": "L-BFGS-B", "options": {"maxiter": _STEPS, "maxfun": 2 * _STEPS}}
+    return float(minimize(lambda x: (problem.objective(x), problem.gradient(x)), start, jac=True, **how).fun)

@@ -1,20 +1,13 @@
 """The paper's experiments: its datasets and settings. `benchmarks/agreement` compares results with its numbers."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from avare import samplers
-from avare.experiments import aggregate
-from avare.experiments.aggregate import Group
 from avare.experiments.base import RUNS, Request, Stage, Stages, Task
 from avare.experiments.comparison import Compare
 from avare.experiments.data import Data, obtain
-from avare.experiments.document import Figure, Panel
-from avare.experiments.optimum import optimum_task
-from avare.experiments.records import Result
 from avare.experiments.registry import register
-from avare.experiments.sgd_runs import RULES, Setting, common_spec, descent_spec, problem_of
-from avare.experiments.verdict import sentences, verdicts_of
+from avare.experiments.sgd_runs import RULES, Setting, common_spec, descent_spec, optimum_task, problem_of
 
 SAMPLERS = ("Uniform", "Mabs", "Vrb", "Avare")
 L2, EPOCHS, QUICK_RUNS = 1.0, 100, 2
@@ -42,10 +35,6 @@ SETTINGS: dict[str, PaperSetting] = {
 PARTS = (*SETTINGS, "table")
 
 
-_APART = "synthetic"  # has its own figure, as in the paper
-_METHOD = "Avare"  # the paper's sampler
-
-
 class Paper(Compare):
     """The paper's datasets and its Table 1, or all."""
 
@@ -65,20 +54,6 @@ class Paper(Compare):
         tasks = [task for name in names if name in parts for task in descents(data[name], optima[name], request)]
         if tasks:
             yield Stage("runs", tasks)
-
-    def figures(self, groups: Sequence[Group]) -> dict[str, Figure]:
-        """Return a figure for each rule, and others for the synthetic dataset."""
-        apart = [group for group in groups if group.dataset == _APART]
-        others = [group for group in groups if group.dataset != _APART]
-        return {
-            **aggregate.figures_of("reproduce", others),
-            **aggregate.figures_of(f"reproduce-{_APART}", apart),
-        }
-
-    def panel(self, group: Group, results: Sequence[Result]) -> Panel:
-        """Return the tab of a group, with the verdict on the paper's sampler."""
-        found = {key: each for key, each in verdicts_of([group]).items() if key[-1] == _METHOD}
-        return aggregate.panel_of(group, self.table([group]), sentences(found))
 
 
 register(Paper())

@@ -10,9 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare.experiments.store import canonical
 
-PARTS = ("steps", "evaluation")
-"""What the seconds of a run are counted for."""
-
 
 class RecordError(ValueError):
     """A record that lacks what its experiment needs; the message says what.
@@ -101,16 +98,13 @@ def number(value: float) -> float | None:
 
 
 def merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join mappings: lists and mappings of the same name become one, counts are added.
+    """Join mappings; lists of the same name become one.
 
-    >>> merged([{"rows": [1], "agree": 2}, {"rows": [2], "agree": 3}])
-    {'rows': [1, 2], 'agree': 5}
+    >>> merged([{"rows": [1]}, {"rows": [2]}])
+    {'rows': [1, 2]}
     """
     whole: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():
-            if key not in whole:
-                whole[key] = value
-            else:
-                whole[key] = whole[key] | value if isinstance(value, dict) else whole[key] + value
+            whole[key] = [*whole.get(key, []), *value] if isinstance(value, list) else value
     return whole

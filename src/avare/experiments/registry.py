@@ -1,14 +1,13 @@
 """Which experiments there are, by name."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any
 
 from avare.experiments.base import Experiment
 from avare.experiments.records import RecordError, Result, mapping_in
-from avare.experiments.store import Record, Skipped
+from avare.experiments.store import Record
 
 GROUP = "avare.experiments"
 """The group of entry points by which other packages add experiments."""
@@ -66,24 +65,21 @@ def of_kind(kind: object) -> Experiment:
     return _EXPERIMENTS[owners[kind]]
 
 
-def parsed(records: Iterable[Record]) -> tuple[dict[str, list[Result]], list[Skipped]]:
-    """Return stored records by the name of their experiment, checked, and those that are passed over."""
+def parsed(records: Iterable[Record]) -> tuple[dict[str, list[Result]], list[str]]:
+    """Return stored records by the name of their experiment, and the files of those that it cannot show, with why."""
     results: dict[str, list[Result]] = {name: [] for name in names()}
     skipped = []
     for record in records:
         try:
             owner = of_kind(mapping_in(record, "spec").get("experiment"))
-            results[owner.name].append(owner.parse(record))
+            result = owner.parse(record)
+            owner.summarise([result])
         except Exception as error:  # whatever is odd about one record, the others count
-            skipped.append(passed_over(record, error))
+            words = str(error) if isinstance(error, RecordError) else f"cannot be shown: {error!r}"
+            skipped.append(f"{record['key']}.json: {words}")
+        else:
+            results[owner.name].append(result)
     return results, skipped
-
-
-def passed_over(record: Mapping[str, Any], error: Exception) -> Skipped:
-    """Return the file of a sound record that no experiment can use, and why."""
-    known = isinstance(error, RecordError)
-    reason = str(error) if known else f"is sound, but cannot be shown: {type(error).__name__}: {error}"
-    return Skipped(f"{record['key']}.json", reason)
 
 
 @cache

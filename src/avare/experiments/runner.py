@@ -1,13 +1,14 @@
 """Many runs, side by side: stored runs are not done again, and each finished run is stored at once."""
 
+import itertools
 import os
 import platform
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing import resource_tracker
@@ -20,15 +21,10 @@ from avare import _validation as validation
 from avare._optional import require
 from avare.experiments.base import Experiment, Stages, Task
 from avare.experiments.registry import of_kind
-from avare.experiments.store import Claim, Record, Spec, Store, key_of
-from avare.problems import ToleranceWarning
-from avare.samplers import LimitWarning
-from avare.solvers import DivergenceWarning
+from avare.experiments.store import Record, Spec, Store, key_of
 
 _LARGE = "1M"  # bytes from which an array is shared between processes rather than sent
-_WAIT = 0.5  # seconds between two looks at runs of other processes
-_CONNECTING = "10s"
-_SILENCED = "ignore:resource_tracker:UserWarning"
+_WAIT = 0.5  # seconds between two looks of a worker at its parent
 
 
 class Watch:
@@ -43,11 +39,8 @@ class Watch:
     def started(self, task: Task) -> None:
         """Receive a run that has started."""
 
-    def finished(self, task: Task, record: Record, *, here: bool = True) -> None:
-        """Receive a record that has been stored; by another process, if not here."""
-
-    def waiting(self, tasks: Sequence[Task]) -> None:
-        """Receive the runs that other processes have claimed, when no others are left."""
+    def finished(self, task: Task, record: Record) -> None:
+        """Receive a record that has been stored."""
 
     def end(self) -> None:
         """Learn that no more runs follow."""
@@ -58,8 +51,6 @@ class Workers(TypedDict, total=False):
 
     jobs: int
     """How many runs to do at a time, each in its own process; 1, the default: in this process."""
-    dask: str | None
-    """The address of a Dask scheduler, to do the runs on its workers; they need no access to the store."""
     watch: Watch | None
     """Receives the progress."""
 
@@ -95,23 +86,18 @@ def execute(experiments: Sequence[Stages], store: Store, **workers: Unpack[Worke
 
 def sweep(tasks: Sequence[Task], store: Store, *, title: str = "", **workers: Unpack[Workers]) -> list[Record]:
     """Do all runs that are not stored yet; return the records of all, in order. The title is for the watch."""
-    jobs, dask = validation.integer("jobs", workers.get("jobs", 1), at_least=1), workers.get("dask")
-    watch = workers.get("watch") or Watch()
+    jobs, watch = validation.integer("jobs", workers.get("jobs", 1), at_least=1), workers.get("watch") or Watch()
     store.make()  # so that a bad folder fails before any run
-    store.tidy()
     found = {task.key: store.get(task.spec) for task in tasks}
     watch.begin(title, tasks, [record for record in found.values() if record is not None])
-    pending = [task for task in {task.key: task for task in tasks}.values() if found[task.key] is None]
+    pending = {task.key: task for task in tasks if found[task.key] is None}
     try:
-        if pending:
-            with _workers(jobs, dask, pending) as side_by_side:
-                while pending:
-                    done = _round(pending, store, side_by_side, watch)
-                    found |= done
-                    pending = [task for task in pending if task.key not in done]
-                    if pending and not done:
-                        watch.waiting(pending)
-                        time.sleep(_WAIT)
+        with closing(_done(pending.values(), min(jobs, len(pending)), watch)) as records:
+            for made in records:
+                key = key_of(made["spec"])
+                store.put(made)
+                found[key] = made
+                watch.finished(pending[key], made)
     finally:
         watch.end()
     return [record for task in tasks if (record := found[task.key]) is not None]
@@ -127,7 +113,7 @@ def perform(
     """
     threadpool_limits = require("threadpoolctl", "a run").threadpool_limits
     with threadpool_limits(1), warnings.catch_warnings():
-        for category in (LimitWarning, DivergenceWarning, ToleranceWarning):  # records say it
+        for category in (UserWarning, RuntimeWarning):  # of what diverges or does not converge: records say it
             warnings.simplefilter("ignore", category)
         result = (owner or of_kind(spec["experiment"])).run(spec, X, y, optimum)
     return {"spec": dict(spec), "where": surroundings(), **result}
@@ -163,137 +149,58 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _round(pending: Sequence[Task], store: Store, side_by_side: Any, watch: Watch) -> dict[str, Record]:
-    """Do the runs that no other process has claimed; return the new records by key."""
-    done: dict[str, Record] = {}
-    claims: dict[str, Claim] = {}
+def _done(tasks: Iterable[Task], jobs: int, watch: Watch) -> Generator[Record, None, None]:
+    """Yield the records of runs as they finish; after one that fails, runs under way still finish."""
     faults: list[Exception] = []
 
-    def claimed() -> Iterator[Task]:
-        # Any thread that sees a run end asks for the next one; an exception would not be noticed there.
-        try:
-            for task in pending:
-                if faults:
-                    return  # runs under way still finish
-                claim = store.claim(task.spec)
-                if claim is None:
-                    continue
-                record = store.get(task.spec)  # another process may have stored it by now
-                if record is not None:
-                    claim.release()
-                    done[task.key] = record
-                    watch.finished(task, record, here=False)
-                    continue
-                claims[task.key] = claim
-                watch.started(task)
-                yield task
-        except Exception as error:
-            faults.append(error)
+    def begun() -> Iterator[Task]:
+        for task in itertools.takewhile(lambda _: not faults, tasks):
+            watch.started(task)
+            yield task
 
-    results = side_by_side(claimed())
-    by_key = {task.key: task for task in pending}
+    results = _side_by_side(begun(), jobs)
     try:
         for record in results:
             if isinstance(record, Exception):
                 faults.append(record)
-                continue
-            key = key_of(record["spec"])
-            store.put(record)
-            claims.pop(key).release()
-            done[key] = record
-            watch.finished(by_key[key], record)
+            else:
+                yield record
     finally:
-        _give_up(results, claims.values())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # joblib: runs under way are cancelled
+            results.close()
     if faults:
         raise faults[0]
-    return done
 
 
-def _give_up(results: Any, claims: Iterable[Claim]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # joblib: runs under way are cancelled
-        results.close()
-    for claim in claims:
-        claim.release()
-
-
-@contextmanager
-def _workers(jobs: int, dask: str | None, tasks: Sequence[Task]) -> Iterator[Any]:
-    """Yield a function from tasks to their records, in the order in which they finish."""
-    if dask is None and jobs == 1:
-        yield lambda tasks: (_attempt(*_arguments(task)) for task in tasks)
-        return
+def _side_by_side(tasks: Iterable[Task], jobs: int) -> Any:
+    """Return a generator of records, or of the exceptions of runs that failed, in the order in which they finish."""
+    if jobs <= 1:
+        return (_attempt(task, of_kind(task.spec["experiment"])) for task in tasks)
     joblib = require("joblib", "running side by side")
-
-    def side_by_side(tasks: Iterable[Task], **arguments: Any) -> Any:
-        with _starting_workers():
-            return joblib.Parallel(return_as="generator_unordered", batch_size=1, **arguments)(
-                joblib.delayed(_attempt)(*_arguments(task)) for task in tasks
-            )
-
-    if dask is None:
-        # Read-only arrays are another type to Numba: it would compile all kernels again. Memory maps of mode "c" can
-        # be written to, and never are, so that workers share the memory.
-        settings = joblib.parallel_config(
-            backend="loky", inner_max_num_threads=1, initializer=_follow_the_parent, initargs=(os.getpid(),)
-        )
-        with settings:
-            yield lambda tasks: side_by_side(tasks, n_jobs=jobs, pre_dispatch=jobs, max_nbytes=_LARGE, mmap_mode="c")
-        return
-    with _cluster(dask) as client:
-        arrays = {id(array): array for task in tasks for array in (task.data.X, task.data.y)}
-        with joblib.parallel_config(backend="dask", client=client, scatter=list(arrays.values())):
-            cores = sum(client.ncores().values())
-            yield lambda tasks: side_by_side(tasks, n_jobs=-1, pre_dispatch=max(1, cores))
+    # Read-only arrays are another type to Numba: it would compile all kernels again. Memory maps of mode "c" can be
+    # written to, and never are, so that workers share the memory.
+    how = {"batch_size": 1, "pre_dispatch": jobs, "max_nbytes": _LARGE, "mmap_mode": "c"}
+    workers = {"inner_max_num_threads": 1, "initializer": _follow_the_parent, "initargs": (os.getpid(),)}
+    with joblib.parallel_config(backend="loky", **workers), _interrupts_later():
+        calls = (joblib.delayed(_attempt)(task, of_kind(task.spec["experiment"])) for task in tasks)
+        return joblib.Parallel(jobs, return_as="generator_unordered", **how)(calls)
 
 
-def _arguments(task: Task) -> tuple[Any, ...]:
-    """The arguments of `perform`; with the experiment, which a worker process may not have registered."""
-    return (task.spec, task.data.X, task.data.y, task.optimum, of_kind(task.spec["experiment"]))
+def _attempt(task: Task, owner: Experiment) -> Record | Exception:
+    """Return the record of a run, or its exception, so that the other runs are not lost.
 
-
-def _attempt(*arguments: Any) -> Record | Exception:
-    """Return the record of a run, or its exception, so that the other runs are not lost."""
+    A worker process may not have registered the experiment: it is passed.
+    """
     try:
-        return perform(*arguments)
+        return perform(task.spec, task.data.X, task.data.y, task.optimum, owner)
     except Exception as error:
         return error
 
 
 @contextmanager
-def _cluster(address: str) -> Iterator[Any]:
-    distributed = require("distributed", "running on a Dask cluster", "dask")
-    try:
-        client = distributed.Client(address, timeout=_CONNECTING, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ConnectionError(f"dask = {address!r}: no scheduler answers: {error}") from error
-    try:
-        if not client.ncores():
-            raise ConnectionError(f"dask = {address!r}: the scheduler has no workers")
-        yield client
-    finally:
-        client.close()
-
-
-@contextmanager
-def _starting_workers() -> Iterator[None]:
-    """Hold Ctrl-C back while workers start; they inherit this, for they could not handle it before their first run.
-
-    A process of joblib removes what is left if this one is killed. That is what it is for: its warning is silenced.
-    """
-    before = os.environ.get("PYTHONWARNINGS")
-    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, _SILENCED)))
-    try:
-        with _interrupts_later():
-            yield
-    finally:
-        os.environ.pop("PYTHONWARNINGS")
-        if before is not None:
-            os.environ["PYTHONWARNINGS"] = before
-
-
-@contextmanager
 def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back while workers start; they inherit this, for they could not handle it before their first run."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -1,6 +1,13 @@
-"""Runs of SGD on linear models, with the paper's step sizes or those that fit: how one is specified and done."""
+"""Runs on linear models: SGD, the search for the optimum, and what limits uniform sampling.
+
+What limits uniform sampling is the noise of its batches, or the distance that is still to go. Two runs that differ by
+their seed alone end at x and y. Their mean (x + y) / 2 is as far from the optimum, but has half of the noise. If f is
+roughly quadratic there, noise adds 2 ((f(x) + f(y)) / 2 - f((x + y) / 2)) to the objective. The rest above the optimum
+is distance: it would be there without noise, and no sampler makes it smaller.
+"""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
-from avare import problems, samplers, schedules
+from avare import diagnostics, problems, samplers, schedules
+from avare.experiments.base import Task
 from avare.experiments.data import Data
 from avare.experiments.records import numbers
 from avare.experiments.store import Record, Spec
@@ -16,7 +24,7 @@ from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.samplers.registry import LASTING_FLOOR
 from avare.schedules import Auto, Schedule
-from avare.solvers import Progress, sgd
+from avare.solvers import sgd
 from avare.solvers.trace import COLUMNS
 
 RULES = ("decreasing", "constant")
@@ -27,6 +35,8 @@ AUTO: Literal["auto"] = "auto"
 """Step sizes that are found for each sampler, and averaged iterates."""
 REVISION = 2  # of what a run computes; raise it when the numbers change, so that stored runs are done again
 MEASURES = ("suboptimality", "regret", "relative_error")
+SEEDS = (1_000_003, 1_000_033)
+"""Of the runs that tell noise from distance: not the seeds of the runs that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,6 @@ class Setting:
     epochs: int
     batch_size: int
     l2: float = 1.0  # factor of the one l2 term of the whole sum
-    replacement: bool = True  # how to draw, for samplers that can do both
     caution: float = 1.0  # factor on the largest smoothness, from which the paper's step sizes are made
     bound: float | None = None  # on the norms, for samplers that need one; None: learned
 
@@ -58,7 +67,7 @@ def descent_spec(experiment: str, data: Data, setting: Setting, sampler: str, st
         "seed": seed,
         "epochs": setting.epochs,
         "batch_size": setting.batch_size,
-        "replacement": draws_with_replacement(sampler, setting.replacement),
+        "replacement": not samplers.get(sampler).without_replacement_only,
         "caution": setting.caution,
     }
 
@@ -68,31 +77,62 @@ def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
     problem = problem_of(spec, X, y)
     step_size = step_size_of(spec, problem)
     sgd(problem, sampler_of(spec, problem), step_size, steps=1)  # so that no compilation is timed
-    tested: list[float] = []
-
-    def look(progress: Progress) -> None:
-        if spec["held_out"]:
-            tested.append(held_out_error(problem, spec, X, y, progress.average))
-
     started = time.perf_counter()
-    run = sgd(problem, sampler_of(spec, problem), step_size, epochs=spec["epochs"], optimum=optimum, callback=look)
+    run = sgd(problem, sampler_of(spec, problem), step_size, epochs=spec["epochs"], optimum=optimum)
     total = time.perf_counter() - started
-    trace = {name: numbers(run.trace[name]) for name in COLUMNS} | ({"test": numbers(tested)} if tested else {})
+    trace = {name: numbers(run.trace[name]) for name in COLUMNS}
     seconds = {"steps": run.seconds, "evaluation": total - run.seconds}
     return {"seconds": seconds, "optimum": optimum, "trace": trace, "status": run.status}
 
 
-def held_out_error(problem: Linear, spec: Spec, X: Any, y: NDArray[Any], x: NDArray[np.float64]) -> float:
-    """Return the share of wrong classes among the rows held out, or the root mean square of the errors of numbers."""
-    rows, wanted = X[len(y) - spec["held_out"] :], y[len(y) - spec["held_out"] :]
-    coefficients = problem.coefficients(x)
-    outputs = np.asarray(rows @ coefficients[:, : rows.shape[1]].T)
-    if problem.width > rows.shape[1]:
-        outputs = outputs + coefficients[:, -1]
-    if not len(problem.classes):
-        return float(np.sqrt(np.mean((outputs[:, 0] - wanted) ** 2)))
-    places = np.argmax(outputs, axis=1) if problem.outputs > 1 else (outputs[:, 0] > 0.0).astype(np.int64)
-    return float(np.mean(problem.classes[places] != wanted))
+def optimum_task(experiment: str, data: Data, loss: str, l2: float, tolerance: float) -> Task:
+    """Return the search for an optimum, to a tolerance relative to the gradient at 0."""
+    return Task({**common_spec(experiment, data, loss, l2), "tolerance": tolerance}, data)
+
+
+def find_optimum(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
+    """Find the optimum, as a run, and the facts about a problem there."""
+    problem = problem_of(spec, X, y)
+    started = time.perf_counter()
+    first = float(np.linalg.norm(problem.gradient(np.zeros(problem.dim))))
+    allowed = max(spec["tolerance"] * first, 1e-12)
+    x = problem.minimize(tolerance=allowed) if first > 0.0 else np.zeros(problem.dim)
+    facts = {
+        "n": problem.n,
+        "dim": problem.dim,
+        "optimum": problem.objective(x),
+        "gradient_at_optimum": float(np.linalg.norm(problem.gradient(x))),
+        "gradient_allowed": allowed,
+        "gain_at_optimum": float(diagnostics.gain(problem.norms(x))),
+        "smoothness_ratio": float(diagnostics.smoothness_ratio(problem.smoothness)),
+    }
+    return {"seconds": {"steps": time.perf_counter() - started}, "facts": facts, "status": "finished"}
+
+
+def limits_of(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
+    """Do two runs of the baseline, and separate noise from distance."""
+    problem = problem_of(spec, X, y)
+    began = time.perf_counter()
+    samplers = [sampler_of({**spec, "seed": seed}, problem) for seed in SEEDS]
+    runs = [sgd(problem, each, AUTO, epochs=spec["epochs"], evaluate="never") for each in samplers]
+    noise, distance = separate(problem, [run.x for run in runs], optimum or 0.0)
+    steps = sum(run.seconds for run in runs)
+    seconds = {"steps": steps, "evaluation": time.perf_counter() - began - steps}
+    return {"seconds": seconds, "limits": {"noise": noise, "distance": distance}, "status": "finished"}
+
+
+def separate(problem: Linear, ends: Sequence[NDArray[np.float64]], optimum: float) -> tuple[float, float]:
+    """Return what noise and distance add to the optimum at the ends of some runs.
+
+    >>> from avare.problems import LeastSquares
+    >>> problem = LeastSquares(np.eye(2), [0.0, 0.0], l2=0.0)
+    >>> separate(problem, [np.array([3.0, 1.0]), np.array([3.0, -1.0])], 0.0)  # 3 to go, and noise of 1
+    (1.0, 4.0)
+    """
+    reached = float(np.mean([problem.objective(x) for x in ends]))
+    centre = problem.objective(np.mean(ends, axis=0))
+    noise = max(0.0, len(ends) / (len(ends) - 1.0) * (reached - centre))
+    return noise, max(0.0, reached - optimum - noise)
 
 
 # --- what a run is made of ------------------------------------------------------------------
@@ -161,36 +201,3 @@ def batch_size_of(wanted: int | None, n: int) -> int:
     if size > n:
         raise ValueError(f"batch_size = {size}: must be at most {n}, the number of examples")
     return size
-
-
-def draws_with_replacement(sampler: str, wanted: bool = True) -> bool:
-    """Return whether a sampler draws with replacement; as wanted, if it can do both."""
-    kind = samplers.get(sampler)
-    return kind.with_replacement_only or (wanted and not kind.without_replacement_only)
-
-
-def caution_of(problem: Linear, X: Any, batch_size: int) -> float:
-    """Return the factor on the largest smoothness that makes steps short enough for the full gradient.
-
-    Steps of m / (2 N L) assume that the gradients of a batch have nothing in common. If rows point the same way, large
-    batches overshoot with them, whatever the sampler. This factor keeps steps within 1 / curvature of f: the curvature
-    at 0 for the smooth losses, the largest one for Huber and smoothed hinge, which may have none at 0.
-
-    >>> rows = 1.0 + 0.1 * np.random.default_rng(0).normal(size=(1000, 5))
-    >>> problem = problems.LeastSquares(rows, rows[:, 0])
-    >>> caution_of(problem, rows, 1), caution_of(problem, rows, 128)
-    (1.0, 48.0)
-    """
-    # The second derivative of this problem is X^T X.
-    squares = problems.LeastSquares(X[: problem.n], np.zeros(problem.n), l2=0.0, bias=problem.width > X.shape[1])
-    direction = np.random.default_rng(0).normal(size=squares.dim)
-    largest = 0.0
-    for _ in range(8):  # power iterations
-        direction = squares.hessian_product(np.zeros(squares.dim), direction)
-        largest = float(np.linalg.norm(direction))
-        if largest == 0.0:
-            return 1.0
-        direction /= largest
-    curvature = problem.curvature_at_zero * largest + problem.l2
-    needed = batch_size * curvature / (2.0 * problem.n * float(problem.smoothness.max()))
-    return max(1.0, float(f"{needed:.2g}"))  # rounded, because it is a part of the spec

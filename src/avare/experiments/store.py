@@ -3,17 +3,14 @@
 import hashlib
 import json
 import os
-import sys
-import time
 import uuid
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, cast
 
-from avare._files import failing_as, lock, remove_left_overs, write_whole
+from avare._files import failing_as, remove_left_overs, write_whole
 
 Spec = Mapping[str, Any]
 Record = dict[str, Any]
@@ -34,22 +31,11 @@ class StoreError(OSError):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A file that is left out, and why."""
-
-    name: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
-
-
 class Store:
     """A folder of records.
 
     A record that has been put in stays: a process that is killed loses only its runs under way. Several processes may
-    use one store; a run that one of them has claimed is not done by the others while that process lives.
+    use one store; a run that two of them do at the same time is stored once, by the last.
 
     Parameters
     ----------
@@ -93,14 +79,14 @@ class Store:
         except _UnreadableError as error:
             raise StoreError(f"{place}: {error}") from error
 
-    def read(self) -> tuple[list[Record], list[Skipped]]:
-        """Return all sound records, in order of their keys, and the files that are left out. It changes nothing."""
+    def read(self) -> tuple[list[Record], list[str]]:
+        """Return all sound records by their keys, and the files that are left out, with reasons. It changes nothing."""
         records, skipped = [], []
         for place in sorted(self.folder.glob("*.json")):
             try:
                 record = _load(place)
             except _UnreadableError as error:
-                skipped.append(Skipped(place.name, str(error)))
+                skipped.append(f"{place.name}: {error}")
             else:
                 if record is not None:
                     records.append(record)
@@ -110,65 +96,14 @@ class Store:
         """Return the damaged files that were renamed."""
         return sorted(self.folder.glob("*.damaged*"))
 
-    def claim(self, spec: Spec) -> "Claim | None":
-        """Claim a run until `Claim.release`, or until this process ends; None if another process has claimed it."""
-        self.make()
-        with failing_as(StoreError, f"{self.folder}: cannot claim a run"):
-            return Claim.take(self.folder / f"{key_of(spec)}.claim")
-
     def make(self) -> None:
-        """Make the folder, if necessary."""
+        """Make the folder, if necessary, and remove temporary files that killed processes left."""
         with failing_as(StoreError, f"{self.folder}: cannot be used as a folder"):
             self.folder.mkdir(parents=True, exist_ok=True)
-
-    def tidy(self) -> None:
-        """Remove what killed processes left: temporary files, and claims on stored runs."""
-        remove_left_overs(self.folder)
-        for path in self.folder.glob("*.claim"):
-            if path.with_suffix(".json").exists():
-                with suppress(OSError):
-                    claim = Claim.take(path)
-                    if claim is not None:
-                        claim.release()
+            remove_left_overs(self.folder)
 
     def _place(self, key: str) -> Path:
         return self.folder / f"{key}.json"
-
-
-class Claim:
-    """The right to make a record, while this process lives.
-
-    It is a lock on an open file, which the system releases with the process, so that no claim of a dead process is
-    left. The file names the process, for people.
-    """
-
-    def __init__(self, place: Path, file: IO[str]) -> None:
-        self._place, self._file = place, file
-
-    @classmethod
-    def take(cls, place: Path) -> Self | None:
-        """Return the claim; None if another process has it."""
-        while True:
-            file = open(place, "a+", encoding="utf-8")  # noqa: SIM115  # open while the claim lasts
-            if not lock(file):
-                file.close()
-                return None
-            # The last owner may have removed the file between opening and locking: then the lock is on no file.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(place), os.fstat(file.fileno())):
-                    break
-            file.close()
-        file.truncate(0)
-        file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-        file.flush()
-        return cls(place, file)
-
-    def release(self) -> None:
-        """Give the claim up."""
-        if not self._file.closed:
-            if sys.platform != "win32":  # which cannot remove open files
-                self._place.unlink(missing_ok=True)  # while locked: whoever locks it later sees that it is gone
-            self._file.close()
 
 
 def canonical(value: Any) -> str:
@@ -208,18 +143,12 @@ def _load(place: Path) -> Record | None:
         raise _UnreadableError(f"cannot be read: {error.strerror or error}") from error
     try:
         record = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise _DamagedError(f"not JSON: {error}") from None
-    if not isinstance(record, dict) or not {"key", "spec", "checksum", "format"} <= set(record):
-        raise _DamagedError("not a record")
-    try:
-        key, checksum = key_of(record["spec"]), checksum_of(record)
-    except (ValueError, RecursionError) as error:  # numbers that no record has
-        raise _DamagedError(f"not a record: {error}") from None
-    if record["checksum"] != checksum:
-        raise _DamagedError("damaged: the checksum does not match the contents")
-    if not record["key"] == place.stem == key:
-        raise _DamagedError("the record of another run, by its key")
-    if record["format"] != FORMAT:
-        raise _UnreadableError(f"has format {record['format']!r}, and this version of avare reads {FORMAT}")
-    return record
+        fits = record["checksum"] == checksum_of(record) and record["key"] == place.stem == key_of(record["spec"])
+        form = record["format"]
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _DamagedError(f"not a record: {error!r}") from None
+    if not fits:
+        raise _DamagedError("damaged: checksum or key do not match the contents")
+    if form != FORMAT:
+        raise _UnreadableError(f"has format {form!r}, and this version of avare reads {FORMAT}")
+    return cast(Record, record)

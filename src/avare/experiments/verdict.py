@@ -27,6 +27,9 @@ ALIKE = 1.25
 """Samplers whose factor is surely between 1/1.25 and 1.25 do not differ."""
 PLATEAU = 1.05
 """Ratio of the suboptimalities at the same time, below which two samplers are on the same plateau."""
+MOSTLY = 0.8
+"""From this share of the suboptimality on, noise or distance is what limits."""
+_ENDS = {0: "less than 5 %", 10: "more than 95 %"}  # of the suboptimality, in tenths
 _LEVELS = 5
 _SMALLEST = 1.1  # factor that is worth a word
 
@@ -63,7 +66,7 @@ class Verdict:
         if self.kind == "no difference":
             return f"no significant difference over {count(self.runs, 'run')}"
         if not self.runs:
-            return "inconclusive (a run diverged); try --steps auto"
+            return "inconclusive (a run diverged)"
         advice = "--epochs 20" if self.epochs < 2 else f"--runs {max(5, 4 * self.runs)}"
         return f"inconclusive ({count(self.runs, 'run')}{' of 1 epoch' * (self.epochs < 2)}); try {advice}"
 
@@ -193,6 +196,32 @@ def sentence(name: str, judged: Mapping[str, Verdict]) -> str:
         fewer = "fewer" if epochs.kind == "faster" else "more"
         words = f"{name} needs {epochs.range} {fewer} epochs than {BASELINE} for the same loss"
     return f"{words}. Wall-clock time: {judged['seconds'].words}."
+
+
+def share_of_noise(limits: Mapping[str, float]) -> float:
+    """Return the share of the noise in the suboptimality; 0 if there is none at all."""
+    total = limits["noise"] + limits["distance"]
+    return limits["noise"] / total if total > 0.0 else 0.0
+
+
+def words_of_limits(limits: Mapping[str, float], faster: bool = False) -> str:
+    """Say what limits the baseline, and whether a sampler is faster.
+
+    >>> words_of_limits({"noise": 1.0, "distance": 9.0})[:75]
+    'Conditioning, not noise, limits Uniform: at its end, noise is roughly 10 % '
+    """
+    share = share_of_noise(limits)
+    tenths = round(10.0 * share)  # two runs allow no more
+    part = f"at its end, noise is {_ENDS.get(tenths, f'roughly {10 * tenths} %')} of its suboptimality"
+    if share >= MOSTLY:
+        return f"Noise limits {BASELINE}: {part}."
+    rest = f"{part}. The rest is distance still to go"
+    if faster:
+        return f"Noise limits {BASELINE}, also by the short steps that it forces: {rest}."
+    if share <= 1.0 - MOSTLY:
+        advice = "Use more --epochs, a larger --l2 or, if you passed --raw, scaled columns."
+        return f"Conditioning, not noise, limits {BASELINE}: {rest}, which no sampler shortens. {advice}"
+    return f"Noise and distance limit {BASELINE}: {rest}."
 
 
 def estimator_of(loss: str) -> str:

@@ -4,8 +4,7 @@ A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib a
 `avare.report` shows the same chart in a browser.
 """
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple
@@ -43,22 +42,10 @@ class Style(NamedTuple):
     """Matplotlib's sign."""
 
 
-_FIXED = {
-    "Avare": Style(BLUE, "solid", "o"),
-    "Calibrated": Style(VERMILION, "solid", "s"),
-    "Uniform": Style(BLACK, "solid", "^"),
-    "Mabs": Style(ORANGE, "dash", "D"),
-    "Vrb": Style(GREEN, "dashdot", "v"),
-    "Osmd": Style(PURPLE, "dash", "P"),
-    "Static": Style(SKY, "solid", "X"),
-    "Mixture": Style(SKY, "dashdot", "<"),
-    "Safe": Style(GREEN, "dot", ">"),
-    "Stratified": Style(BLUE, "dash", "h"),
-    "Srg": Style(PURPLE, "dot", "*"),
-    "Passes": Style(PURPLE, "solid", "H"),
-    "Optimal": Style(BLACK, "dot", "p"),
-    "UpperBound": Style(ORANGE, "dot", "d"),
-}
+_SOLID = ("Avare", "Calibrated", "Uniform", "Mabs", "Vrb", "Osmd", "Static")
+_KNOWN = (*_SOLID, "Mixture", "Safe", "Stratified", "Srg", "Passes", "Optimal", "UpperBound")
+_COLOURS = (BLUE, VERMILION, BLACK, ORANGE, GREEN, PURPLE, SKY)
+_SIGNS = "os^DvPX<>h*Hpd8"
 
 
 def order(names: Iterable[str]) -> list[str]:
@@ -67,7 +54,7 @@ def order(names: Iterable[str]) -> list[str]:
     >>> order(["New", "Uniform", "Avare"])
     ['Avare', 'Uniform', 'New']
     """
-    return ranked(set(names), _FIXED)
+    return ranked(set(names), _KNOWN)
 
 
 def ranked(names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -91,22 +78,19 @@ def rank(name: str, known: Iterable[str]) -> tuple[int, str]:
 
 
 def assign(names: Iterable[str]) -> dict[str, Style]:
-    """Return a style for each label: the fixed one of a known sampler, otherwise the next free one.
+    """Return a style for each label: a known sampler has the style of its place, the others follow.
 
     >>> assign(["Avare"])["Avare"].colour
     '#0072B2'
     """
-    free = _free()
-    return {name: _FIXED[name] if name in _FIXED else next(free) for name in order(names)}
+    listed = order(names)
+    places = [*_KNOWN, *(name for name in listed if name not in _KNOWN)]
+    return {name: _style(places.index(name)) for name in listed}
 
 
-def _free() -> Iterator[Style]:
-    """Styles that no known sampler has; when all are used, the same again."""
-    taken = {(style.colour, style.dash) for style in _FIXED.values()}
-    colours = (VERMILION, SKY, GREEN, PURPLE, ORANGE, BLUE, BLACK)
-    pairs = [(colour, dash) for dash in DASHES for colour in colours if (colour, dash) not in taken]
-    markers = itertools.cycle(["8", "H", *dict.fromkeys(style.marker for style in _FIXED.values())])
-    return (Style(colour, dash, next(markers)) for colour, dash in itertools.cycle(pairs))
+def _style(place: int) -> Style:
+    dash = list(DASHES)[place // len(_COLOURS) % len(DASHES)]
+    return Style(_COLOURS[place % len(_COLOURS)], dash, _SIGNS[place % len(_SIGNS)])
 
 
 # --- charts ---------------------------------------------------------------------------------
@@ -257,8 +241,6 @@ def draw(axis: Any, chart: Chart, styles: Mapping[str, Style]) -> None:
         axis.margins(x=0.02)
     if chart.draw is not None:
         chart.draw(axis)
-    if chart.log_x:
-        log_ticks(axis.xaxis)
 
 
 def verbatim(text: str) -> str:
@@ -278,7 +260,7 @@ def _fit(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64], *, lo
             which.set_ticks([])
         axis.spines[:].set_visible(False)
     elif log:
-        log_axis(axis, means, tops)
+        axis.set(yscale="log", ylim=(0.9 * float(np.nanmin(means)), 1.1 * float(np.nanmax(tops))))
     else:
         axis.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
         axis.set_ylim(bottom=min(0.0, float(np.nanmin(tops))))
@@ -310,42 +292,6 @@ def line(
         zorder=1.0 if guide else 3.0 - 0.5 * place / of,  # the first on top
     )
     return drawn
-
-
-def log_axis(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64]) -> None:
-    """Make the y axis logarithmic, with limits by the means below and the bands above, and readable ticks."""
-    low, high = np.log10(np.nanmin(means)), np.log10(np.nanmax(tops))
-    margin = 0.06 * (high - low) + 0.02
-    axis.set_yscale("log")
-    axis.set_ylim(10.0 ** float(low - margin), 10.0 ** float(high + margin))
-    log_ticks(axis.yaxis)
-
-
-def log_ticks(axis: Any) -> None:
-    """Put numbers on an axis that is logarithmic, whether it spans much or little."""
-    ticker = require("matplotlib.ticker", "drawing figures")
-    low, high = axis.get_view_interval()
-    locator = ticker.LogLocator(numticks=7)
-    if 0.0 < low < high <= 50.0 * low:
-        locator = ticker.LogLocator(subs=(1.0, 2.0, 5.0))
-        if sum(low <= value <= high for value in locator.tick_values(low, high)) < 2:
-            locator = ticker.AutoLocator()
-        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: tick_text(value)))
-    axis.set_major_locator(locator)
-    axis.set_minor_formatter(ticker.NullFormatter())
-
-
-def tick_text(value: float) -> str:
-    """Write a number for an axis.
-
-    >>> tick_text(2000.0), tick_text(0.005), tick_text(1e-7)
-    ('2000', '0.005', '10⁻⁷')
-    """
-    if value == 0.0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:.6g}"
-    digits, exponent = f"{value:.3e}".split("e")
-    power = f"10{str(int(exponent)).translate(SUPERSCRIPTS)}"
-    return power if float(digits) == 1.0 else f"{float(digits):g} × {power}"
 
 
 def drawing() -> Any:

@@ -1,7 +1,6 @@
 """Figures: grids of charts with one legend, drawn by Matplotlib."""
 
 import io
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,9 +45,7 @@ def lay_out(figure: Figure, styles: Mapping[str, Style]) -> Any:
                 handles.setdefault(label, handle)
     drawn.suptitle(verbatim(figure.title), fontsize=9, color="#555555")
     if handles:
-        widest = _HANDLE + _LETTER * max(map(len, handles))
-        lines = math.ceil(len(handles) / max(int(drawn.get_figwidth() / widest), 1))
-        columns = math.ceil(len(handles) / lines)
-        place = {"loc": "outside lower center", "ncols": columns, "handlelength": 3.0, "columnspacing": 1.6}
+        fitting = int(drawn.get_figwidth() / (_HANDLE + _LETTER * max(map(len, handles))))
+        place = {"loc": "outside lower center", "ncols": max(fitting, 1), "handlelength": 3.0, "columnspacing": 1.6}
         drawn.legend(list(handles.values()), list(handles), **place)
     return drawn

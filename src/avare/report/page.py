@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._optional import require
-from avare.experiments.document import Column, Panel, Section, absent
+from avare.experiments.document import Column, Panel, Section
 from avare.experiments.records import numbers
 from avare.plotting.charts import SMALLEST, Chart, Curve, Style
 from avare.report.tables import NUMBERS, shown
@@ -36,7 +36,7 @@ def render(panels: Sequence[Panel], styles: Mapping[str, Style], *, lead: str, n
     page = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
     page.globals.update(file=lambda name: loader.get_source(page, name)[0], placed=placed, lines_of=lines_of)
-    page.globals.update(class_of=_class, text_of=_text, address_of=_address, blocks_of=_blocks)
+    page.globals.update(class_of=_class, address_of=_address, blocks_of=_blocks)
     page.globals.update(outline=outline, shown=shown)
     return str(
         page.get_template("page.html").render(
@@ -93,10 +93,6 @@ def _blocks(section: Section) -> Iterator[tuple[str, list[Any]]]:
 
 def _address(title: str) -> str:
     return "".join(sign.lower() if sign.isalnum() else "-" for sign in title)
-
-
-def _text(column: Column, value: Any) -> str:
-    return "" if column.name == "note" and absent(value) else column.text(value)
 
 
 def _class(column: Column, value: Any = None) -> str | None:

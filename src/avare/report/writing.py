@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from typing import Any
 from avare._files import failing_as, remove_left_overs, write_whole
 from avare.datasets.files import check_folder
 from avare.experiments import registry
-from avare.experiments.base import Experiment, Summary
+from avare.experiments.base import Summary
 from avare.experiments.document import Panel, Section
 from avare.experiments.records import Result, count, merged, together
-from avare.experiments.store import Skipped, Store
+from avare.experiments.store import Store
 from avare.plotting.charts import Chart, styles_of
 from avare.report import page
 from avare.report.charts import render
@@ -29,7 +28,7 @@ class Contents:
 
     summaries: Mapping[str, Summary]  # by the name of the experiment
     shown: tuple[Result, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[str, ...]  # files, and why
 
     @property
     def charts(self) -> list[Chart]:
@@ -111,44 +110,21 @@ def gather(store: str | os.PathLike[str]) -> Contents:
     check_folder(f"store = {str(store)!r}", place.folder)
     found, skipped = place.read()
     results, odd = registry.parsed(found)
-    skipped += odd
-    summaries: dict[str, Summary] = {}
-    for name, members in results.items():
-        summary, results[name], odd = _summarised(registry.get(name), members)
-        skipped += odd
-        if summary is not None:
-            summaries[name] = summary
-    skipped.sort(key=lambda each: each.name)
+    known = {name: registry.get(name).summarise(members) for name, members in results.items()}
     everything = sorted((each for members in results.values() for each in members), key=lambda each: each.stored["key"])
+    skipped = sorted([*skipped, *odd])
     skipped += [
-        Skipped(f"{each.stored['key']}.json", f"status = {each.status!r}: the run has not finished")
+        f"{each.stored['key']}.json: status = {each.status!r}: the run has not finished"
         for each in everything
         if not each.shown
     ]
     shown = tuple(each for each in everything if each.shown)
     if not shown:
-        named = ", ".join(f"{each.name} ({each.reason})" for each in skipped[:_MOST_NAMED])
         more = f" and {len(skipped) - _MOST_NAMED} more" if len(skipped) > _MOST_NAMED else ""
-        words = f"; skipped: {named}{more}" if skipped else ""
+        words = f"; skipped: {', '.join(skipped[:_MOST_NAMED])}{more}" if skipped else ""
         raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{words}")
+    summaries = {name: summary for name, summary in known.items() if summary is not None}
     return Contents(summaries, shown, tuple(skipped))
-
-
-def _summarised(experiment: Experiment, results: list[Result]) -> tuple[Summary | None, list[Result], list[Skipped]]:
-    """Summarise all records; if that fails, those that can be shown alone. Return also these, and the others."""
-    with suppress(Exception):
-        return experiment.summarise(results) if results else None, results, []
-    sound, odd = [], []
-    for each in results:
-        try:
-            experiment.summarise([each])
-            sound.append(each)
-        except Exception as error:
-            odd.append(registry.passed_over(each.stored, error))
-    try:
-        return experiment.summarise(sound) if sound else None, sound, odd
-    except Exception as error:  # each alone can be shown, but not together
-        return None, [], [*odd, *(registry.passed_over(each.stored, error) for each in sound)]
 
 
 # --- what concerns all experiments ----------------------------------------------------------
@@ -173,7 +149,7 @@ def _numbers(contents: Contents) -> dict[str, Any]:
     return {
         **merged(summary.numbers for summary in contents.summaries.values()),
         "where": [{**place, "records": each} for place, each in _places(contents.shown)],
-        "skipped": [{"file": each.name, "reason": each.reason} for each in contents.skipped],
+        "skipped": list(contents.skipped),
     }
 
 
@@ -190,7 +166,7 @@ def _notices(contents: Contents) -> list[str]:
     if contents.skipped:
         verb = "are" if len(contents.skipped) > 1 else "is"
         words = f"{count(len(contents.skipped), 'file')} of the store {verb} left out:"
-        notices.append("\n".join([words, *map(str, contents.skipped)]))
+        notices.append("\n".join([words, *contents.skipped]))
     return notices
 
 

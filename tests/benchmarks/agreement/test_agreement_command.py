@@ -53,7 +53,7 @@ def test_check(check_command: Any) -> None:
     record = next(record for record in as_published(1, ["mnist"]) if "sampler" in record["spec"])
     store.put({**record, "spec": {**record["spec"], "steps": ["odd"]}})
     code, out, err = check_command("results", "cifar10", "--runs", "3")
-    assert code == 2 and "TypeError: unhashable type: 'list'; skipped" in err
+    assert code == 2 and "unhashable type: 'list'" in err
 
 
 def test_check_changes_nothing_and_names_what_is_damaged(check_command: Any) -> None:
@@ -64,7 +64,7 @@ def test_check_changes_nothing_and_names_what_is_damaged(check_command: Any) -> 
     first.write_bytes(first.read_bytes()[:-9])
     before = {path: path.read_bytes() for path in store.folder.iterdir()}
     code, _, err = check_command("results", "mnist", "--runs", "1")
-    assert code == 2 and err.startswith(f"{first.name}: not JSON: ") and err.endswith("; skipped\n")
+    assert code == 2 and err.startswith(f"{first.name}: not a record: ") and err.endswith("; skipped\n")
     found = json.loads(check_command("results", "mnist", "--runs", "1", "--json")[1])
-    assert [each["file"] for each in found["skipped"]] == [first.name] and found["missing"] > 0
+    assert [each.split(": ")[0] for each in found["skipped"]] == [first.name] and found["missing"] > 0
     assert {path: path.read_bytes() for path in store.folder.iterdir()} == before

@@ -117,8 +117,7 @@ def test_diverged_runs_are_shown_and_unfinished_ones_are_named(tmp_path: Path) -
     (line,) = contents.summaries["nets"].numbers["nets"]["lines"]
     assert line["seeds"] == (1,) and line["diverged"] == 1
     (skipped,) = contents.skipped
-    assert skipped.name == f"{key_of(net_run(seed=2)['spec'])}.json"
-    assert skipped.reason == "status = 'stopped': the run has not finished"
+    assert skipped == f"{key_of(net_run(seed=2)['spec'])}.json: status = 'stopped': the run has not finished"
 
 
 # --- reaching a loss ------------------------------------------------------------------------
@@ -287,7 +286,7 @@ def test_the_page_and_the_numbers(tmp_path: Path) -> None:
 def test_a_page_of_nets_beside_others(tmp_path: Path) -> None:
     records = [run(epochs=2), net_run(sampler="DataLoader"), net_run()]
     text = avare.report.write(put(tmp_path / "store", records), tmp_path / "out").read_text().split("<script")[0]
-    assert "1 run of 1 sampler on 1 dataset; " in text and "2 runs on 1 net, 2026-11-16." in text
+    assert "1 run on 1 dataset; " in text and "2 runs on 1 net, 2026-11-16." in text
     assert QUESTIONS["nets-parts"] not in text
 
 

@@ -61,7 +61,7 @@ def test_a_small_run_from_start_to_report(records: list[Any]) -> None:
     assert closing.parts[0].rows and len(closing.numbers["sampling"]) == SETTINGS
     assert EXPERIMENT.closing([]).numbers == {"sampling": []} and EXPERIMENT.summarise([]) is None
     assert EXPERIMENT.describe(records[1]["spec"]) == "heavy, sgld, control none, Uniform"
-    assert EXPERIMENT.describe(records[0]["spec"]) == "heavy, reference" and EXPERIMENT.passes(records[0]["spec"]) > 1
+    assert EXPERIMENT.describe(records[0]["spec"]) == "heavy, reference"
 
 
 def test_a_chain_that_has_the_posterior_has_no_error(records: list[Any]) -> None:
