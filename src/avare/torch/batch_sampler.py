@@ -388,9 +388,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """Return indices into this rank's sampler, and norms, or raise an error."""
         if not_finite not in ("raise", "skip"):
             raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
+        index, norms = as_array("index", index), as_array("norms", norms)
+        if self.ranks.mode == "alone" and _are_plain(index, norms):
+            values = np.empty(len(norms))
+            if self._last_drawn.accepts(index, norms, values):
+                return index, values  # the common case, in one loop
         offset, end = self.ranks.offset, self.ranks.offset + self.ranks.examples
-        indices = validation.indices("index", as_array("index", index), self.ranks.n) - offset
-        reported = validation.real("norms", as_array("norms", norms))
+        indices = validation.indices("index", index, self.ranks.n) - offset
+        reported = validation.real("norms", norms)
         kept = np.isfinite(reported) if not_finite == "skip" else np.ones(reported.shape, dtype=bool)
         values = validation.nonnegative("norms", np.where(kept, reported, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
@@ -433,6 +438,13 @@ def _make(
     if ranks.mode == "sharded" and isinstance(seed, int | np.integer):
         seed = np.random.SeedSequence(int(seed), spawn_key=(ranks.rank,))
     return samplers.build(sampler, examples, draws, replacement=replacement, lasting_floor=True, seed=seed, **options)
+
+
+def _are_plain(index: Any, norms: Any) -> bool:
+    """Whether these are vectors of int64 and of floats, of the same length."""
+    if not (type(index) is type(norms) is np.ndarray and index.dtype == np.int64 and norms.dtype.kind == "f"):
+        return False
+    return bool(index.ndim == 1 and index.shape == norms.shape)
 
 
 def _checksum(state: Mapping[str, Any]) -> int:

@@ -29,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 
 from avare import _validation as validation
+from avare._compilation import lean
 from avare._randomness import uniform_source
 from avare.batch import Batch
 from avare.state import Field, State, generator_to_text
@@ -196,11 +197,8 @@ class Pool:
         apart = self.size.ratio == 1.0 and self._since == 0
         if self.scored >= FIRST_POOLS:  # before that, pools are drawn to measure what they cost
             self._since = 0
-        norms = np.where(norms > 0.0, norms.clip(_SMALLEST, _LARGEST), 0.0)
-        squares, total = batch.weights * norms**2, float(batch.weights @ norms)
-        own = float((squares / batch.probabilities).sum())
-        self._moments *= _DECAY_APART if apart else _DECAY
-        self._moments += np.array([1.0, self.n * squares.sum(), own, total])
+        decay = _DECAY_APART if apart else _DECAY
+        own, total = _add_moments(self._moments, decay, self.n, batch.weights, batch.probabilities, norms)
         self.size.observe(self, own / total**2 - 1.0 if total > 0.0 else 0.0)
 
     def draw(
@@ -282,3 +280,21 @@ class Timed(Iterator[Any]):
         self._returned = time.perf_counter()
         self._pool.ends(self._returned)
         return batch
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _add_moments(moments, decay, n, weights, probabilities, norms):
+    """Add a unit to the decaying sums; return its second moment, and its estimate of the sum of the norms."""
+    uniform, own, total = 0.0, 0.0, 0.0
+    for j in range(len(norms)):
+        norm = min(max(norms[j], _SMALLEST), _LARGEST) if norms[j] > 0.0 else 0.0
+        square = weights[j] * norm * norm
+        uniform += n * square
+        own += square / probabilities[j]
+        total += weights[j] * norm
+    for j, value in enumerate((1.0, uniform, own, total)):
+        moments[j] = decay * moments[j] + value
+    return own, total
