@@ -65,7 +65,10 @@ def loader_cases() -> Iterator[tuple[str, Case]]:
     yield "loader: batch of a pool of 3", functools.partial(next, pooled)
     drawn = avt.AvareBatchSampler(10**6, 128, seed=0, endless=True)
     pairs, values = iter(drawn), norms[:128].numpy()
-    yield "batch sampler: draw of 128", functools.partial(next, iter(avt.AvareBatchSampler(10**6, 128, seed=0, endless=True)))
+    yield (
+        "batch sampler: draw of 128",
+        functools.partial(next, iter(avt.AvareBatchSampler(10**6, 128, seed=0, endless=True))),
+    )
     yield "batch sampler: draw of 128 and update", lambda: drawn.update(next(pairs).indices, values)
 
 
