@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import functional_call, grad, vmap
 from torch.utils import _pytree as pytree
 
 Fallback = Literal["vmap", "loop"]
@@ -45,8 +45,14 @@ class Recomputed:
         # Copied, because later layers may change it in place.
         self._outputs = [leaf.detach().clone() for leaf in tensors_of(output)]
         self._module = module
-        self._loop = fallback == "loop"
-        self._autocast = _autocast_of(self._outputs[0].device.type)
+        self._fallback = fallback
+        device = self._outputs[0].device.type
+        self._autocast: Any = {
+            "device_type": device,
+            "dtype": torch.get_autocast_dtype(device),
+            "enabled": torch.is_autocast_enabled(device),
+            "cache_enabled": False,
+        }
         self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad and p not in excluded}
         self._versions = [leaf._version for leaf in self._changeable()]
 
@@ -70,44 +76,29 @@ class Recomputed:
         gradients
             The gradient of each output that has one, by the output's place.
         """
-        wanted = sorted(gradients)
-        count = len(gradients[wanted[0]])
-        split = [isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == count for leaf in self._leaves]
-        leaves = [leaf[examples] if apart else leaf for leaf, apart in zip(self._leaves, split, strict=True)]
-        pulled = [gradients[j][examples].to(self._outputs[j].dtype) for j in wanted]
-        given = [leaf for leaf, apart in zip(leaves, split, strict=True) if apart]
+        count = len(next(iter(gradients.values())))
+        dims = [0 if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == count else None for leaf in self._leaves]
+        leaves = [leaf if dim is None else leaf[examples] for leaf, dim in zip(self._leaves, dims, strict=True)]
+        pulled = {j: gradients[j][examples].to(self._outputs[j].dtype) for j in sorted(gradients)}
+        parameters = {name: parameter.detach() for name, parameter in self._parameters.items()}
 
-        def run(given: list[Tensor], gradients: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-            """Return the outputs of one example, and the gradients of the parameters."""
-            own = iter(given)
-            each = [next(own).unsqueeze(0) if apart else leaf for leaf, apart in zip(leaves, split, strict=True)]
-            args, kwargs = pytree.tree_unflatten(each, self._arguments)
+        def total(parameters: Any, leaves: list[Any], pulled: Mapping[int, Tensor]) -> Any:
+            """Return, for one example, a number with the wanted gradient, and the outputs."""
+            whole = [leaf if dim is None else leaf.unsqueeze(0) for leaf, dim in zip(leaves, dims, strict=True)]
+            args, kwargs = pytree.tree_unflatten(whole, self._arguments)
+            found = tensors_of(functional_call(self._module, parameters, args, kwargs))
+            outputs = {j: found[j].squeeze(0) for j in pulled}
+            return sum((outputs[j] * each).sum() for j, each in pulled.items()), outputs
 
-            def outputs(parameters: dict[str, Tensor]) -> list[Tensor]:
-                found = tensors_of(functional_call(self._module, parameters, args, kwargs))
-                return [found[j] for j in wanted]
-
-            parameters = {name: p.detach() for name, p in self._parameters.items()}
-            each_gradient = [gradient.unsqueeze(0) for gradient in gradients]
-            if self._loop:  # by plain autograd, which supports all operations
-                with torch.enable_grad():
-                    values = outputs({name: value.requires_grad_() for name, value in parameters.items()})
-                    of_leaves = torch.autograd.grad(
-                        values, list(parameters.values()), each_gradient, materialize_grads=True
-                    )
-                found = dict(zip(parameters, of_leaves, strict=True))
-            else:
-                values, pull = vjp(outputs, parameters)
-                (found,) = pull(each_gradient)
-            return [value.detach().squeeze(0) for value in values], found
-
+        each = grad(total, has_aux=True)
         try:
             with torch.autocast(**self._autocast):
-                outputs, results = (_in_a_loop if self._loop else vmap)(run)(given, pulled)
+                run = vmap if self._fallback == "vmap" else _in_a_loop
+                results, outputs = run(each, in_dims=(None, dims, 0))(parameters, leaves, pulled)
         except RuntimeError as error:
-            hint = "" if self._loop else "; fallback='loop' may help"
+            hint = "; fallback='loop' may help" if self._fallback == "vmap" else ""
             raise ValueError(f"it cannot be run example by example{hint}: {error}") from error
-        for found, j in zip(outputs, wanted, strict=True):
+        for j, found in outputs.items():
             _compare(found, self._outputs[j][examples])
         wide = {name: rows.to(torch.promote_types(rows.dtype, torch.float32)) for name, rows in results.items()}
         return {self._parameters[name]: rows.flatten(1) for name, rows in wide.items()}
@@ -121,14 +112,15 @@ def tensors_of(output: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
-def _in_a_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+def _in_a_loop(function: Callable[..., Any], in_dims: Any) -> Callable[..., Any]:
     """Do what ``vmap`` does, for operations that it does not support."""
+    dims = in_dims[1]
 
-    def run(given: list[Tensor], gradients: list[Tensor]) -> Any:
-        results = [
-            function([leaf[j] for leaf in given], [gradient[j] for gradient in gradients])
-            for j in range(len(gradients[0]))
-        ]
+    def run(parameters: Any, leaves: list[Any], pulled: Mapping[int, Tensor]) -> Any:
+        results = []
+        for i in range(len(next(iter(pulled.values())))):
+            own = [leaf if dim is None else leaf[i] for leaf, dim in zip(leaves, dims, strict=True)]
+            results.append(function(parameters, own, {j: each[i] for j, each in pulled.items()}))
         return pytree.tree_map(lambda *each: torch.stack(each), *results)
 
     return run
@@ -145,13 +137,3 @@ def _compare(found: Tensor, kept: Tensor) -> None:
             "its output for an example alone is not that in the batch: it mixes examples, draws random numbers "
             "(as Dropout does), or its first dimension is not the batch"
         )
-
-
-def _autocast_of(device: str) -> dict[str, Any]:
-    """Return the present mode of mixed precision, to enter it again."""
-    return {
-        "device_type": device,
-        "dtype": torch.get_autocast_dtype(device),
-        "enabled": torch.is_autocast_enabled(device),
-        "cache_enabled": False,
-    }
