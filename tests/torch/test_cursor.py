@@ -317,7 +317,7 @@ class PlainIteration:
             self.closed = True
             return RuntimeError
         if self.again is None:
-            self.again = self.plain.state().ahead
+            self.again = self.plain.state()[2]
         if self.again:
             return self.again.pop(0)
         if len(self.plain.history) == self.plain.length:

@@ -224,7 +224,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             )
         indices, scores, costs = pairs.scored
         take = partial(take_items, loaded, collate_fn=collate_fn, pin=pin)
-        places, weights, chosen = pool.draw(unit.weights, scores, own, take)
+        places, weights, chosen = pool.draw(unit.weights, scores, own, take, pairs.items is not None)
         pool.take_costs(costs)
         self._take_in(indices, scores)
         return chosen, Pairs(pairs.indices[places], weights)
@@ -275,10 +275,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         state, expected, fields = with_arrays(state), self._arguments(), self._fields()
         owner = "this shard, which loads only its own state," if self.ranks.mode == "sharded" else "this loader"
         states.require_same(state, expected, "state", owner)
-        values = states.read(state, fields)
+        for name in fields:
+            if name not in state:
+                raise ValueError(f"state lacks {name!r}: it is damaged, or not a loader's state")
         states.require_checksum(
             state, _checksum({key: state[key] for key in (*expected, *fields) if key != "checksum"})
         )
+        values = states.read(state, fields)
         indices, weights, last_drawn = values["ahead_indices"], values["ahead_weights"], values["last_drawn"]
         if indices.shape != weights.shape or len(indices) > values["drawn"]:
             raise ValueError(
@@ -443,8 +446,8 @@ def _are_plain(index: Any, norms: Any) -> bool:
 
 def _read_sampler(sampler: Sampler, name: str, state: State) -> State:
     """Return the fields of a sampler within the state of a loader, checked."""
-    if not isinstance(state.get(name), Mapping):
-        raise ValueError(f"state lacks {name!r}, or it is no mapping: it is damaged, or not a loader's state")
+    if not isinstance(state[name], Mapping):
+        raise ValueError(f"state[{name!r}] is of type {type(state[name]).__name__}: it is damaged")
     return sampler.read_state(state[name])
 
 

@@ -18,7 +18,7 @@ from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpda
 from avare.torch.distributed import Mode
 from avare.torch.pool import ACCELERATOR, Pool, ScoreMode, Timed
 from avare.torch.pool_sizes import AutomaticSize, PoolSize
-from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, Pairs, as_triple, check_dataset
+from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, as_triple, check_dataset
 
 _NOT_OURS: dict[str, tuple[tuple[Any, ...], str]] = {  # options of DataLoader, with the values that change nothing
     "batch_sampler": ((None,), "this loader has its own (yours fits a DataLoader with Indexed and IndexedCollate)"),
@@ -157,7 +157,7 @@ class ImportanceLoader(DataLoader[Any]):
         super().__init__(
             Indexed(dataset),
             batch_sampler=batches,
-            collate_fn=collate.apart if stage is None else functools.partial(collate.for_pools, batch_size),
+            collate_fn=collate.apart if stage is None else functools.partial(collate.apart, size=batch_size),
             **options,
         )
         self._batches = batches
@@ -216,7 +216,7 @@ class ImportanceLoader(DataLoader[Any]):
         is_resumed = self._cursor.position > 0 and self._cursor.latest is None
         # PyTorch draws a seed for workers; a resumed run has drawn that of this epoch before it was interrupted.
         with torch.random.fork_rng(devices=[], enabled=is_resumed):
-            batches = self._cursor.deliver(super().__iter__, complete, _place)
+            batches = self._cursor.deliver(super().__iter__, complete, lambda loaded: loaded[1].place)
         if pool is not None:
             batches = Timed(pool, batches)
         if not self._moves_batches:
@@ -394,10 +394,6 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
             'each example, as with reduction="none"'
         )
     return (weight.to(loss) * loss).sum() / max(len(loss), 1)
-
-
-def _place(loaded: tuple[Any, Pairs]) -> int:
-    return loaded[1].place
 
 
 def _second_stage(

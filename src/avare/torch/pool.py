@@ -189,7 +189,7 @@ class Pool:
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
         """Use the mean of the ranks' costs."""
-        self._costs = of_ranks.mean(axis=0)
+        self._costs = of_ranks[0] if len(of_ranks) == 1 else of_ranks.mean(axis=0)
         self.scored += 1
 
     def observe(self, batch: Batch, norms: NDArray[np.float64]) -> None:
@@ -202,7 +202,12 @@ class Pool:
         self.size.observe(self, own / total**2 - 1.0 if total > 0.0 else 0.0)
 
     def draw(
-        self, weights: NDArray[np.float64], scores: NDArray[np.float64], own: slice, take: Callable[[Any], Any]
+        self,
+        weights: NDArray[np.float64],
+        scores: NDArray[np.float64],
+        own: slice,
+        take: Callable[[Any], Any],
+        may_fail: bool,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], Any]:
         """Return the places of the batch in the pool, their weights, and what ``take`` makes of the places.
 
@@ -217,15 +222,18 @@ class Pool:
             numbers.
         take
             A function of the places.
+        may_fail
+            Whether it may raise an error.
         """
         places, drawn = np.empty(self.batch_size, dtype=np.int64), np.empty(self.batch_size, dtype=np.float32)
         before, after, self._scored = own.start, len(weights) - own.stop, own.stop - own.start
-        state = self._generator.bit_generator.state
+        state = self._generator.bit_generator.state if may_fail else None
         choose(weights[own], scores[own], self.size.floor, self._source, before, after, places, drawn)
         try:
             taken = take(places)
         except BaseException:
-            self._generator.bit_generator.state = state
+            if state is not None:
+                self._generator.bit_generator.state = state
             raise
         self.weights = drawn
         return places, drawn.copy(), taken
