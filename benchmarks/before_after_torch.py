@@ -96,9 +96,11 @@ def norm_cases() -> Iterator[tuple[str, Case]]:
     yield "output_norms: 64 × 10, squared", functools.partial(avt.output_norms, binary, wanted, loss="squared")
     features = random(64, 256)
     yield "last_layer_norms: 64 × 256 × 10", functools.partial(avt.last_layer_norms, features, small, target)
-    words, tokens = random(8, 64, 1000), classes(1000, 8, 64)
-    yield "output_norms: 8 × 64 × 1000", functools.partial(avt.output_norms, words, tokens, class_dim=-1)
-    yield "losses_and_norms: 8 × 64 × 1000", functools.partial(losses_and_norms, words, tokens)
+    for time_, number in ((64, 1000), (128, 8000)):
+        words, tokens = random(8, time_, number), classes(number, 8, time_)
+        shape = f"8 × {time_} × {number}"
+        yield f"output_norms: {shape}", functools.partial(avt.output_norms, words, tokens, class_dim=-1)
+        yield f"losses_and_norms: {shape}", functools.partial(losses_and_norms, words, tokens)
     yield "losses_and_norms: 64 × 10", functools.partial(losses_and_norms, small, target)
 
 

@@ -4,7 +4,7 @@ import itertools
 import math
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -30,6 +30,8 @@ from avare.torch.weighted_batches import Collate, Pairs, take_items
 DEFAULT_SAMPLER = "Calibrated"
 """The sampler of `ImportanceLoader` and `AvareBatchSampler` by default. Both build samplers with a lasting floor."""
 Values: TypeAlias = ArrayLike | torch.Tensor
+Score: TypeAlias = Callable[[Any], Values]
+"""A function of a collated pool that returns a score for each example."""
 InUpdate = Literal["raise", "skip"]
 _FORMAT = 1  # of the state; raise it when the meaning of a field changes
 _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
@@ -399,10 +401,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         for place in self._last_drawn.never_drawn(indices):
             shard = f"; this rank draws from [{offset}, {end})" if self.ranks.mode == "sharded" else ""
             raise ValueError(f"index[{place}] = {indices[place] + offset}: never drawn{shard}")
-        if self.ranks.mode == "replicated" and len(indices) > self.ranks.batch_size:
-            raise ValueError(
-                f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch size"
-            )
+        most = self.ranks.batch_size if self.ranks.mode == "replicated" else len(indices)
+        if len(indices) > most:
+            raise ValueError(f"index has length {len(indices)}: must be at most {most}, the batch size")
         return indices[kept], values[kept]
 
 

@@ -153,10 +153,8 @@ def _norms(model: nn.Module, loss: LossFunction, batch: Any, device: torch.devic
     def each(output: Tensor, target: Any) -> Tensor:
         losses = loss(output, target)
         if losses.shape[:1] != (sizes[0],):
-            raise ValueError(
-                f"loss_fn returns shape {tuple(losses.shape)} for {sizes[0]} examples: must return a loss for each, "
-                "as with reduction='none'"
-            )
+            shape = tuple(losses.shape)
+            raise ValueError(f"loss_fn returns shape {shape} for {sizes[0]} examples: must return a loss for each")
         return losses
 
     return output_norms(output, y, each)

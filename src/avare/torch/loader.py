@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers import Sampler
 from avare.state import State
-from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Values
+from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Score, Values
 from avare.torch.distributed import Mode
 from avare.torch.pool import ACCELERATOR, Pool, ScoreMode, Timed
 from avare.torch.pool_sizes import AutomaticSize, PoolSize
@@ -88,9 +88,9 @@ class ImportanceLoader(DataLoader[Any]):
         gradient norm or a bound, up to a common factor. For example
         ``lambda batch: output_norms(model(batch[0]), batch[1])``. It runs under ``no_grad``, in the process that
         trains; it moves the pool to its device itself.
-    pool : float, "auto" or UpperBound, default="auto"
+    pool : float, "auto" or PoolSize, default="auto"
         How many batches a pool has. "auto": as many as pay, by the measured costs of scoring and training, and none
-        while no pool pays. A number above 1: always this many. An `UpperBound`: while its rule says so.
+        while no pool pays. A number above 1: always this many. A `PoolSize`: by its rule.
     score_mode : {"eval"}, optional
         "eval": modules are in evaluation mode while they score. None: in the mode that they are in.
     cost_ratio : float, optional
@@ -131,7 +131,7 @@ class ImportanceLoader(DataLoader[Any]):
         endless: bool = False,
         distributed: Mode = "auto",
         process_group: Any = None,
-        score: Callable[[Any], Values] | None = None,
+        score: Score | None = None,
         pool: float | Literal["auto"] | PoolSize = "auto",
         score_mode: ScoreMode = None,
         cost_ratio: float | None = None,
@@ -316,13 +316,7 @@ class Importance:
     cost_ratio: float | None = None
 
     def loader(
-        self,
-        dataset: Any,
-        batch_size: int,
-        *,
-        score: Callable[[Any], Values] | None = None,
-        seed: Seed = None,
-        **options: Any,
+        self, dataset: Any, batch_size: int, *, score: Score | None = None, seed: Seed = None, **options: Any
     ) -> ImportanceLoader:
         """Make a loader with these options.
 
@@ -342,9 +336,7 @@ class Importance:
             own["seed"] = seed
         return ImportanceLoader(dataset, batch_size, **own)
 
-    def loader_like(
-        self, plain: Any, batch_size: int | None, score: Callable[[Any], Values] | None, seed: Seed
-    ) -> ImportanceLoader:
+    def loader_like(self, plain: Any, batch_size: int | None, score: Score | None, seed: Seed) -> ImportanceLoader:
         """Make a loader with these options over the data of a plain ``DataLoader``, with its workers.
 
         Parameters
@@ -396,9 +388,7 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
     return (weight.to(loss) * loss).sum() / max(len(loss), 1)
 
 
-def _second_stage(
-    score: Callable[[Any], Values] | None, pool: Any, score_mode: ScoreMode, cost_ratio: float | None
-) -> Pool | None:
+def _second_stage(score: Score | None, pool: Any, score_mode: ScoreMode, cost_ratio: float | None) -> Pool | None:
     """Return the second stage of the arguments; None without a score."""
     if score is None:
         given = (("pool", pool, "auto"), ("score_mode", score_mode, None), ("cost_ratio", cost_ratio, None))

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from avare.torch.evaluation import evaluation_mode
 from avare.torch.pool_sizes import FIRST_POOLS, PoolSize
 
 ScoreMode = Literal["eval"] | None
+Floats: TypeAlias = NDArray[np.float64]
 ACCELERATOR: Any = getattr(torch, "accelerator", torch.cuda)
 """PyTorch's functions for the device of this machine, of any kind; before version 2.6, of CUDA only."""
 _DECAY = 0.8  # of the moments, per observation
@@ -94,6 +95,8 @@ class Pool:
     def join(self, n: int, batch_size: int, most: float, generator: np.random.Generator) -> None:
         """Learn what the loader draws from: n examples, batches of this size, pools of at most ``most``."""
         self.n, self.batch_size, self._most = n, batch_size, most
+        self.largest_ratio = most / batch_size
+        """The most batches that a pool can have."""
         self._seed_with(generator)
         if self._size_of(self.size.ratio) > most:
             raise ValueError(
@@ -110,11 +113,6 @@ class Pool:
         elif self._since >= self.size.interval(self):
             self._since, ratio = 0, self.size.probe
         return int(min(self._size_of(ratio), self._most))
-
-    @property
-    def largest_ratio(self) -> float:
-        """The most batches that a pool can have."""
-        return self._most / self.batch_size
 
     def _size_of(self, ratio: float) -> int:
         return math.ceil(ratio * self.batch_size - 1e-9)
@@ -202,12 +200,7 @@ class Pool:
         self.size.observe(self, own / total**2 - 1.0 if total > 0.0 else 0.0)
 
     def draw(
-        self,
-        weights: NDArray[np.float64],
-        scores: NDArray[np.float64],
-        own: slice,
-        take: Callable[[Any], Any],
-        may_fail: bool,
+        self, weights: Floats, scores: Floats, own: slice, take: Callable[[Any], Any], may_fail: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], Any]:
         """Return the places of the batch in the pool, their weights, and what ``take`` makes of the places.
 

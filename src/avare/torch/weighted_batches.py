@@ -43,8 +43,7 @@ class Indexed(Dataset[Any]):
     def __getitem__(self, pair: Any) -> tuple[Any, int, float]:
         if not isinstance(pair, tuple):
             raise TypeError(
-                f"{pair!r} is not a pair of an index and a weight: use Indexed in a DataLoader with "
-                "batch_sampler=AvareBatchSampler(...)"
+                f"{pair!r} is not a pair of an index and a weight: pass batch_sampler=AvareBatchSampler(...)"
             )
         index, weight = pair
         return self.dataset[index], index, weight

@@ -248,9 +248,6 @@ class _Hook:
         if self._call is not None:
             self._call(self._place, *arguments)
 
-    def __deepcopy__(self, memo: Any) -> "_Hook":
-        return _Hook()
-
     def __reduce__(self) -> Any:
         return _Hook, ()
 

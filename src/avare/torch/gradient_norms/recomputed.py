@@ -1,6 +1,6 @@
 """Modules without a rule: run the module a second time, alone, to get its gradients example by example."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -32,13 +32,7 @@ class Recomputed:
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        args: Any,
-        kwargs: Any,
-        output: Any,
-        fallback: Fallback,
-        excluded: Collection[nn.Parameter],
+        self, module: nn.Module, args: Any, kwargs: Any, output: Any, fallback: Fallback, excluded: set[nn.Parameter]
     ) -> None:
         leaves, self._arguments = pytree.tree_flatten((args, kwargs))
         self._leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
