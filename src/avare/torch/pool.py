@@ -229,7 +229,7 @@ class Pool:
                 self._generator.bit_generator.state = state
             raise
         self.weights = drawn
-        return places, drawn.copy(), taken
+        return places, drawn, taken
 
     def state(self) -> State:
         """Return all that must be saved, by the names of `fields`."""

@@ -40,13 +40,9 @@ class Recomputed:
         self._outputs = [leaf.detach().clone() for leaf in tensors_of(output)]
         self._module = module
         self._fallback = fallback
-        device = self._outputs[0].device.type
-        self._autocast: Any = {
-            "device_type": device,
-            "dtype": torch.get_autocast_dtype(device),
-            "enabled": torch.is_autocast_enabled(device),
-            "cache_enabled": False,
-        }
+        kind = self._outputs[0].device.type
+        is_mixed, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        self._autocast = torch.autocast(kind, dtype, is_mixed, cache_enabled=False)  # the present mode, for later
         self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad and p not in excluded}
         self._versions = [leaf._version for leaf in self._changeable()]
 
@@ -86,7 +82,7 @@ class Recomputed:
 
         each = grad(total, has_aux=True)
         try:
-            with torch.autocast(**self._autocast):
+            with self._autocast:
                 run = vmap if self._fallback == "vmap" else _in_a_loop
                 results, outputs = run(each, in_dims=(None, dims, 0))(parameters, leaves, pulled)
         except RuntimeError as error:
