@@ -240,16 +240,18 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
     few = few_norms(logits, target) if smoothing == 0.0 else None
     if few is not None:
         return few, torch.tensor(1)
-    ignored = target == IGNORED
-    own = target.long().masked_fill(ignored, 0)
+    own, ignored = target.long(), None
     if own.numel() and not 0 <= own.min().item() <= own.max().item() < classes:
-        _refuse("target", target, ~ignored & ((target < 0) | (target >= classes)), f"must be in [0, {classes})")
+        ignored = target == IGNORED
+        _refuse("target", target, ~ignored & ((own < 0) | (own >= classes)), f"must be in [0, {classes})")
+        own = own.masked_fill(ignored, 0)
     some = max(1, _AT_A_TIME // max(logits[:1].numel(), 1))
     found = [
         _row_norms(class_gradients(part.flatten(0, -2), classes.flatten(), smoothing))
         for part, classes in zip(logits.split(some), own.split(some), strict=True)
     ]
-    return torch.cat(found).view(shape).masked_fill_(ignored, 0.0), ~ignored
+    norms = torch.cat(found).view(shape)
+    return (norms, torch.tensor(own[:1].numel())) if ignored is None else (norms.masked_fill_(ignored, 0.0), ~ignored)
 
 
 def _reduced(norms: Tensor, counts: Tensor, reduction: str) -> Tensor:

@@ -50,13 +50,15 @@ class Use:
         return int(shape[0])
 
     def versions(self) -> list[int]:
-        """Return the versions of tensors that are needed: the input, except for a bias alone."""
-        parameters = self.place.module.named_parameters(recurse=False)
-        return [self.inputs._version] if any(p.requires_grad for name, p in parameters if name != "bias") else []
+        """Return the versions of what was recorded."""
+        return [self.inputs._version]
 
     def check(self) -> None:
-        """Raise an error if what was recorded has changed since."""
-        if self._versions != self.versions():
+        """Raise an error if what was recorded has changed since; a bias does not need the input."""
+        if self._versions == self.versions():
+            return
+        trained = {name for name, parameter in self.place.module.named_parameters() if parameter.requires_grad}
+        if self.place.rule is None or trained - {"bias"}:
             what = f"{self.place.title}: {self.changeable}"
             raise ValueError(f"{what} was changed in place after the forward pass: ask for the norms before that")
 
