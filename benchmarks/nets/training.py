@@ -21,6 +21,7 @@ from avare.diagnostics import cost, gain, relative_error
 from avare.experiments.records import number
 from avare.experiments.store import Record, Spec
 from avare.samplers import Avare, Calibrated, Sampler
+from nets.upper_bound import UpperBound
 
 MEASURES = ("seconds", "wall", "loss", "test_error", "gain", "possible", "calibration_error", "step_size")
 """The columns of a trace; a value is None where the measure is not defined."""
@@ -195,7 +196,7 @@ def _shuffled(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
 
 
 def _upper_bound(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
-    pool, size = avt.UpperBound(**spec["loader"].get("options", {})), spec["batch_size"]
+    pool, size = UpperBound(**spec["loader"].get("options", {})), spec["batch_size"]
     loader = avt.ImportanceLoader(
         dataset,
         size,

@@ -391,7 +391,7 @@ def score(batch: Any) -> Any:
 
 
 def an_upper_bound() -> Any:
-    from avare.torch import UpperBound
+    from nets.upper_bound import UpperBound
 
     return UpperBound(2.0)
 

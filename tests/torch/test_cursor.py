@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare.torch.cursor import Cursor, Saved
+from avare.torch.cursor import Cursor
 
 STALE = "another iteration has begun, the epoch was finished, or a state was loaded: this one cannot continue"
 
@@ -57,7 +57,7 @@ def test_receive() -> None:
 def test_a_new_iteration_of_a_consumer_that_has_started_is_a_new_epoch() -> None:
     cursor = started()
     assert list(cursor.units(Source(10))) == [10, 11, 12, 13]
-    assert cursor.state() == Saved(1, 4, [10, 11, 12, 13])
+    assert cursor.state() == (1, 4, [10, 11, 12, 13])
 
 
 def test_a_new_iteration_of_a_consumer_that_has_not_started_continues() -> None:
@@ -77,18 +77,18 @@ def test_a_new_iteration_after_the_last_unit_is_a_new_epoch() -> None:
 def test_finish() -> None:
     cursor = started()
     cursor.finish()
-    assert cursor.state() == Saved(1, 0, []) and cursor.latest == 0
+    assert cursor.state() == (1, 0, []) and cursor.latest == 0
     assert len(list(cursor.units(Source()))) == 4 and cursor.epoch == 1
 
 
 def test_load_continues_with_the_units_ahead() -> None:
     saved = started().state()
-    assert saved == Saved(0, 3, [1, 2])
+    assert saved == (0, 3, [1, 2])
     cursor = started(drawn=2, received=2)
     cursor.load(*saved)
     assert cursor.latest is None and cursor.position == 1
     assert list(cursor.units(Source(10))) == [1, 2, 10]
-    assert saved == Saved(0, 3, [1, 2])  # is a copy
+    assert saved == (0, 3, [1, 2])  # is a copy
 
 
 def test_an_epoch_without_end_is_never_over() -> None:
@@ -131,7 +131,7 @@ def test_without_receipts_a_draw_starts_the_iteration() -> None:
 def test_receive_until() -> None:
     cursor = started(drawn=4, received=0, keep=9)
     cursor.receive_until(lambda unit: unit == 7)
-    assert cursor.state() == Saved(0, 4, [0, 1, 2, 3])
+    assert cursor.state() == (0, 4, [0, 1, 2, 3])
     cursor.receive_until(lambda unit: unit >= 1)
     assert (cursor.position, cursor.latest, list(cursor.ahead)) == (2, 1, [2, 3])
 
@@ -163,7 +163,7 @@ def test_a_delivery_receives_each_unit_and_finishes_the_epoch() -> None:
     for _ in range(2):
         with pytest.raises(StopIteration):
             next(batches)
-        assert cursor.state() == Saved(1, 0, [])
+        assert cursor.state() == (1, 0, [])
     assert list(deliver(cursor, source)) == ["batch 2", "batch 3"] and cursor.epoch == 2
 
 
@@ -184,7 +184,7 @@ def test_asking_for_a_delivery_changes_nothing() -> None:
     cursor: Cursor[int] = Cursor(3)
     for _ in range(3):
         deliver(cursor, Source())
-    assert cursor.state() == Saved(0, 0, [])
+    assert cursor.state() == (0, 0, [])
     assert len(list(deliver(cursor, Source()))) == 3 and cursor.epoch == 1
 
 
@@ -215,7 +215,7 @@ def test_a_pool_and_its_second_stage() -> None:
 
     with pytest.raises(KeyError):
         next(begin())
-    assert cursor.state() == Saved(0, 1, [[1, 5, 3]])  # not received: the same pool comes again
+    assert cursor.state() == (0, 1, [[1, 5, 3]])  # not received: the same pool comes again
     assert list(begin()) == [5, 8]
 
 
@@ -231,7 +231,7 @@ def test_a_unit_that_never_arrives_is_dropped() -> None:
         assert cursor.latest == unit and not cursor.ahead
         cursor.check()
         seen.append((unit, cursor.position))
-    assert seen == [(2, 3), (4, 5), (5, 6)] and cursor.state() == Saved(1, 0, [])
+    assert seen == [(2, 3), (4, 5), (5, 6)] and cursor.state() == (1, 0, [])
 
 
 def test_stop_iteration_of_a_function_is_an_error() -> None:
@@ -243,7 +243,7 @@ def test_stop_iteration_of_a_function_is_an_error() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="raised StopIteration"):
             next(batches)
-    assert cursor.state() == Saved(0, 1, [0])  # the same unit again
+    assert cursor.state() == (0, 1, [0])  # the same unit again
 
 
 # --- invariants ----------------------------------------------------------------------------
@@ -291,15 +291,15 @@ class Plain:
         return unit
 
     def finish(self) -> None:
-        self.load(Saved(self.finished + 1, 0, []))
+        self.load((self.finished + 1, 0, []))
 
-    def load(self, state: Saved) -> None:
-        self.finished, self.started = state.epoch, False
-        self.history = [(-1, True)] * (state.drawn - len(state.ahead)) + [(unit, False) for unit in state.ahead]
+    def load(self, state: tuple[int, int, list[Any]]) -> None:
+        (self.finished, drawn, ahead), self.started = state, False
+        self.history = [(-1, True)] * (drawn - len(ahead)) + [(unit, False) for unit in ahead]
         self.current += 1
 
-    def state(self) -> Saved:
-        return Saved(self.finished, len(self.history), [unit for unit, done in self.history if not done])
+    def state(self) -> tuple[int, int, list[Any]]:
+        return (self.finished, len(self.history), [unit for unit, done in self.history if not done])
 
 
 class PlainIteration:
@@ -317,7 +317,7 @@ class PlainIteration:
             self.closed = True
             return RuntimeError
         if self.again is None:
-            self.again = self.plain.state().ahead
+            self.again = self.plain.state()[2]
         if self.again:
             return self.again.pop(0)
         if len(self.plain.history) == self.plain.length:

@@ -429,7 +429,7 @@ def test_refuses_ranks_with_different_pools(monkeypatch: pytest.MonkeyPatch) -> 
         avt.ImportanceLoader(range(40), 4, seed=0, **options)
 
     for found in Threads(monkeypatch, 2).run(differ):
-        assert "pool = '2' on rank 1 and 'None' on rank 0: pass the same on all ranks" in str(found)
+        assert "pool = '2' on rank 1 and 'None' on rank 0: must be the same" in str(found)
 
 
 def test_any_number_of_ranks_resumes_with_pools(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_every_rule(name: str) -> None:
 
 
 def test_every_rule_is_tested() -> None:
-    ours = {kind for kind in registry._RULES if kind.__module__.startswith("torch.nn.")}
+    ours = {kind for kind in registry._RULES if not isinstance(kind, str) and kind.__module__.startswith("torch.nn.")}
     assert ours == {type(make()) for make, _ in LAYERS.values()}
 
 

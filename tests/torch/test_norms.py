@@ -66,7 +66,8 @@ def test_class_indices_of_any_type_give_the_same(more: tuple[int, ...], kind: to
     output = 4.0 * torch.randn(6, 5, *more, generator=generator)
     target = torch.randint(0, 5, (6, *more), generator=generator)
     before = output.clone()
-    assert torch.equal(avt.output_norms(output, target.to(kind)), avt.output_norms(output, target))
+    # Few logits with int64 are read in one loop, others by operations, which round differently.
+    assert close(avt.output_norms(output, target.to(kind)), avt.output_norms(output, target))
     assert torch.equal(output, before)
 
 

@@ -338,9 +338,9 @@ def test_mappings_are_collated_and_sent_once(kind: Any) -> None:
         assert type(batch) is kind
         assert batch["x"].tolist() == index.tolist() and batch["name"] == [str(i) for i in index.tolist()]
     pool = [(item, i, 1.0) for i, item in enumerate(items[:4])]
-    _, pairs = avt.IndexedCollate().for_pools(2, pool)
+    _, pairs = avt.IndexedCollate().apart(pool, 2)
     assert pairs.items is None
-    _, pairs = avt.IndexedCollate(list).for_pools(2, pool)  # whatever a function of one's own does
+    _, pairs = avt.IndexedCollate(list).apart(pool, 2)  # whatever a function of one's own does
     assert pairs.items is not None and [pairs.items[place] for place in range(4)] == items[:4]
 
 

@@ -107,7 +107,7 @@ def test_a_bad_state_changes_nothing() -> None:
             {**state, "sampler": other["sampler"]},
             r"state\['checksum'\] = \d+, but its contents give \d+: it is damaged",
         ),
-        ({**state, "sampler": 7}, r"state\['sampler'\] is of type int: it is damaged"),
+        ({**state, "sampler": 7}, r"state\['checksum'\] = \d+, but its contents give \d+: it is damaged"),
         ({**state, "checksum": None}, r"state\['checksum'\] = None, but its contents give"),
         (avt.ImportanceLoader(make_dataset(50), 8, sampler="Uniform").state_dict(), r"state\['sampler'\] = 'Uniform'"),
         ({}, "state lacks 'format'"),

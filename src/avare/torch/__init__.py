@@ -12,7 +12,6 @@ from avare.torch.gradient_norms import GradientNorms
 from avare.torch.loader import Importance, ImportanceLoader, weighted_mean
 from avare.torch.log_posterior import log_posterior
 from avare.torch.norms import from_output_grad, last_layer_norms, output_norms
-from avare.torch.pool_sizes import UpperBound
 from avare.torch.weighted_batches import Indexed, IndexedCollate
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "Indexed",
     "IndexedCollate",
     "NormReport",
-    "UpperBound",
     "diagnose",
     "from_output_grad",
     "last_layer_norms",

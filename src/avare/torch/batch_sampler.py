@@ -4,7 +4,7 @@ import itertools
 import math
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -19,7 +19,7 @@ from avare import state as states
 from avare._randomness import Seed, derive
 from avare.batch import Batch
 from avare.samplers import Sampler, Uniform
-from avare.state import Field, State
+from avare.state import Field, Fields, Nested, State
 from avare.torch.checkpoint import as_array, with_arrays, with_tensors
 from avare.torch.cursor import Cursor
 from avare.torch.distributed import Mode, Ranks
@@ -30,6 +30,8 @@ from avare.torch.weighted_batches import Collate, Pairs, take_items
 DEFAULT_SAMPLER = "Calibrated"
 """The sampler of `ImportanceLoader` and `AvareBatchSampler` by default. Both build samplers with a lasting floor."""
 Values: TypeAlias = ArrayLike | torch.Tensor
+Score: TypeAlias = Callable[[Any], Values]
+"""A function of a collated pool that returns a score for each example."""
 InUpdate = Literal["raise", "skip"]
 _FORMAT = 1  # of the state; raise it when the meaning of a field changes
 _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
@@ -125,6 +127,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self.sampler = _make(self.ranks, sampler, dict(sampler_options or {}), replacement, seed)
         self._scale = self.ranks.whole_batch / self.ranks.n
         self._last_drawn = LastDrawn(np.zeros(self.ranks.examples, dtype=np.int32))
+        self._steps = 0  # batches and pools drawn so far
         self._fingerprint = 0  # of all batches drawn, in order
         self._samplers = {"sampler": self.sampler}  # "passes" in its place while no pool pays
         if pool is not None:
@@ -223,7 +226,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             )
         indices, scores, costs = pairs.scored
         take = partial(take_items, loaded, collate_fn=collate_fn, pin=pin)
-        places, weights, chosen = pool.draw(unit.weights, scores, own, take)
+        places, weights, chosen = pool.draw(unit.weights, scores, own, take, pairs.items is not None)
         pool.take_costs(costs)
         self._take_in(indices, scores)
         return chosen, Pairs(pairs.indices[places], weights)
@@ -233,17 +236,15 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def measures(self) -> dict[str, float]:
         """Return what `ImportanceLoader.log` writes, by name. O(batch size)."""
-        found = {"gain": self.gain, "age": self._last_drawn.age, "lag": self._last_drawn.lag}
-        found["floor"] = getattr(self.sampler, "floor", math.nan)
+        found = {name: getattr(self._last_drawn, name) for name in ("age", "lag", "waiting")}
+        found |= {"gain": self.gain, "floor": getattr(self.sampler, "floor", math.nan)}
         weights: Any = None if self.cursor.latest is None else self.cursor.latest.weights
         if self.pool is not None:
             found["pool_ratio"] = self.pool.size.ratio
-            found["relative_error"] = self.pool.relative_error
-            found["cost_ratio"] = self.pool.cost_ratio
+            found |= {name: getattr(self.pool, name) for name in ("relative_error", "cost_ratio")}
             weights = weights if self.pool.weights is None else self.pool.weights.astype(np.float64)
         if weights is not None:
             found["effective_sample_size"] = weights.sum() ** 2 / (weights**2).sum()
-        found["waiting"] = self._last_drawn.waiting
         return {name: float(value) for name, value in found.items() if not math.isnan(value)}
 
     def state_dict(self) -> State:
@@ -276,15 +277,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         state, expected, fields = with_arrays(state), self._arguments(), self._fields()
         owner = "this shard, which loads only its own state," if self.ranks.mode == "sharded" else "this loader"
         states.require_same(state, expected, "state", owner)
-        for name in (*fields, *self._samplers, "checksum"):
+        for name in fields:
             if name not in state:
                 raise ValueError(f"state lacks {name!r}: it is damaged, or not a loader's state")
-            if name in self._samplers and not isinstance(state[name], Mapping):
-                raise ValueError(f"state[{name!r}] is of type {type(state[name]).__name__}: it is damaged")
-        states.require_checksum(state, _checksum({key: state[key] for key in (*expected, *fields, *self._samplers)}))
+        states.require_checksum(
+            state, _checksum({key: state[key] for key in (*expected, *fields) if key != "checksum"})
+        )
         values = states.read(state, fields)
-        of_samplers = {name: sampler.read_state(state[name]) for name, sampler in self._samplers.items()}
-        indices, weights = values["ahead_indices"], values["ahead_weights"]
+        indices, weights, last_drawn = values["ahead_indices"], values["ahead_weights"], values["last_drawn"]
         if indices.shape != weights.shape or len(indices) > values["drawn"]:
             raise ValueError(
                 f"state['ahead_weights'] has shape {weights.shape}: must be that of ahead_indices, {indices.shape}, "
@@ -292,34 +292,34 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             )
         states.require_padding(indices, "state['ahead_indices']")
         ahead = [Draw(*arrays) for arrays in states.without_padding(indices, weights)]
-        last_drawn = values["last_drawn"]
-        steps = sum(each["steps"] for each in of_samplers.values())
+        steps = sum(values[name]["steps"] for name in self._samplers)
         states.refuse_unless(np.abs(last_drawn) <= steps, last_drawn, "state['last_drawn']", "is beyond the last step")
         for name, sampler in self._samplers.items():
-            sampler.replace_state(of_samplers[name])
-        self._last_drawn = LastDrawn(last_drawn)
-        self._fingerprint = values["fingerprint"]
+            sampler.replace_state(values[name])
+        self._last_drawn, self._steps, self._fingerprint = LastDrawn(last_drawn), steps, values["fingerprint"]
         if self.pool is not None:
             self.pool.load(values)
         self.cursor.load(values["epoch"], values["drawn"], ahead)
 
-    def _fields(self) -> dict[str, Field]:
-        """Declare what a state holds, without the arguments and the sampler's state."""
-        batches, examples = (None, None), self.ranks.examples
+    def _fields(self) -> Fields:
+        """Declare what a state holds, without the arguments."""
+        batches, examples, most = (None, None), self.ranks.examples, 1 << 62
         return {
-            **self.cursor.fields(),
+            "epoch": Field(int, at_least=0, at_most=most),
+            "drawn": Field(int, at_least=0, at_most=self.cursor.length or most),
             "ahead_indices": Field(np.int64, batches, at_least=-1, at_most=examples - 1),
             "ahead_weights": Field(np.float64, batches, at_least=0.0),
             "last_drawn": Field(np.int32, (examples,), at_least=1 - 2**31),
             "fingerprint": Field(int, at_least=0, at_most=2**32 - 1),
+            "checksum": Field(int, at_least=0, at_most=2**32 - 1),
             **({} if self.pool is None else self.pool.fields()),
+            **{name: Nested(partial(_read_sampler, sampler, name)) for name, sampler in self._samplers.items()},
         }
 
     def _warn_of_silence(self) -> None:
         """Give a warning, once, if batches have been drawn and no norm was ever reported."""
-        if self.pool is not None or not self.sampler.learns:
-            return
-        if self._last_drawn.waiting and not self._last_drawn.are_reported:
+        is_silent = self._last_drawn.waiting and not self._last_drawn.are_reported
+        if self.pool is None and self.sampler.learns and is_silent:
             self.cursor.ended = None
             warnings.warn(
                 f"{self.sampler.steps} batches have been drawn and no gradient norms reported, so draws are still "
@@ -329,7 +329,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def _settings(self, sampler: str | Sampler, seed: Seed) -> State:
         """What all ranks must have in common. Names with an underscore are not compared: rank 0's value counts."""
-        settings: State = {"distributed": self.ranks.mode, **self._common()}
+        own = self._arguments()
+        settings = {"distributed": self.ranks.mode, **{key: own[key] for key in ("n", "batches_per_epoch", "pool")}}
         if self.ranks.mode != "sharded":  # there each rank draws alone, and may have its own batch size and sampler
             settings["batch_size"] = self.ranks.batch_size
             settings["sampler"] = sampler if isinstance(sampler, str) else repr(sampler)
@@ -337,19 +338,22 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             settings["_entropy"] = np.random.SeedSequence().entropy
         return settings
 
-    def _common(self) -> State:
-        """The arguments that ranks must have in common, and a state with who loads it."""
-        return {"n": self.ranks.n, "batches_per_epoch": self.cursor.length or "endless", "pool": str(self.pool)}
-
     def _arguments(self) -> State:
         """What must be the same for a state to be loaded."""
-        layout = {"layout": self.ranks.layout, "whole_batch": self.ranks.whole_batch}
-        return {"format": _FORMAT, **layout, **self._common()}
+        return {
+            "format": _FORMAT,
+            "layout": self.ranks.layout,
+            "whole_batch": self.ranks.whole_batch,
+            "n": self.ranks.n,
+            "batches_per_epoch": self.cursor.length or "endless",
+            "pool": str(self.pool),
+        }
 
     def _draw(self) -> Draw:
         if self.sampler.pending_limit != len(self.cursor.ahead) + _LATE:
             self.sampler.keep(len(self.cursor.ahead) + _LATE)
         batch = self.sampler.sample() if self.pool is None else self._draw_unit(self.pool)
+        self._steps += 1
         self._last_drawn.draw(batch.indices, self._steps)
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
         return Draw(batch.indices, self._scale * batch.weights)
@@ -360,11 +364,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if passes is None or size > self.ranks.draws or not pool.draws_passes:
             return self.sampler.sample(size)
         return passes.sample()
-
-    @property
-    def _steps(self) -> int:
-        """How many batches and pools have been drawn."""
-        return sum(sampler.steps for sampler in self._samplers.values())
 
     @property
     def _received(self) -> int:
@@ -388,19 +387,23 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """Return indices into this rank's sampler, and norms, or raise an error."""
         if not_finite not in ("raise", "skip"):
             raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
+        index, norms = as_array("index", index), as_array("norms", norms)
+        if self.ranks.mode == "alone" and _are_plain(index, norms):
+            values = np.empty(len(norms))
+            if self._last_drawn.accepts(index, norms, values):
+                return index, values  # the common case, in one loop
         offset, end = self.ranks.offset, self.ranks.offset + self.ranks.examples
-        indices = validation.indices("index", as_array("index", index), self.ranks.n) - offset
-        reported = validation.real("norms", as_array("norms", norms))
+        indices = validation.indices("index", index, self.ranks.n) - offset
+        reported = validation.real("norms", norms)
         kept = np.isfinite(reported) if not_finite == "skip" else np.ones(reported.shape, dtype=bool)
         values = validation.nonnegative("norms", np.where(kept, reported, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
         for place in self._last_drawn.never_drawn(indices):
             shard = f"; this rank draws from [{offset}, {end})" if self.ranks.mode == "sharded" else ""
             raise ValueError(f"index[{place}] = {indices[place] + offset}: never drawn{shard}")
-        if self.ranks.mode == "replicated" and len(indices) > self.ranks.batch_size:
-            raise ValueError(
-                f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch size"
-            )
+        most = self.ranks.batch_size if self.ranks.mode == "replicated" else len(indices)
+        if len(indices) > most:
+            raise ValueError(f"index has length {len(indices)}: must be at most {most}, the batch size")
         return indices[kept], values[kept]
 
 
@@ -433,6 +436,20 @@ def _make(
     if ranks.mode == "sharded" and isinstance(seed, int | np.integer):
         seed = np.random.SeedSequence(int(seed), spawn_key=(ranks.rank,))
     return samplers.build(sampler, examples, draws, replacement=replacement, lasting_floor=True, seed=seed, **options)
+
+
+def _are_plain(index: Any, norms: Any) -> bool:
+    """Whether these are vectors of int64 and of floats, of the same length."""
+    if not (type(index) is type(norms) is np.ndarray and index.dtype == np.int64 and norms.dtype.kind == "f"):
+        return False
+    return bool(index.ndim == 1 and index.shape == norms.shape)
+
+
+def _read_sampler(sampler: Sampler, name: str, state: State) -> State:
+    """Return the fields of a sampler within the state of a loader, checked."""
+    if not isinstance(state[name], Mapping):
+        raise ValueError(f"state[{name!r}] is of type {type(state[name]).__name__}: it is damaged")
+    return sampler.read_state(state[name])
 
 
 def _checksum(state: Mapping[str, Any]) -> int:

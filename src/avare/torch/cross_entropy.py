@@ -6,13 +6,21 @@ one tensor of the logits' size, kept in place of the logarithms. Its norms are t
 product.
 """
 
+import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
+
+from avare._compilation import lean
 
 IGNORED = -100
 """The class index that does not count, in PyTorch's losses."""
+_FLOATS = (torch.float32, torch.float64)
+_FEW = 2**16  # logits; for more, operations are faster
+_SMALL = 1e-30  # a smaller probability may be rounded
 
 
 def losses_and_norms(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -46,6 +54,28 @@ def losses_and_norms(logits: Tensor, target: Tensor, label_smoothing: float = 0.
     return found
 
 
+def few_norms(logits: Any, target: Any) -> Tensor | None:
+    """Return the norms of few logits, (batch, classes), on the CPU: one loop takes less time than operations to start.
+
+    None in any other case, and if a class or a logit is not valid.
+    """
+    if not (type(logits) is type(target) is Tensor and logits.is_cpu and target.is_cpu) or is_compiling():
+        return None
+    if logits.ndim != 2 or target.shape != logits.shape[:1] or logits.numel() > _FEW:
+        return None
+    is_plain = logits.dtype in _FLOATS and target.dtype is torch.int64
+    if not (is_plain and logits.is_contiguous() and target.is_contiguous()):
+        return None
+    rows = logits.detach().numpy()
+    norms = np.empty(len(rows), dtype=rows.dtype)
+    return torch.from_numpy(norms) if _softmax_norms(rows, target.numpy(), norms) else None
+
+
+def class_gradients(rows: Tensor, classes: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Return the gradient of each row's cross-entropy in its logits, in float32 or wider."""
+    return _subtract(torch.softmax(rows, 1, torch.promote_types(rows.dtype, torch.float32)), classes, label_smoothing)
+
+
 class _CrossEntropy(torch.autograd.Function):
     """The function of `losses_and_norms`."""
 
@@ -55,15 +85,22 @@ class _CrossEntropy(torch.autograd.Function):
         ignored = classes == IGNORED
         classes = classes.long().masked_fill(ignored, 0)
         softmax = torch.softmax(rows, 1, torch.promote_types(rows.dtype, torch.float32))
-        own = rows.gather(1, classes.unsqueeze(1)).squeeze(1).to(softmax)
-        # By the largest probability, which is not rounded to 0 as that of the class may be.
-        highest, surprise = rows.amax(dim=1), -softmax.amax(dim=1).log()
-        losses = highest - own + surprise
-        if label_smoothing != 0.0:
-            of_all = highest - rows.mean(dim=1, dtype=own.dtype) + surprise
-            losses = (1.0 - label_smoothing) * losses + label_smoothing * of_all
+        own = softmax.gather(1, classes.unsqueeze(1)).squeeze(1)
+        if is_compiling() or label_smoothing != 0.0 or not (own > _SMALL).all():
+            # By the largest probability, which is not rounded to 0 as that of the class may be.
+            highest, surprise = rows.amax(dim=1), -softmax.amax(dim=1).log()
+            losses = highest - rows.gather(1, classes.unsqueeze(1)).squeeze(1).to(softmax) + surprise
+            if label_smoothing != 0.0:
+                of_all = highest - rows.mean(dim=1, dtype=own.dtype) + surprise
+                losses = (1.0 - label_smoothing) * losses + label_smoothing * of_all
+        else:
+            losses = -own.log()
         losses.masked_fill_(ignored, 0.0)
-        gradient = _subtract(softmax, classes, label_smoothing).masked_fill_(ignored.unsqueeze(1), 0.0)
+        gradient = _subtract(softmax, classes, label_smoothing)
+        if is_compiling():
+            gradient.masked_fill_(ignored.unsqueeze(1), 0.0)
+        else:  # without a pass over all rows
+            gradient.index_fill_(0, ignored.nonzero().squeeze(1), 0.0)
         norms = torch.linalg.vector_norm(gradient, dim=1)
         if target.ndim > 1:  # sums of fewer squares at a time are more accurate
             losses = losses.view(target.shape).flatten(1).sum(dim=1)
@@ -83,17 +120,35 @@ class _CrossEntropy(torch.autograd.Function):
         return gradient * of_losses.view(-1, *[1] * (gradient.ndim - 1)), None, None
 
 
-def softmax_minus_target(rows: Tensor, classes: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Return the gradient of each row's cross-entropy in its logits, in float32 or wider."""
-    return _subtract(torch.softmax(rows, 1, torch.promote_types(rows.dtype, torch.float32)), classes, label_smoothing)
-
-
 def _subtract(softmax: Tensor, classes: Tensor, label_smoothing: float) -> Tensor:
     """Subtract the smoothed one-hot class of each row, in place."""
     own = classes.unsqueeze(1)
-    others = softmax.scatter_(1, own, 0.0).sum(dim=1, keepdim=True)
-    softmax.scatter_(1, own, -others)  # p - 1, exact where p is rounded to 1
     if label_smoothing != 0.0:
         softmax -= label_smoothing / softmax.shape[1]
-        softmax.scatter_add_(1, own, softmax.new_full((), label_smoothing).expand_as(own))
-    return softmax
+    return softmax.scatter_add_(1, own, softmax.new_full((), label_smoothing - 1.0).expand_as(own))
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _softmax_norms(logits, classes, norms):
+    """Write the norm of softmax minus one-hot class, row by row; return False if a class or a logit is not valid."""
+    for i in range(len(logits)):
+        own = classes[i]
+        if not 0 <= own < logits.shape[1]:
+            return False
+        highest = logits[i, own]
+        for k in range(logits.shape[1]):
+            highest = max(highest, logits[i, k])
+        others, squares = 0.0, 0.0
+        for k in range(logits.shape[1]):
+            if k != own:
+                mass = np.float64(math.exp(logits[i, k] - highest))
+                others += mass
+                squares += mass * mass
+        total = others + math.exp(logits[i, own] - highest)
+        if not total >= 1.0:  # the highest counts for 1, if all are numbers
+            return False
+        norms[i] = math.sqrt(squares + others * others) / total  # accurate if the probability is rounded to 1
+    return True

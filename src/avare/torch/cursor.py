@@ -48,7 +48,7 @@ An example, with epochs of 3 units of which a worker loads one ahead:
 ('a', 'b', 'a')
 >>> saved = cursor.state()
 >>> saved
-Saved(epoch=0, drawn=2, ahead=['b'])
+(0, 2, ['b'])
 >>> cursor.load(*saved)
 >>> list(cursor.units(lambda: next(letters)))
 ['b', 'c']
@@ -60,21 +60,11 @@ Saved(epoch=0, drawn=2, ahead=['b'])
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, NamedTuple, Self, TypeVar
-
-from avare.state import Field
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 Unit = TypeVar("Unit")
 _NOTHING = object()
-_MOST = 1 << 62
-
-
-class Saved(NamedTuple):
-    """What `Cursor.state` saves, as `Cursor.load` takes it."""
-
-    epoch: int
-    drawn: int
-    ahead: list[Any]
 
 
 class Cursor(Generic[Unit]):
@@ -141,7 +131,7 @@ class Cursor(Generic[Unit]):
         if self.is_over and not self._started:
             self.finish()
             return iter(())
-        loaded = load()
+        loaded = load()  # which begins an iteration
         return Delivery(self, self._iteration, loaded, complete, place)
 
     def receive(self) -> Unit:
@@ -172,16 +162,9 @@ class Cursor(Generic[Unit]):
         self._started = False
         self._iteration += 1
 
-    def state(self) -> Saved:
-        """What to save, so that `load` continues here."""
-        return Saved(self.epoch, self.drawn, list(self.ahead))
-
-    def fields(self) -> dict[str, Field]:
-        """Declare what a state holds, except the units ahead, which the loader declares."""
-        return {
-            "epoch": Field(int, at_least=0, at_most=_MOST),
-            "drawn": Field(int, at_least=0, at_most=_MOST if self.length is None else self.length),
-        }
+    def state(self) -> tuple[int, int, list[Unit]]:
+        """What to save, so that `load` continues here: epoch, drawn and ahead."""
+        return self.epoch, self.drawn, list(self.ahead)
 
     def load(self, epoch: int, drawn: int, ahead: Iterable[Unit] = ()) -> None:
         """Continue from a saved state. The next iteration gives the rest of its epoch."""
@@ -236,27 +219,17 @@ def without_end(function: Callable[[Any], Any], argument: Any) -> Any:
         raise RuntimeError("a dataset, collate function or score raised StopIteration: see the error above") from error
 
 
+@dataclass
 class Delivery(Iterator[Any]):
-    """The batches of one iteration. Each counts as received when the consumer gets it."""
+    """The batches of one iteration: see `Cursor.deliver`. Each counts as received when the consumer gets it."""
 
-    def __init__(
-        self,
-        cursor: Cursor[Any],
-        iteration: int,
-        loaded: Iterator[Any],
-        complete: Callable[[Any], Any],
-        place: Callable[[Any], int],
-    ) -> None:
-        self._cursor = cursor
-        self._iteration = iteration
-        self._loaded = loaded
-        self._complete = complete
-        self._place = place
-        self._is_over = False
-        self._held: Any = _NOTHING  # a loaded unit that has not become a batch yet
-
-    def __iter__(self) -> Self:
-        return self
+    _cursor: Cursor[Any]
+    _iteration: int
+    _loaded: Iterator[Any]
+    _complete: Callable[[Any], Any]
+    _place: Callable[[Any], int]
+    _is_over: bool = False
+    _held: Any = _NOTHING  # a loaded unit that has not become a batch yet
 
     def __next__(self) -> Any:
         if self._is_over:

@@ -1,11 +1,12 @@
 """What a model can gain from importance sampling on a dataset: a report on its gradient norms."""
 
+import contextlib
 import copy
 import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from avare import _validation as validation
 from avare import diagnostics
 from avare.torch.evaluation import evaluation_mode
 from avare.torch.norms import LossFunction, output_norms
-from avare.torch.weighted_batches import Collate, check_dataset
+from avare.torch.weighted_batches import check_dataset
 
 _LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _LARGE, _SMALL = 2.0, 1.2  # possible gains
@@ -74,9 +75,8 @@ def diagnose(
     batch_size: int = 256,
     *,
     max_examples: int | None = None,
-    collate_fn: Collate | None = None,
-    num_workers: int = 0,
     seed: int = 0,
+    **options: Any,
 ) -> NormReport:
     """Measure what importance sampling can gain for a model in its present state.
 
@@ -101,12 +101,10 @@ def diagnose(
         Examples at a time; it only affects the speed.
     max_examples : int, optional
         Measure at most this number of examples, drawn at random.
-    collate_fn : callable, optional
-        Makes a pair (inputs, targets) of a list of items, as for a ``DataLoader``.
-    num_workers : int, default=0
-        Number of processes that fetch examples.
     seed : int, default=0
         For the choice of examples.
+    **options
+        For a ``DataLoader``: num_workers, or collate_fn, which makes a pair (inputs, targets) of a list of items.
 
     Examples
     --------
@@ -125,76 +123,52 @@ def diagnose(
     if count == 0:
         raise ValueError("dataset is empty")
     batch_size = validation.integer("batch_size", batch_size, at_least=1)
-    num_workers = validation.integer("num_workers", num_workers, at_least=0)
     if max_examples is not None:
         count = min(count, validation.integer("max_examples", max_examples, at_least=1))
     generator = np.random.default_rng(validation.integer("seed", seed, at_least=0))
     chosen = np.sort(generator.choice(len(dataset), size=count, replace=False)).tolist()
     # With its own generator, the loader takes no random number from torch's global one.
-    options = {"collate_fn": collate_fn, "num_workers": num_workers, "generator": torch.Generator()}
-    loader = DataLoader(Subset(dataset, chosen), batch_size=batch_size, **options)
+    loader = DataLoader(Subset(dataset, chosen), batch_size=batch_size, generator=torch.Generator(), **options)
     loss = _each(loss_fn)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    with _same_random_numbers(device), evaluation_mode(), torch.no_grad():
-        found = [_norms(model, loss, *_pair(batch, device)).double().cpu().numpy() for batch in loader]
-    values = np.concatenate(found)
+    kind = "cuda" if device.type in ("cpu", "meta") else device.type
+    with torch.random.fork_rng(device_type=kind), evaluation_mode(), torch.no_grad():
+        values = torch.cat([_norms(model, loss, batch, device).double().cpu() for batch in loader]).numpy()
     carried = np.cumsum(np.sort(values)[::-1])
     half = int(np.searchsorted(carried, 0.5 * carried[-1])) + 1 if carried[-1] > 0.0 else len(values) / 2
     quantiles = {level: float(np.quantile(values, level)) for level in _LEVELS}
     return NormReport(float(diagnostics.gain(values)), len(values), quantiles, half / len(values))
 
 
-def _same_random_numbers(device: torch.device) -> Any:
-    """Restore PyTorch's random numbers at the end, also those of the model's device."""
-    kind = "cuda" if device.type in ("cpu", "meta") else device.type
-    return torch.random.fork_rng(device_type=kind)
-
-
-def _norms(model: nn.Module, loss: LossFunction, x: Any, y: Any) -> Tensor:
+def _norms(model: nn.Module, loss: LossFunction, batch: Any, device: torch.device) -> Tensor:
     """Return the norms of a batch, at the output."""
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        raise ValueError("dataset does not return pairs (input, target); collate_fn= can make them")
+    sizes = [len(leaf) for leaf in pytree.tree_leaves(batch[0]) if isinstance(leaf, Tensor)]
+    if not sizes:
+        raise ValueError(f"dataset returns inputs of type {type(batch[0]).__name__}: must be tensors; see collate_fn=")
+    x, y = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, list(batch))
+    output = model(**x) if isinstance(x, Mapping) else model(*x) if isinstance(x, list | tuple) else model(x)
 
     def each(output: Tensor, target: Any) -> Tensor:
-        count = next(len(leaf) for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor))
         losses = loss(output, target)
-        if losses.shape[:1] != (count,):
-            raise ValueError(
-                f"loss_fn returns shape {tuple(losses.shape)} for {count} examples: must return a loss for each, "
-                "as with reduction='none'"
-            )
+        if losses.shape[:1] != (sizes[0],):
+            shape = tuple(losses.shape)
+            raise ValueError(f"loss_fn returns shape {shape} for {sizes[0]} examples: must return a loss for each")
         return losses
 
-    return output_norms(_run(model, x), y, each)
-
-
-def _run(model: nn.Module, x: Any) -> Any:
-    """Run the model on an input of one tensor or several."""
-    if isinstance(x, Mapping):
-        return model(**x)
-    return model(*x) if isinstance(x, list | tuple) else model(x)
+    return output_norms(output, y, each)
 
 
 def _each(loss_fn: Any) -> LossFunction:
     """Return a loss function that returns the loss of each example, if there is an option for it."""
     if not callable(loss_fn):
         raise TypeError(f"loss_fn is of type {type(loss_fn).__name__}: must be callable")
-    result: LossFunction = loss_fn
-    if isinstance(loss_fn, nn.Module):
-        if hasattr(loss_fn, "reduction"):
-            result = copy.copy(loss_fn)
-            result.reduction = "none"  # type: ignore[attr-defined]  # the copy of a loss that has one
-        return result
-    try:
-        options = inspect.signature(loss_fn).parameters
-    except ValueError:  # compiled functions may have no signature
-        return result
-    return functools.partial(loss_fn, reduction="none") if "reduction" in options else result
-
-
-def _pair(batch: Any, device: torch.device) -> tuple[Any, Any]:
-    """Return input and target, on a device."""
-    if not isinstance(batch, list | tuple) or len(batch) != 2:
-        raise ValueError("dataset does not return pairs (input, target); collate_fn= can make them")
-    if not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(batch[0])):
-        raise ValueError(f"dataset returns inputs of type {type(batch[0]).__name__}: must be tensors; see collate_fn=")
-    x, y = pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, list(batch))
-    return x, y
+    result: Any = loss_fn
+    if hasattr(loss_fn, "reduction"):
+        result = copy.copy(loss_fn)
+        result.reduction = "none"
+    with contextlib.suppress(ValueError):  # compiled functions may have no signature
+        if "reduction" in inspect.signature(loss_fn).parameters:
+            result = functools.partial(loss_fn, reduction="none")
+    return cast(LossFunction, result)

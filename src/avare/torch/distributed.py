@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 
 Mode: TypeAlias = Literal["auto", "replicated", "sharded"] | None
-Norms: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
+Floats: TypeAlias = NDArray[np.float64]
+Norms: TypeAlias = tuple[NDArray[np.int64], Floats]
 """Indices of examples, and their norms."""
 
 _MODES = ("auto", "replicated", "sharded")
@@ -64,22 +65,16 @@ class Ranks:
         self.found_none = distributed == "auto" and not _is_initialised()
         """Whether "auto" found no process group."""
         if distributed in ("replicated", "sharded") and not _is_initialised():
-            raise ValueError(
-                f"distributed = {distributed!r}: there is no process group; call torch.distributed.init_process_group "
-                "first"
-            )
+            raise ValueError(f"distributed = {distributed!r}: there is no process group; call init_process_group first")
         alone = distributed is None or self.found_none
         self.mode = "alone" if alone else "replicated" if distributed == "auto" else distributed
         self.rank: int = 0 if alone else dist.get_rank(group)
         self.world: int = 1 if alone else dist.get_world_size(group)
         if self.rank < 0:
-            raise ValueError(
-                "process_group: this process is not a member of it; make the loader on its members only, or pass "
-                "distributed=None"
-            )
+            raise ValueError("process_group: this process is not a member of it; make the loader on its members only")
         if self.mode == "sharded" and self.world > self.n:
             raise ValueError(f"distributed = 'sharded': {self.n} examples cannot be shared by {self.world} ranks")
-        is_sharded, is_replicated = self.mode == "sharded", self.mode == "replicated"
+        is_sharded = self.mode == "sharded"
         size, larger = divmod(self.n, self.world)
         self.offset = self.rank * size + min(self.rank, larger) if is_sharded else 0
         """The first example of this rank."""
@@ -87,7 +82,7 @@ class Ranks:
         """How many examples this rank's sampler draws from."""
         self.fewest = size if is_sharded else self.n
         """The smallest number of examples that a rank's sampler draws from."""
-        self.copies = self.world if is_replicated else 1
+        self.copies = self.world if self.mode == "replicated" else 1
         """How many ranks share what this rank's sampler draws."""
         self.draws = self.batch_size * self.copies
         """How many examples this rank's sampler draws per step."""
@@ -118,24 +113,17 @@ class Ranks:
             return settings
         found: list[Any] = [None] * self.world
         dist.all_gather_object(found, settings, group=self.group)
-        compared = [key for key in found[0] if not key.startswith("_")]
+        first: dict[str, Any] = found[0]
         for rank, other in enumerate(found):
-            for key in compared:
-                if other.get(key) != found[0][key]:
-                    raise ValueError(
-                        f"{key} = {other.get(key)!r} on rank {rank} and {found[0][key]!r} on rank 0: pass the same on "
-                        "all ranks"
-                    )
-        return cast(dict[str, Any], found[0])
+            for key in first:
+                own = other.get(key)
+                if not key.startswith("_") and own != first[key]:
+                    raise ValueError(f"{key} = {own!r} on rank {rank} and {first[key]!r} on rank 0: must be the same")
+        return first
 
     def gather(
-        self,
-        find: Callable[[], Norms],
-        fingerprint: int,
-        step: int,
-        most: int = 0,
-        costs: NDArray[np.float64] = _NO_COSTS,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        self, find: Callable[[], Norms], fingerprint: int, step: int, most: int = 0, costs: Floats = _NO_COSTS
+    ) -> tuple[NDArray[np.int64], Floats, Floats]:
         """Return indices, norms and costs of all ranks, in the order of the ranks; 16 bytes per example, and 32 more.
 
         The first message has the same size whatever a rank is doing, so that ranks that do different things all raise

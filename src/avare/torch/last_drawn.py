@@ -1,5 +1,7 @@
 """When each example was last drawn, and whether its norm has been reported since."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,6 +52,10 @@ class LastDrawn:
         """Whether any norm was reported. O(n)."""
         return bool(self.lag == self.lag or (self.last < 0).any())
 
+    def accepts(self, indices: NDArray[np.int64], norms: NDArray[Any], values: NDArray[np.float64]) -> bool:
+        """Copy norms to values; return whether all are finite, not negative, and of examples that were drawn."""
+        return bool(_accept(self.last, indices, norms, values))
+
     def never_drawn(self, indices: NDArray[np.int64]) -> list[int]:
         """The positions in ``indices`` of examples that were never drawn, or that do not exist."""
         known = (indices >= 0) & (indices < len(self.last))
@@ -83,3 +89,13 @@ def _report(last, indices, step):
             removed += 1
             last[index] = -last[index]
     return removed, lags / len(indices) if len(indices) else np.nan
+
+
+@lean
+def _accept(last, indices, norms, values):
+    for j in range(len(indices)):
+        index, norm = indices[j], norms[j]
+        if not (0 <= index < len(last) and last[index] != 0 and 0.0 <= norm < np.inf):
+            return False
+        values[j] = norm
+    return True

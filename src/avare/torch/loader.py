@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,11 +14,11 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers import Sampler
 from avare.state import State
-from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Values
+from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Score, Values
 from avare.torch.distributed import Mode
 from avare.torch.pool import ACCELERATOR, Pool, ScoreMode, Timed
 from avare.torch.pool_sizes import AutomaticSize, PoolSize
-from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, Pairs, as_triple, check_dataset
+from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, as_triple, check_dataset
 
 _NOT_OURS: dict[str, tuple[tuple[Any, ...], str]] = {  # options of DataLoader, with the values that change nothing
     "batch_sampler": ((None,), "this loader has its own (yours fits a DataLoader with Indexed and IndexedCollate)"),
@@ -88,9 +88,9 @@ class ImportanceLoader(DataLoader[Any]):
         gradient norm or a bound, up to a common factor. For example
         ``lambda batch: output_norms(model(batch[0]), batch[1])``. It runs under ``no_grad``, in the process that
         trains; it moves the pool to its device itself.
-    pool : float, "auto" or UpperBound, default="auto"
+    pool : float, "auto" or PoolSize, default="auto"
         How many batches a pool has. "auto": as many as pay, by the measured costs of scoring and training, and none
-        while no pool pays. A number above 1: always this many. An `UpperBound`: while its rule says so.
+        while no pool pays. A number above 1: always this many. A `PoolSize`: by its rule.
     score_mode : {"eval"}, optional
         "eval": modules are in evaluation mode while they score. None: in the mode that they are in.
     cost_ratio : float, optional
@@ -131,7 +131,7 @@ class ImportanceLoader(DataLoader[Any]):
         endless: bool = False,
         distributed: Mode = "auto",
         process_group: Any = None,
-        score: Callable[[Any], Values] | None = None,
+        score: Score | None = None,
         pool: float | Literal["auto"] | PoolSize = "auto",
         score_mode: ScoreMode = None,
         cost_ratio: float | None = None,
@@ -157,7 +157,7 @@ class ImportanceLoader(DataLoader[Any]):
         super().__init__(
             Indexed(dataset),
             batch_sampler=batches,
-            collate_fn=collate.apart if stage is None else functools.partial(collate.for_pools, batch_size),
+            collate_fn=collate.apart if stage is None else functools.partial(collate.apart, size=batch_size),
             **options,
         )
         self._batches = batches
@@ -216,7 +216,7 @@ class ImportanceLoader(DataLoader[Any]):
         is_resumed = self._cursor.position > 0 and self._cursor.latest is None
         # PyTorch draws a seed for workers; a resumed run has drawn that of this epoch before it was interrupted.
         with torch.random.fork_rng(devices=[], enabled=is_resumed):
-            batches = self._cursor.deliver(super().__iter__, complete, _place)
+            batches = self._cursor.deliver(super().__iter__, complete, lambda loaded: loaded[1].place)
         if pool is not None:
             batches = Timed(pool, batches)
         if not self._moves_batches:
@@ -316,13 +316,7 @@ class Importance:
     cost_ratio: float | None = None
 
     def loader(
-        self,
-        dataset: Any,
-        batch_size: int,
-        *,
-        score: Callable[[Any], Values] | None = None,
-        seed: Seed = None,
-        **options: Any,
+        self, dataset: Any, batch_size: int, *, score: Score | None = None, seed: Seed = None, **options: Any
     ) -> ImportanceLoader:
         """Make a loader with these options.
 
@@ -342,9 +336,7 @@ class Importance:
             own["seed"] = seed
         return ImportanceLoader(dataset, batch_size, **own)
 
-    def loader_like(
-        self, plain: Any, batch_size: int | None, score: Callable[[Any], Values] | None, seed: Seed
-    ) -> ImportanceLoader:
+    def loader_like(self, plain: Any, batch_size: int | None, score: Score | None, seed: Seed) -> ImportanceLoader:
         """Make a loader with these options over the data of a plain ``DataLoader``, with its workers.
 
         Parameters
@@ -396,13 +388,7 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
     return (weight.to(loss) * loss).sum() / max(len(loss), 1)
 
 
-def _place(loaded: tuple[Any, Pairs]) -> int:
-    return loaded[1].place
-
-
-def _second_stage(
-    score: Callable[[Any], Values] | None, pool: Any, score_mode: ScoreMode, cost_ratio: float | None
-) -> Pool | None:
+def _second_stage(score: Score | None, pool: Any, score_mode: ScoreMode, cost_ratio: float | None) -> Pool | None:
     """Return the second stage of the arguments; None without a score."""
     if score is None:
         given = (("pool", pool, "auto"), ("score_mode", score_mode, None), ("cost_ratio", cost_ratio, None))

@@ -40,10 +40,8 @@ def log_posterior(
         data, _, weights = batch
         logs, more = log_likelihood(parameters, data)
         if logs.shape != weights.shape:
-            raise ValueError(
-                f"log_likelihood returned shape {tuple(logs.shape)}: must be one number per example, "
-                f"{tuple(weights.shape)}"
-            )
+            shapes = tuple(logs.shape), tuple(weights.shape)
+            raise ValueError("log_likelihood returned shape {}: must be one number per example, {}".format(*shapes))
         return (weights * logs).mean() + log_prior(parameters) / n, more
 
     return value

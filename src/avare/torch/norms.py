@@ -6,25 +6,22 @@ slowly from example to example. For a sampler this is usually enough, and it cos
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from avare import _validation as validation
-from avare.torch.cross_entropy import IGNORED, softmax_minus_target
+from avare.torch.cross_entropy import IGNORED, class_gradients, few_norms
 
 LossFunction = Callable[[Tensor, Any], Tensor]
 """A function of outputs and targets that returns the loss of each example, or at each of its positions."""
 LossName = Literal["cross_entropy", "binary", "squared"]
 NotFinite = Literal["raise", "keep"]
 Reduction = Literal["sum", "mean", "all"]
-_LOSSES: dict[str, Callable[..., Tensor]] = {
-    "cross_entropy": F.cross_entropy,
-    "binary": F.binary_cross_entropy_with_logits,
-    "squared": F.mse_loss,
+_GRADIENTS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
+    "binary": lambda output, target: torch.sigmoid(output) - target,
+    "squared": lambda output, target: 2.0 * (output - target),
 }
 _AT_A_TIME = 2**21  # logits, if an example has fewer: some megabytes, and few operations to start
 _NEARLY_ONE = 1e-2  # what class probabilities in bfloat16 may miss it by
@@ -85,6 +82,11 @@ def output_norms(
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss=lambda z, y: (z - y).abs())
     tensor([1., 0.])
     """
+    check_not_finite(not_finite)
+    if (loss, label_smoothing, class_dim, reduction) == ("cross_entropy", 0.0, 1, "sum"):
+        few = few_norms(output, target)
+        if few is not None:
+            return few
     found, counts = _norms(output, target, loss, label_smoothing, class_dim, not_finite)
     return _reduced(_row_norms(found), counts, reduction)
 
@@ -126,6 +128,7 @@ def last_layer_norms(
     tensor([3.6056, 0.7071])
     """
     _require_floating("features", features)
+    check_not_finite(not_finite)
     bias = validation.boolean("bias", bias)
     found, counts = _norms(output, target, loss, label_smoothing, class_dim, not_finite)
     if output.ndim > 2 and found.ndim != output.ndim - 1:
@@ -172,43 +175,37 @@ def check_not_finite(not_finite: str) -> None:
         raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'keep'")
 
 
-def gradient_in(output: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the gradient of a sum of losses in the output of a model, which is a constant here."""
-    leaf = output.detach().requires_grad_()
-    with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(total(leaf), leaf)
-    found: Tensor = gradient
-    return found
-
-
 def _norms(
     output: Tensor, target: Any, loss: Any, label_smoothing: float, class_dim: int, not_finite: NotFinite
 ) -> tuple[Tensor, Tensor]:
     """Return the norm of each example, or at each position of class indices; and how many entries count in each."""
-    check_not_finite(not_finite)
     _require_floating("output", output)
-    if not callable(loss) and loss not in _LOSSES:
-        raise ValueError(f"loss = {loss!r}: must be a function, or one of {', '.join(map(repr, _LOSSES))}")
-    if loss != "cross_entropy" and (label_smoothing, class_dim) != (0.0, 1):
+    has_classes = loss == "cross_entropy"
+    if not (callable(loss) or has_classes or loss in _GRADIENTS):
+        raise ValueError(f"loss = {loss!r}: must be a function, or one of 'cross_entropy', 'binary', 'squared'")
+    if not has_classes and (label_smoothing, class_dim) != (0.0, 1):
         raise ValueError("label_smoothing and class_dim are for loss = 'cross_entropy' only")
-    if output.ndim < 1 + (loss == "cross_entropy"):
-        wanted = "(batch, classes) or (batch, classes, ...)" if loss == "cross_entropy" else "(batch, ...)"
+    if output.ndim < 1 + has_classes:
+        wanted = "(batch, classes) or (batch, classes, ...)" if has_classes else "(batch, ...)"
         raise ValueError(f"output has shape {tuple(output.shape)}: must be {wanted}")
     output, sources = output.detach(), {"output": output}
     if callable(loss):
-        gradient, count = gradient_in(_floating("output", output), lambda z: loss(z, target).sum()), 1
-        return _finite(_row_norms(gradient), sources, not_finite), torch.tensor(count)
+        leaf = _floating("output", output).requires_grad_()
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(loss(leaf, target).sum(), leaf)
+        return _finite(_row_norms(gradient), sources, not_finite), torch.tensor(1)
     if not isinstance(target, Tensor):
         raise TypeError(f"target is of type {type(target).__name__}: must be a tensor")
-    if loss == "cross_entropy":
-        norms, counts = _norms_of_classes(output, target.detach(), label_smoothing, class_dim)
-    else:
-        shaped = _matching(output, target.detach())
-        if loss == "binary":
-            _refuse("target", shaped, ~((shaped >= 0.0) & (shaped <= 1.0)), "must be in [0, 1]")
-        norms, counts = _by_autograd(_LOSSES[loss], output, shaped), torch.tensor(output[:1].numel())
     if target.is_floating_point():
         sources["target"] = target
+    if has_classes:
+        norms, counts = _norms_of_classes(output, target.detach(), label_smoothing, class_dim)
+    else:
+        target = _matching(output, target.detach())
+        if loss == "binary":
+            _refuse("target", target, ~((target >= 0.0) & (target <= 1.0)), "must be in [0, 1]")
+        wide = _floating("output", output)
+        norms, counts = _row_norms(_GRADIENTS[loss](wide, target.to(wide))), torch.tensor(output[:1].numel())
     return _finite(norms, sources, not_finite), counts
 
 
@@ -218,8 +215,9 @@ def _norms_of_classes(output: Tensor, target: Tensor, smoothing: float, class_di
     if place == 0:
         raise ValueError("class_dim = 0: that is the batch")
     smoothing = validation.number("label_smoothing", smoothing, at_least=0.0, at_most=1.0)
+    logits = output.movedim(place, -1)
     if not target.is_floating_point():
-        return _norms_of_indices(output.movedim(place, -1), target, output, smoothing)
+        return _norms_of_indices(logits, target, output, smoothing)
     _require_shape(target, output.shape, "class probabilities", output)
     sums = target.sum(dim=1) if target.ndim == 2 else target.new_ones(0)
     for example in ((sums - 1.0).abs() > _NEARLY_ONE).nonzero().flatten().tolist():
@@ -227,14 +225,10 @@ def _norms_of_classes(output: Tensor, target: Tensor, smoothing: float, class_di
             f"target[{example}] has the sum {sums[example].item():.4g}: class probabilities must have the sum 1; for "
             "several labels of an example pass loss='binary'"
         )
-    logits, function = output.movedim(place, 1), partial(F.cross_entropy, label_smoothing=smoothing)
-    return _by_autograd(function, logits, target.movedim(place, 1)), torch.tensor(logits[:1, :1].numel())
-
-
-def _by_autograd(function: Callable[..., Tensor], output: Tensor, target: Tensor) -> Tensor:
-    """Return the norm of each example's gradient in the output."""
-    wide = _floating("output", output)
-    return _row_norms(gradient_in(wide, lambda z: function(z, target.to(wide), reduction="sum")))
+    wide = _floating("output", logits)
+    wanted = (1.0 - smoothing) * target.movedim(place, -1).to(wide) + smoothing / logits.shape[-1]
+    gradient = torch.softmax(wide, -1) * wanted.sum(dim=-1, keepdim=True) - wanted
+    return _row_norms(gradient), torch.tensor(logits[:1, ..., :1].numel())
 
 
 def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -243,17 +237,21 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
         raise TypeError(f"target has dtype {target.dtype}: must hold class indices or class probabilities")
     shape, classes = logits.shape[:-1], logits.shape[-1]
     _require_shape(target, shape, "class indices", output)
-    ignored = target == IGNORED
-    own = target.long().masked_fill(ignored, 0)
-    if own.numel() and not (own.min() >= 0 and own.max() < classes):
-        _refuse("target", target, ~ignored & ((target < 0) | (target >= classes)), f"must be in [0, {classes})")
+    few = few_norms(logits, target) if smoothing == 0.0 else None
+    if few is not None:
+        return few, torch.tensor(1)
+    own, ignored = target.long(), None
+    if own.numel() and not 0 <= own.min().item() <= own.max().item() < classes:
+        ignored = target == IGNORED
+        _refuse("target", target, ~ignored & ((own < 0) | (own >= classes)), f"must be in [0, {classes})")
+        own = own.masked_fill(ignored, 0)
     some = max(1, _AT_A_TIME // max(logits[:1].numel(), 1))
     found = [
-        _row_norms(softmax_minus_target(part.flatten(0, -2), classes.flatten(), smoothing))
+        _row_norms(class_gradients(part.flatten(0, -2), classes.flatten(), smoothing))
         for part, classes in zip(logits.split(some), own.split(some), strict=True)
     ]
-    norms = torch.cat(found).view(shape).masked_fill_(ignored, 0.0)
-    return norms, (~ignored).long() if len(shape) == 1 else (~ignored).flatten(1).sum(dim=1)
+    norms = torch.cat(found).view(shape)
+    return (norms, torch.tensor(own[:1].numel())) if ignored is None else (norms.masked_fill_(ignored, 0.0), ~ignored)
 
 
 def _reduced(norms: Tensor, counts: Tensor, reduction: str) -> Tensor:
@@ -262,8 +260,8 @@ def _reduced(norms: Tensor, counts: Tensor, reduction: str) -> Tensor:
         raise ValueError(f"reduction = {reduction!r}: must be 'sum', 'mean' or 'all'")
     if reduction == "sum":
         return norms
-    total = counts.expand_as(norms).sum() if reduction == "all" else counts
-    return norms / total.clamp(min=1).to(norms)
+    counts = counts.flatten(1).sum(dim=1) if counts.ndim > 1 else counts.expand_as(norms)
+    return norms / (counts.sum() if reduction == "all" else counts).clamp(min=1).to(norms)
 
 
 def _row_norms(values: Tensor) -> Tensor:

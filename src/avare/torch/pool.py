@@ -22,13 +22,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from avare import _validation as validation
+from avare._compilation import lean
 from avare._randomness import uniform_source
 from avare.batch import Batch
 from avare.state import Field, State, generator_to_text
@@ -38,6 +39,7 @@ from avare.torch.evaluation import evaluation_mode
 from avare.torch.pool_sizes import FIRST_POOLS, PoolSize
 
 ScoreMode = Literal["eval"] | None
+Floats: TypeAlias = NDArray[np.float64]
 ACCELERATOR: Any = getattr(torch, "accelerator", torch.cuda)
 """PyTorch's functions for the device of this machine, of any kind; before version 2.6, of CUDA only."""
 _DECAY = 0.8  # of the moments, per observation
@@ -93,6 +95,8 @@ class Pool:
     def join(self, n: int, batch_size: int, most: float, generator: np.random.Generator) -> None:
         """Learn what the loader draws from: n examples, batches of this size, pools of at most ``most``."""
         self.n, self.batch_size, self._most = n, batch_size, most
+        self.largest_ratio = most / batch_size
+        """The most batches that a pool can have."""
         self._seed_with(generator)
         if self._size_of(self.size.ratio) > most:
             raise ValueError(
@@ -109,11 +113,6 @@ class Pool:
         elif self._since >= self.size.interval(self):
             self._since, ratio = 0, self.size.probe
         return int(min(self._size_of(ratio), self._most))
-
-    @property
-    def largest_ratio(self) -> float:
-        """The most batches that a pool can have."""
-        return self._most / self.batch_size
 
     def _size_of(self, ratio: float) -> int:
         return math.ceil(ratio * self.batch_size - 1e-9)
@@ -188,7 +187,7 @@ class Pool:
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
         """Use the mean of the ranks' costs."""
-        self._costs = of_ranks.mean(axis=0)
+        self._costs = of_ranks[0] if len(of_ranks) == 1 else of_ranks.mean(axis=0)
         self.scored += 1
 
     def observe(self, batch: Batch, norms: NDArray[np.float64]) -> None:
@@ -196,15 +195,12 @@ class Pool:
         apart = self.size.ratio == 1.0 and self._since == 0
         if self.scored >= FIRST_POOLS:  # before that, pools are drawn to measure what they cost
             self._since = 0
-        norms = np.where(norms > 0.0, norms.clip(_SMALLEST, _LARGEST), 0.0)
-        squares, total = batch.weights * norms**2, float(batch.weights @ norms)
-        own = float((squares / batch.probabilities).sum())
-        self._moments *= _DECAY_APART if apart else _DECAY
-        self._moments += np.array([1.0, self.n * squares.sum(), own, total])
+        decay = _DECAY_APART if apart else _DECAY
+        own, total = _add_moments(self._moments, decay, self.n, batch.weights, batch.probabilities, norms)
         self.size.observe(self, own / total**2 - 1.0 if total > 0.0 else 0.0)
 
     def draw(
-        self, weights: NDArray[np.float64], scores: NDArray[np.float64], own: slice, take: Callable[[Any], Any]
+        self, weights: Floats, scores: Floats, own: slice, take: Callable[[Any], Any], may_fail: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], Any]:
         """Return the places of the batch in the pool, their weights, and what ``take`` makes of the places.
 
@@ -219,18 +215,21 @@ class Pool:
             numbers.
         take
             A function of the places.
+        may_fail
+            Whether it may raise an error.
         """
         places, drawn = np.empty(self.batch_size, dtype=np.int64), np.empty(self.batch_size, dtype=np.float32)
         before, after, self._scored = own.start, len(weights) - own.stop, own.stop - own.start
-        state = self._generator.bit_generator.state
+        state = self._generator.bit_generator.state if may_fail else None
         choose(weights[own], scores[own], self.size.floor, self._source, before, after, places, drawn)
         try:
             taken = take(places)
         except BaseException:
-            self._generator.bit_generator.state = state
+            if state is not None:
+                self._generator.bit_generator.state = state
             raise
         self.weights = drawn
-        return places, drawn.copy(), taken
+        return places, drawn, taken
 
     def state(self) -> State:
         """Return all that must be saved, by the names of `fields`."""
@@ -282,3 +281,21 @@ class Timed(Iterator[Any]):
         self._returned = time.perf_counter()
         self._pool.ends(self._returned)
         return batch
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _add_moments(moments, decay, n, weights, probabilities, norms):
+    """Add a unit to the decaying sums; return its second moment, and its estimate of the sum of the norms."""
+    uniform, own, total = 0.0, 0.0, 0.0
+    for j in range(len(norms)):
+        norm = min(max(norms[j], _SMALLEST), _LARGEST) if norms[j] > 0.0 else 0.0
+        square = weights[j] * norm * norm
+        uniform += n * square
+        own += square / probabilities[j]
+        total += weights[j] * norm
+    for j, value in enumerate((1.0, uniform, own, total)):
+        moments[j] = decay * moments[j] + value
+    return own, total

@@ -209,15 +209,13 @@ class ImportanceMixin(_Trainer):
         strategy = getattr(self.args, "train_sampling_strategy", strategy)
         if strategy != "random":
             raise ValueError(
-                f"args: the sampling strategy is {strategy!r}, but importance decides which examples form a batch; "
-                "leave it out, and let the collator pad, or pack the texts to equal lengths"
+                f"args: the sampling strategy is {strategy!r}: leave it out, importance decides on batches"
             )
         if self.args.n_gpu > 1:
             raise ValueError(f"args.n_gpu = {self.args.n_gpu}: DataParallel loses the weights; start with torchrun")
         if self.compute_loss_func is not None:
             raise ValueError(
-                "compute_loss_func is given, and returns one loss for the batch: override example_losses and "
-                "example_norms, which return one for each example"
+                "compute_loss_func returns one loss for the batch: override example_losses and example_norms"
             )
 
     def _loss_and_target(self, logits: Tensor, labels: Tensor) -> tuple[Any, Tensor]:
@@ -227,10 +225,8 @@ class ImportanceMixin(_Trainer):
             is_binary = getattr(config, "problem_type", None) == "multi_label_classification"
             return "binary" if is_binary else "squared", labels.reshape(len(labels), -1)
         if labels.shape != logits.shape[:-1]:
-            raise ValueError(
-                f"logits has shape {tuple(logits.shape)}, labels has {tuple(labels.shape)}: no loss is known for "
-                "these; override example_losses and example_norms"
-            )
+            shapes = f"logits has shape {tuple(logits.shape)}, labels has {tuple(labels.shape)}"
+            raise ValueError(f"{shapes}: no loss is known for these; override example_losses and example_norms")
         if shifts_labels:
             labels = F.pad(labels[..., 1:], (0, 1), value=-100)
         return "cross_entropy", labels

@@ -43,8 +43,7 @@ class Indexed(Dataset[Any]):
     def __getitem__(self, pair: Any) -> tuple[Any, int, float]:
         if not isinstance(pair, tuple):
             raise TypeError(
-                f"{pair!r} is not a pair of an index and a weight: use Indexed in a DataLoader with "
-                "batch_sampler=AvareBatchSampler(...)"
+                f"{pair!r} is not a pair of an index and a weight: pass batch_sampler=AvareBatchSampler(...)"
             )
         index, weight = pair
         return self.dataset[index], index, weight
@@ -77,23 +76,21 @@ class IndexedCollate:
         """Return the batch of the items, their indices and their weights."""
         return as_triple(self.apart(items))
 
-    def for_pools(self, size: int, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs]":
-        """Do the same for the second stage, with what it needs to make a batch of ``size`` items.
+    def apart(self, items: Sequence[tuple[Any, int, float]], size: int | None = None) -> "tuple[Any, Pairs]":
+        """Do the same with arrays, which are cheaper to send from a worker than small tensors.
 
-        If the default collate function has made tensors, their rows are enough. Otherwise the items are sent, too.
+        More than ``size`` items are a pool, of which a second stage makes a batch. If the default collate function has
+        made tensors, their rows are enough for that. Otherwise the items are sent, too.
         """
-        batch, pairs = self.apart(items)
-        if len(pairs) > size and (self.collate_fn is not None or not _has_rows(batch, len(pairs))):
-            pairs.items = Items([item for item, *_ in items])
+        if not isinstance(items, Fetched):
+            rows, indices, weights = zip(*items, strict=True)
+            pairs = Pairs(np.array(indices, dtype=np.int64), np.array(weights, dtype=np.float32))
+            items = Fetched(None, pairs, list(rows))
+        batch, pairs = without_end(items.collated, self.collate_fn), items.pairs
+        if size is not None and len(pairs) > size:
+            has_rows = self.collate_fn is None and (items.is_of_tensors or _has_rows(batch, len(pairs)))
+            pairs.items = None if has_rows else Items(items.items)
         return batch, pairs
-
-    def apart(self, items: Sequence[tuple[Any, int, float]]) -> "tuple[Any, Pairs]":
-        """Do the same with arrays, which are cheaper to send from a worker than small tensors."""
-        if isinstance(items, Fetched):
-            return without_end(items.collated, self.collate_fn), items.pairs
-        rows, indices, weights = zip(*items, strict=True)
-        collate = self.collate_fn or default_collate
-        return collate(list(rows)), Pairs(np.array(indices, dtype=np.int64), np.array(weights, dtype=np.float32))
 
 
 @dataclass(slots=True, eq=False)
@@ -147,22 +144,21 @@ class Items:
 class Fetched(Sequence[tuple[Any, int, float]]):
     """The items of a batch, with their indices and weights. Items are fetched when they are first used."""
 
-    __slots__ = ("_items", "dataset", "pairs")
-
-    def __init__(self, dataset: Any, pairs: Pairs) -> None:
-        self.dataset = dataset
-        self.pairs = pairs
-        self._items: list[Any] | None = None
+    def __init__(self, dataset: Any, pairs: Pairs, items: list[Any] | None = None) -> None:
+        self.dataset, self.pairs = dataset, pairs
+        self.is_of_tensors = type(dataset) is TensorDataset
+        self._items = items
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, place: Any) -> Any:
         # The weight stays a float32, which every collate function preserves.
-        return self.items()[place], int(self.pairs.indices[place]), self.pairs.weights[place]
+        return self.items[place], int(self.pairs.indices[place]), self.pairs.weights[place]
 
+    @property
     def items(self) -> list[Any]:
-        """Return the items alone."""
+        """The items alone."""
         if self._items is None:
             indices = self.pairs.indices.tolist()
             fetch = getattr(self.dataset, "__getitems__", None)
@@ -171,10 +167,10 @@ class Fetched(Sequence[tuple[Any, int, float]]):
 
     def collated(self, collate_fn: Collate | None = None) -> Any:
         """Make a batch of the items."""
-        if collate_fn is None and type(self.dataset) is TensorDataset:  # without a tensor for each
+        if collate_fn is None and self.is_of_tensors:  # without a tensor for each
             index = torch.from_numpy(self.pairs.indices)
             return [tensor.index_select(0, index) for tensor in self.dataset.tensors]
-        return (collate_fn or default_collate)(list(self.items()))
+        return (collate_fn or default_collate)(list(self.items))
 
 
 def take_items(

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from avare.torch.gradient_norms.graph import POSITIONS, in_backward, parameter_uses
-from avare.torch.gradient_norms.recomputed import Fallback, Recomputed, tensors_of
 from avare.torch.gradient_norms.survey import Place
-from avare.torch.layers.parts import Part
+from avare.torch.gradient_norms.uses import Fallback, Recomputed, Use, tensors_of
 
 
 class Capture:
@@ -120,12 +119,12 @@ class Capture:
             if use.is_of_a_vector and not in_backward():
                 self._vectors[output.grad_fn] = place.title, output.shape
         else:
-            use = Use(place, Recomputed(module, args, kwargs, outputs, self._fallback, self._excluded), None)
+            use = Recomputed(place, args, kwargs, outputs, self._fallback, self._excluded)
         for j, each in enumerate(outputs):
             if each.requires_grad:
                 each.register_hook(lambda gradient, j=j: self._record(use, j, gradient))
 
-    def _record(self, use: "Use", j: int, gradient: Tensor) -> None:
+    def _record(self, use: Use, j: int, gradient: Tensor) -> None:
         """Record the gradient of a module's output."""
         now = torch._C._current_graph_task_id()
         if self._pass is None:
@@ -169,74 +168,6 @@ class Capture:
         )
 
 
-class Use:
-    """One use of a module: its input, and the gradient of its output."""
-
-    __slots__ = ("_version", "gradients", "passed", "place", "shape", "taken")
-
-    def __init__(self, place: Place, taken: Any, shape: Any) -> None:
-        self.place = place
-        self.taken = taken.detach() if place.rule is not None else taken
-        self.shape = shape
-        self.passed: int | None = None  # the backward pass of its gradients
-        self.gradients: dict[int, Tensor] = {}
-        self._version = taken._version if place.rule is not None else None
-
-    @property
-    def is_of_a_vector(self) -> bool:
-        """Whether it is an embedding of a vector: of one row per example, or of positions that examples share."""
-        return isinstance(self.place.module, nn.Embedding) and self.place.rule is not None and self.taken.ndim == 1
-
-    @property
-    def device(self) -> Any:
-        """The device of its gradients."""
-        return next(iter(self.gradients.values())).device
-
-    @property
-    def count(self) -> int:
-        """The number of examples: the first dimension of the output."""
-        shape = next(iter(self.gradients.values())).shape
-        if not shape:
-            raise ValueError(f"{self.place.title}: its output is a single number, without a batch")
-        return int(shape[0])
-
-    def check(self) -> None:
-        """Raise an error if what was recorded has changed since."""
-        if self.place.rule is None:
-            changed = self.taken.changed
-        else:
-            changed = self.taken._version != self._version and any(
-                p.requires_grad for name, p in self.place.module.named_parameters(recurse=False) if name != "bias"
-            )
-        if changed:
-            raise ValueError(
-                f"{self.place.title}: its input{'' if self.place.rule else ', or a parameter,'} was changed in place "
-                "after the forward pass: ask for the norms before that"
-            )
-
-    def parts(self) -> list[tuple[nn.Parameter, Part]]:
-        """Return what it adds to the gradient of each parameter, in float32 or wider."""
-        if self.place.rule is None:
-            return []
-        inputs, gradient = self.taken, self.gradients[0]
-        wide = torch.promote_types(gradient.dtype, torch.float32)
-        if inputs.is_floating_point():
-            wide = torch.promote_types(wide, inputs.dtype)
-            inputs = inputs.to(wide)
-        try:
-            return list(self.place.rule(self.place.module, inputs, gradient.to(wide)))
-        except ValueError as error:
-            raise ValueError(f"{self.place.title}: {error}") from None
-
-    def rows(self, examples: slice) -> dict[nn.Parameter, Tensor]:
-        """Return the gradients of some examples, by running the module again."""
-        try:
-            result: dict[nn.Parameter, Tensor] = self.taken.rows(examples, self.gradients)
-        except ValueError as error:
-            raise ValueError(f"{self.place.title}: {error}") from error
-        return result
-
-
 class _Hook:
     """A hook of a module. A copy of it, which a copied or pickled model has, does nothing."""
 
@@ -247,9 +178,6 @@ class _Hook:
     def __call__(self, *arguments: Any) -> None:
         if self._call is not None:
             self._call(self._place, *arguments)
-
-    def __deepcopy__(self, memo: Any) -> "_Hook":
-        return _Hook()
 
     def __reduce__(self) -> Any:
         return _Hook, ()

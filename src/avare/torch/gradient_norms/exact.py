@@ -8,9 +8,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from avare.torch.gradient_norms.capture import Capture, Use
-from avare.torch.gradient_norms.recomputed import Fallback
+from avare.torch.gradient_norms.capture import Capture
 from avare.torch.gradient_norms.survey import Place, members, survey
+from avare.torch.gradient_norms.uses import Fallback, Recomputed, Use
 from avare.torch.layers.parts import Part, chunks, square_rows, squares
 from avare.torch.norms import NotFinite, check_not_finite
 
@@ -197,8 +197,8 @@ class GradientNorms:
 
     def _squares(self, uses: list[Use], count: int) -> Tensor:
         """Return the squared norm of each example's gradient, as it was in the pass."""
-        recomputed = [use for use in uses if use.place.rule is None]
-        written: dict[nn.Parameter, list[Part]] = {p: [] for use in recomputed for p in use.taken.parameters}
+        recomputed = [use for use in uses if isinstance(use, Recomputed)]
+        written: dict[nn.Parameter, list[Part]] = {p: [] for use in recomputed for p in use.parameters.values()}
         summed: dict[nn.Parameter, list[Part]] = {}
         for use in uses:
             for parameter, part in use.parts():
@@ -229,7 +229,7 @@ def _factors(weight: Any, count: int) -> Tensor | None:
     return values.abs()
 
 
-def _squares_written(uses: list[Use], others: dict[nn.Parameter, list[Part]], count: int) -> Tensor:
+def _squares_written(uses: list[Recomputed], others: dict[nn.Parameter, list[Part]], count: int) -> Tensor:
     """Return the squared norms of gradients that are written out, a chunk of examples at a time."""
     results = []
     for examples in chunks(count, sum(parameter.numel() for parameter in others)):

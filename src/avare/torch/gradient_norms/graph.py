@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from avare.torch.gradient_norms.recomputed import tensors_of
+from avare.torch.gradient_norms.uses import tensors_of
 
 POSITIONS = (
     "pass positions that all examples share once per example, as torch.arange(T).expand(n, T), or leave them out by "

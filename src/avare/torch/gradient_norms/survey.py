@@ -56,11 +56,9 @@ def members(argument: str, given: Iterable[Any], model: nn.Module, *, modules: b
     known = {*model.modules(), *(() if modules else model.parameters())}
     found: set[Any] = set()
     for place, member in enumerate(given):
-        if not isinstance(member, nn.Module if modules else nn.Module | nn.Parameter):
-            kind = "a module" if modules else "a module or a parameter"
-            raise TypeError(f"{argument}[{place}] is of type {type(member).__name__}: must be {kind} of the model")
         if member not in known:
-            raise ValueError(f"{argument}[{place}] ({type(member).__name__}) is not part of the model")
+            kind = "a module" if modules else "a module or a parameter"
+            raise ValueError(f"{argument}[{place}] is of type {type(member).__name__}: must be {kind} of the model")
         found.update([member] if modules or isinstance(member, nn.Parameter) else member.parameters())
     return found
 

@@ -49,8 +49,7 @@ class _Entry(NamedTuple):
     attributes: tuple[str, ...]
 
 
-_RULES: dict[type[nn.Module], _Entry] = {}
-_BY_NAME: dict[str, _Entry] = {}  # by the pattern of a class's full name
+_RULES: dict[type[nn.Module] | str, _Entry] = {}  # by class, or by the pattern of a class's full name
 _REFUSALS: dict[type[nn.Module], Refusal] = {}
 
 
@@ -92,12 +91,7 @@ def register(
     """
 
     def enter(rule: Rule) -> Rule:
-        entry = _Entry(rule, tuple(parameters), tuple(attributes))
-        for kind in kinds:
-            if isinstance(kind, str):
-                _BY_NAME[kind] = entry
-            else:
-                _RULES[kind] = entry
+        _RULES.update(dict.fromkeys(kinds, _Entry(rule, tuple(parameters), tuple(attributes))))
         return rule
 
     return enter
@@ -131,8 +125,10 @@ def rule_of(module: nn.Module) -> Rule | None:
             )
             return _rule_if_it_fits(_RULES[kind], module) if same else None
     full = f"{type(module).__module__}.{type(module).__qualname__}"
-    entry = next((entry for pattern, entry in _BY_NAME.items() if fnmatchcase(full, pattern)), None)
-    return None if entry is None else _rule_if_it_fits(entry, module)
+    for pattern, entry in _RULES.items():
+        if isinstance(pattern, str) and fnmatchcase(full, pattern):
+            return _rule_if_it_fits(entry, module)
+    return None
 
 
 def _rule_if_it_fits(entry: _Entry, module: nn.Module) -> Rule | None:

@@ -13,6 +13,7 @@ import avare.torch as avt
 import two_stages
 from laws import FALSE_ALARM, chi_square
 from loaders import Counted, Writer, forever, through_a_file
+from nets.upper_bound import UpperBound
 
 # Python warns about every fork of a process with threads, and torch has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -26,7 +27,7 @@ def score(batch: Any) -> torch.Tensor:
     return found
 
 
-def pooled(dataset: Any, score: Any, batch_size: int, rule: avt.UpperBound, **options: Any) -> avt.ImportanceLoader:
+def pooled(dataset: Any, score: Any, batch_size: int, rule: UpperBound, **options: Any) -> avt.ImportanceLoader:
     return avt.ImportanceLoader(dataset, batch_size, sampler="Uniform", score=score, pool=rule, **options)
 
 
@@ -59,7 +60,7 @@ def test_unbiased_and_with_the_right_law() -> None:
         seen.append((batch[1] / 10).int().tolist())
         return score(batch)
 
-    loader = pooled(DATA, watched, 2, avt.UpperBound(1.5, threshold=0), seed=0)
+    loader = pooled(DATA, watched, 2, UpperBound(1.5, threshold=0), seed=0)
     found = []
     for (scores, tens), index, weight in itertools.islice(forever(loader), 4_000):
         chances = chances_of[tuple(sorted(seen[-1]))]
@@ -73,7 +74,7 @@ def test_uniform_while_inactive() -> None:
     def never(batch: Any) -> torch.Tensor:
         raise AssertionError("scored")
 
-    rule = avt.UpperBound(threshold=math.inf)
+    rule = UpperBound(threshold=math.inf)
     loader = pooled(DATA, never, 2, rule, seed=0)
     found = []
     for _, index, weight in itertools.islice(forever(loader), 5_000):
@@ -87,7 +88,7 @@ def test_uniform_while_inactive() -> None:
 def test_the_switch() -> None:
     dataset = TensorDataset(torch.ones(40))
     scores = torch.ones(12)
-    rule = avt.UpperBound(smoothing=0.5)
+    rule = UpperBound(smoothing=0.5)
     loader = pooled(dataset, lambda batch: scores, 4, rule, seed=0)
     assert rule.threshold == 2.0 and rule.tau == 0.0
     batches = forever(loader)
@@ -125,7 +126,7 @@ def test_without_updates_a_pool_is_drawn_now_and_then() -> None:
         sizes.append(len(batch[0]))
         return (batch[0] % 7 == 0).float()
 
-    loader = pooled(TensorDataset(torch.arange(400)), spread, 20, avt.UpperBound(smoothing=0.0), seed=0)
+    loader = pooled(TensorDataset(torch.arange(400)), spread, 20, UpperBound(smoothing=0.0), seed=0)
     for _ in itertools.islice(forever(loader), 110):
         pass
     assert sizes == [60] * 11 and is_active(loader)  # the hundredth, and all after it
@@ -138,19 +139,19 @@ def test_the_batch_has_the_items_that_were_scored() -> None:
         seen.append(list(zip(batch[0].tolist(), batch[1].tolist(), strict=True)))
         return 1.0 + batch[0]
 
-    loader = pooled(data, watched, 2, avt.UpperBound(2.5, threshold=0.0), seed=1)
+    loader = pooled(data, watched, 2, UpperBound(2.5, threshold=0.0), seed=1)
     for (indices, variants), index, _ in loader:
         assert indices.tolist() == index.tolist()
         assert set(zip(indices.tolist(), variants.tolist(), strict=True)) <= set(seen[-1])
     assert len(loader) == 4 and data.asked == 4 * 5  # each once
-    named = pooled(data, lambda batch: np.ones(5), 2, avt.UpperBound(2.5, threshold=0.0), collate_fn=tuple)
+    named = pooled(data, lambda batch: np.ones(5), 2, UpperBound(2.5, threshold=0.0), collate_fn=tuple)
     (first, _), index, _ = next(iter(named))
     assert first[0] == index[0]
 
 
 def test_resumes_exactly() -> None:
     def make(seed: int) -> avt.ImportanceLoader:
-        return pooled(DATA, score, 1, avt.UpperBound(4.0, threshold=0.9, smoothing=0.7), seed=seed)
+        return pooled(DATA, score, 1, UpperBound(4.0, threshold=0.9, smoothing=0.7), seed=seed)
 
     def run(loader: avt.ImportanceLoader, steps: int) -> list[Any]:
         found = []
@@ -182,7 +183,7 @@ def test_resumes_exactly() -> None:
 
 
 def test_epochs() -> None:
-    loader = pooled(DATA, score, 2, avt.UpperBound(), batches_per_epoch=4, seed=0)
+    loader = pooled(DATA, score, 2, UpperBound(), batches_per_epoch=4, seed=0)
     assert len(list(loader)) == 4 == len(loader) and loader.epoch == 1
     next(iter(loader))  # not the whole epoch
     batches = iter(loader)
@@ -204,7 +205,7 @@ def test_epochs() -> None:
 )
 def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        avt.UpperBound(**arguments)
+        UpperBound(**arguments)
 
 
 def test_a_pool_is_never_larger_than_the_dataset() -> None:
@@ -214,7 +215,7 @@ def test_a_pool_is_never_larger_than_the_dataset() -> None:
         sizes.append(len(batch[0]))
         return score(batch)
 
-    loader = pooled(DATA, watched, 2, avt.UpperBound(smoothing=0.0, threshold=0.5), seed=0, endless=True)
+    loader = pooled(DATA, watched, 2, UpperBound(smoothing=0.0, threshold=0.5), seed=0, endless=True)
     for _, index, _ in itertools.islice(loader, 9):
         loader.update(index, [1.0, 1.0])
     assert sizes == [5] * 8  # the first batch is uniform
@@ -222,17 +223,17 @@ def test_a_pool_is_never_larger_than_the_dataset() -> None:
 
 def test_log_and_states() -> None:
     writer = Writer()
-    loader = pooled(DATA, score, 2, avt.UpperBound(2.5))
+    loader = pooled(DATA, score, 2, UpperBound(2.5))
     loader.log(writer, 3)
     assert writer.seen["avare/pool_ratio"] == [(1.0, 3)]
-    other = pooled(DATA, score, 2, avt.UpperBound(2.0))
+    other = pooled(DATA, score, 2, UpperBound(2.0))
     with pytest.raises(ValueError, match=r"state\['pool'\] = '2.5, smoothing 0.9, .*': this loader has '2, smoothing"):
         other.load_state_dict(loader.state_dict())
 
 
 def test_workers() -> None:
     def make(workers: int) -> avt.ImportanceLoader:
-        rule = avt.UpperBound(2.5, threshold=0)
+        rule = UpperBound(2.5, threshold=0)
         return pooled(DATA, score, 2, rule, seed=0, num_workers=workers, batches_per_epoch=20)
 
     drawn = [[(index.tolist(), weight.tolist()) for _, index, weight in make(workers)] for workers in (0, 1)]
@@ -250,7 +251,7 @@ def test_a_net_is_trained() -> None:
         TensorDataset(x, y),
         lambda batch: avt.output_norms(model(batch[0]), batch[1]),
         16,
-        avt.UpperBound(threshold=1.2),
+        UpperBound(threshold=1.2),
         seed=0,
     )
     active = []
