@@ -66,6 +66,7 @@ def descent_spec(experiment: str, data: Data, setting: Setting, sampler: str, st
 def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
     """Do a run; it is evaluated once per epoch."""
     problem = problem_of(spec, X, y)
+    problem.optimum = optimum
     step_size = step_size_of(spec, problem)
     sgd(problem, sampler_of(spec, problem), step_size, steps=1)  # so that no compilation is timed
     tested: list[float] = []
@@ -75,10 +76,9 @@ def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
             tested.append(held_out_error(problem, spec, X, y, progress.average))
 
     started = time.perf_counter()
-    run = sgd(problem, sampler_of(spec, problem), step_size, epochs=spec["epochs"], optimum=optimum, callback=look)
-    total = time.perf_counter() - started
+    run = sgd(problem, sampler_of(spec, problem), step_size, epochs=spec["epochs"], callback=look)
+    seconds = {"steps": run.seconds, "evaluation": time.perf_counter() - started - run.seconds}
     trace = {name: numbers(run.trace[name]) for name in COLUMNS} | ({"test": numbers(tested)} if tested else {})
-    seconds = {"steps": run.seconds, "evaluation": total - run.seconds}
     return {"seconds": seconds, "optimum": optimum, "trace": trace, "status": run.status}
 
 

@@ -10,11 +10,10 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare.problems import Linear
 from avare.samplers import Sampler
-from avare.solvers.linear.choose import build_by_norms
-from avare.solvers.linear.preconditioner import preconditioner_of, step_size_of
-from avare.solvers.linear.saga_steps import SagaSteps, first_norms
-from avare.solvers.loop import Callback, Loop, Watch, checked_pair, run_loops
-from avare.solvers.run import Run, ended, resume_of
+from avare.solvers.estimators.table import TableEstimator
+from avare.solvers.linear import SagaSteps, build_by_norms, first_norms, preconditioner_of, step_size_of
+from avare.solvers.loop import Callback, Loop, Watch, checked_pair
+from avare.solvers.run import Run, run_of
 from avare.solvers.step_sizes import sizes_of
 
 
@@ -28,7 +27,6 @@ def saga(
     batch_size: int | None = None,
     start: ArrayLike | None = None,
     evaluate: Any = "epoch",
-    optimum: float | None = None,
     progress: bool = False,
     callback: Callback | None = None,
     resume: Mapping[str, Any] | None = None,
@@ -47,7 +45,7 @@ def saga(
     This is the method to study samplers with, and for streams. To fit a linear model, `Linear.minimize` and the
     estimators of `avare.sklearn` are faster: they use Newton's method.
 
-    Cost: O(entries of the batch) per step, plus O(dim) if X is dense. Memory: 8 bytes per example and output, and 4 per
+    Cost: O(entries of the batch + dim) per step. Memory: 8 bytes per example and output, and 4 per
     example, besides the sampler's.
 
     Parameters
@@ -73,8 +71,6 @@ def saga(
         The first iterate; 0 by default.
     evaluate : "epoch", "never", int or list of int, default="epoch"
         As for `sgd`; "never" saves one pass over the data per epoch.
-    optimum : float, optional
-        The smallest objective, for the suboptimality; by default the problem's, if it is known.
     progress : bool, default=False
         Whether to show the progress on the standard error stream.
     callback : callable, optional
@@ -122,12 +118,9 @@ def saga(
     checked_pair(problem, sampler)
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
     size = step_size_of(problem, preconditioner, sampler.batch_size) if given is None else given
-    steps = SagaSteps(problem, sampler, x, preconditioner, size=size, tol=tol)
-    watch, state = Watch(evaluate, optimum, progress, callback), resume_of("saga", resume)
-    loop = Loop(steps, watch, sizes_of(size), epochs * steps.epoch_steps)
-    if state is not None:
-        loop.resume(*loop.read(state))
-    run_loops([loop], f"saga with {type(sampler).__name__}")
-    run = Run("saga", loop, size)
-    ended(run, [loop])
-    return run
+    estimator = TableEstimator(problem, x, sampler.batch_size, lengths=preconditioner.lengths)
+    steps, watch = (
+        SagaSteps(sampler, estimator, preconditioner, size, tol),
+        Watch(evaluate, progress, callback),
+    )
+    return run_of("saga", Loop(steps, watch, sizes_of(size), epochs * steps.epoch_steps), size, resume)
