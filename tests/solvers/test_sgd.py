@@ -388,7 +388,7 @@ def test_a_finished_run_can_be_continued() -> None:
     ("change", "message"),
     [
         (lambda state: [], "resume is of type list"),
-        (lambda state: {}, "resume\\['solver'\\] = None: must be 'sgd'"),
+        (lambda state: {}, "resume lacks 'solver'"),
         (lambda state: {**state, "solver": "sgld"}, "resume\\['solver'\\] = 'sgld'"),
         (lambda state: {key: value for key, value in state.items() if key != "x"}, "resume lacks 'x'"),
         (lambda state: {**state, "dim": 5}, "resume\\['dim'\\] = 5: this run has 4"),

@@ -111,12 +111,8 @@ class Plan:
     def __post_init__(self) -> None:
         problem, sampler = self.problem, self.sampler
         checked_problem(problem)
-        if isinstance(sampler, Sampler) and self.batch_size is not None:
-            raise ValueError(
-                f"batch_size = {self.batch_size}: the sampler has its own; pass it only with the name of a sampler"
-            )
         if sampler is not None and not isinstance(sampler, str):
-            checked_pair(problem, sampler)
+            checked_pair(problem, sampler, batch_size=self.batch_size)
         for name, least in (("steps", 0), ("burn_in", 0), ("thin", 1), ("chains", 1)):
             validation.integer(name, getattr(self, name), at_least=least)
         if problem.l1 > 0.0:

@@ -3,7 +3,7 @@
 Each brings a **state**, a ``NamedTuple`` of arrays and numbers, and a kernel for it. Its attribute ``saves`` names the
 arrays that have to be saved (see `avare.solvers.checkpoint`).
 
-- ``estimate(state, model, work, scratch)`` sets the gradient and the norms of the batch in `Work`. It returns
+- ``estimate(state, model, work)`` sets the gradient and the norms of the batch in `Work`. It returns
   False if a norm is not finite;
 - ``apply(state, work, size, noise, done, at)`` moves the iterate by that gradient. It returns False, and has moved
   nothing, if the gradient or a norm is not finite.
@@ -11,7 +11,7 @@ arrays that have to be saved (see `avare.solvers.checkpoint`).
 Numba chooses the version by the type of the state, as for samplers (`avare.samplers.kernels`) and losses.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,8 @@ class Work(NamedTuple):
     weights: Vector
     norms: Vector
     """What the sampler learns from."""
+    scratch: Any
+    """What products with rows overwrite; None if the problem is not linear."""
 
 
 class Record(NamedTuple):

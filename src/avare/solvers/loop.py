@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -107,50 +107,33 @@ class Progress:
 Callback: TypeAlias = Callable[[Progress], bool | None]
 
 
-@dataclass
-class Watch:
+class Watch(NamedTuple):
     """How a run is watched: arguments that all solvers have."""
 
     evaluate: Any
     progress: bool
     callback: Callback | None
 
-    def __post_init__(self) -> None:
-        validation.boolean("progress", self.progress)
 
-
+@dataclass
 class Loop:
-    """One run or chain: how far it is, and how to advance it.
+    """One run or chain: how far it is, and how to advance it."""
 
-    Parameters
-    ----------
-    method : Steps
-    watch : Watch
-    sizes : Sizes
-        The step sizes.
-    steps : int
-        The number of steps to make.
-    noise : Generator, optional
-        Source of standard normal numbers, one per coordinate and step.
-    chain : int
-        Its number among several.
-    """
+    method: Steps
+    watch: Watch
+    sizes: Sizes
+    """The step sizes."""
+    steps: int
+    """The number of steps to make."""
+    noise: np.random.Generator | None = None
+    """Source of standard normal numbers, one per coordinate and step."""
+    chain: int = 0
+    """Its number among several."""
 
-    def __init__(
-        self,
-        method: Steps,
-        watch: Watch,
-        sizes: Sizes,
-        steps: int,
-        *,
-        noise: np.random.Generator | None = None,
-        chain: int = 0,
-    ) -> None:
-        self.method, self.watch, self.sizes, self.steps = method, watch, sizes, steps
-        self.noise, self.chain = noise, chain
-        self.seconds, self.rows = 0.0, list[Row]()
-        self._evaluations = evaluation_steps(watch.evaluate, steps, method.epoch_steps)
-        self.step = 0
+    def __post_init__(self) -> None:
+        validation.boolean("progress", self.watch.progress)
+        self._evaluations = evaluation_steps(self.watch.evaluate, self.steps, self.method.epoch_steps)
+        self.step, self.seconds, self.rows = 0, 0.0, list[Row]()
         self.status, self.message = "finished", ""
         self._chunk = 1
 
@@ -192,9 +175,8 @@ class Loop:
     def run(self, interrupt: threading.Event, line: Line) -> None:
         """Advance to the last step, or until something stops it."""
         method, sampler = self.method, self.method.sampler
-        sampler.follow(
-            lambda: method.estimator.norms(method.x)
-        )  # no method: a copy of the sampler would copy all of it
+        # No method of this loop: a copy of the sampler would copy all of it.
+        sampler.follow(lambda: method.estimator.norms(method.x))
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # an overflow is reported as divergence
                 self._run(interrupt, line)
@@ -365,10 +347,16 @@ def checked_problem(problem: Any) -> None:
         raise TypeError(f"problem is of type {type(problem).__name__}: must be one of avare.problems")
 
 
-def checked_pair(problem: Any, sampler: Any) -> None:
-    """Raise an error unless the arguments are a problem and a sampler of the same size."""
+def checked_pair(problem: Any, sampler: Any, **by_name: Any) -> None:
+    """Raise an error unless the arguments are a problem and a sampler of the same size.
+
+    The others are arguments that only the name of a sampler may have.
+    """
     checked_problem(problem)
     if not isinstance(sampler, Sampler):
         raise TypeError(f"sampler is of type {type(sampler).__name__}: must be one of avare.samplers")
     if problem.n != sampler.n:
         raise ValueError(f"sampler has n = {sampler.n}: must match the problem's {problem.n}")
+    for name, value in by_name.items():
+        if value is not None:
+            raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")

@@ -106,18 +106,17 @@ def saga(
         raise TypeError(f"problem is of type {type(problem).__name__}: must be a linear model of avare.problems")
     epochs = validation.integer("epochs", epochs, at_least=0)
     tol = validation.number("tol", tol, at_least=0.0)
-    if isinstance(step_size, str) and step_size != "auto":
+    if not isinstance(step_size, str):
+        step_size = validation.number("step_size", step_size, above=0.0)
+    elif step_size != "auto":
         raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
-    given = None if isinstance(step_size, str) else validation.number("step_size", step_size, above=0.0)
     preconditioner = preconditioner_of(problem)
     if isinstance(sampler, str):
         sampler = build_by_norms(sampler, problem, batch_size, *first_norms(problem, preconditioner), seed)
-    elif batch_size is not None or seed is not None:
-        name, value = ("seed", seed) if batch_size is None else ("batch_size", batch_size)
-        raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")
-    checked_pair(problem, sampler)
+    else:
+        checked_pair(problem, sampler, batch_size=batch_size, seed=seed)
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
-    size = step_size_of(problem, preconditioner, sampler.batch_size) if given is None else given
+    size = step_size_of(problem, preconditioner, sampler.batch_size) if isinstance(step_size, str) else step_size
     estimator = TableEstimator(problem, x, sampler.batch_size, lengths=preconditioner.lengths)
     steps, watch = (
         SagaSteps(sampler, estimator, preconditioner, size, tol),

@@ -48,7 +48,7 @@ class Steps:
         self.record = record_of(self.problem.dim) if record is None else record
         self.epoch_steps = max(1, self.problem.n // m)
         table = self.x.reshape(estimator.shape)
-        buffers = (np.empty(m, dtype=np.int64), np.empty(m), np.empty(m), np.empty(m))
+        buffers = (np.empty(m, dtype=np.int64), np.empty(m), np.empty(m), np.empty(m), estimator.scratch)
         self.work = Work(self.x, table, estimator.gradient, self.problem.penalty.l2, *buffers)
         self.compiled = isinstance(self.problem, Linear) and can_learn(sampler.kernels) and not sampler.follows_path
 
@@ -66,7 +66,6 @@ class Steps:
                 self.update,
                 self.record,
                 self.work,
-                self.estimator.scratch,
                 (self.problem.n, draws.steps, step),
                 sizes,
                 noise,
@@ -113,13 +112,13 @@ class Steps:
 
 
 @lean
-def advance(sampler, model, estimator, update, record, work, scratch, numbers, sizes, noise):
+def advance(sampler, model, estimator, update, record, work, numbers, sizes, noise):
     """Make one step per size, until one is not finite; return how many were."""
     kernels, source, moments = sampler
     n, drawn, step = numbers
     for done in range(len(sizes)):
         draw_into(kernels, drawn + done, source, work.indices, work.probabilities, work.weights)
-        if not estimate(estimator, model, work, scratch):
+        if not estimate(estimator, model, work):
             return done
         if not apply(update, work, sizes[done], noise, done, step + done + 1):
             return done

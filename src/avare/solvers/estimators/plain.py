@@ -72,6 +72,6 @@ class GradientsAtMode(PlainEstimator):
 
 @ESTIMATE.version(Plain)
 @lean
-def _estimate(state, model, work, scratch):
-    add_gradients(model, work.coefficients, work.indices, work.weights, state.gradient, work.norms, scratch)
+def _estimate(state, model, work):
+    add_gradients(model, work.coefficients, work.indices, work.weights, state.gradient, work.norms, work.scratch)
     return True

@@ -79,7 +79,7 @@ class TableEstimator(PlainEstimator):
 
     def take(self, work: Work) -> bool:
         """Do in Python what the kernel does; return whether the norms are finite."""
-        return bool(estimate(self.state, self.problem.model, work, self.scratch))
+        return bool(estimate(self.state, self.problem.model, work))
 
     def at(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
         """Return the estimate at x from a batch, and the norms of its terms. Nothing changes."""
@@ -90,8 +90,8 @@ class TableEstimator(PlainEstimator):
             fresh=np.empty((0, self.shape[0])),
         )
         norms = np.empty(len(indices))
-        work = Work(x, self.problem.coefficients(x), x, x, indices, weights, weights, norms)
-        estimate(still, self.problem.model, work, self.scratch)
+        work = Work(x, self.problem.coefficients(x), x, x, indices, weights, weights, norms, self.scratch)
+        estimate(still, self.problem.model, work)
         return still.held.ravel(), norms
 
 
@@ -100,8 +100,9 @@ class TableEstimator(PlainEstimator):
 
 @ESTIMATE.version(Table)
 @lean
-def _estimate(table, model, work, scratch):
-    held, sums, indices, count = table.held, table.sums, work.indices, len(work.coefficients)
+def _estimate(table, model, work):
+    held, sums, indices, scratch = table.held, table.sums, work.indices, work.scratch
+    count = len(work.coefficients)
     below = len(held) - count
     for k in range(count):
         for j in range(held.shape[1]):
