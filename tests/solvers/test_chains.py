@@ -193,6 +193,14 @@ def test_divergence_is_reported(method: str) -> None:
     assert chain.status == "diverged" and chain.steps < 1000 and np.isfinite(chain.draws).all()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_last_step_that_overflows_is_a_divergence(method: str) -> None:
+    scale = np.full(4, 1e300)
+    with pytest.warns(DivergenceWarning, match="diverged at step 1,"):
+        chain = draw(method, make("LeastSquares"), size=1e150, precondition=scale, steps=1, burn_in=0, thin=1)
+    assert chain.status == "diverged" and chain.steps == 0 and chain.draws.shape == (1, 0, 4)
+
+
 def test_columns_of_any_scale_do_not_matter_with_preconditioning() -> None:
     scales = np.array([1.0, 1e3, 1e-3, 7.0])
     one = make("Logistic", l2=0.0)

@@ -18,7 +18,7 @@ import avare
 from avare.problems import Generic, LeastSquares, Linear, Softmax
 from avare.samplers import build
 from avare.samplers.kernels import can_learn
-from avare.solvers import DivergenceWarning, Progress
+from avare.solvers import DivergenceWarning, Progress, steps
 from avare.solvers.trace import COLUMNS
 from linear_models import PROBLEMS, N, make, plainly, saved_and_loaded
 from sampler_checks import by_name, check_structures, own_names, ways
@@ -392,6 +392,7 @@ def test_a_finished_run_can_be_continued() -> None:
         (lambda state: {**state, "solver": "sgld"}, "resume\\['solver'\\] = 'sgld'"),
         (lambda state: {key: value for key, value in state.items() if key != "x"}, "resume lacks 'x'"),
         (lambda state: {**state, "dim": 5}, "resume\\['dim'\\] = 5: this run has 4"),
+        (lambda state: {**state, "sampler/steps": 0}, "resume\\['sampler/steps'\\] = 0: must be an integer from"),
         (lambda state: {**state, "step": 31}, "resume\\['step'\\] = 31: must be an integer from 0 to 30"),
         (lambda state: {**state, "x": np.full(4, np.nan)}, "resume\\['x'\\]\\[0\\] = nan"),
         (lambda state: {**state, "record/mean": np.zeros(4)}, "resume\\['record/mean'\\] has shape \\(4,\\)"),
@@ -528,6 +529,14 @@ def test_a_run_is_drawn_over_epochs_and_seconds() -> None:
         assert np.array_equal(line.get_ydata(), run.trace.suboptimality)
     with pytest.raises(ValueError, match="there is nothing to draw: the run was not evaluated"):
         avare.sgd(problem, avare.Avare(N, 5, seed=1), 1e-9, epochs=1, evaluate="never").plot()
+
+
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
+def test_a_loop_is_compiled_once() -> None:
+    problem, before = make("Huber"), len(steps.advance.signatures)
+    avare.sgd(problem, avare.Uniform(N, 3, seed=0), 1e-4, steps=5)
+    avare.sgd(problem, avare.Uniform(N, 3, seed=0), lambda t: 1e-4, steps=5)
+    assert len(steps.advance.signatures) <= before + 1
 
 
 def test_the_epoch_of_a_callback_is_exact() -> None:
