@@ -17,6 +17,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,18 @@ def cases() -> dict[str, Callable[[], Step]]:
     """Return a function for each case that builds it and returns what is timed."""
     found: dict[str, Callable[[], Step]] = {}
     for n in SIZES:
-        found |= {f"structures/Buckets, n = {n:,}": lambda n=n: structure("Buckets", n)}
-        found |= {f"structures/CalibratedCells, n = {n:,}": lambda n=n: structure("CalibratedCells", n, prior=0.7)}
+        found[f"structures/Buckets, n = {n:,}"] = partial(structure, "Buckets", n)
+        found[f"structures/CalibratedCells, n = {n:,}"] = partial(structure, "CalibratedCells", n, prior=0.7)
         for name in SAMPLERS:
-            found |= {f"samplers/{name}, n = {n:,}": lambda name=name, n=n: sampling(name, n)}
+            found[f"samplers/{name}, n = {n:,}"] = partial(sampling, name, n)
     for name in ("Uniform", "Avare", "Calibrated"):
         for size in (1, BATCH):
-            found |= {f"solvers/sgd, {name}, batches of {size}": lambda name=name, size=size: sgd(name, size)}
-    found |= {"solvers/saga, Calibrated, dense": lambda: saga()}
-    found |= {f"solvers/{solver}": lambda solver=solver: chain(solver) for solver in ("sgld", "sghmc")}
+            found[f"solvers/sgd, {name}, batches of {size}"] = partial(sgd, name, size)
+    found["solvers/saga, Calibrated, dense"] = saga
+    for solver in ("sgld", "sghmc"):
+        found[f"solvers/{solver}"] = partial(chain, solver)
     for label, shape in SHAPES.items():
-        found |= {f"estimators/AvareClassifier, {label}": lambda shape=shape: fit(*shape)}
+        found[f"estimators/AvareClassifier, {label}"] = partial(fit, *shape)
     return found
 
 
@@ -136,9 +138,12 @@ def fit(n: int, columns: int, density: float) -> Step:
 
     from avare.sklearn import AvareClassifier
 
-    X, y = data(n, columns)
     if density < 1.0:
-        X = sparse.csr_matrix(np.where(np.random.default_rng(1).random(X.shape) < density, X, 0.0))
+        generator = np.random.default_rng(0)
+        X: Any = sparse.random(n, columns, density, format="csr", random_state=generator)
+        y = X @ generator.normal(size=columns) > 0.0
+    else:
+        X, y = data(n, columns)
     return lambda: AvareClassifier().fit(X, y)
 
 
@@ -202,7 +207,7 @@ def compare(before: Path, after: Path, names: list[str], rounds: int) -> Iterato
                 for k in range(rounds):
                     for place in (0, 1) if k % 2 == 0 else (1, 0):
                         found[place].append(workers[place].measure(name))
-                yield name, *found
+                yield name, found[0], found[1]
         finally:
             for worker in workers:
                 worker.end()

@@ -1,6 +1,6 @@
 """Save and restore a run: ``NamedTuple``s with arrays, each checked.
 
-The memory of a run is a mapping of names to such tuples. Their attribute ``saves`` names the arrays to save, by default
+The memory of a run is a mapping of names to such tuples; `SAVED` names which of their arrays to save, by default
 all. `saved` flattens it, ``{"estimator/slopes": array, ...}``. `read` checks a saved state against the memory of a run
 that was built with the same arguments: each array must have the same shape and dtype, and be within its bounds.
 `restore` then cannot fail, and fills the arrays in place.
@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from avare.samplers import Sampler
+from avare.solvers.kernels import SAVED
 from avare.state import Field, State, checksum, plain
 
 Memory = Mapping[str, Any]
-Bounds = Mapping[str, dict[str, float]]
+Bounds = Mapping[str, Mapping[str, float]]
 
 ANY_NUMBER = {"at_least": -np.inf, "at_most": np.inf, "also": np.nan}
 _SAMPLER = "sampler/"  # before the names of the sampler's fields
@@ -24,14 +25,14 @@ _SAMPLER = "sampler/"  # before the names of the sampler's fields
 
 def saved(memory: Memory) -> State:
     """Return all arrays by their names, without a copy."""
-    names = {name: getattr(part, "saves", part._fields) for name, part in memory.items()}
+    names = {name: SAVED.get(type(part), part._fields) for name, part in memory.items()}
     return {f"{name}/{key}": getattr(memory[name], key) for name in memory for key in names[name]}
 
 
 def read(state: Mapping[str, Any], memory: Memory, bounds: Bounds) -> State:
     """Return the fields for `restore`, or raise a ``ValueError`` that names one. Nothing changes."""
     return {
-        name: Field(own.dtype, own.shape, **bounds.get(name, {})).read(state, name, "resume")  # type: ignore[arg-type]
+        name: Field(own.dtype, own.shape, **bounds.get(name, {})).read(state, name, "resume")
         for name, own in saved(memory).items()
     }
 

@@ -1,7 +1,7 @@
 """How a step is put together: an estimator of the gradient and an update, joined when the loop is compiled.
 
-Each brings a **state**, a ``NamedTuple`` of arrays and numbers, and a kernel for it. Its attribute ``saves`` names the
-arrays that have to be saved (see `avare.solvers.checkpoint`).
+Each brings a **state**, a ``NamedTuple`` of arrays and numbers, and a kernel for it. `SAVED` names the arrays that have
+to be saved (see `avare.solvers.checkpoint`).
 
 - ``estimate(state, model, work)`` sets the gradient and the norms of the batch in `Work`. It returns
   False if a norm is not finite;
@@ -20,6 +20,8 @@ from avare._compilation import ByType, lean, product
 from avare.problems.base import Vector
 
 NEVER = 1 << 62
+SAVED: dict[type, tuple[str, ...]] = {}
+"""By the type of a state, the arrays that have to be saved."""
 
 ESTIMATE, APPLY = ByType("estimate"), ByType("apply")
 estimate, apply = ESTIMATE.function, APPLY.function
@@ -60,7 +62,9 @@ class Record(NamedTuple):
     """Iterates after this step are kept as draws."""
     thin: int
     """One of every `thin` iterates is kept."""
-    saves = ("mean",)
+
+
+SAVED[Record] = ("mean",)
 
 
 def record_of(

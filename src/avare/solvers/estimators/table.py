@@ -21,7 +21,7 @@ from avare.problems.base import Vector
 from avare.problems.losses import slope
 from avare.problems.matrix import BLOCK, add, load
 from avare.solvers.estimators.plain import PlainEstimator
-from avare.solvers.kernels import ESTIMATE, Work, estimate
+from avare.solvers.kernels import ESTIMATE, SAVED, Work, estimate
 from avare.structures.uniform_draws import enter, hash_table
 
 
@@ -42,7 +42,9 @@ class Table(NamedTuple):
     """What to enter into the table, one row per draw."""
     lengths: NDArray[np.float32]
     """The length of each row in the preconditioner; empty without one."""
-    saves = ("slopes", "sums")
+
+
+SAVED[Table] = ("slopes", "sums")
 
 
 class TableEstimator(PlainEstimator):

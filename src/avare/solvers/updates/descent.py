@@ -7,7 +7,7 @@ import numpy as np
 
 from avare._compilation import inlined, lean, product
 from avare.problems.base import Vector
-from avare.solvers.kernels import APPLY, magnitude
+from avare.solvers.kernels import APPLY, SAVED, magnitude
 
 
 class Descent(NamedTuple):
@@ -19,7 +19,9 @@ class Descent(NamedTuple):
     """The largest distance from the origin, and the sum of the squared norms of all gradients."""
     adapt_until: int
     """Until this step, sizes follow the path."""
-    saves = ("origin", "reach")
+
+
+SAVED[Descent] = ("origin", "reach")
 
 
 def descent(x: Vector, first_move: float = 0.0, adapt_until: int = 0) -> Descent:

@@ -22,7 +22,7 @@ import numpy as np
 
 from avare._compilation import lean
 from avare.problems.base import Vector
-from avare.solvers.kernels import APPLY, add_penalty, move_by_gradient
+from avare.solvers.kernels import APPLY, SAVED, add_penalty, move_by_gradient
 from avare.solvers.updates.metric import Metric, colour, whiten
 
 
@@ -36,12 +36,15 @@ class Langevin(NamedTuple):
     """This and the above are a `Metric`."""
     held: Vector
     """What a step overwrites."""
-    saves = Metric._fields
+
+
+SAVED[Langevin] = Metric._fields
 
 
 def langevin(metric: Metric) -> Langevin:
     """Return the state for a metric, which is copied."""
-    return Langevin(*(each.copy() for each in metric), np.zeros(len(metric.root)))
+    root, factor, basis, gain = (each.copy() for each in metric)
+    return Langevin(root, factor, basis, gain, np.zeros(len(root)))
 
 
 class Hamiltonian(NamedTuple):
@@ -58,13 +61,16 @@ class Hamiltonian(NamedTuple):
     held: Vector
     """What a step overwrites."""
     friction: float
-    saves = (*Metric._fields, "velocity", "excess")
+
+
+SAVED[Hamiltonian] = (*Metric._fields, "velocity", "excess")
 
 
 def hamiltonian(metric: Metric, friction: float, velocity: Vector) -> Hamiltonian:
     """Return the state for a metric, which is copied."""
+    root, factor, basis, gain = (each.copy() for each in metric)
     none = np.zeros(len(velocity))
-    return Hamiltonian(*(each.copy() for each in metric), velocity, none, none.copy(), friction)
+    return Hamiltonian(root, factor, basis, gain, velocity, none, none.copy(), friction)
 
 
 def subtract(motion: Hamiltonian, noise: Vector) -> None:

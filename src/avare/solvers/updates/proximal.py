@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from avare._compilation import lean, product
 from avare.problems import Linear
 from avare.problems.base import Vector
-from avare.solvers.kernels import APPLY
+from avare.solvers.kernels import APPLY, SAVED
 
 
 class Proximal(NamedTuple):
@@ -24,7 +24,9 @@ class Proximal(NamedTuple):
     shift: Vector
     """The mean of each column, if columns are centred; otherwise 0."""
     step_size: float
-    saves = ()
+
+
+SAVED[Proximal] = ()
 
 
 def proximal(problem: Linear, preconditioner: Any, step_size: float) -> Proximal:
