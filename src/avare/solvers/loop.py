@@ -287,9 +287,9 @@ class Loop:
         refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {step}")
         values |= read(own, method.memory(), {"update/reach": {"at_least": 0.0}})
         require_checksum(state, run_checksum(state), "resume")
-        drawn = Field(int, at_least=step, at_most=NEVER)  # each step draws a batch
-        drawn.read({"sampler/steps": of_sampler.get("steps")}, "sampler/steps", "resume")
-        return values, method.sampler.read_state(of_sampler)
+        read_sampler = method.sampler.read_state(of_sampler)
+        Field(int, at_least=step, at_most=NEVER).read(state, "sampler/steps", "resume")  # each step draws a batch
+        return values, read_sampler
 
     def resume(self, values: State, of_sampler: State) -> None:
         """Continue from what `read` returned."""
