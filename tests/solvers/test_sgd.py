@@ -447,7 +447,6 @@ def test_no_state_after_the_sampler_has_drawn_again() -> None:
         ({"evaluate": 0}, ValueError, "evaluate = 0"),
         ({"evaluate": [1.5]}, TypeError, "evaluate has dtype float64"),
         ({"evaluate": [31], "epochs": 1}, ValueError, r"evaluate\[0\] = 31: must be in \[0, 31\)"),
-        ({"optimum": math.nan}, ValueError, "optimum = nan"),
         ({"progress": 1}, TypeError, "progress = 1"),
     ],
 )
