@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numba
+import numpy as np
 import pytest
 
 import avare
-from avare._compilation import ByType, kernel, lean
+from avare._compilation import ByType, kernel, lean, product
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
@@ -21,7 +22,8 @@ def test_works_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> Non
         return decorate
 
     monkeypatch.setattr("avare._compilation.njit", refuse)
-    assert kernel(len) == ("compiled", len, {"nogil": True, "_nrt": True, "no_cfunc_wrapper": True})
+    compiled, function, options = kernel(len)
+    assert (compiled, function, options["nogil"], "cache" in options) == ("compiled", len, True, False)
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
@@ -38,6 +40,27 @@ def test_imports_where_no_folder_can_be_written_to(tmp_path: Path) -> None:
         check=False,
     )
     assert found.stdout.strip() == "True", found.stderr
+
+
+@kernel
+def _sum(values):  # type: ignore[no-untyped-def]  # kernels have no types
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+@product
+def _sum_quickly(values):  # type: ignore[no-untyped-def]
+    return _sum(values)
+
+
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
+def test_options_do_not_come_from_the_first_caller() -> None:
+    # The caller, which is inlined and may reorder sums, compiles the other first. It must not pass these options on.
+    assert _sum_quickly(np.ones(3)) == 3.0
+    for compiled in _sum.inspect_llvm().values():
+        assert "fadd double" in compiled and "fadd reassoc" not in compiled and "alwaysinline" not in compiled
 
 
 _MODULE = """

@@ -20,12 +20,12 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def lean(function: Callable[..., Any]) -> Any:
-    """Compile a kernel that creates no arrays, without counting references to them.
+    """Compile a kernel that creates no arrays, without counting references to them; other kernels inline it.
 
     Counting takes two atomic operations for each array in each call: for a batch of one they would
     cost more than the work.
     """
-    return _compile(function, _nrt=False)
+    return _compile(function, _nrt=False, forceinline=True)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -108,8 +108,10 @@ class ByType:
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
-    # The first, not said, would be taken over from whoever calls it first; the second saves compiling what none calls.
-    options = {"_nrt": True, "no_cfunc_wrapper": True, **options}
+    # An option that is not set is taken from the kernel that calls it first, and kept on disk with the result: speed
+    # and even rounding would depend on what some process once compiled first. The last saves compiling what none calls.
+    fixed = {"_nrt": True, "forceinline": False, "fastmath": False, "error_model": "python", "no_cfunc_wrapper": True}
+    options = {**fixed, **options}
     try:
         compiled = njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:  # no folder to keep it in can be written to

@@ -1,6 +1,5 @@
 """SAGA: against a plain transcription, exact laws, and everything around it."""
 
-import math
 from itertools import product
 from typing import Any
 
@@ -13,8 +12,7 @@ from scipy import sparse
 import avare
 from avare.problems import Generic, LeastSquares, Linear, Logistic
 from avare.solvers import DivergenceWarning
-from avare.solvers.estimators.lagged import glide
-from avare.solvers.linear.preconditioner import bends_of, preconditioner_of, step_size_of
+from avare.solvers.linear import bends_of, preconditioner_of, step_size_of
 from linear_models import PROBLEMS, N, make, saved_and_loaded
 from sampler_checks import own_names
 
@@ -56,16 +54,12 @@ class Plain:
             estimate += weight * np.outer(new[index] - self.table[index], rows[index])
         norms = np.linalg.norm(new[indices] - self.table[indices], axis=1) * metric.lengths[indices]
         l1, l2 = (each[: problem.width] for each in (problem.penalty.l1, problem.penalty.l2))
-        centre = np.zeros(problem.width)
-        centre[: len(metric.shift)] = metric.shift
-        centre[-1:] *= 0.0 if len(metric.shift) else 1.0
-        along = estimate[:, -1:] if len(metric.shift) else np.zeros((problem.outputs, 1))
-        centred = estimate - along * centre
+        centre = metric.shift
+        centred = estimate - estimate[:, -1:] * centre
         sizes = self.size * metric.inverse
         there = self.x - sizes * centred
         there = np.sign(there) * np.maximum(np.abs(there) - sizes * l1, 0.0) / (1.0 + sizes * l2)
-        if len(metric.shift):  # the outputs are those of centred columns
-            there[:, -1] -= (there - self.x)[:, :-1] @ centre[:-1]
+        there[:, -1] -= (there - self.x)[:, :-1] @ centre[:-1]  # the outputs are those of centred columns
         self.x = there
         self.table[indices] = new[indices]
         return np.asarray(norms)
@@ -120,26 +114,6 @@ def test_the_estimate_is_unbiased_for_any_table() -> None:
         mean += p[first] * p[second] * estimate.ravel()
     assert np.allclose(mean, problem.loss_gradient(x.ravel()), rtol=1e-12)
     assert np.abs(table).min() == 0.0 and np.abs(table).max() > 0.0  # some slopes are known, and stale
-
-
-@pytest.mark.parametrize("l1", [0.0, 0.3])
-@pytest.mark.parametrize("l2", [0.0, 0.7])
-def test_many_lagged_steps_are_the_steps_one_by_one(l1: float, l2: float) -> None:
-    generator = np.random.default_rng(3)
-    crossed = rested = 0
-    for _ in range(300):
-        x, gradient = generator.normal(size=2)
-        size, steps = float(generator.lognormal(-3.0, 1.5)), int(generator.integers(1, 60))
-        expected, signs = x, set()
-        for _ in range(steps):
-            there = expected - size * gradient
-            expected = math.copysign(max(abs(there) - size * l1, 0.0), there) / (1.0 + size * l2)
-            signs.add(np.sign(expected))
-        found = glide(x, gradient, size, math.log1p(size * l2), l1, l2, steps)
-        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
-        crossed += {-1.0, 1.0} <= signs
-        rested += expected == 0.0
-    assert crossed > 5 and (rested > 5) == (l1 > 0.0)
 
 
 @compiled_only
@@ -287,8 +261,8 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     state = avare.saga(problem, epochs=1, tol=0.0, seed=1).state_dict()
     cases = [
         ({**state, "estimator/slopes": np.zeros((3, 1))}, r"resume\['estimator/slopes'\] has shape \(3, 1\)"),
-        ({key: value for key, value in state.items() if key != "tolerance/margin"}, "lacks 'tolerance/margin'"),
-        ({**state, "solver": "sgd"}, "must be 'saga'"),
+        ({key: value for key, value in state.items() if key != "estimator/sums"}, "lacks 'estimator/sums'"),
+        ({**state, "solver": "sgd"}, "this call has 'saga'"),
     ]
     for damaged, message in cases:
         with pytest.raises(ValueError, match=message):

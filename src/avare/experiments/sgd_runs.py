@@ -75,10 +75,11 @@ def descent_spec(experiment: str, data: Data, setting: Setting, sampler: str, st
 def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
     """Do a run; it is evaluated once per epoch."""
     problem = problem_of(spec, X, y)
+    problem.optimum = optimum
     step_size = step_size_of(spec, problem)
     sgd(problem, sampler_of(spec, problem), step_size, steps=1)  # so that no compilation is timed
     started = time.perf_counter()
-    run = sgd(problem, sampler_of(spec, problem), step_size, epochs=spec["epochs"], optimum=optimum)
+    run = sgd(problem, sampler_of(spec, problem), step_size, epochs=spec["epochs"])
     total = time.perf_counter() - started
     trace = {name: numbers(run.trace[name]) for name in COLUMNS}
     seconds = {"steps": run.seconds, "evaluation": total - run.seconds}

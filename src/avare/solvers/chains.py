@@ -18,22 +18,20 @@ from avare import _validation as validation
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler, Uniform
-from avare.solvers.checkpoint import Bounds, Memory, read
-from avare.solvers.estimators.anchor import GradientsAtMode, TableAtMode
-from avare.solvers.estimators.plain import PlainEstimator
+from avare.solvers.checkpoint import Memory, read
+from avare.solvers.estimators.plain import GradientsAtMode, PlainEstimator
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import Record, record_of
-from avare.solvers.linear.choose import build_by_norms
-from avare.solvers.loop import Loop, Watch, checked_pair, checked_problem, resume_loops, run_loops
+from avare.solvers.linear import build_by_norms
+from avare.solvers.loop import Loop, Watch, checked_pair, checked_problem, part_of, run_loops
 from avare.solvers.run import Chain, ended, resume_of
-from avare.solvers.step_sizes import require_auto, sizes_of
+from avare.solvers.step_sizes import request_of, sizes_of
 from avare.solvers.steps import Steps
 from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune
-from avare.solvers.updates.hamiltonian import Hamiltonian, hamiltonian, subtract
-from avare.solvers.updates.langevin import langevin
+from avare.solvers.updates.dynamics import Hamiltonian, hamiltonian, langevin, subtract
 from avare.solvers.updates.metric import blank, diagonal, metric_at, whitened
 from avare.solvers.verdict import ConvergenceWarning, batch_gradients, judge
-from avare.state import Field, State, refuse_unless, require_same
+from avare.state import Field, State, refuse_unless
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
 Precondition = Literal["none", "hessian", "moments"] | ArrayLike | None
@@ -64,29 +62,28 @@ def draw_chains(
         raise ValueError('callback is called after each evaluation, and evaluate = "never": pass another evaluate=')
     problem, chains = plan.problem, plan.chains
     starts = _starts(problem, start, chains)
-    state = resume_of(solver, resume)
-    if state is not None:
-        require_same(state, {"chains": chains}, "resume", "this call")
+    state = resume_of(solver, resume, chains=chains)
     plan.prepare(state)
     starts = np.resize(plan.starts, (chains, problem.dim)) if starts is None else starts
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     seeds = root.spawn(2 * chains)
-    samplers = plan.samplers(seeds[chains:])
-    noises = [np.random.default_rng(each) for each in seeds[:chains]]
-    steps = [plan.chain_steps(solver, *each) for each in zip(samplers, starts, noises, strict=True)]
+    samplers, noises = plan.samplers(seeds[chains:]), map(np.random.default_rng, seeds[:chains])
     loops = [
-        Loop(each, watch, sizes_of(plan.size), plan.steps, noise=noise, chain=k)
-        for k, (each, noise) in enumerate(zip(steps, noises, strict=True))
+        Loop(plan.chain_steps(solver, sampler, x, noise), watch, sizes_of(plan.size), plan.steps, noise=noise, chain=k)
+        for k, (sampler, x, noise) in enumerate(zip(samplers, starts, noises, strict=True))
     ]
     if state is not None:
-        resume_loops(loops, state)
+        read_all = [loop.read(part_of(state, k)) for k, loop in enumerate(loops)]  # before anything changes
+        for loop, values in zip(loops, read_all, strict=True):
+            loop.resume(*values)
     several = f", {chains} chains" if chains > 1 else ""
     run_loops(loops, f"{solver} with {type(samplers[0]).__name__}{several}")
     chain = Chain(solver, loops, plan.size)
     if chain.status != "interrupted" and len(chain.step_sizes):
-        estimator, sampler = steps[chain.sound[0]].estimator, copy.deepcopy(samplers[chain.sound[0]])
+        first = loops[chain.sound[0]].method
+        sampler = copy.deepcopy(first.sampler)
         sampler.reseed(_SEED)
-        chain.noise = judge(chain.draws, chain.weighted()[1], estimator, sampler, chains * chain.steps)
+        chain.noise = judge(chain.draws, chain.weighted()[1], first.estimator, sampler, chains * chain.steps)
         chain.warnings += chain.noise.warnings()
         if chain.noise.warnings():
             warnings.warn("; ".join(chain.noise.warnings()), ConvergenceWarning, stacklevel=3)
@@ -114,19 +111,15 @@ class Plan:
     def __post_init__(self) -> None:
         problem, sampler = self.problem, self.sampler
         checked_problem(problem)
-        if isinstance(sampler, Sampler) and self.batch_size is not None:
-            raise ValueError(
-                f"batch_size = {self.batch_size}: the sampler has its own; pass it only with the name of a sampler"
-            )
         if sampler is not None and not isinstance(sampler, str):
-            checked_pair(problem, sampler)
+            checked_pair(problem, sampler, batch_size=self.batch_size)
         for name, least in (("steps", 0), ("burn_in", 0), ("thin", 1), ("chains", 1)):
             validation.integer(name, getattr(self, name), at_least=least)
         if problem.l1 > 0.0:
             raise ValueError(f"problem has l1 = {problem.l1}: its density is not smooth; use an l2 term")
         self.automatic, linear = isinstance(self.size, str), isinstance(problem, Linear)
         if self.automatic:
-            require_auto(self.size)
+            request_of(self.size)
         default = "mode" if self.automatic and linear else "none"
         self.control, self.point = _word_or_vector(problem, "control", self.control, CONTROLS, default)
         if self.point is not None:
@@ -163,9 +156,8 @@ class Plan:
         if state is not None:
             if self.automatic:
                 self.size = Field(float, at_least=5e-324).read(state, "step_size", "resume")
-            bounds: Bounds = {"tuning/rows": {"at_least": 1, "at_most": problem.n}}
-            part = {key.removeprefix("0/"): each for key, each in state.items() if key.startswith("0/")}
-            self.tuning = Tuning(*read(part, {"tuning": self.tuning}, bounds).values())
+            bounds = {"tuning/rows": {"at_least": 1, "at_most": problem.n}}
+            self.tuning = Tuning(*read(part_of(state, 0), {"tuning": self.tuning}, bounds).values())
             self.metric = blank(dim) if whole else self.metric
         elif around or self.control == "mode":
             mode = problem.minimize() if self.point is None else self.point
@@ -208,8 +200,7 @@ class Plan:
             update = hamiltonian(self.metric, self.friction, noise.standard_normal(len(start)))
         if record is None:
             record = record_of(len(start), self.steps, burn_in=self.burn_in, thin=self.thin)
-        adapt_until = self.burn_in if self.precondition == "moments" else 0
-        return ChainSteps(name, sampler, estimator, update, record, self.tuning, adapt_until)
+        return ChainSteps(self, name, sampler, estimator, update, record)
 
 
 def estimator_of(
@@ -221,10 +212,8 @@ def estimator_of(
         return PlainEstimator(problem, x)
     if not isinstance(problem, Linear):
         return GradientsAtMode(problem, x, known)
-    if control == "mode":
-        return TableAtMode(problem, x, batch_size, known)
-    estimator = TableEstimator(problem, x, batch_size)
-    estimator.fill(problem.survey(known))
+    estimator = TableEstimator(problem, x, batch_size, fixed=control == "mode")
+    estimator.fill(known)
     return estimator
 
 
@@ -264,36 +253,27 @@ class Measured(NamedTuple):
 
 
 class ChainSteps(Steps):
-    """The steps of a chain, which adapt to measurements; the scale until step `adapt_until`."""
+    """The steps of a chain, which adapt to measurements; the scale until the end of the burn-in, if it does."""
 
-    def __init__(
-        self,
-        name: str,
-        sampler: Sampler,
-        estimator: PlainEstimator,
-        update: Any,
-        record: Record,
-        tuning: Tuning,
-        adapt_until: int,
-    ) -> None:
+    def __init__(self, plan: Plan, name: str, sampler: Sampler, estimator: Any, update: Any, record: Record) -> None:
         super().__init__(name, sampler, estimator, update, record)
-        self._adapt_until, self._tuning = adapt_until, tuning
+        self._adapt_until, self._tuning = plan.burn_in if plan.precondition == "moments" else 0, plan.tuning
         self._corrects = isinstance(update, Hamiltonian) and sampler.independent
         dim = self.problem.dim
-        noise = np.zeros((dim, dim) if len(update.memory.factor) else dim)
+        noise = np.zeros((dim, dim) if len(update.factor) else dim)
         self._measured = Measured(np.zeros(dim), noise, np.zeros(1))
         self._trial: Sampler | None = None
         if self._corrects:
             self.period = max(1, _PERIOD // _OFTEN)
-        if adapt_until > 0:
-            self.period = max(1, adapt_until // _ADAPTATIONS)
+        if self._adapt_until > 0:
+            self.period = max(1, self._adapt_until // _ADAPTATIONS)
 
     def check(self, step: int) -> str | None:
         """Measure the noise of the gradient, with batches of a copy of the sampler; a chain never ends."""
         late = step > max(self._adapt_until, _OFTEN * _PERIOD)
         if late and (not self._corrects or step % _PERIOD >= self.period):
             return None
-        found, motion = batch_gradients(self.estimator, self._copy(), self.x, _BATCHES), self.update.memory
+        found, motion = batch_gradients(self.estimator, self._copy(), self.x, _BATCHES), self.update
         if step <= self._adapt_until:
             moments = self._measured.moments
             self._take_in(moments, np.mean((found + self.problem.penalty.l2 * self.x) ** 2, axis=0))

@@ -1,9 +1,9 @@
 """How a step is put together: an estimator of the gradient and an update, joined when the loop is compiled.
 
-Each brings a **state**, a ``NamedTuple`` of arrays and numbers, and a kernel for it. What has to be saved is the field
-``memory`` of the state, a ``NamedTuple`` of arrays (see `avare.solvers.checkpoint`).
+Each brings a **state**, a ``NamedTuple`` of arrays and numbers, and a kernel for it. `SAVED` names the arrays that have
+to be saved (see `avare.solvers.checkpoint`).
 
-- ``estimate(state, model, work, scratch, step)`` sets the gradient and the norms of the batch in `Work`. It returns
+- ``estimate(state, model, work)`` sets the gradient and the norms of the batch in `Work`. It returns
   False if a norm is not finite;
 - ``apply(state, work, size, noise, done, at)`` moves the iterate by that gradient. It returns False, and has moved
   nothing, if the gradient or a norm is not finite.
@@ -11,7 +11,7 @@ Each brings a **state**, a ``NamedTuple`` of arrays and numbers, and a kernel fo
 Numba chooses the version by the type of the state, as for samplers (`avare.samplers.kernels`) and losses.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from avare._compilation import ByType, lean, product
 from avare.problems.base import Vector
 
 NEVER = 1 << 62
+SAVED: dict[type, tuple[str, ...]] = {}
+"""By the type of a state, the arrays that have to be saved."""
 
 ESTIMATE, APPLY = ByType("estimate"), ByType("apply")
 estimate, apply = ESTIMATE.function, APPLY.function
@@ -41,18 +43,15 @@ class Work(NamedTuple):
     weights: Vector
     norms: Vector
     """What the sampler learns from."""
-
-
-class Average(NamedTuple):
-    """The mean of the iterates averaged so far."""
-
-    mean: Vector
+    scratch: Any
+    """What products with rows overwrite; None if the problem is not linear."""
 
 
 class Record(NamedTuple):
     """What is kept of the iterates: their average, and draws."""
 
-    memory: Average
+    mean: Vector
+    """Of the iterates averaged so far."""
     average_from: int
     """Iterates after this step are averaged."""
     average_power: float
@@ -65,12 +64,15 @@ class Record(NamedTuple):
     """One of every `thin` iterates is kept."""
 
 
+SAVED[Record] = ("mean",)
+
+
 def record_of(
     dim: int, steps: int = 0, average_from: int = NEVER, average_power: float = 0.0, burn_in: int = NEVER, thin: int = 1
 ) -> Record:
     """Return a record for some steps; by default it keeps nothing."""
     kept, mean = max(0, steps - burn_in) // thin, np.zeros(dim if average_from < NEVER else 0)
-    return Record(Average(mean), average_from, average_power, np.empty((kept, dim)), burn_in, thin)
+    return Record(mean, average_from, average_power, np.empty((kept, dim)), burn_in, thin)
 
 
 @lean
@@ -79,7 +81,7 @@ def keep(record, x, at):
     if at > record.average_from:
         part = (record.average_power + 1.0) / (at - record.average_from + record.average_power)
         for j in range(len(x)):
-            record.memory.mean[j] += (x[j] - record.memory.mean[j]) * part
+            record.mean[j] += (x[j] - record.mean[j]) * part
     after = at - record.burn_in
     if after > 0 and after % record.thin == 0:
         for j in range(len(x)):
@@ -101,3 +103,15 @@ def add_penalty(work, size):
     for j in range(len(work.x)):
         work.gradient[j] += work.l2[j] * work.x[j]
     return np.isfinite(size * (magnitude(work.gradient) + magnitude(work.norms)))
+
+
+@lean
+def move_by_gradient(work):
+    """Move the iterate by what is in the place of the gradient; return False, and move nothing, if it overflows."""
+    for j in range(len(work.x)):
+        work.gradient[j] += work.x[j]
+    if not np.isfinite(magnitude(work.gradient)):
+        return False
+    for j in range(len(work.x)):
+        work.x[j] = work.gradient[j]
+    return True

@@ -10,8 +10,7 @@ A run has three layers, and each exists once:
 - **The loop** (here): chunks of steps, and between them evaluations, callbacks, progress, convergence and Ctrl-C.
 
 A solver is a choice: `sgd` is plain + descent; `saga` is table + proximal; `sgld` is plain, anchor or table + langevin;
-`sghmc` the same + hamiltonian. What advances a loop is a `Method`. `Steps` is one; those of linear models that draw
-nothing (`avare.solvers.linear`) are others, and have no sampler. One of their steps is one pass over the data.
+`sghmc` the same + hamiltonian.
 """
 
 import math
@@ -19,11 +18,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,11 +31,12 @@ from avare._progress import Line
 from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
-from avare.solvers.checkpoint import ANY_NUMBER, Bounds, Checkpoint, Memory, read, require_intact, restore, saved, split
-from avare.solvers.kernels import NEVER, Record, record_of
+from avare.solvers.checkpoint import ANY_NUMBER, Checkpoint, read, restore, run_checksum, saved, split
+from avare.solvers.kernels import NEVER
 from avare.solvers.step_sizes import Sizes
+from avare.solvers.steps import Steps
 from avare.solvers.trace import COLUMNS, Row, Trace, evaluation_steps, table
-from avare.state import Field, State, generator_to_text, refuse_unless, require_same
+from avare.state import Field, State, generator_to_text, refuse_unless, require_checksum, require_same
 
 _CHUNK_SECONDS = 0.05  # the length of a chunk: after it, check for Ctrl-C
 _LARGEST_CHUNK = 1 << 16  # in steps
@@ -107,116 +107,35 @@ class Progress:
 Callback: TypeAlias = Callable[[Progress], bool | None]
 
 
-@dataclass
-class Watch:
+class Watch(NamedTuple):
     """How a run is watched: arguments that all solvers have."""
 
     evaluate: Any
-    optimum: float | None
     progress: bool
     callback: Callback | None
 
-    def __post_init__(self) -> None:
-        validation.boolean("progress", self.progress)
-        if self.optimum is not None:
-            self.optimum = validation.number("optimum", self.optimum)
 
-
-class Method:
-    """How a run advances: by steps that draw batches, or in a way of its own.
-
-    Parameters
-    ----------
-    problem : Problem
-    x : ndarray
-        The iterate, which it changes in place.
-    record : Record, optional
-        What it keeps of the iterates; nothing by default.
-    """
-
-    name: str
-    sampler: Sampler
-    compiled: bool = True
-    """Whether its steps are compiled."""
-    epoch_steps: int = 1
-    """Number of steps of an epoch."""
-    period: int = NEVER
-    """After how many steps to call `check`, again and again."""
-    step_size: float = math.inf
-    """The size of the last step; infinite if there is none."""
-
-    def __init__(self, problem: Problem, x: Vector, record: Record | None = None) -> None:
-        self.problem, self.x = problem, x
-        self.record = record_of(problem.dim) if record is None else record
-
-    def advance(self, step: int, sizes: Vector, noise: Vector) -> int:
-        """Make one step per size, after `step` steps; return how many were finite."""
-        raise NotImplementedError
-
-    def norms(self) -> Vector:
-        """Return the true norms that the sampler would learn."""
-        return self.problem.loss_norms(self.x)
-
-    def check(self, step: int) -> str | None:
-        """Adapt to what the last steps have shown; return why the iterates have converged, if they have."""
-        return None
-
-    def pace(self) -> float:
-        """Return what multiplies the given step sizes."""
-        return 1.0
-
-    def settings(self) -> State:
-        """Return what must be the same when a state is resumed."""
-        return {}
-
-    def memory(self) -> Memory:
-        """Return what to save besides the iterate: see `avare.solvers.checkpoint`."""
-        return {}
-
-    def bounds(self, step: int) -> Bounds:
-        """Return the bounds of fields in the memory that are not any finite number."""
-        return {}
-
-    def resumed(self) -> None:
-        """Compute again what follows from the memory."""
-
-
+@dataclass
 class Loop:
-    """One run or chain: how far it is, and how to advance it.
+    """One run or chain: how far it is, and how to advance it."""
 
-    Parameters
-    ----------
-    method : Method
-    watch : Watch
-    sizes : Sizes
-        The step sizes.
-    steps : int
-        The number of steps to make.
-    noise : Generator, optional
-        Source of standard normal numbers, one per coordinate and step.
-    chain : int
-        Its number among several.
-    """
+    method: Steps
+    watch: Watch
+    sizes: Sizes
+    """The step sizes."""
+    steps: int
+    """The number of steps to make."""
+    noise: np.random.Generator | None = None
+    """Source of standard normal numbers, one per coordinate and step."""
+    chain: int = 0
+    """Its number among several."""
 
-    def __init__(
-        self,
-        method: Method,
-        watch: Watch,
-        sizes: Sizes,
-        steps: int,
-        *,
-        noise: np.random.Generator | None = None,
-        chain: int = 0,
-    ) -> None:
-        self.method, self.watch, self.sizes, self.steps = method, watch, sizes, steps
-        self.noise, self.chain = noise, chain
-        self.seconds, self.rows = 0.0, list[Row]()
-        self._evaluations = evaluation_steps(watch.evaluate, steps, method.epoch_steps)
-        self._optimum = method.problem.optimum if watch.optimum is None else watch.optimum
-        self.step = 0
+    def __post_init__(self) -> None:
+        validation.boolean("progress", self.watch.progress)
+        self._evaluations = evaluation_steps(self.watch.evaluate, self.steps, self.method.epoch_steps)
+        self.step, self.seconds, self.rows = 0, 0.0, list[Row]()
         self.status, self.message = "finished", ""
         self._chunk = 1
-        self._began = (time.perf_counter(), 0)
 
     @property
     def epoch(self) -> float:
@@ -232,7 +151,7 @@ class Loop:
     def x(self) -> Vector:
         """The average of the iterates if averaging has begun, otherwise the last iterate."""
         record = self.method.record
-        return record.memory.mean if self.step > record.average_from else self.method.x
+        return record.mean if self.step > record.average_from else self.method.x
 
     def draws(self, step: int) -> Vector:
         """Return the iterates that are kept after some steps."""
@@ -247,9 +166,8 @@ class Loop:
     def _place(self) -> str:
         return f"step {self.step} of {self.steps}"
 
-    def describe(self) -> str:
+    def _describe(self, began: float, first: int) -> str:
         """Describe the progress in one line."""
-        began, first = self._began
         left = (time.perf_counter() - began) / max(self.step - first, 1) * (self.steps - self.step)
         objective = f", objective {self.rows[-1].objective:.6g}" if self.rows else ""
         return f"{self._place}{objective}, {left:.0f} s left"
@@ -257,16 +175,20 @@ class Loop:
     def run(self, interrupt: threading.Event, line: Line) -> None:
         """Advance to the last step, or until something stops it."""
         method, sampler = self.method, self.method.sampler
-        self._began = (time.perf_counter(), self.step)
-        sampler.follow(lambda: method.norms())  # no method: a copy of the sampler would copy all of it
+        # No method of this loop: a copy of the sampler would copy all of it.
+        sampler.follow(lambda: method.estimator.norms(method.x))
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # an overflow is reported as divergence
                 self._run(interrupt, line)
+        except BaseException:
+            interrupt.set()  # the other chains end as well
+            raise
         finally:
             sampler.follow(None)
 
     def _run(self, interrupt: threading.Event, line: Line) -> None:
         self._advance(0)  # compiles, outside the measured time
+        began = (time.perf_counter(), self.step)
         while not (self._until_evaluation() == 0 and self._evaluate()) and self.step < self.steps:
             if interrupt.is_set():
                 self.status, self.message = "interrupted", f"interrupted after {self._place}"
@@ -275,7 +197,7 @@ class Loop:
             left = min(self._until_evaluation(), self.steps - self.step, period - self.step % period)
             if not self._advance(min(self._chunk, left)):
                 return
-            line.say(self.describe())
+            line.say(self._describe(*began))
             converged = self.method.check(self.step) if self.step % period == 0 else None
             if converged is not None:
                 self.status, self.message, self.steps = "converged", converged, self.step
@@ -310,7 +232,8 @@ class Loop:
         objective, total, cost = method.problem.evaluate(method.x, method.sampler.probabilities())
         if x is not method.x:
             objective = method.problem.objective(x)
-        above, least = math.nan if self._optimum is None else objective - self._optimum, total * total
+        optimum, least = method.problem.optimum, total * total
+        above = math.nan if optimum is None else objective - optimum
         error = cost / least - 1.0 if least > 0.0 else 0.0
         regret = (self.rows[-1].regret if self.rows else 0.0) + cost - least
         now = (self.step, self.epoch, self.seconds)
@@ -331,7 +254,7 @@ class Loop:
         """Return everything needed to resume."""
         method = self.method
         own = {
-            **self._expected(),
+            **method.settings(),
             "step": self.step,
             "seconds": self.seconds,
             "x": method.x,
@@ -347,23 +270,26 @@ class Loop:
         """Return what `resume` takes from a saved state, or raise a ``ValueError``. Nothing changes."""
         own, of_sampler = split(state)
         method = self.method
-        require_same(own, self._expected(), "resume", "this run")
+        require_same(own, method.settings(), "resume", "this run")
+        step = Field(int, at_least=0, at_most=self.steps).read(own, "step", "resume")
         fields = {
-            "step": Field(int, at_least=0, at_most=self.steps),
             "seconds": Field(float, at_least=0.0),
             "x": Field(np.float64, method.x.shape),
+            "draws": Field(np.float64, self.draws(step).shape),
             "rows": Field(np.float64, (None, len(COLUMNS)), **ANY_NUMBER),
+            "checksum": Field(int),
         }
         if self.noise is not None:
             fields["noise"] = Field(np.random.Generator)
-        values = {name: field.read(own, name, "resume") for name, field in fields.items()}
-        values["draws"] = Field(np.float64, self.draws(values["step"]).shape).read(own, "draws", "resume")
-        steps, most = values["rows"][:, 0], values["step"]
-        are_steps = (steps >= 0) & (steps <= most) & (steps == np.floor(steps))
-        refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {most}")
-        values |= read(own, method.memory(), method.bounds(values["step"]))
-        require_intact(state)
-        return values, method.sampler.read_state(of_sampler)
+        values = {"step": step, **{name: field.read(own, name, "resume") for name, field in fields.items()}}
+        steps = values["rows"][:, 0]
+        are_steps = (steps >= 0) & (steps <= step) & (steps == np.floor(steps))
+        refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {step}")
+        values |= read(own, method.memory(), {"update/reach": {"at_least": 0.0}})
+        require_checksum(state, run_checksum(state), "resume")
+        read_sampler = method.sampler.read_state(of_sampler)
+        Field(int, at_least=step, at_most=NEVER).read(state, "sampler/steps", "resume")  # each step draws a batch
+        return values, read_sampler
 
     def resume(self, values: State, of_sampler: State) -> None:
         """Continue from what `read` returned."""
@@ -373,13 +299,7 @@ class Loop:
         method.x[:] = values["x"]
         self.draws(self.step)[:] = values["draws"]
         restore(method.memory(), values)
-        method.resumed()
         self.rows = [Row(int(each[0]), *each[1:]) for each in values["rows"].tolist()]
-
-    def _expected(self) -> State:
-        """Return what must be the same in a state."""
-        method, problem = self.method, self.method.problem
-        return {"method": method.name, "dim": problem.dim, "n": problem.n, **method.settings()}
 
 
 @contextmanager
@@ -413,24 +333,12 @@ def run_loops(loops: Sequence[Loop], title: str) -> None:
             loops[0].run(interrupt, line)
             return
         with ThreadPoolExecutor(len(loops)) as pool:
-            running = [pool.submit(loop.run, interrupt, line) for loop in loops]
-            try:
-                ended, _ = wait(running, return_when=FIRST_EXCEPTION)
-                for each in ended:
-                    each.result()
-            except BaseException:
-                interrupt.set()  # the other chains end as well
-                raise
+            list(pool.map(lambda loop: loop.run(interrupt, line), loops))
 
 
-def resume_loops(loops: Sequence[Loop], state: Mapping[str, Any]) -> None:
-    """Continue the loops of all chains from a state; if one part of it is wrong, none has changed."""
-    parts = [
-        {key.removeprefix(f"{k}/"): state[key] for key in state if key.startswith(f"{k}/")} for k in range(len(loops))
-    ]
-    read = [loop.read(part) for loop, part in zip(loops, parts, strict=True)]
-    for loop, values in zip(loops, read, strict=True):
-        loop.resume(*values)
+def part_of(state: Mapping[str, Any], chain: int) -> State:
+    """Return the part of a state that belongs to a chain."""
+    return {key.removeprefix(f"{chain}/"): each for key, each in state.items() if key.startswith(f"{chain}/")}
 
 
 def checked_problem(problem: Any) -> None:
@@ -439,10 +347,16 @@ def checked_problem(problem: Any) -> None:
         raise TypeError(f"problem is of type {type(problem).__name__}: must be one of avare.problems")
 
 
-def checked_pair(problem: Any, sampler: Any) -> None:
-    """Raise an error unless the arguments are a problem and a sampler of the same size."""
+def checked_pair(problem: Any, sampler: Any, **by_name: Any) -> None:
+    """Raise an error unless the arguments are a problem and a sampler of the same size.
+
+    The others are arguments that only the name of a sampler may have.
+    """
     checked_problem(problem)
     if not isinstance(sampler, Sampler):
         raise TypeError(f"sampler is of type {type(sampler).__name__}: must be one of avare.samplers")
     if problem.n != sampler.n:
         raise ValueError(f"sampler has n = {sampler.n}: must match the problem's {problem.n}")
+    for name, value in by_name.items():
+        if value is not None:
+            raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")

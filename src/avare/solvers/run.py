@@ -12,10 +12,10 @@ from avare import _validation as validation
 from avare._optional import require
 from avare.plotting import chain_figure, run_figure
 from avare.problems.base import Vector
-from avare.solvers.loop import DivergenceWarning, Loop
+from avare.solvers.loop import DivergenceWarning, Loop, run_loops
 from avare.solvers.trace import Trace
 from avare.solvers.verdict import ConvergenceWarning, Verdict
-from avare.state import State, plain
+from avare.state import State, require_same
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -58,7 +58,7 @@ class Run:
         self.trace: Trace = loop.trace
         """One row per evaluation; each column is an attribute, as in ``run.trace.objective``."""
         self.steps: int = loop.step
-        """Number of steps. For a method that draws nothing, a step is one pass over the data."""
+        """Number of steps."""
         self.epochs: int = int(loop.epoch)
         """Number of whole epochs."""
         self.seconds: float = loop.seconds
@@ -68,7 +68,7 @@ class Run:
         self.message: str = loop.message
         """Why it ended, if it did not finish."""
         self.step_size: Any = step_size
-        """The step sizes; if they were "auto", the size of the last step. Infinite if the method has none."""
+        """The step sizes; if they were "auto", the size of the last step."""
         self._checkpoint = loop.checkpoint()
 
     def to_frame(self) -> Any:
@@ -95,12 +95,23 @@ class Run:
         return f"Run({self.status} after {self.steps} steps in {self.seconds:.3g} s{reached})"
 
 
+def run_of(solver: str, loop: Loop, step_size: Any, resume: Any) -> Run:
+    """Run a loop, from its start or from a state. The step size is None if the run finds it."""
+    state = resume_of(solver, resume)
+    if state is not None:
+        loop.resume(*loop.read(state))
+    run_loops([loop], f"{solver} with {type(loop.method.sampler).__name__}")
+    run = Run(solver, loop, loop.step_size(loop.step) if step_size is None else step_size)
+    ended(run, [loop])
+    return run
+
+
 def ended(result: Any, loops: Sequence[Loop]) -> None:
     """Warn of loops that diverged, and raise `Interrupted` with the result if Ctrl-C ended one."""
     for loop in loops:
         if loop.status == "diverged":
             place = f"chain {loop.chain} " if len(loops) > 1 else ""
-            warnings.warn(place + loop.message, DivergenceWarning, stacklevel=3)
+            warnings.warn(place + loop.message, DivergenceWarning, stacklevel=4)
     if result.status == "interrupted":
         raise Interrupted(result.message, result)
 
@@ -295,13 +306,11 @@ class Chain:
         )
 
 
-def resume_of(solver: str, resume: Any) -> Mapping[str, Any] | None:
+def resume_of(solver: str, resume: Any, **expected: Any) -> Mapping[str, Any] | None:
     """Return the state, or raise an error if it is not one of this solver; None if there is none."""
     if resume is None:
         return None
     if not isinstance(resume, Mapping):
         raise TypeError(f"resume is of type {type(resume).__name__}: must be a mapping, as state_dict() returns")
-    found = plain(resume["solver"]) if "solver" in resume else None
-    if not isinstance(found, str) or found != solver:
-        raise ValueError(f"resume['solver'] = {found!r}: must be {solver!r}")
+    require_same(resume, {"solver": solver, **expected}, "resume", "this call")
     return {key: each for key, each in resume.items() if key != "solver"}

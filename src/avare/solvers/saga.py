@@ -10,11 +10,10 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare.problems import Linear
 from avare.samplers import Sampler
-from avare.solvers.linear.choose import build_by_norms
-from avare.solvers.linear.preconditioner import preconditioner_of, step_size_of
-from avare.solvers.linear.saga_steps import SagaSteps, first_norms
-from avare.solvers.loop import Callback, Loop, Watch, checked_pair, run_loops
-from avare.solvers.run import Run, ended, resume_of
+from avare.solvers.estimators.table import TableEstimator
+from avare.solvers.linear import SagaSteps, build_by_norms, first_norms, preconditioner_of, step_size_of
+from avare.solvers.loop import Callback, Loop, Watch, checked_pair
+from avare.solvers.run import Run, run_of
 from avare.solvers.step_sizes import sizes_of
 
 
@@ -28,7 +27,6 @@ def saga(
     batch_size: int | None = None,
     start: ArrayLike | None = None,
     evaluate: Any = "epoch",
-    optimum: float | None = None,
     progress: bool = False,
     callback: Callback | None = None,
     resume: Mapping[str, Any] | None = None,
@@ -47,7 +45,7 @@ def saga(
     This is the method to study samplers with, and for streams. To fit a linear model, `Linear.minimize` and the
     estimators of `avare.sklearn` are faster: they use Newton's method.
 
-    Cost: O(entries of the batch) per step, plus O(dim) if X is dense. Memory: 8 bytes per example and output, and 4 per
+    Cost: O(entries of the batch + dim) per step. Memory: 8 bytes per example and output, and 4 per
     example, besides the sampler's.
 
     Parameters
@@ -73,8 +71,6 @@ def saga(
         The first iterate; 0 by default.
     evaluate : "epoch", "never", int or list of int, default="epoch"
         As for `sgd`; "never" saves one pass over the data per epoch.
-    optimum : float, optional
-        The smallest objective, for the suboptimality; by default the problem's, if it is known.
     progress : bool, default=False
         Whether to show the progress on the standard error stream.
     callback : callable, optional
@@ -110,24 +106,20 @@ def saga(
         raise TypeError(f"problem is of type {type(problem).__name__}: must be a linear model of avare.problems")
     epochs = validation.integer("epochs", epochs, at_least=0)
     tol = validation.number("tol", tol, at_least=0.0)
-    if isinstance(step_size, str) and step_size != "auto":
+    if not isinstance(step_size, str):
+        step_size = validation.number("step_size", step_size, above=0.0)
+    elif step_size != "auto":
         raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
-    given = None if isinstance(step_size, str) else validation.number("step_size", step_size, above=0.0)
     preconditioner = preconditioner_of(problem)
     if isinstance(sampler, str):
         sampler = build_by_norms(sampler, problem, batch_size, *first_norms(problem, preconditioner), seed)
-    elif batch_size is not None or seed is not None:
-        name, value = ("seed", seed) if batch_size is None else ("batch_size", batch_size)
-        raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")
-    checked_pair(problem, sampler)
+    else:
+        checked_pair(problem, sampler, batch_size=batch_size, seed=seed)
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
-    size = step_size_of(problem, preconditioner, sampler.batch_size) if given is None else given
-    steps = SagaSteps(problem, sampler, x, preconditioner, size=size, tol=tol)
-    watch, state = Watch(evaluate, optimum, progress, callback), resume_of("saga", resume)
-    loop = Loop(steps, watch, sizes_of(size), epochs * steps.epoch_steps)
-    if state is not None:
-        loop.resume(*loop.read(state))
-    run_loops([loop], f"saga with {type(sampler).__name__}")
-    run = Run("saga", loop, size)
-    ended(run, [loop])
-    return run
+    size = step_size_of(problem, preconditioner, sampler.batch_size) if isinstance(step_size, str) else step_size
+    estimator = TableEstimator(problem, x, sampler.batch_size, lengths=preconditioner.lengths)
+    steps, watch = (
+        SagaSteps(sampler, estimator, preconditioner, size, tol),
+        Watch(evaluate, progress, callback),
+    )
+    return run_of("saga", Loop(steps, watch, sizes_of(size), epochs * steps.epoch_steps), size, resume)

@@ -12,16 +12,16 @@ from avare import _validation as validation
 from avare.problems import Problem
 from avare.samplers import Sampler
 from avare.schedules import Auto
-from avare.solvers.dog import adaptive_descent, request_of
 from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.kernels import NEVER, record_of
-from avare.solvers.loop import Callback, Loop, Watch, checked_pair, run_loops
-from avare.solvers.run import Run, ended, resume_of
-from avare.solvers.step_sizes import StepSize, sizes_of
+from avare.solvers.loop import Callback, Loop, Watch, checked_pair
+from avare.solvers.run import Run, run_of
+from avare.solvers.step_sizes import StepSize, falling, first_move, request_of, sizes_of
 from avare.solvers.steps import Steps
 from avare.solvers.updates.descent import descent
 
 _RECENT = 3.0  # the power with which the weights of "recent" grow
+_PILOT = 10  # if sizes fall by a given power, they are found during a tenth of the steps
 
 
 def sgd(
@@ -34,7 +34,6 @@ def sgd(
     start: ArrayLike | None = None,
     averaging: Literal["none", "polyak", "suffix", "recent"] | None = None,
     evaluate: Any = "epoch",
-    optimum: float | None = None,
     progress: bool = False,
     callback: Callback | None = None,
     resume: Mapping[str, Any] | None = None,
@@ -70,8 +69,6 @@ def sgd(
     evaluate : "epoch", "never", int or list of int, default="epoch"
         When to evaluate: "epoch", "never", an interval in steps (an integer), or a list of steps, where 0 is
         before the first. Each evaluation costs a pass over the data; the measured time does not include it.
-    optimum : float, optional
-        The smallest objective, for the suboptimality; by default the problem's, if it is known.
     progress : bool, default=False
         Whether to show the progress on the standard error stream.
     callback : callable, optional
@@ -108,7 +105,7 @@ def sgd(
     checked_pair(problem, sampler)
     if problem.l1 > 0.0:
         raise ValueError(f"problem has l1 = {problem.l1}: use avare.saga, which takes a proximal step")
-    watch, epoch = Watch(evaluate, optimum, progress, callback), max(1, problem.n // sampler.batch_size)
+    watch, epoch = Watch(evaluate, progress, callback), max(1, problem.n // sampler.batch_size)
     if epochs is not None and steps is not None:
         raise ValueError(f"epochs = {epochs} and steps = {steps}: pass only one of them")
     if steps is None:
@@ -121,16 +118,14 @@ def sgd(
     if averaging not in ways:
         raise ValueError(f"averaging = {averaging!r}: must be one of {', '.join(map(repr, ways))}")
     average_from, power = ways[averaging]
-    state = resume_of("sgd", resume)
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
     update, sizes = descent(x), step_size
     if wanted is not None:
-        update, sizes = adaptive_descent(wanted, problem, x, sampler.batch_size, steps)
+        found_until, sizes = NEVER, 1.0
+        if wanted.power is not None:
+            found_until = max(1, steps // _PILOT)
+            sizes = falling(found_until, wanted.power)
+        update = descent(x, first_move(problem, x, sampler.batch_size), found_until)
     record = record_of(problem.dim, average_from=average_from, average_power=power)
     loop = Loop(Steps("sgd", sampler, PlainEstimator(problem, x), update, record), watch, sizes_of(sizes), steps)
-    if state is not None:
-        loop.resume(*loop.read(state))
-    run_loops([loop], f"sgd with {type(sampler).__name__}")
-    run = Run("sgd", loop, step_size if wanted is None else loop.step_size(loop.step))
-    ended(run, [loop])
-    return run
+    return run_of("sgd", loop, step_size if wanted is None else None, resume)

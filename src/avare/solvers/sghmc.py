@@ -33,7 +33,6 @@ def sghmc(
     start: ArrayLike | None = None,
     seed: int | np.random.SeedSequence | None = None,
     evaluate: Any = "never",
-    optimum: float | None = None,
     progress: bool = False,
     callback: Callback | None = None,
     resume: Mapping[str, Any] | None = None,
@@ -92,8 +91,6 @@ def sghmc(
         Seed of the noise, and of the samplers of all chains after the first.
     evaluate : "epoch", "never", int or list of int, default="never"
         As for `sgd`; "never" by default.
-    optimum : float, optional
-        The smallest objective, for the suboptimality; by default the problem's, if it is known.
     progress : bool, default=False
         Whether to show the progress on the standard error stream.
     callback : callable, optional
@@ -129,4 +126,4 @@ def sghmc(
     """
     friction = validation.number("friction", friction, above=0.0)
     plan = Plan(problem, sampler, step_size, control, precondition, batch_size, steps, burn_in, thin, chains, friction)
-    return draw_chains("sghmc", plan, start, seed, Watch(evaluate, optimum, progress, callback), resume)
+    return draw_chains("sghmc", plan, start, seed, Watch(evaluate, progress, callback), resume)

@@ -31,7 +31,6 @@ def sgld(
     start: ArrayLike | None = None,
     seed: int | np.random.SeedSequence | None = None,
     evaluate: Any = "never",
-    optimum: float | None = None,
     progress: bool = False,
     callback: Callback | None = None,
     resume: Mapping[str, Any] | None = None,
@@ -87,8 +86,6 @@ def sgld(
         Seed of the noise, and of the samplers of all chains after the first.
     evaluate : "epoch", "never", int or list of int, default="never"
         As for `sgd`; "never" by default.
-    optimum : float, optional
-        The smallest objective, for the suboptimality; by default the problem's, if it is known.
     progress : bool, default=False
         Whether to show the progress on the standard error stream.
     callback : callable, optional
@@ -129,4 +126,4 @@ def sgld(
     ([], True)
     """
     plan = Plan(problem, sampler, step_size, control, precondition, batch_size, steps, burn_in, thin, chains)
-    return draw_chains("sgld", plan, start, seed, Watch(evaluate, optimum, progress, callback), resume)
+    return draw_chains("sgld", plan, start, seed, Watch(evaluate, progress, callback), resume)

@@ -1,17 +1,34 @@
-"""Step sizes that a user gives: a number, a schedule, or a function of the step."""
+"""Step sizes: a number, a schedule or a function of the step; or sizes that a run finds by itself.
 
+How long steps may be depends on the curvature of f, on the noise that a sampler leaves and on the distance to the
+minimum. The steps themselves show all three (Ivgi, Hinder & Carmon, "DoG is SGD's best friend", ICML 2023):
+
+    size_t = r_t / sqrt(|g_1|^2 + ... + |g_t|^2),    r_t = the largest distance from the start so far, at least r_0.
+
+For example, from x = 0 with gradients of norm 10 that all point to a minimum at distance 3: r grows from r_0 by a part
+1 / sqrt(t) at step t, and is 3 after a few dozen steps, whatever r_0 was. With noise of that norm the size then falls
+as 3 / (10 sqrt(t)), as it should for averaged iterates. Without noise the gradients vanish, their sum ends, and the
+size stays. If steps are too long, gradients and their sum grow, and the size falls; no step is longer than r_t. So
+nothing has to be tried first: each sampler gets its own sizes, at the price of two sums over the coefficients per step.
+The update that follows the path is `avare.solvers.updates.descent`.
+"""
+
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from avare import _validation as validation
+from avare.problems import Linear, Problem
 from avare.problems.base import Vector
-from avare.schedules import Schedule, constant
+from avare.schedules import Auto, Schedule, auto, constant
 
 StepSize: TypeAlias = Schedule | float | Callable[[int], float]
 Sizes: TypeAlias = Callable[[int, int], Vector]
 """A function of (first, count) that returns the sizes of steps."""
+_ROWS = 64  # that show the gradient at the start; more with larger batches
+_CAUTION = 16.0  # times the curvature along the gradient, if the smoothness is not known
 
 
 def sizes_of(step_size: Any) -> Sizes:
@@ -28,18 +45,57 @@ def sizes_of(step_size: Any) -> Sizes:
         steps = np.arange(first, first + count)
         found = schedule(steps) if isinstance(schedule, Schedule) else list(map(schedule, steps.tolist()))
         try:
-            values = np.broadcast_to(validation.real("step_size", found), (count,))
+            values = np.array(np.broadcast_to(validation.real("step_size", found), (count,)))
         except (TypeError, ValueError):
             raise TypeError(f"step_size({first}) = {found[0]!r}: must be one number for each step") from None
         faults = np.flatnonzero(~((values >= 0.0) & (values < np.inf)))
         if faults.size:
             raise ValueError(f"step_size({steps[faults[0]]}) = {values[faults[0]]}: must be finite and not negative")
-        return values
+        return values  # a copy, for a kernel compiled for read-only arrays would be another one
 
     return sizes
 
 
-def require_auto(step_size: str) -> None:
-    """Raise an error unless the word is "auto"."""
-    if step_size != "auto":
-        raise TypeError(f'step_size = {step_size!r}: must be "auto", a number, a schedule or a function of the step')
+def request_of(step_size: Any) -> Auto | None:
+    """Return which step sizes to find; None if they are given."""
+    if isinstance(step_size, str):
+        if step_size != "auto":
+            raise TypeError(
+                f'step_size = {step_size!r}: must be "auto", a number, a schedule or a function of the step'
+            )
+        return auto()
+    return step_size if isinstance(step_size, Auto) else None
+
+
+def falling(last: int, power: float) -> Schedule:
+    """Return factors on the sizes found until step `last`: 1 until then, later falling by a power."""
+    return Schedule(_falling, (last, power))
+
+
+def _falling(t: Any, last: int, power: float) -> Any:
+    return (np.maximum(t, last) / last) ** -power
+
+
+def first_move(problem: Problem, x: Vector, batch_size: int) -> float:
+    """Return r_0, a short way to go at first: the norm of the gradient, from some rows, over the smoothness of f.
+
+    The minimum cannot be nearer than gradient over smoothness, and r_0 must not be above its distance. If the
+    smoothness is not known, a multiple of the curvature along the gradient takes its place.
+    """
+    size = min(problem.n, max(_ROWS, batch_size))
+    rows = np.arange(size) * problem.n // size  # evenly spread
+    weights = np.full(size, problem.n / size)
+
+    def gradient(at: Vector) -> Vector:
+        return problem.loss_batch_gradient(at, rows, weights)[0] + problem.penalty.l2 * at
+
+    here = gradient(x)
+    length = float(np.linalg.norm(here))
+    if not 0.0 < length < math.inf:
+        return 1.0
+    if isinstance(problem, Linear):
+        smoothness = float(problem.smoothness.sum())
+    else:
+        move = 1e-4 * (1.0 + float(np.linalg.norm(x)))
+        smoothness = _CAUTION * float(np.linalg.norm(gradient(x + here * (move / length)) - here)) / move
+    return length / smoothness if 0.0 < smoothness < math.inf else 1e-3

@@ -1,4 +1,4 @@
-"""Steps that draw batches: draw, estimate, apply, learn, record; compiled if the problem and the sampler have kernels.
+"""Steps: draw, estimate, apply, learn, record; compiled if the problem and the sampler have kernels.
 
 Both loops do the same arithmetic in the same order and use the same random numbers, so that they give the same iterates
 from the same seed.
@@ -14,16 +14,15 @@ from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.samplers.base import smooth
 from avare.samplers.kernels import can_learn, draw_into, learn_from
-from avare.solvers.checkpoint import Bounds, Memory
+from avare.solvers.checkpoint import Memory
 from avare.solvers.estimators.plain import PlainEstimator
-from avare.solvers.kernels import Record, Work, apply, estimate, keep
-from avare.solvers.loop import Method
+from avare.solvers.kernels import NEVER, Record, Work, apply, estimate, keep, record_of
 from avare.solvers.updates.descent import Descent, pace
 from avare.state import State
 
 
-class Steps(Method):
-    """Steps with an estimator and an update.
+class Steps:
+    """Steps with an estimator and an update, which change the iterate of the estimator in place.
 
     Parameters
     ----------
@@ -33,24 +32,25 @@ class Steps(Method):
     estimator : PlainEstimator
         Or one derived from it.
     update : NamedTuple
-        The state of an update. It may be replaced between chunks by another of the same type.
+        The state of an update.
     record : Record, optional
         What to keep of the iterates; nothing by default.
     """
 
-    sampler: Sampler
+    period: int = NEVER
+    """After how many steps to call `check`, again and again."""
 
     def __init__(
         self, name: str, sampler: Sampler, estimator: PlainEstimator, update: Any, record: Record | None = None
     ) -> None:
-        problem, m = estimator.problem, sampler.batch_size
-        super().__init__(problem, estimator.x, record)
+        self.problem, self.x, m = estimator.problem, estimator.x, sampler.batch_size
         self.name, self.sampler, self.estimator, self.update = name, sampler, estimator, update
-        self.epoch_steps = max(1, problem.n // m)
+        self.record = record_of(self.problem.dim) if record is None else record
+        self.epoch_steps = max(1, self.problem.n // m)
         table = self.x.reshape(estimator.shape)
-        buffers = (np.empty(m, dtype=np.int64), np.empty(m), np.empty(m), np.empty(m))
-        self.work = Work(self.x, table, estimator.gradient, problem.penalty.l2, *buffers)
-        self.compiled = isinstance(problem, Linear) and can_learn(sampler.kernels) and not sampler.follows_path
+        buffers = (np.empty(m, dtype=np.int64), np.empty(m), np.empty(m), np.empty(m), estimator.scratch)
+        self.work = Work(self.x, table, estimator.gradient, self.problem.penalty.l2, *buffers)
+        self.compiled = isinstance(self.problem, Linear) and can_learn(sampler.kernels) and not sampler.follows_path
 
     def advance(self, step: int, sizes: Vector, noise: Vector) -> int:
         """Make one step per size, after `step` steps; return how many were finite."""
@@ -66,7 +66,6 @@ class Steps(Method):
                 self.update,
                 self.record,
                 self.work,
-                self.estimator.scratch,
                 (self.problem.n, draws.steps, step),
                 sizes,
                 noise,
@@ -79,56 +78,47 @@ class Steps(Method):
         for done, size in enumerate(sizes):
             batch = sampler.sample()
             work.indices[:], work.probabilities[:], work.weights[:] = batch.indices, batch.probabilities, batch.weights
-            before = self.estimator.moving.copy() if sampler.follows_path else self.x
-            if not self.estimator.take(work, step + done):
-                return done
-            if not apply(self.update, work, size, noise, done, step + done + 1):
+            before = self.x.copy() if sampler.follows_path else self.x
+            if not self.estimator.take(work) or not apply(self.update, work, size, noise, done, step + done + 1):
                 return done
             sampler.update(batch.indices, work.norms)
             if sampler.follows_path:
-                length = float(np.linalg.norm(self.estimator.moving - before))
-                sampler.move(length)  # type: ignore[attr-defined]  # such samplers have it
+                sampler.move(float(np.linalg.norm(self.x - before)))  # type: ignore[attr-defined]  # these have it
             keep(self.record, self.x, step + done + 1)
         return len(sizes)
 
-    def norms(self) -> Vector:
-        """Return the true norms that the sampler would learn."""
-        return self.estimator.norms(self.x)
+    def check(self, step: int) -> str | None:
+        """Adapt to what the last steps have shown; return why the iterates have converged, if they have."""
+        return None
 
     def pace(self) -> float:
         """Return what multiplies the given step sizes."""
-        adapts = isinstance(self.update, Descent) and len(self.update.memory.reach)
-        return pace(self.update.memory.reach) if adapts else 1.0
+        adapts = isinstance(self.update, Descent) and len(self.update.reach)
+        return pace(self.update.reach) if adapts else 1.0
 
     def settings(self) -> State:
-        """Return what must be the same when a state is resumed."""
-        states = (self.record, self.update)
-        numbers = (int, float)
-        return {key: each for state in states for key, each in state._asdict().items() if isinstance(each, numbers)}
+        """Return what must be the same when a state is resumed: all numbers of the record and the update."""
+        found = {"method": self.name, "dim": self.problem.dim, "n": self.problem.n}
+        fields = {**self.record._asdict(), **self.update._asdict()}
+        return {**found, **{key: each for key, each in fields.items() if isinstance(each, int | float)}}
 
     def memory(self) -> Memory:
-        """Return what to save besides the iterate."""
-        parts = {"estimator": self.estimator.memory, "update": getattr(self.update, "memory", None)}
-        if parts["update"] is parts["estimator"]:  # one state for both
-            del parts["update"]
-        return {name: part for name, part in {**parts, "record": self.record.memory}.items() if part is not None}
-
-    def bounds(self, step: int) -> Bounds:
-        """Return the bounds of fields in the memory that are not any finite number."""
-        return {"update/reach": {"at_least": 0.0}, "estimator/since": {"at_least": 0, "at_most": step}}
+        """Return what to save besides the iterate: see `avare.solvers.checkpoint`."""
+        moves = self.estimator.control == "saga"  # a table at a mode follows from the mode
+        return {"update": self.update, "record": self.record, **({"estimator": self.estimator.state} if moves else {})}
 
 
 # --- kernels -------------------------------------------------------------------------------
 
 
 @lean
-def advance(sampler, model, estimator, update, record, work, scratch, numbers, sizes, noise):
+def advance(sampler, model, estimator, update, record, work, numbers, sizes, noise):
     """Make one step per size, until one is not finite; return how many were."""
     kernels, source, moments = sampler
     n, drawn, step = numbers
     for done in range(len(sizes)):
         draw_into(kernels, drawn + done, source, work.indices, work.probabilities, work.weights)
-        if not estimate(estimator, model, work, scratch, step + done):
+        if not estimate(estimator, model, work):
             return done
         if not apply(update, work, sizes[done], noise, done, step + done + 1):
             return done

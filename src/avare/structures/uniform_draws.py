@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from avare._compilation import inlined, kernel
+from avare._compilation import inlined, kernel, lean
 from avare._randomness import next_uniform
 
 
-@kernel
+@lean
 def draw_evenly(n, source, indices, replacement):
     """Fill indices with numbers below n, in random order; without replacement they are distinct. O(size)."""
     if replacement:

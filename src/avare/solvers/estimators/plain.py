@@ -1,5 +1,6 @@
-"""The plain estimate of the gradient: the weighted sum of the gradients of the batch."""
+"""The plain estimate of the gradient, the weighted sum over the batch; and that of differences, for any problem."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,23 +24,16 @@ class PlainEstimator:
     """Estimate the gradient of the losses at an iterate, which the steps change in place."""
 
     control = "none"
-    memory: Any = None
-    """What to save: a ``NamedTuple`` of arrays."""
 
     def __init__(self, problem: Problem, x: Vector, *, rows: int = 0) -> None:
         self.problem, self.x = problem, x
         self.shape = (problem.outputs, problem.width) if isinstance(problem, Linear) else (1, problem.dim)
         self.held = np.zeros((rows + self.shape[0], self.shape[1]))  # the estimate comes last
         self.gradient: Vector = self.held[rows:].reshape(-1)
-        self.moving = x  # what a step changes
         self.scratch: Any = problem.scratch() if isinstance(problem, Linear) else None
+        self.state: Any = Plain(self.held)  # for the kernel
 
-    @property
-    def state(self) -> Any:
-        """The state for the kernel."""
-        return Plain(self.held)
-
-    def take(self, work: Work, step: int) -> bool:
+    def take(self, work: Work) -> bool:
         """Do in Python what the kernel does; return whether the norms are finite."""
         self.gradient[:], work.norms[:] = self.at(self.x, work.indices, work.weights)
         return True
@@ -50,14 +44,34 @@ class PlainEstimator:
 
     def norms(self, x: Vector) -> Vector:
         """Return the norms of the terms of all examples at x. One pass over the data."""
-        return self.problem.loss_norms(x)
+        if self.control == "none":
+            return self.problem.loss_norms(x)
+        return self.at(x, np.arange(self.problem.n), np.ones(self.problem.n))[1]
 
-    def settle(self, step: int) -> None:
-        """Set the iterate to what it is after `step` steps, if coefficients lag behind."""
+
+class GradientsAtMode(PlainEstimator):
+    """Differences from the gradients at one point: two calls per example, because each must be computed separately."""
+
+    control = "mode"
+
+    def __init__(self, problem: Problem, x: Vector, mode: Vector) -> None:
+        super().__init__(problem, x)
+        self._mode, self._sum = mode, problem.loss_gradient(mode)
+
+    def at(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
+        """Return the estimate at x from a batch, and the norms of its terms. Nothing changes."""
+        one, gradient, norms = np.ones(1), self._sum.copy(), np.empty(len(indices))
+        for j in range(len(indices)):
+            which = indices[j : j + 1]
+            difference = self.problem.loss_batch_gradient(x, which, one)[0]
+            difference = difference - self.problem.loss_batch_gradient(self._mode, which, one)[0]
+            norms[j] = math.sqrt(float(difference @ difference))
+            gradient += weights[j] * difference
+        return gradient, norms
 
 
 @ESTIMATE.version(Plain)
 @lean
-def _estimate(state, model, work, scratch, step):
-    add_gradients(model, work.coefficients, work.indices, work.weights, state.gradient, work.norms, scratch)
+def _estimate(state, model, work):
+    add_gradients(model, work.coefficients, work.indices, work.weights, state.gradient, work.norms, work.scratch)
     return True

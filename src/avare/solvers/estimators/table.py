@@ -5,12 +5,12 @@
 where c_j is a known gradient of example j and G the sum of all of them. It is unbiased for any c, and its noise falls
 with the differences. For a linear model the gradient of an example is a slope s_i l'(a_i.x) times its row a_i, per
 output, so a table of slopes holds them all. SAGA enters the slopes of each batch into the table; a fixed point (see
-`anchor`) leaves the table as it is. The norms that the sampler learns are those of the differences,
+`fixed`) leaves the table as it is. The norms that the sampler learns are those of the differences,
 |slope - table| |a_i|, with lengths in the preconditioner of the steps if there is one.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,27 +18,20 @@ from numpy.typing import NDArray
 from avare._compilation import inlined, lean
 from avare.problems import Linear
 from avare.problems.base import Vector
-from avare.problems.linear import Survey
 from avare.problems.losses import slope
 from avare.problems.matrix import BLOCK, add, load
 from avare.solvers.estimators.plain import PlainEstimator
-from avare.solvers.kernels import ESTIMATE, Work, estimate
+from avare.solvers.kernels import ESTIMATE, SAVED, Work, estimate
 from avare.structures.uniform_draws import enter, hash_table
-
-
-class Slopes(NamedTuple):
-    """What a table remembers."""
-
-    slopes: Vector
-    """One row per example, one column per output."""
-    sums: Vector
-    """G, one row per output."""
 
 
 class Table(NamedTuple):
     """The state of the estimate by differences."""
 
-    memory: Slopes
+    slopes: Vector
+    """One row per example, one column per output."""
+    sums: Vector
+    """G, one row per output."""
     held: Vector
     """The estimate of the gradient, one row per output; below G if the table moves."""
     factors: Vector
@@ -51,64 +44,57 @@ class Table(NamedTuple):
     """The length of each row in the preconditioner; empty without one."""
 
 
-class TableEstimator(PlainEstimator):
-    """Estimate the gradient by differences from a table, of a linear model; the table moves unless it is `fixed`."""
+SAVED[Table] = ("slopes", "sums")
 
-    control = "saga"
+
+class TableEstimator(PlainEstimator):
+    """Estimate the gradient of a linear model by differences from a table; it moves, unless it is fixed at a mode."""
+
     problem: Linear
 
     def __init__(
-        self, problem: Linear, x: Vector, batch_size: int, *, fixed: bool = False, preconditioner: Any = None
+        self,
+        problem: Linear,
+        x: Vector,
+        batch_size: int,
+        *,
+        fixed: bool = False,
+        lengths: NDArray[np.float32] | None = None,
     ) -> None:
         outputs = problem.outputs
         super().__init__(problem, x, rows=0 if fixed else outputs)
-        sums = np.zeros(self.shape) if fixed else self.held[:outputs]
-        self.memory = Slopes(np.zeros((problem.n, outputs)), sums)
-        self.table = Table(
-            self.memory,
+        self.control = "mode" if fixed else "saga"
+        self.state = Table(
+            np.zeros((problem.n, outputs)),
+            np.zeros(self.shape) if fixed else self.held[:outputs],
             self.held,
             np.empty((BLOCK, len(self.held))),
             np.empty(0, dtype=np.int64) if fixed else hash_table(batch_size),
             np.empty((0 if fixed else batch_size, outputs)),
-            np.empty(0, dtype=np.float32) if preconditioner is None else preconditioner.lengths,
+            np.empty(0, dtype=np.float32) if lengths is None else lengths,
         )
 
-    @property
-    def state(self) -> Any:
-        """The state for the kernel."""
-        return self.table
+    def fill(self, x: Vector) -> None:
+        """Take the slopes and the gradient at x for the table. One pass over the data."""
+        survey = self.problem.survey(x)
+        self.state.slopes[:], self.state.sums[:] = survey.slopes, survey.gradient.reshape(self.shape)
 
-    def fill(self, survey: Survey) -> None:
-        """Take the slopes and the gradient of a survey for the table."""
-        self.table.memory.slopes[:] = survey.slopes
-        self.sums()[:] = survey.gradient.reshape(self.shape)
-
-    def sums(self) -> Vector:
-        """Return G, one row per output."""
-        return self.table.memory.sums
-
-    def take(self, work: Work, step: int) -> bool:
+    def take(self, work: Work) -> bool:
         """Do in Python what the kernel does; return whether the norms are finite."""
-        return bool(estimate(self.state, self.problem.model, work, self.scratch, step))
+        return bool(estimate(self.state, self.problem.model, work))
 
     def at(self, x: Vector, indices: NDArray[np.int64], weights: Vector) -> tuple[Vector, Vector]:
         """Return the estimate at x from a batch, and the norms of its terms. Nothing changes."""
-        still = self.table._replace(
+        still = self.state._replace(
             held=np.empty(self.shape),
             factors=np.empty((BLOCK, self.shape[0])),
             seen=np.empty(0, dtype=np.int64),
             fresh=np.empty((0, self.shape[0])),
         )
         norms = np.empty(len(indices))
-        work = Work(x, self.problem.coefficients(x), x, x, indices, weights, weights, norms)
-        estimate(still, self.problem.model, work, self.scratch, 0)
+        work = Work(x, self.problem.coefficients(x), x, x, indices, weights, weights, norms, self.scratch)
+        estimate(still, self.problem.model, work)
         return still.held.ravel(), norms
-
-    def norms(self, x: Vector) -> Vector:
-        """Return the norms of the differences of all examples at x. One pass over the data."""
-        lengths = self.table.lengths
-        differences = self.problem.survey(x).slopes - self.table.memory.slopes
-        return np.asarray(np.linalg.norm(differences, axis=1) * (lengths if len(lengths) else self.problem.lengths))
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -116,8 +102,9 @@ class TableEstimator(PlainEstimator):
 
 @ESTIMATE.version(Table)
 @lean
-def _estimate(table, model, work, scratch, step):
-    held, sums, indices, count = table.held, table.memory.sums, work.indices, len(work.coefficients)
+def _estimate(table, model, work):
+    held, sums, indices, scratch = table.held, table.sums, work.indices, work.scratch
+    count = len(work.coefficients)
     below = len(held) - count
     for k in range(count):
         for j in range(held.shape[1]):
@@ -127,15 +114,18 @@ def _estimate(table, model, work, scratch, step):
         rows = min(BLOCK, len(indices) - first)
         load(model.matrix, indices, first, rows, work.coefficients, scratch.rows, scratch.outputs, scratch.squares)
         for r in range(rows):
-            if not differ(table, model, work, r, first + r, scratch.outputs[r], scratch.squares[r]):
+            if not _differ(table, model, work, r, first + r, scratch.outputs[r], scratch.squares[r]):
                 return False
         add(model.matrix, indices, first, rows, table.factors, scratch.rows, held)
-    enter_slopes(table, work)
+    slopes = table.slopes
+    for j in range(len(table.fresh)):
+        for k in range(count):
+            slopes[indices[j], k] = table.fresh[j, k]
     return True
 
 
 @inlined
-def differ(table, model, work, r, j, outputs, square):
+def _differ(table, model, work, r, j, outputs, square):
     """Turn the outputs of draw j into slopes, set its norm, and put its differences into row r of the factors."""
     index, count, moves = work.indices[j], len(outputs), len(table.seen) > 0
     slope(model.loss, model.targets[index], outputs)
@@ -145,7 +135,7 @@ def differ(table, model, work, r, j, outputs, square):
     total = 0.0
     for k in range(count):
         found = factor * outputs[k]
-        difference = found - table.memory.slopes[index, k]
+        difference = found - table.slopes[index, k]
         total += difference * difference
         if moves:
             table.fresh[j, k] = found
@@ -156,12 +146,3 @@ def differ(table, model, work, r, j, outputs, square):
     else:
         work.norms[j] = math.sqrt(total * square)
     return np.isfinite(work.norms[j])
-
-
-@inlined
-def enter_slopes(table, work):
-    """Enter the slopes of the batch into the table."""
-    slopes = table.memory.slopes
-    for j in range(len(table.fresh)):
-        for k in range(slopes.shape[1]):
-            slopes[work.indices[j], k] = table.fresh[j, k]

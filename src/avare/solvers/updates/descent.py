@@ -1,4 +1,4 @@
-"""Steps of gradient descent, x <- x - size g, of a given size or of sizes that follow the path (see `dog`)."""
+"""Steps of gradient descent, x <- x - size g, of a given size or of sizes that follow the path (see `step_sizes`)."""
 
 import math
 from typing import NamedTuple
@@ -7,31 +7,28 @@ import numpy as np
 
 from avare._compilation import inlined, lean, product
 from avare.problems.base import Vector
-from avare.solvers.kernels import APPLY, magnitude
+from avare.solvers.kernels import APPLY, SAVED, magnitude
 
 
-class Path(NamedTuple):
-    """What adaptive sizes remember; both are empty if sizes are given."""
+class Descent(NamedTuple):
+    """The state of gradient descent; both arrays are empty if sizes are given."""
 
     origin: Vector
     """The first iterate."""
     reach: Vector
     """The largest distance from the origin, and the sum of the squared norms of all gradients."""
-
-
-class Descent(NamedTuple):
-    """The state of gradient descent."""
-
-    memory: Path
     adapt_until: int
     """Until this step, sizes follow the path."""
+
+
+SAVED[Descent] = ("origin", "reach")
 
 
 def descent(x: Vector, first_move: float = 0.0, adapt_until: int = 0) -> Descent:
     """Return the state for steps from x, with sizes that adapt until some step, by default never."""
     if adapt_until == 0:
-        return Descent(Path(np.empty(0), np.empty(0)), 0)
-    return Descent(Path(x.copy(), np.array([first_move, 0.0])), adapt_until)
+        return Descent(np.empty(0), np.empty(0), 0)
+    return Descent(x.copy(), np.array([first_move, 0.0]), adapt_until)
 
 
 def pace(reach: Vector) -> float:
@@ -49,7 +46,7 @@ _pace = inlined(pace)
 @APPLY.version(Descent)
 @lean
 def _apply(descent, work, size, noise, done, at):
-    x, gradient, reach = work.x, work.gradient, descent.memory.reach
+    x, gradient, reach = work.x, work.gradient, descent.reach
     if len(reach) > 0:
         if at <= descent.adapt_until:
             reach[1] += _square(gradient, work.l2, x)
@@ -61,7 +58,7 @@ def _apply(descent, work, size, noise, done, at):
     for j in range(len(x)):
         x[j] -= gradient[j]
     if at <= descent.adapt_until:
-        reach[0] = max(reach[0], _distance(x, descent.memory.origin))
+        reach[0] = max(reach[0], _distance(x, descent.origin))
     return True
 
 

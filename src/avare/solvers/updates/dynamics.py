@@ -1,7 +1,11 @@
-"""Steps of Hamiltonian dynamics with friction: a kick, half a move, friction with noise, and half a move.
+"""Steps of dynamics whose law is the posterior, in the metric F, with xi standard normal.
 
-With a velocity v, friction r, step size h and the metric F (BAOAB; the two half kicks of neighbouring steps are made at
-once, by the same batch):
+Langevin steps of size a are
+
+    x <- x - a F F^T g + sqrt(2 a) F xi.
+
+Hamiltonian steps have a velocity v and friction r: a kick, half a move, friction with noise, and half a move. With the
+step size h (BAOAB; the two half kicks of neighbouring steps are made at once, by the same batch),
 
     v <- v - h F^T g,   x <- x + h/2 F v,   v <- c v + s xi,   x <- x + h/2 F v,
 
@@ -18,39 +22,58 @@ import numpy as np
 
 from avare._compilation import lean
 from avare.problems.base import Vector
-from avare.solvers.kernels import APPLY, add_penalty
+from avare.solvers.kernels import APPLY, SAVED, add_penalty, move_by_gradient
 from avare.solvers.updates.metric import Metric, colour, whiten
 
 
-class Motion(NamedTuple):
-    """What Hamiltonian steps remember: a `Metric`, and ..."""
+class Langevin(NamedTuple):
+    """The state of Langevin dynamics."""
 
     root: Vector
     factor: Vector
     basis: Vector
     gain: Vector
-    velocity: Vector
-    excess: Vector
-    """The measured variances of F^T g."""
+    """This and the above are a `Metric`."""
+    held: Vector
+    """What a step overwrites."""
+
+
+SAVED[Langevin] = Metric._fields
+
+
+def langevin(metric: Metric) -> Langevin:
+    """Return the state for a metric, which is copied."""
+    root, factor, basis, gain = (each.copy() for each in metric)
+    return Langevin(root, factor, basis, gain, np.zeros(len(root)))
 
 
 class Hamiltonian(NamedTuple):
     """The state of Hamiltonian dynamics."""
 
-    memory: Motion
-    friction: float
+    root: Vector
+    factor: Vector
+    basis: Vector
+    gain: Vector
+    """This and the above are a `Metric`."""
+    velocity: Vector
+    excess: Vector
+    """The measured variances of F^T g."""
     held: Vector
     """What a step overwrites."""
+    friction: float
+
+
+SAVED[Hamiltonian] = (*Metric._fields, "velocity", "excess")
 
 
 def hamiltonian(metric: Metric, friction: float, velocity: Vector) -> Hamiltonian:
     """Return the state for a metric, which is copied."""
     root, factor, basis, gain = (each.copy() for each in metric)
     none = np.zeros(len(velocity))
-    return Hamiltonian(Motion(root, factor, basis, gain, velocity, none), friction, none.copy())
+    return Hamiltonian(root, factor, basis, gain, velocity, none, none.copy(), friction)
 
 
-def subtract(motion: Motion, noise: Vector) -> None:
+def subtract(motion: Hamiltonian, noise: Vector) -> None:
     """Subtract this covariance of F^T g from the noise of the friction; F, the velocity and the covariance are turned.
 
     Without a whole matrix F only its diagonal is used, and may be given alone.
@@ -63,13 +86,28 @@ def subtract(motion: Motion, noise: Vector) -> None:
     motion.velocity[:], noise[:] = motion.velocity @ turn, np.diag(values)
 
 
-@APPLY.version(Hamiltonian)
+# --- kernels -------------------------------------------------------------------------------
+
+
+@APPLY.version(Langevin)
 @lean
-def _apply(hamiltonian, work, size, noise, done, at):
+def _apply_langevin(langevin, work, size, noise, done, at):
     if not add_penalty(work, size):
         return False
-    motion, held, kept = hamiltonian.memory, hamiltonian.held, math.exp(-hamiltonian.friction * size)
-    velocity = motion.velocity
+    held, spread = langevin.held, math.sqrt(2.0 * size)
+    whiten(langevin, work.gradient, held)
+    for j in range(len(held)):
+        held[j] = spread * noise[done, j] - size * held[j]
+    colour(langevin, held, work.gradient)
+    return move_by_gradient(work)
+
+
+@APPLY.version(Hamiltonian)
+@lean
+def _apply_hamiltonian(motion, work, size, noise, done, at):
+    if not add_penalty(work, size):
+        return False
+    velocity, held, kept = motion.velocity, motion.held, math.exp(-motion.friction * size)
     whiten(motion, work.gradient, held)
     for j in range(len(held)):
         velocity[j] -= size * held[j]
@@ -78,6 +116,4 @@ def _apply(hamiltonian, work, size, noise, done, at):
         velocity[j] = kept * velocity[j] + spread * noise[done, j]
         held[j] = 0.5 * size * (held[j] + velocity[j])
     colour(motion, held, work.gradient)
-    for j in range(len(held)):
-        work.x[j] += work.gradient[j]
-    return True
+    return move_by_gradient(work)

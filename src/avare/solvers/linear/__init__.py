@@ -1,1 +1,0 @@
-"""What only linear models can do: SAGA, with steps that need no tuning."""
