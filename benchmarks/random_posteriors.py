@@ -7,11 +7,15 @@ deviation is wrong by more than 30 % or a mean by more than half a standard devi
 chain (10 % and 0.2) must not warn.
 
 One posterior of each family is also given to NUTS by BlackJAX: that is the table of docs/sampling.md.
+
+The rows of a run are kept in a file as they come: the same command resumes it, `--again` starts over.
 """
 
 import argparse
+import json
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +31,13 @@ Array = NDArray[np.float64]
 SOLVERS: dict[str, Callable[..., Any]] = {"sghmc": avare.sghmc, "sgld": avare.sgld}
 BAD_SD, BAD_MEAN = 0.3, 0.5
 GOOD_SD, GOOD_MEAN = 0.1, 0.2
+TUNED = "0 to 199 and 1000 to 1199"
+HELD_OUT = 20_000
+"""The first of the seeds that were not looked at before; those above were used to write the solvers."""
 _LEAST = 3000  # effective draws of a reference by importance sampling
 _DRAWS, _REFITS = 30_000, 6
 _CHAINS, _ITERATIONS = 64, 1500
+_ROWS = Path(__file__).parents[1] / "build" / "random_posteriors.jsonl"
 _PAGE, _MARK = Path(__file__).parents[1] / "docs" / "sampling.md", "<!-- made by benchmarks/random_posteriors.py -->"
 _BETWEEN = """The same script runs both solvers with their defaults on random posteriors of these kinds, of seeds that
 were not looked at before. Wrong is a standard deviation by more than 30 % or a mean by more than half a standard
@@ -502,7 +510,11 @@ def report(result: dict[str, Any]) -> str:
     heads = ["solver", "posteriors", "number", "wrong, silent", "wrong, warned", "good, warned", "sd, median error"]
     heads += ["sd, largest error", "mean, median error", "seconds"]
     count = len({row["seed"] for row in rows})
-    text = f"Defaults on {count} posteriors of seeds {rows[0]['seed']} to {rows[-1]['seed']}, not looked at before. "
+    by = Counter(row["reference"].split(",")[0] for row in rows[:: len(SOLVERS)])
+    text = (
+        f"Defaults on {count} posteriors of seeds {rows[0]['seed']} to {rows[-1]['seed']}, not looked at before; the "
+    )
+    text += f"solvers were tuned on seeds {TUNED}. References: {', '.join(f'{by[k]} by {k}' for k in sorted(by))}. "
     text += (
         "Wrong: a standard deviation by more than 30 % or a mean by more than 0.5 standard deviations. Good: within "
     )
@@ -512,24 +524,48 @@ def report(result: dict[str, Any]) -> str:
     return text + comparison(result)
 
 
+def line(row: dict[str, Any]) -> str:
+    """Return one row in words."""
+    word = "WRONG, SILENT" if is_bad(row) and not row["warnings"] else "wrong" if is_bad(row) else ""
+    word = "FALSE ALARM" if is_good(row) and row["warnings"] else word
+    about = " ".join(f"{key}={row[key]}" for key in ("seed", "family", "kind", "n", "dim", "l2", "solver"))
+    found = f"sd {row['sd']:.2f} mean {row['mean']:.2f} ess {row['ess']:.0f} {row['seconds']:.1f} s"
+    return f"{about}: {found} ({row['reference']}) {word} {'; '.join(row['warnings'])}"
+
+
+def rows_of(seeds: list[int], file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Judge the posteriors of some seeds; rows that a file holds already are taken from there, others added to it."""
+    kept = [json.loads(text) for text in file.read_text().splitlines()] if file.exists() else []
+    place, rows = kept[0] if kept else where(), kept[1:]
+    if not kept:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(place) + "\n")
+    done = {row["seed"] for row in rows}
+    for seed in seeds:
+        if seed not in done:
+            found = trial(seed)
+            print("\n".join(map(line, found)), flush=True)
+            with file.open("a") as out:
+                out.write("".join(json.dumps(row) + "\n" for row in found))
+            rows += found
+    return place, [row for row in rows if row["seed"] in seeds]
+
+
 def main() -> None:
     """Measure and keep the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--first", type=int, default=HELD_OUT, help="the first seed")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--only", choices=list(FAMILIES))
+    parser.add_argument("--rows", type=Path, default=_ROWS, help="where rows are kept until all are there")
+    parser.add_argument("--again", action="store_true", help="do not resume")
     parser.add_argument("--no-save", action="store_true")
     arguments = parser.parse_args()
-    place, rows = where(), []
-    for seed in range(arguments.first, arguments.first + arguments.count):
-        if arguments.only in (None, posterior_of(seed)[0]):
-            rows += trial(seed)
-            for row in rows[-2:]:
-                word = "WRONG, SILENT" if is_bad(row) and not row["warnings"] else "wrong" if is_bad(row) else ""
-                word = "FALSE ALARM" if is_good(row) and row["warnings"] else word
-                about = " ".join(f"{key}={row[key]}" for key in ("seed", "family", "kind", "n", "dim", "l2", "solver"))
-                found = f"sd {row['sd']:.2f} mean {row['mean']:.2f} ess {row['ess']:.0f} {row['seconds']:.1f} s"
-                print(f"{about}: {found} ({row['reference']}) {word} {'; '.join(row['warnings'])}", flush=True)
+    if arguments.again:
+        arguments.rows.unlink(missing_ok=True)
+    every = range(arguments.first, arguments.first + arguments.count)
+    seeds = [seed for seed in every if arguments.only in (None, list(FAMILIES)[seed % len(FAMILIES)])]
+    place, rows = rows_of(seeds, arguments.rows)
     if not arguments.no_save:
         result = {"where": place, "rows": rows, "compared": [compared(seed) for seed in table_seeds()]}
         save("random_posteriors", result, report(result))

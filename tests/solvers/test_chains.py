@@ -312,11 +312,11 @@ def test_automatic_steps_keep_the_widening_small() -> None:
     for method in METHODS:
         for control in ("none", "mode", "saga"):
             sampler = avare.Uniform(N, 6, seed=3)
-            chain = draw(method, problem, sampler, size="auto", control=control, steps=3000, burn_in=500, chains=2)
+            chain = draw(method, problem, sampler, size="auto", control=control, steps=20_000, burn_in=500, chains=2)
             sizes.append(chain.step_size)
-            assert sampler.steps == 3000  # short chains draw with copies
-            # 5 % is aimed at. With 150 examples and 3000 steps, the noise is not measured better than this.
-            assert chain.noise is not None and np.abs(chain.noise.widening).max() < 0.2
+            assert sampler.steps == 20_000  # short chains draw with copies
+            # 5 % is aimed at. Without control there are 150 effective draws: 1 / sqrt(300), not quite twice over.
+            assert chain.noise is not None and np.abs(chain.noise.widening).max() < 0.15
     assert sizes[1] > 2.0 * sizes[0] and sizes[4] > 2.0 * sizes[3]  # control allows longer steps
 
 
