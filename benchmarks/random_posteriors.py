@@ -60,12 +60,12 @@ class Posterior(NamedTuple):
         """Return the negative logarithm of the density and its gradient at each row of x."""
         classes = len(self.problem.classes) if self.kind == "Softmax" else 1
         outputs = np.einsum("nj,akj->ank", self.rows, x.reshape(len(x), classes, -1), optimize=True)
-        value, slope = _losses(np, self.kind, outputs, self.y)
+        value, slope = losses(np, self.kind, outputs, self.y)
         gradient = np.einsum("ank,nj->akj", slope, self.rows, optimize=True).reshape(x.shape)
         return value.sum(axis=1) + 0.5 * (self.l2 * x**2).sum(axis=1), gradient + self.l2 * x
 
 
-def _losses(xp: Any, kind: str, outputs: Any, y: Any) -> tuple[Any, Any]:
+def losses(xp: Any, kind: str, outputs: Any, y: Any) -> tuple[Any, Any]:
     """Return the losses and their slopes, for outputs of shape (points, rows, classes)."""
     if kind == "Softmax":
         largest = outputs.max(axis=2, keepdims=True)
@@ -410,7 +410,7 @@ def nuts(posterior: Posterior, seed: int) -> tuple[Array, float]:
 
     def density(x: Any) -> Any:
         outputs = (rows @ x.reshape(classes, -1).T)[None]
-        return -_losses(jax.numpy, posterior.kind, outputs, y)[0].sum() - 0.5 * (l2 * x**2).sum()
+        return -losses(jax.numpy, posterior.kind, outputs, y)[0].sum() - 0.5 * (l2 * x**2).sum()
 
     def chain(key: Any, start: Any) -> Any:
         first, second = jax.random.split(key)
@@ -437,7 +437,7 @@ def table_seeds() -> list[int]:
     return seeds
 
 
-def compared(seed: int) -> dict[str, Any]:
+def compared(seed: int) -> list[dict[str, Any]]:
     """Compare `sghmc` and NUTS on the posterior of a seed."""
     row = trial(seed, ["sghmc"])[0]
     posterior = posterior_of(seed)[1]
@@ -450,7 +450,7 @@ def compared(seed: int) -> dict[str, Any]:
     ess = np.minimum(convergence(draws)[1], convergence((draws - flat.mean(axis=0)) ** 2)[1])
     row["nuts"] = {"sd": float(ratio[np.argmax(np.abs(np.log(ratio)))]), "coverage": float(inside.mean())}
     row["nuts"] |= {"ess": float(ess.min()), "seconds": seconds}
-    return row
+    return [row]
 
 
 # --- what is kept ----------------------------------------------------------------------------------
@@ -533,8 +533,10 @@ def line(row: dict[str, Any]) -> str:
     return f"{about}: {found} ({row['reference']}) {word} {'; '.join(row['warnings'])}"
 
 
-def rows_of(seeds: list[int], file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Judge the posteriors of some seeds; rows that a file holds already are taken from there, others added to it."""
+def rows_of(
+    seeds: list[int], file: Path, measure: Callable[[int], list[dict[str, Any]]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Measure the posteriors of some seeds; rows that a file holds already are taken from there, others added to it."""
     kept = [json.loads(text) for text in file.read_text().splitlines()] if file.exists() else []
     place, rows = kept[0] if kept else where(), kept[1:]
     if not kept:
@@ -543,12 +545,12 @@ def rows_of(seeds: list[int], file: Path) -> tuple[dict[str, Any], list[dict[str
     done = {row["seed"] for row in rows}
     for seed in seeds:
         if seed not in done:
-            found = trial(seed)
+            found = measure(seed)
             print("\n".join(map(line, found)), flush=True)
             with file.open("a") as out:
                 out.write("".join(json.dumps(row) + "\n" for row in found))
             rows += found
-    return place, [row for row in rows if row["seed"] in seeds]
+    return place, sorted((row for row in rows if row["seed"] in seeds), key=lambda row: seeds.index(row["seed"]))
 
 
 def main() -> None:
@@ -561,13 +563,14 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="do not resume")
     parser.add_argument("--no-save", action="store_true")
     arguments = parser.parse_args()
-    if arguments.again:
-        arguments.rows.unlink(missing_ok=True)
+    beside = arguments.rows.with_suffix(".nuts.jsonl")
+    for file in (arguments.rows, beside) if arguments.again else ():
+        file.unlink(missing_ok=True)
     every = range(arguments.first, arguments.first + arguments.count)
     seeds = [seed for seed in every if arguments.only in (None, list(FAMILIES)[seed % len(FAMILIES)])]
-    place, rows = rows_of(seeds, arguments.rows)
+    place, rows = rows_of(seeds, arguments.rows, trial)
     if not arguments.no_save:
-        result = {"where": place, "rows": rows, "compared": [compared(seed) for seed in table_seeds()]}
+        result = {"where": place, "rows": rows, "compared": rows_of(table_seeds(), beside, compared)[1]}
         save("random_posteriors", result, report(result))
         write_page(result)
 
