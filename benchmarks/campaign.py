@@ -416,6 +416,7 @@ def main() -> int:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", LimitWarning)
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    warnings.filterwarnings("ignore", "'pin_memory' argument is set", UserWarning)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored, and processes inherit that
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(Path(avare.__file__).parents[1]), os.environ.get("PYTHONPATH")])

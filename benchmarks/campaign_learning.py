@@ -1,6 +1,7 @@
 """Trials of `make campaign` for what learns: loaders with faults, linear models, posteriors."""
 
 import contextlib
+import gc
 import itertools
 import math
 import warnings
@@ -27,6 +28,13 @@ _NEAR = 1e-8  # of it: what `minimize` promises if it does not warn
 
 def loaders(generator: np.random.Generator) -> int:
     """After faults in dataset, worker, collate function, score or transfer, batches are whole and unbiased."""
+    try:
+        return _with_faults(generator)
+    finally:
+        gc.collect()  # workers end with their iterator; a later fork must not find it
+
+
+def _with_faults(generator: np.random.Generator) -> int:
     import torch
 
     import avare.torch as avt
@@ -49,13 +57,11 @@ def loaders(generator: np.random.Generator) -> int:
     )  # fmt: skip
     found, count = [], _WITH_WORKERS if workers else _BATCHES
     with failing_transfers(loader, every) if transfer else contextlib.nullcontext():
-        batches = iter(loader)
-        for (rows, places), index, weight in itertools.islice(faulty.received(batches), count):
+        for (rows, places), index, weight in itertools.islice(faulty.received(iter(loader)), count):
             assert index.tolist() == places.tolist(), f"{about}: a batch has other indices"
             assert rows.tolist() == values[index].tolist(), f"{about}: a batch has other rows"
             found.append(float((weight * rows).mean()))
             loader.update(index, rows)
-        del batches
     error = np.std(found) / math.sqrt(count)
     off = abs(np.mean(found) - float(values.mean()))
     assert off <= _SIGMA * error + 1e-9, f"{about}: the mean is off by {off / error:.1f} standard errors"

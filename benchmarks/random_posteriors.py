@@ -563,14 +563,14 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="do not resume")
     parser.add_argument("--no-save", action="store_true")
     arguments = parser.parse_args()
-    beside = arguments.rows.with_suffix(".nuts.jsonl")
-    for file in (arguments.rows, beside) if arguments.again else ():
+    nuts_rows = arguments.rows.with_suffix(".nuts.jsonl")
+    for file in (arguments.rows, nuts_rows) if arguments.again else ():
         file.unlink(missing_ok=True)
     every = range(arguments.first, arguments.first + arguments.count)
     seeds = [seed for seed in every if arguments.only in (None, list(FAMILIES)[seed % len(FAMILIES)])]
     place, rows = rows_of(seeds, arguments.rows, trial)
     if not arguments.no_save:
-        result = {"where": place, "rows": rows, "compared": rows_of(table_seeds(), beside, compared)[1]}
+        result = {"where": place, "rows": rows, "compared": rows_of(table_seeds(), nuts_rows, compared)[1]}
         save("random_posteriors", result, report(result))
         write_page(result)
 

@@ -13,11 +13,12 @@ import pytest
 import avare
 from avare.problems import Generic
 from avare.solvers import Chain, ConvergenceWarning, DivergenceWarning
+from avare.solvers import tuning as tuning_module
 from avare.solvers.chains import estimator_of
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import Work
 from avare.solvers.tuning import Tuning, expected_norms, points_around
-from avare.solvers.updates.metric import blank, colour, coloured, hessian, metric_at, whiten, whitened
+from avare.solvers.updates.metric import blank, colour, coloured, diagonal, hessian, metric_at, whiten, whitened
 from avare.solvers.verdict import convergence, judge
 from linear_models import N, make, plainly, saved_and_loaded
 
@@ -289,6 +290,33 @@ def test_the_metric_makes_all_directions_alike(widest: int, monkeypatch: pytest.
     expected = factor @ vector
     colour(metric, vector, result)
     assert np.allclose(result, expected)
+
+
+@pytest.mark.parametrize("count", [5, 40, 5000])
+def test_the_metric_of_draws_and_gradients(count: int) -> None:
+    """For a normal law it is its covariance, wherever the draws are, and it stays positive with few of them."""
+    generator = np.random.default_rng(3)
+    root = generator.normal(size=(12, 12))
+    curvature = root @ root.T + 0.1 * np.eye(12)
+    start = diagonal(np.ones(12))._replace(factor=np.eye(12))
+    away = generator.normal(size=(count, 12)) @ generator.normal(size=(12, 12))  # not draws of the law
+    found = tuning_module._rescaled(start, away - away.mean(axis=0), away @ curvature)
+    scaled = np.linalg.eigvalsh(found.factor.T @ curvature @ found.factor)
+    before = np.linalg.eigvalsh(curvature)
+    assert scaled.max() <= before.max() * (1.0 + 1e-9) and scaled.min() > 0.0
+    assert count < 5000 or (np.abs(scaled - 1.0) < 0.5).all()  # 20 draws of the old metric count too
+
+
+def test_steps_are_short_enough_for_a_wall() -> None:
+    """One step inwards from the steepest draws, the curvature is still stable."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(200, 1))
+    problem = avare.problems.Logistic(X, X[:, 0] > 0.0, l2=1e-4)
+    sizes = {}
+    for name, method in METHODS.items():
+        with pytest.warns(ConvergenceWarning):  # 20 steps
+            sizes[name] = method(problem, seed=0, steps=20, chains=1).step_size
+    assert sizes["sghmc"] < 0.5 and sizes["sgld"] < 0.1  # 0.7 and 0.19 for a normal posterior
 
 
 @pytest.mark.compiled
