@@ -363,7 +363,7 @@ def campaign(minutes: float, seed: int, chosen: list[str], store: Callable[[dict
     """Let the trials take turns; pass what each has done to `store` every minute, and at the end."""
     tallies = {name: Tally(0, 0, [], 0.0) for name in chosen}
     stop, shown, cycle = time.monotonic() + 60.0 * minutes, time.monotonic(), 0
-    while cycle == 0 or time.monotonic() < stop:
+    while time.monotonic() < stop or not all(each.cases for each in tallies.values()):
         # Each gets about the same time: the one with the least so far is next.
         name = min(tallies, key=lambda each: tallies[each].seconds)
         cases, tried, failures, seconds = tallies[name]

@@ -128,7 +128,10 @@ def searched(problem: Linear, x: Any) -> Iterator[float]:
 
 def extreme_problem(generator: np.random.Generator) -> tuple[Linear, Any]:
     """Draw scales, offsets, heavy rows, rare classes, uneven weights, collinear columns and penalties."""
-    chance = lambda share: bool(generator.random() < share)  # noqa: E731
+
+    def chance(share: float) -> bool:
+        return bool(generator.random() < share)
+
     kind = str(generator.choice(["Logistic", "LeastSquares", "Huber", "SmoothedHinge", "Softmax"]))
     n, columns = int(np.exp(generator.uniform(1.5, 7.0))), int(np.exp(generator.uniform(0.0, 4.5)))
     X = generator.normal(size=(n, columns)) * np.exp(generator.normal(0.0, 3.0, columns))
