@@ -292,6 +292,16 @@ def test_the_metric_makes_all_directions_alike(widest: int, monkeypatch: pytest.
     assert np.allclose(result, expected)
 
 
+def test_draws_that_overflow_are_judged_too() -> None:
+    problem = make("LeastSquares")
+    draws = np.zeros((2, 20, problem.dim))
+    draws[1, 7] = np.inf
+    found = judge(
+        draws, np.full(40, 1 / 40), estimator_of(problem, "none", np.zeros(problem.dim), 5), avare.Uniform(N, 5), 40
+    )
+    assert any("standard deviations are wrong by +nan%" in each for each in found.warnings())
+
+
 @pytest.mark.parametrize("count", [5, 40, 5000])
 def test_the_metric_of_draws_and_gradients(count: int) -> None:
     """For a normal law it is its covariance, wherever the draws are, and it stays positive with few of them."""
