@@ -1,7 +1,8 @@
 """Try to break the library for some minutes, with another seed each time: `make campaign MINUTES=10`.
 
-Each trial checks one promise of docs/reliability.md on random cases. They take turns until the time is up. The table
-says what was tried and what failed; a failure names the seed that repeats it, with ``--seed`` and ``--only``.
+Each trial checks one promise of docs/reliability.md on random cases. They take turns until the time is up, each for
+roughly the same time. A trial that fails, or takes too long, does not end the others. The table says what was tried and
+what failed; a failure names the seed that repeats it, with ``--seed`` and ``--only``. It is stored every minute.
 """
 
 import argparse
@@ -36,18 +37,21 @@ from avare.structures.weighted_draws import mass_left
 from harness import save, table, where
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+import campaign_learning
 import crafted
 from laws import FALSE_ALARM, chi_square, ordered_samples
 from sampler_checks import check_structures, norms_at, train, ways
 
 SUPPORT = Path(__file__).parents[1] / "tests" / "support"
 DRAWS = 4000  # per chi-square test
+LONGEST = 600  # seconds of one case
 Trial = Callable[[np.random.Generator], int]
 
 
 class Tally(NamedTuple):
     """What a trial has done so far."""
 
+    cases: int
     tried: int
     failures: list[str]
     seconds: float
@@ -313,53 +317,88 @@ def _stored(folder: Path) -> Iterator[tuple[str, Any]]:
         yield path.name, json.loads(path.read_text())
 
 
-TRIALS: dict[str, Trial] = {
-    each.__name__: each
-    for each in (
-        *(laws, expectations, structures, resumes, threads, drift, states),
-        *(kills, interrupts, frameworks),
+TRIALS: dict[str, tuple[Trial, str]] = {
+    each.__name__: (each, unit)
+    for each, unit in (
+        (laws, "draws"),
+        (expectations, "samples"),
+        (structures, "operations"),
+        (resumes, "steps"),
+        (threads, "steps"),
+        (drift, "updates"),
+        (states, "crafted states"),
+        (kills, "kills"),
+        (interrupts, "interrupts"),
+        (frameworks, "kills"),
+        (campaign_learning.loaders, "batches"),
+        (campaign_learning.linear_models, "problems"),
+        (campaign_learning.chains, "sets of chains"),
     )
 }
 
 
-def campaign(minutes: float, seed: int, chosen: list[str]) -> dict[str, Tally]:
-    """Let the trials take turns; return what each has done."""
-    tallies = {name: Tally(0, [], 0.0) for name in chosen}
-    stop, cycle = time.monotonic() + 60.0 * minutes, 0
-    while cycle == 0 or time.monotonic() < stop:
+@contextlib.contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    """Raise a TimeoutError in what takes longer."""
+
+    def end(*_: Any) -> None:
+        raise TimeoutError(f"it took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def campaign(minutes: float, seed: int, chosen: list[str], store: Callable[[dict[str, Tally]], None]) -> None:
+    """Let the trials take turns; pass what each has done to `store` every minute, and at the end."""
+    tallies = {name: Tally(0, 0, [], 0.0) for name in chosen}
+    stop, shown, cycle = time.monotonic() + 60.0 * minutes, time.monotonic(), 0
+    while time.monotonic() < stop or not all(each.cases for each in tallies.values()):
         # Each gets about the same time: the one with the least so far is next.
         name = min(tallies, key=lambda each: tallies[each].seconds)
-        tried, failures, seconds = tallies[name]
+        cases, tried, failures, seconds = tallies[name]
         began = time.monotonic()
         case = seed + cycle
         try:
-            tried += TRIALS[name](np.random.default_rng(case))
+            with limited(LONGEST):
+                tried += TRIALS[name][0](np.random.default_rng(case))
         except Exception as error:
             failures = [*failures, f"--seed {case} --only {name}: {type(error).__name__}: {error}"]
             print(failures[-1], file=sys.stderr)
-        tallies[name] = Tally(tried, failures, seconds + time.monotonic() - began)
+        tallies[name] = Tally(cases + 1, tried, failures, seconds + time.monotonic() - began)
         cycle += 1
-        if cycle % 20 == 0:
-            print(f"{cycle} cases, {max(0.0, stop - time.monotonic()):.0f} s left", file=sys.stderr, flush=True)
-    return tallies
+        if time.monotonic() - shown > 60.0:
+            shown = time.monotonic()
+            failed = sum(len(each.failures) for each in tallies.values())
+            print(f"{cycle} cases, {failed} failed, {max(0.0, stop - shown):.0f} s left", file=sys.stderr, flush=True)
+            store(tallies)
+    store(tallies)
 
 
 def report(result: dict[str, Any]) -> str:
     """Format the counts as a table."""
-    rows = [
-        [name, (TRIALS[name].__doc__ or "").rstrip("."), f"{each['tried']:,}", str(len(each["failures"]))]
-        for name, each in result["trials"].items()
-    ]
-    failures = [f"- {text}" for each in result["trials"].values() for text in each["failures"]]
-    counted = "draws, enumerated samples, operations, steps, updates, crafted states, kills and interrupts"
+    rows = []
+    for name, each in result["trials"].items():
+        trial, unit = TRIALS[name]
+        promise = " ".join((trial.__doc__ or "").split()).rstrip(".")
+        counts = [f"{each['cases']:,}", f"{each['tried']:,} {unit}", str(len(each["failures"]))]
+        rows.append([name, promise, *counts, f"{each['seconds']:.0f}"])
+    failures = [f"- {text}" for each in result["trials"].values() for text in each["failures"][:_SHOWN]]
     return "\n\n".join(
         [
             "# Campaign",
-            f"{result['minutes']:g} minutes from seed {result['seed']}. What is counted: {counted}.",
-            table(["trial", "promise", "tried", "failed"], rows),
+            f"{result['minutes']:g} minutes from seed {result['seed']}: case k has the seed {result['seed']} + k.",
+            table(["trial", "promise", "cases", "tried", "failed", "seconds"], rows),
             *(["\n".join(failures)] if failures else []),
         ]
     )
+
+
+_SHOWN = 10  # failures of each trial
 
 
 def main() -> int:
@@ -370,25 +409,25 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(TRIALS), default=list(TRIALS), help="some of the trials")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", LimitWarning)
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    warnings.filterwarnings("ignore", "'pin_memory' argument is set", UserWarning)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored, and processes inherit that
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(Path(avare.__file__).parents[1]), os.environ.get("PYTHONPATH")])
     )
     seed = int(np.random.default_rng().integers(2**31)) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", file=sys.stderr)
-    place = where()  # before: the source may be edited meanwhile
-    tallies = campaign(arguments.minutes, seed, arguments.only)
-    result = {
-        "where": place,
-        "minutes": arguments.minutes,
-        "seed": seed,
-        "trials": {name: each._asdict() for name, each in tallies.items()},
-    }
-    text = report(result)
-    if set(arguments.only) == set(TRIALS):
-        save("campaign", result, text)
-    print(text)
-    return int(any(each.failures for each in tallies.values()))
+    # Where it is measured is noted before: the source may be edited meanwhile.
+    result: dict[str, Any] = {"where": where(), "minutes": arguments.minutes, "seed": seed}
+
+    def store(tallies: dict[str, Tally]) -> None:
+        result["trials"] = {name: each._asdict() for name, each in tallies.items()}
+        if set(arguments.only) == set(TRIALS):
+            save("campaign", result, report(result))
+
+    campaign(arguments.minutes, seed, arguments.only, store)
+    print(report(result))
+    return int(any(each["failures"] for each in result["trials"].values()))
 
 
 if __name__ == "__main__":

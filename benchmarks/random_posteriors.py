@@ -7,11 +7,15 @@ deviation is wrong by more than 30 % or a mean by more than half a standard devi
 chain (10 % and 0.2) must not warn.
 
 One posterior of each family is also given to NUTS by BlackJAX: that is the table of docs/sampling.md.
+
+The rows of a run are kept in a file as they come: the same command resumes it, `--again` starts over.
 """
 
 import argparse
+import json
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +31,13 @@ Array = NDArray[np.float64]
 SOLVERS: dict[str, Callable[..., Any]] = {"sghmc": avare.sghmc, "sgld": avare.sgld}
 BAD_SD, BAD_MEAN = 0.3, 0.5
 GOOD_SD, GOOD_MEAN = 0.1, 0.2
+TUNED = "0 to 199 and 1000 to 1199"
+HELD_OUT = 20_000
+"""The first of the seeds that were not looked at before; those above were used to write the solvers."""
 _LEAST = 3000  # effective draws of a reference by importance sampling
 _DRAWS, _REFITS = 30_000, 6
 _CHAINS, _ITERATIONS = 64, 1500
+_ROWS = Path(__file__).parents[1] / "build" / "random_posteriors.jsonl"
 _PAGE, _MARK = Path(__file__).parents[1] / "docs" / "sampling.md", "<!-- made by benchmarks/random_posteriors.py -->"
 _BETWEEN = """The same script runs both solvers with their defaults on random posteriors of these kinds, of seeds that
 were not looked at before. Wrong is a standard deviation by more than 30 % or a mean by more than half a standard
@@ -52,12 +60,12 @@ class Posterior(NamedTuple):
         """Return the negative logarithm of the density and its gradient at each row of x."""
         classes = len(self.problem.classes) if self.kind == "Softmax" else 1
         outputs = np.einsum("nj,akj->ank", self.rows, x.reshape(len(x), classes, -1), optimize=True)
-        value, slope = _losses(np, self.kind, outputs, self.y)
+        value, slope = losses(np, self.kind, outputs, self.y)
         gradient = np.einsum("ank,nj->akj", slope, self.rows, optimize=True).reshape(x.shape)
         return value.sum(axis=1) + 0.5 * (self.l2 * x**2).sum(axis=1), gradient + self.l2 * x
 
 
-def _losses(xp: Any, kind: str, outputs: Any, y: Any) -> tuple[Any, Any]:
+def losses(xp: Any, kind: str, outputs: Any, y: Any) -> tuple[Any, Any]:
     """Return the losses and their slopes, for outputs of shape (points, rows, classes)."""
     if kind == "Softmax":
         largest = outputs.max(axis=2, keepdims=True)
@@ -338,11 +346,11 @@ def _hamiltonian(posterior: Posterior, points: Array, weights: Array, g: np.rand
 
 def judged(posterior: Posterior, exact: Reference, solver: str, seed: int) -> dict[str, Any]:
     """Run one solver with its defaults, and compare."""
-    started = time.perf_counter()
+    started, began = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chain = SOLVERS[solver](posterior.problem, seed=seed)
-    seconds = time.perf_counter() - started
+    seconds, processor = time.perf_counter() - started, time.process_time() - began
     if not len(chain.step_sizes):
         return {"sd": np.inf, "mean": np.inf, "warnings": chain.warnings, "seconds": seconds, "ess": 0.0}
     low, high = chain.quantile(0.05), chain.quantile(0.95)
@@ -354,6 +362,7 @@ def judged(posterior: Posterior, exact: Reference, solver: str, seed: int) -> di
         "coverage": float(inside.mean()),
         "warnings": chain.warnings,
         "seconds": seconds,
+        "processor": processor,
         "ess": float(chain.noise.ess.min()),
         "r_hat": float(chain.noise.r_hat.max()),
         "step_size": float(chain.step_size),
@@ -392,7 +401,7 @@ def trial(seed: int, solvers: Iterable[str] = SOLVERS) -> list[dict[str, Any]]:
 
 
 def nuts(posterior: Posterior, seed: int) -> tuple[Array, float]:
-    """Return the draws of four chains of NUTS with a dense metric (chains x draws x dim), and seconds once compiled."""
+    """Return the draws of four chains of NUTS with a dense metric (chains x draws x dim), and processor seconds."""
     import blackjax
     import jax
 
@@ -402,7 +411,7 @@ def nuts(posterior: Posterior, seed: int) -> tuple[Array, float]:
 
     def density(x: Any) -> Any:
         outputs = (rows @ x.reshape(classes, -1).T)[None]
-        return -_losses(jax.numpy, posterior.kind, outputs, y)[0].sum() - 0.5 * (l2 * x**2).sum()
+        return -losses(jax.numpy, posterior.kind, outputs, y)[0].sum() - 0.5 * (l2 * x**2).sum()
 
     def chain(key: Any, start: Any) -> Any:
         first, second = jax.random.split(key)
@@ -414,9 +423,9 @@ def nuts(posterior: Posterior, seed: int) -> tuple[Array, float]:
     starts = np.tile(posterior.problem.minimize(), (4, 1))
     arguments = (jax.random.split(jax.random.key(seed), 4), starts)
     run = jax.jit(jax.vmap(chain)).lower(*arguments).compile()
-    started = time.perf_counter()
+    started = time.process_time()
     draws = np.asarray(run(*arguments).block_until_ready())
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     return draws, seconds
 
 
@@ -429,20 +438,20 @@ def table_seeds() -> list[int]:
     return seeds
 
 
-def compared(seed: int) -> dict[str, Any]:
+def compared(seed: int) -> list[dict[str, Any]]:
     """Compare `sghmc` and NUTS on the posterior of a seed."""
     row = trial(seed, ["sghmc"])[0]
     posterior = posterior_of(seed)[1]
     exact = reference(posterior, seed)
-    row["seconds"] = judged(posterior, exact, "sghmc", seed)["seconds"]  # compiled now
+    row["processor"] = judged(posterior, exact, "sghmc", seed)["processor"]  # compiled now
     draws, seconds = nuts(posterior, seed)
     flat = draws.reshape(-1, draws.shape[2])
     ratio = flat.std(axis=0) / exact.sd
     inside = (exact.draws >= np.quantile(flat, 0.05, axis=0)) & (exact.draws <= np.quantile(flat, 0.95, axis=0))
     ess = np.minimum(convergence(draws)[1], convergence((draws - flat.mean(axis=0)) ** 2)[1])
     row["nuts"] = {"sd": float(ratio[np.argmax(np.abs(np.log(ratio)))]), "coverage": float(inside.mean())}
-    row["nuts"] |= {"ess": float(ess.min()), "seconds": seconds}
-    return row
+    row["nuts"] |= {"ess": float(ess.min()), "processor": seconds}
+    return [row]
 
 
 # --- what is kept ----------------------------------------------------------------------------------
@@ -471,7 +480,7 @@ def comparison(result: dict[str, Any]) -> str:
     lines = []
     for row in result["compared"]:
         other = row["nuts"]
-        speeds = (row["ess"] / row["seconds"], other["ess"] / other["seconds"])
+        speeds = (row["ess"] / row["processor"], other["ess"] / other["processor"])
         about = [row["family"], row["kind"], str(row["n"]), str(row["dim"])]
         ratios = [f"{each['sd']:.2f}" for each in (row, other)] + [f"{each['coverage']:.1%}" for each in (row, other)]
         lines.append([*about, *ratios, *(f"{speed:,.0f}" for speed in speeds)])
@@ -502,36 +511,67 @@ def report(result: dict[str, Any]) -> str:
     heads = ["solver", "posteriors", "number", "wrong, silent", "wrong, warned", "good, warned", "sd, median error"]
     heads += ["sd, largest error", "mean, median error", "seconds"]
     count = len({row["seed"] for row in rows})
-    text = f"Defaults on {count} posteriors of seeds {rows[0]['seed']} to {rows[-1]['seed']}, not looked at before. "
+    by = Counter(row["reference"].split(",")[0] for row in rows[:: len(SOLVERS)])
+    text = (
+        f"Defaults on {count} posteriors of seeds {rows[0]['seed']} to {rows[-1]['seed']}, not looked at before; the "
+    )
+    text += f"solvers were tuned on seeds {TUNED}. References: {', '.join(f'{by[k]} by {k}' for k in sorted(by))}. "
     text += (
         "Wrong: a standard deviation by more than 30 % or a mean by more than 0.5 standard deviations. Good: within "
     )
     text += "10 % and 0.2. Errors are those of the worst coordinate; seconds are of a shared machine.\n\n"
     text += table(heads, lines) + "\n\nPosteriors next to NUTS (BlackJAX, four chains, dense metric, "
-    text += f"{_WARM} + {_NUTS} draws), both compiled before:\n\n"
+    text += f"{_WARM} + {_NUTS} draws), both compiled before, seconds of the processor:\n\n"
     return text + comparison(result)
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return one row in words."""
+    word = "WRONG, SILENT" if is_bad(row) and not row["warnings"] else "wrong" if is_bad(row) else ""
+    word = "FALSE ALARM" if is_good(row) and row["warnings"] else word
+    about = " ".join(f"{key}={row[key]}" for key in ("seed", "family", "kind", "n", "dim", "l2", "solver"))
+    found = f"sd {row['sd']:.2f} mean {row['mean']:.2f} ess {row['ess']:.0f} {row['seconds']:.1f} s"
+    return f"{about}: {found} ({row['reference']}) {word} {'; '.join(row['warnings'])}"
+
+
+def rows_of(
+    seeds: list[int], file: Path, measure: Callable[[int], list[dict[str, Any]]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Measure the posteriors of some seeds; rows that a file holds already are taken from there, others added to it."""
+    kept = [json.loads(text) for text in file.read_text().splitlines()] if file.exists() else []
+    place, rows = kept[0] if kept else where(), kept[1:]
+    if not kept:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(place) + "\n")
+    done = {row["seed"] for row in rows}
+    for seed in seeds:
+        if seed not in done:
+            found = measure(seed)
+            print("\n".join(map(line, found)), flush=True)
+            with file.open("a") as out:
+                out.write("".join(json.dumps(row) + "\n" for row in found))
+            rows += found
+    return place, sorted((row for row in rows if row["seed"] in seeds), key=lambda row: seeds.index(row["seed"]))
 
 
 def main() -> None:
     """Measure and keep the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--first", type=int, default=HELD_OUT, help="the first seed")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--only", choices=list(FAMILIES))
+    parser.add_argument("--rows", type=Path, default=_ROWS, help="where rows are kept until all are there")
+    parser.add_argument("--again", action="store_true", help="do not resume")
     parser.add_argument("--no-save", action="store_true")
     arguments = parser.parse_args()
-    place, rows = where(), []
-    for seed in range(arguments.first, arguments.first + arguments.count):
-        if arguments.only in (None, posterior_of(seed)[0]):
-            rows += trial(seed)
-            for row in rows[-2:]:
-                word = "WRONG, SILENT" if is_bad(row) and not row["warnings"] else "wrong" if is_bad(row) else ""
-                word = "FALSE ALARM" if is_good(row) and row["warnings"] else word
-                about = " ".join(f"{key}={row[key]}" for key in ("seed", "family", "kind", "n", "dim", "l2", "solver"))
-                found = f"sd {row['sd']:.2f} mean {row['mean']:.2f} ess {row['ess']:.0f} {row['seconds']:.1f} s"
-                print(f"{about}: {found} ({row['reference']}) {word} {'; '.join(row['warnings'])}", flush=True)
+    nuts_rows = arguments.rows.with_suffix(".nuts.jsonl")
+    for file in (arguments.rows, nuts_rows) if arguments.again else ():
+        file.unlink(missing_ok=True)
+    every = range(arguments.first, arguments.first + arguments.count)
+    seeds = [seed for seed in every if arguments.only in (None, list(FAMILIES)[seed % len(FAMILIES)])]
+    place, rows = rows_of(seeds, arguments.rows, trial)
     if not arguments.no_save:
-        result = {"where": place, "rows": rows, "compared": [compared(seed) for seed in table_seeds()]}
+        result = {"where": place, "rows": rows, "compared": rows_of(table_seeds(), nuts_rows, compared)[1]}
         save("random_posteriors", result, report(result))
         write_page(result)
 

@@ -425,6 +425,17 @@ def test_errors_are_one_line(avare_command: Any, tmp_path: Path, arguments: list
     assert err.startswith("avare: ") and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["compare", "diagnose"])
+def test_numbers_whose_squares_overflow_are_refused_in_one_line(
+    avare_command: Any, tmp_path: Path, command: str
+) -> None:
+    """NumPy's warnings of an overflow do not reach the user."""
+    (tmp_path / "huge.csv").write_text("a,y\n" + "".join(f"{k % 3}e300,{k % 2}\n" for k in range(12)))
+    code, _, err = avare_command(command, "huge.csv", "--target", "y", "--batch-size", "4", "--epochs", "1", "--raw")
+    assert code == 1 and err.startswith("avare: ") and err.count("\n") == 1
+    assert "X[1, 0] = 1e+300: must be within" in err and "RuntimeWarning" not in err
+
+
 def test_unexpected_errors_and_debug(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("division by zero")

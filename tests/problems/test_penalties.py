@@ -1,42 +1,107 @@
-"""The penalty of a linear model: a free bias, and an l1 term."""
+"""One l2 penalty per coefficient: the same problem as with scaled columns, in every method, and refused if wrong."""
+
+import re
+import warnings
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
-from linear_models import PROBLEMS, make
+import avare
 
-
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_a_free_bias_has_no_penalty(name: str) -> None:
-    free, bound = make(name, bias="free", l2=3.0), make(name, bias=True, l2=3.0)
-    x = np.random.default_rng(1).normal(size=free.dim)
-    table = free.coefficients(x)
-    assert bound.objective(x) - free.objective(x) == pytest.approx(1.5 * (table[:, -1] ** 2).sum(), rel=1e-9)
-    difference = (bound.gradient(x) - free.gradient(x)).reshape(table.shape)
-    assert np.allclose(difference[:, -1], 3.0 * table[:, -1]) and np.abs(difference[:, :-1]).max() == 0.0
-    assert free.strong_convexity == 0.0 and bound.strong_convexity == 3.0
-    optimum = free.minimize()
-    assert np.linalg.norm(free.gradient(optimum)) < 1e-8
+KINDS = ("Logistic", "LeastSquares", "Huber", "SmoothedHinge", "Softmax")
+N, D = 60, 4
 
 
-def test_the_gradient_with_an_l1_term_is_the_shortest_subgradient() -> None:
-    problem, smooth = make("Logistic", l1=2.5, bias="free"), make("Logistic", bias="free")
-    x = np.array([1.0, 0.0, -2.0, 0.0, 0.3])
-    below = smooth.gradient(x)
-    found = problem.gradient(x)
-    assert problem.objective(x) - smooth.objective(x) == pytest.approx(2.5 * 3.0)
-    assert np.allclose(found[[0, 2, 4]], below[[0, 2, 4]] + [2.5, -2.5, 0.0])
-    for place in (1, 3):  # at 0 the slope of l1 |x| is any number in [-l1, l1]
-        assert abs(found[place]) == pytest.approx(max(abs(below[place]) - 2.5, 0.0))
+def _data(kind: str, n: int = N, d: int = D) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(5)
+    X = generator.normal(size=(n, d))
+    z = X @ generator.normal(size=d) + generator.normal(size=n)
+    if kind == "Softmax":
+        return X, np.digitize(z, [-0.7, 0.7])
+    return X, (z > 0.0) if kind in ("Logistic", "SmoothedHinge") else z
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("bias", [False, True, "free"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_scaled_columns(kind: str, bias: Any) -> None:
+    """With v = sqrt(l2) x, a penalty per coefficient is one of strength 1 for the columns over sqrt(l2)."""
+    X, y = _data(kind)
+    strengths = np.array([0.1, 3.0, 40.0, 1.0])
+    make = getattr(avare.problems, kind)
+    own = make(X, y, l2=np.append(strengths, 1.0) if bias is True else strengths, bias=bias)
+    other = make(X / np.sqrt(strengths), y, l2=1.0, bias=bias)
+    scale = np.tile(np.append(np.sqrt(strengths), np.ones(own.width - D)), own.outputs)
+    x = np.random.default_rng(1).normal(size=own.dim)
+    assert np.isclose(own.objective(x), other.objective(scale * x), rtol=1e-12)
+    assert np.allclose(own.gradient(x), scale * other.gradient(scale * x), rtol=1e-10)
+    assert np.allclose(own.hessian_product(x, x), scale * other.hessian_product(scale * x, scale * x), rtol=1e-10)
+    assert own.l2 == 40.0 and own.strong_convexity == (0.0 if bias == "free" else 0.1)
+    assert (own.smoothness >= 40.0 / N).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", avare.problems.ToleranceWarning)
+        assert np.allclose(scale * own.minimize(), other.minimize(), atol=1e-6)
+    assert own.gap(own.minimize()) < 1e-6
+
+
+@pytest.mark.parametrize("bias", [False, True, "free"])
+def test_more_columns_than_rows(bias: Any) -> None:
+    X, y = _data("LeastSquares", n=8, d=30)
+    strengths = 10.0 ** np.random.default_rng(2).uniform(-1.0, 1.0, 30 + (bias is True))
+    problem = avare.problems.LeastSquares(X, y, l2=strengths, bias=bias)
+    rows = X if bias is False else np.column_stack([X, np.ones(8)])
+    exact = np.linalg.solve(rows.T @ rows + np.diag(problem.penalty.l2), rows.T @ y)
+    assert np.allclose(problem.minimize(), exact, atol=1e-8)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_saga_uses_each_penalty(sparse: bool) -> None:
+    X, y = _data("Logistic")
+    problem = avare.problems.Logistic(scipy.sparse.csr_matrix(X) if sparse else X, y, l2=[0.5, 3.0, 40.0, 1.0])
+    run = avare.saga(problem, epochs=1000, tol=1e-10, seed=0)
+    assert np.allclose(run.x, problem.minimize(), atol=1e-4)
+
+
 @pytest.mark.compiled
-def test_the_minimum_with_an_l1_term(name: str) -> None:
-    problem = make(name, l1=60.0 if name in ("LeastSquares", "Huber") else 4.0, bias="free")
-    optimum = problem.minimize(tolerance=1e-8)
-    assert (optimum == 0.0).any() and (optimum != 0.0).any()
-    assert np.linalg.norm(problem.gradient(optimum)) <= 1e-8
-    generator = np.random.default_rng(2)
-    for _ in range(20):
-        assert problem.objective(optimum + 1e-3 * generator.normal(size=problem.dim)) > problem.objective(optimum)
+@pytest.mark.parametrize("method", [avare.sgld, avare.sghmc])
+def test_a_chain_has_each_prior(method: Any) -> None:
+    """Columns of zeros: the posterior of their coefficients is the prior, of standard deviation 1 / sqrt(l2)."""
+    X, y = _data("Logistic")
+    X[:, 2:] = 0.0
+    chain = method(avare.problems.Logistic(X, y, l2=[1.0, 1.0, 0.25, 25.0]), seed=0)
+    # At least 1000 effective draws: 1 / sqrt(2000), four times over, and 5 % by the steps of sgld.
+    assert chain.noise.ess.min() > 1000.0 and not chain.warnings
+    assert np.abs(chain.std()[2:] * [0.5, 5.0] - 1.0).max() < 0.14
+
+
+def test_a_generic_problem_takes_one_per_coefficient() -> None:
+    problem = avare.problems.Generic(3, 2, batch_gradient=lambda x, i, w: (0.0 * x, 0.0 * w), l2=[1.0, 2.0])
+    assert problem.gradient([1.0, 1.0]).tolist() == [1.0, 2.0]
+    assert repr(problem) == "Generic(n=3, dim=2, l2=1 to 2)"
+
+
+@pytest.mark.parametrize(
+    ("l2", "message"),
+    [
+        ([1.0, 2.0], "l2 has shape (2,): must be a number, or (4,), one number per column of X"),
+        (np.ones((2, 2)), "l2 has shape (2, 2): must be a number, or (4,)"),
+        ([1.0, -2.0, 1.0, 1.0], "l2[1] = -2.0: must be finite and not negative"),
+        ([1.0, 1.0, np.nan, 1.0], "l2[2] = nan: must be finite and not negative"),
+        (-1.0, "l2 = -1.0: must be at least 0"),
+    ],
+)
+def test_refuses(l2: Any, message: str) -> None:
+    X, y = _data("Logistic")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        avare.problems.Logistic(X, y, l2=l2)
+
+
+def test_the_bias_is_counted() -> None:
+    X, y = _data("Logistic")
+    with pytest.raises(ValueError, match=r"must be a number, or \(5,\), one number per column of X, and the last for"):
+        avare.problems.Logistic(X, y, l2=np.ones(D), bias=True)
+    given = np.ones(D)
+    problem = avare.problems.Logistic(X, y, l2=given)
+    given[:] = 7.0
+    assert problem.penalty.l2.tolist() == [1.0] * D  # a copy

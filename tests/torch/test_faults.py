@@ -4,7 +4,6 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,59 +17,12 @@ import two_stages
 from avare.torch import loader as loader_module
 from avare.torch.distributed import exchange_device
 from avare.torch.weighted_batches import Items
+from faulty import PLACES, VALUES, BrokenError, Faults, received
 from laws import FALSE_ALARM, chi_square, ordered_samples
 from loaders import snapshot
 
 # Python warns about every fork of a process with threads, and torch has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
-VALUES = torch.tensor([1.0, 5.0, 0.5, 2.0, 9.0, 0.1, 3.0])
-PLACES = ("dataset", "collate", "score", "second collate")
-
-
-class BrokenError(Exception):
-    """What fails now and then."""
-
-
-class Faults:
-    """A dataset, a collate function and a score that fail at some examples, once in ``every`` calls."""
-
-    def __init__(self, place: str, every: int = 5, error: type[Exception] = BrokenError) -> None:
-        self.place, self.every, self.error = place, every, error
-        self.calls = 0
-
-    def __len__(self) -> int:
-        return len(VALUES)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        self.fail("dataset", index == 1)
-        return VALUES[index], index
-
-    def collate(self, items: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        self.fail("collate" if len(items) > 2 or self.place == "collate" else "second collate")
-        return torch.stack([value for value, _ in items]), torch.tensor([index for _, index in items])
-
-    def score(self, batch: Any) -> torch.Tensor:
-        self.fail("score")
-        found: torch.Tensor = batch[0]
-        return found
-
-    def fail(self, place: str, counts: bool = True) -> None:
-        if place == self.place and counts:
-            self.calls += 1
-            if self.calls % self.every == 0:
-                raise self.error(place)
-
-
-def received(batches: Iterator[Any], error: type[Exception] = BrokenError) -> Iterator[Any]:
-    """The batches that arrive, for a consumer that catches every error and asks again."""
-    while True:
-        try:
-            yield next(batches)
-        except error:
-            continue
-        except StopIteration:
-            return
 
 
 def make(faults: Faults, pool: float | None, workers: int = 0, seed: int = 0, **options: Any) -> avt.ImportanceLoader:

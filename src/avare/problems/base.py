@@ -58,19 +58,20 @@ class Problem(ABC):
     dim: int
     """Length of x."""
     l2: float
-    """Strength of the l2 term."""
+    """Strength of the l2 term; the largest if there is one per coefficient."""
     l1: float
     """Strength of the l1 term."""
     penalty: Penalty
     """Both strengths, per coefficient: a free bias has no penalty."""
     _precision: ClassVar[float] = 1e-10
 
-    def __init__(self, n: int, dim: int, l2: float, l1: float = 0.0) -> None:
+    def __init__(self, n: int, dim: int, l2: ArrayLike, l1: float = 0.0) -> None:
         self.n = validation.integer("n", n, at_least=1)
         self.dim = validation.integer("dim", dim, at_least=1)
-        self.l2 = validation.number("l2", l2, at_least=0.0)
         self.l1 = validation.number("l1", l1, at_least=0.0)
-        self.penalty = Penalty(np.full(self.dim, self.l2), np.full(self.dim, self.l1))
+        strengths = strengths_of(l2, self.dim, "coefficient")
+        self.l2 = float(strengths.max())
+        self.penalty = Penalty(strengths, np.full(self.dim, self.l1))
         self._optimum: float | None = None
 
     @property
@@ -179,10 +180,26 @@ class Problem(ABC):
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]: ...
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(n={self.n}, dim={self.dim}, l2={self.l2:g}{self._more()})"
+        least = self.penalty.l2.min()
+        l2 = f"{self.l2:g}" if least in (0.0, self.l2) else f"{least:g} to {self.l2:g}"
+        return f"{type(self).__name__}(n={self.n}, dim={self.dim}, l2={l2}{self._more()})"
 
     def _more(self) -> str:
         return ""
+
+
+def strengths_of(l2: ArrayLike, count: int, what: str) -> Vector:
+    """Return the strengths of the l2 term from one number, or from one per coefficient.
+
+    >>> strengths_of([1.0, 2.0], 3, "column")
+    Traceback (most recent call last):
+    ValueError: l2 has shape (2,): must be a number, or (3,), one number per column
+    """
+    if np.ndim(l2) == 0:
+        return np.full(count, validation.number("l2", l2, at_least=0.0))
+    if np.shape(l2) != (count,):
+        raise ValueError(f"l2 has shape {np.shape(l2)}: must be a number, or ({count},), one number per {what}")
+    return validation.nonnegative("l2", l2).copy()
 
 
 def cost_of(norms: NDArray[Any], p: NDArray[Any]) -> float:

@@ -32,8 +32,8 @@ class Generic(Problem):
         Function of x that returns sum_i f_i(x), without the l2 term. By default the objective is NaN.
     norms : callable or None, default=None
         Function of x that returns all n norms. By default `batch_gradient` computes them.
-    l2 : float, default=0.0
-        Strength of an l2 term, ``l2/2 |x|^2``, which is added to the sum.
+    l2 : float or array_like, default=0.0
+        Strength of an l2 term, ``l2/2 |x|^2``, which is added to the sum; one number, or one per coefficient.
     smoothness : array-like or None, default=None
         The smoothness constant of each example, if known.
 
@@ -59,7 +59,7 @@ class Generic(Problem):
         batch_gradient: Callable[[Vector, NDArray[np.int64], Vector], tuple[ArrayLike, ArrayLike]],
         objective: Callable[[Vector], float] | None = None,
         norms: Callable[[Vector], ArrayLike] | None = None,
-        l2: float = 0.0,
+        l2: ArrayLike = 0.0,
         smoothness: ArrayLike | None = None,
     ) -> None:
         super().__init__(n, dim, l2)

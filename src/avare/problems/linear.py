@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare._compilation import inlined, lean
-from avare.problems.base import Problem, Vector, cost_of
+from avare.problems.base import Problem, Vector, cost_of, strengths_of
 from avare.problems.losses import slope, terms_into, value
 from avare.problems.matrix import (
     BLOCK,
@@ -38,7 +38,7 @@ _CHUNK = 4096  # examples per call: a sum over all adds up the chunks' sums, exa
 class Common(TypedDict, total=False):
     """The arguments that all linear models have in common, besides X and y."""
 
-    l2: float
+    l2: ArrayLike
     l1: float
     sample_weight: ArrayLike | None
     bias: bool | Literal["free"]
@@ -123,7 +123,7 @@ class Linear(Problem):
         X: Any,
         y: ArrayLike,
         *,
-        l2: float = 1.0,
+        l2: ArrayLike = 1.0,
         l1: float = 0.0,
         sample_weight: ArrayLike | None = None,
         bias: bool | Literal["free"] = False,
@@ -141,10 +141,11 @@ class Linear(Problem):
             validation.same_length("sample_weight", len(weights), "X", n)
         check_size("y", targets)
         check_size("sample_weight", weights)
-        super().__init__(n, self.outputs * self.width, l2, l1)
+        what = "column of X, and the last for the bias" if matrix.bias and not free else "column of X"
+        strengths = strengths_of(l2, self.width - free, what)
+        super().__init__(n, self.outputs * self.width, np.tile(np.append(strengths, [0.0] * free), self.outputs), l1)
         if free:
-            for penalty in (self.penalty.l2, self.penalty.l1):
-                penalty.reshape(self.outputs, self.width)[:, -1] = 0.0
+            self.penalty.l1.reshape(self.outputs, self.width)[:, -1] = 0.0
         targets, weights = (writable(np.ascontiguousarray(each)) for each in (targets, weights))
         self.model = LinearModel(matrix, targets, weights, self.loss())
 

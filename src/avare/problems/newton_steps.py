@@ -71,7 +71,10 @@ class Objective:
         shape, chosen = (problem.outputs, problem.width), slice(None) if columns is None else columns
         self.l2, self.l1 = (each.reshape(shape)[:, chosen] for each in (problem.penalty.l2, problem.penalty.l1))
         self.free_bias = problem.has_free_bias
-        self.by_rows = rows.n < rows.columns and rows.n <= _WIDEST and bool((self.l2[:, : rows.columns] > 0.0).all())
+        held = self.l2[:, :-1] if self.free_bias else self.l2
+        self.by_rows = (
+            rows.n < rows.columns and rows.n <= _WIDEST and held[0, 0] > 0.0 and bool((held == held[0, 0]).all())
+        )
         """Whether steps can be solved in the space of the rows, which are fewer."""
         factor = rows.gram_cost() + factor_cost(rows.width)
         factor = min(factor, rows.kernel_cost() + factor_cost(rows.n)) if self.by_rows else factor

@@ -35,8 +35,9 @@ class SmoothedHinge(Linear):
         The class of each example: two labels, of which the smaller counts as -1, the larger as +1.
     gamma : float, default=1.0
         Width of the quadratic part, above 0.
-    l2 : float, default=1.0
-        Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example).
+    l2 : float or array_like, default=1.0
+        Strength of the l2 term, ``l2/2 |x|^2`` in total (not per example). An array has one number per column of X,
+        and with ``bias=True`` a last one for the bias. As a prior, its standard deviation is 1 / sqrt(l2).
     l1 : float, default=0.0
         Strength of the l1 term, ``l1 |x|_1`` in total; `avare.saga` minimises it.
     sample_weight : array-like or None, default=None

@@ -4,9 +4,16 @@ It starts at the mode, with the metric of the second derivative there. If the po
 its centre, and curvatures differ from place to place. So a few rounds of short chains follow. After each,
 
 - the anchor of the control variate moves to the mean of their draws;
-- the metric becomes that in which the regression of gradients on draws has slope 1: for draws of the posterior, that
-  slope is the inverse of their covariance, whatever its form;
+- the metric becomes that in which draws and gradients have the same covariance. For a normal law that is its own
+  covariance, wherever the draws are; otherwise it is between that of the draws and the inverse of the mean curvature.
+  It stays positive with fewer draws than coordinates;
 - the step size follows from the largest curvature at the draws and from the noise of the gradient, both in the metric.
+
+Short chains are Hamiltonian, also for Langevin steps, because they see more of the posterior in the same time.
+
+Posteriors of nearly separable classes have walls: the curvature grows many times within one step, and a step too long
+throws the chain far out. Such places are rare among draws. So the step also is short enough for the curvature that it
+would meet if it climbed from the steepest of the draws.
 
 In the metric a chain with curvature l and gradient noise of variance c has, for Langevin steps of size a, the variance
 (2 + a c) / (2 - a l) where 1 / l is right. Hamiltonian steps of size h are stable up to h^2 l = 4, exact for a normal
@@ -25,12 +32,13 @@ from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.kernels import record_of
 from avare.solvers.updates.metric import Metric, coloured, hessian, inverse_root, whitened
-from avare.solvers.verdict import batch_gradients, gradients_at
+from avare.solvers.verdict import batch_gradients
 
 POINTS = 16
 """Draws at which curvatures, norms and noise are measured."""
 _ROUNDS, _CHAINS, _STEPS = 6, 4, 500  # of short chains
-_KEPT = 64  # draws of each of them, for the metric
+_KEPT = 16, 250  # draws of each of them, for the metric, at least and at most: exact gradients at all of them need ...
+_ROWS = 4_000_000  # ... no more than this many rows
 _BATCHES = 16  # to measure noise at each point
 _WORK = 1e9  # products for second derivatives at draws
 _WIDER = 1.05**2 - 1.0  # of the variances of Langevin chains, at most
@@ -38,6 +46,8 @@ _ADDED, _SUBTRACTED = 0.1, 0.4  # of the variance of a velocity, by noise: at mo
 _STABLE = 0.7  # the step size of Hamiltonian steps, times the root of the largest curvature
 _NOISY = 1.0  # the largest variance of a gradient in the metric: above, batches grow, ...
 _MANY, _MOST = 4096, 1024  # ... up to all of this many examples, otherwise up to this size
+_FAST = 3.0  # standard deviations of a velocity, with which a step climbs
+_WALL = 0.25  # of the largest stable step, at the top of such a climb
 _NORMAL = 1.3  # the largest curvature up to which a posterior counts as normal
 _PRIOR = 20.0  # draws that the last metric is worth
 _LEAST_BEND = 0.05  # of the largest curvature of an example: outputs may move to where it is larger
@@ -79,8 +89,18 @@ def expected_norms(problem: Linear, control: str, tuning: Tuning) -> Vector:
 
 def tune(plan: Any, *, moves: bool, scales: bool) -> None:
     """Set the step size of a plan and first iterates; also its anchor and its metric, if they may change."""
+    friction = plan.friction
+    plan.friction = friction or 1.0
+    steps, noise, curved, steep = _explore(plan, moves, scales)
+    plan.friction = friction
+    plan.size = _size(steps, noise, curved, friction)
+    _shorten_at_walls(plan, steep)
+
+
+def _explore(plan: Any, moves: bool, scales: bool) -> tuple[Any, float, float, Vector]:
+    """Run rounds of short chains; return the last steps, noise and largest curvature, and the steepest draws."""
     problem, generator = plan.problem, np.random.default_rng(_SEED)
-    plan.starts = plan.tuning.points[:_CHAINS]
+    plan.starts, steep = plan.tuning.points[:_CHAINS], plan.tuning.points[:0]
     for k in range(_ROUNDS):
         steps = _probe(plan, generator)
         noise = _noise(steps, plan.metric, plan.tuning.points)
@@ -92,17 +112,23 @@ def tune(plan: Any, *, moves: bool, scales: bool) -> None:
             noise = _noise(steps, plan.metric, plan.tuning.points)
         curved = _largest_curvature(problem, plan.metric, plan.tuning.points)
         plan.size = _size(steps, noise, curved or 1.0, plan.friction)
-        if curved is None or k == _ROUNDS - 1 or (k > 0 and curved < _NORMAL):
-            return
+        found = max(curved or 1.0, _shorten_at_walls(plan, steep))
+        if curved is None or k == _ROUNDS - 1 or (k > 0 and found < _NORMAL):
+            break
         draws = np.stack([_short_chain(plan, steps.sampler, x, generator) for x in plan.starts])
         if not np.isfinite(draws).all():
-            return
-        late = draws[:, _STEPS // 2 :: max(1, _STEPS // (2 * _KEPT))].reshape(-1, problem.dim)
+            break
+        kept = int(np.clip(_ROWS // (_CHAINS * problem.n), *_KEPT))
+        late = draws[:, _STEPS // 2 :: _STEPS // (2 * kept)].reshape(-1, problem.dim)
         mean, plan.starts = late.mean(axis=0), draws[:, -1]
         points = late[:: len(late) // POINTS][:POINTS]
         plan.tuning = Tuning(mean if moves else plan.tuning.anchor, points, plan.tuning.rows)
-        if scales and len(plan.metric.factor):
-            plan.metric = _rescaled(plan.metric, late - mean, gradients_at(steps.estimator, steps.sampler, late, 0))
+        if len(plan.metric.factor) and len(late) * problem.n <= _ROWS:
+            gradients = np.stack([problem.gradient(x) for x in late])
+            if scales:
+                plan.metric = _rescaled(plan.metric, late - mean, gradients)
+            steep = late[np.argsort(-np.linalg.norm(whitened(plan.metric, gradients), axis=1))[:POINTS]]
+    return steps, noise, curved or 1.0, steep
 
 
 def _probe(plan: Any, generator: np.random.Generator) -> Any:
@@ -121,11 +147,32 @@ def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.rando
 
 
 def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
-    """Return the metric in which the regression of gradients on draws has slope 1."""
+    """Return the metric in which draws and gradients have the same covariance, with some draws of the old one added."""
     slopes, places = whitened(metric, gradients), np.asarray(np.linalg.solve(metric.factor, away.T).T, np.float64)
+    slopes -= slopes.mean(axis=0)
     prior = _PRIOR * np.eye(away.shape[1])
-    slope = np.asarray(np.linalg.solve(places.T @ places + prior, places.T @ slopes + prior), np.float64)
-    return metric._replace(factor=metric.factor @ inverse_root(slope, 1e-6))
+    root = inverse_root(slopes.T @ slopes + prior)
+    inner = np.linalg.solve(root, np.linalg.solve(root, places.T @ places + prior).T)
+    values, vectors = np.linalg.eigh(0.5 * (inner + inner.T))
+    return metric._replace(factor=metric.factor @ root @ vectors * np.maximum(values, 0.0) ** 0.25)
+
+
+def _shorten_at_walls(plan: Any, steep: Vector) -> float:
+    """Shorten the steps until a fast one that climbs from any of these draws stays stable; return the curvature there.
+
+    The shorter the step, the less far it climbs.
+    """
+    factor, hamiltonian = plan.metric.factor, plan.friction > 0.0
+    if not len(steep):
+        return 1.0
+    slopes = [factor.T @ plan.problem.gradient(x) for x in steep]
+    climbs = np.array([factor @ (up / max(float(np.linalg.norm(up)), 1e-300)) for up in slopes])
+    while True:
+        reach = _FAST * (plan.size if hamiltonian else math.sqrt(2.0 * plan.size))
+        found = _largest_curvature(plan.problem, plan.metric, steep + reach * climbs) or 1.0
+        if (plan.size**2 / 4.0 if hamiltonian else plan.size / 2.0) * found <= _WALL:
+            return found
+        plan.size *= 0.8
 
 
 def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float | None:

@@ -135,7 +135,8 @@ def gradients_at(estimator: PlainEstimator, sampler: Sampler, points: Vector, st
     """Return the gradient of f at each point: exact if that costs no more than the steps, otherwise of batches."""
     problem, rows = estimator.problem, estimator.problem.n * len(points)
     if rows <= steps * sampler.batch_size or (isinstance(problem, Linear) and rows <= _ROWS):
-        return np.stack([problem.gradient(x) for x in points])
+        unknown = np.full(problem.dim, np.nan)  # a draw may have overflown
+        return np.stack([problem.gradient(x) if np.isfinite(x).all() else unknown for x in points])
     found = np.concatenate([batch_gradients(estimator, sampler, x, 1) for x in points])
     return found + problem.penalty.l2 * points
 
