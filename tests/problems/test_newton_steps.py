@@ -152,7 +152,8 @@ def test_conjugates_outside_of_their_domain_are_infinite() -> None:
     X, y = np.eye(3), np.array([0, 1, 1])
     for problem in (Logistic(X, y), SmoothedHinge(X, y), Huber(X, y, delta=0.5), Softmax(X, [0, 1, 2])):
         slopes = np.tile([9.0, -9.0, 0.0] if problem.outputs > 1 else [9.0], (3, 1))
-        assert problem.conjugate(np.zeros_like(slopes), slopes) == math.inf
+        outputs = np.zeros_like(slopes)
+        assert problem.excess(outputs, problem.terms_at(outputs), slopes) == math.inf
 
 
 def extreme_problem(seed: int) -> Linear:

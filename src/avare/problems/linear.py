@@ -223,12 +223,16 @@ class Linear(Problem):
         """Return the second derivative of each loss by two of its outputs."""
         return terms.curvature[:, 0]
 
-    def conjugate(self, outputs: Vector, slopes: Vector) -> float:
-        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes.
+    def excess(self, outputs: Vector, terms: Terms, slopes: Vector) -> float:
+        """Sum the losses at their outputs, plus their convex conjugates at some slopes, less the outputs times these.
 
-        With the sum of the losses at these outputs it is at least 0, and 0 for their own slopes. It is infinite if
-        slopes are out of range, or if the conjugate is not known.
+        It is at least 0, and 0 for the losses' own slopes. It is infinite if slopes are out of range, or if the
+        conjugate is not known.
         """
+        return terms.loss + self.conjugate(outputs, slopes)
+
+    def conjugate(self, outputs: Vector, slopes: Vector) -> float:
+        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes."""
         return math.inf
 
     def relative_slopes(self, slopes: Vector) -> Vector:
@@ -246,13 +250,9 @@ class Linear(Problem):
 
     def sampling_scores(self) -> Vector:
         """Return scores that sum to 1, to draw a sample by: the sample weights, with the same sum for each class."""
-        weights, targets = self.model.sample_weight, self.model.targets
-        scores = weights.copy() if len(weights) else np.ones(self.n)
-        if len(self.classes):
-            places = targets.astype(np.int64) if self.target == "classes" else (targets > 0.0).astype(np.int64)
-            scores /= np.maximum(np.bincount(places, weights=scores), np.finfo(float).tiny)[places]
-        total = float(scores.sum())
-        return scores / total if total > 0.0 else np.full(self.n, 1.0 / self.n)
+        scores, sums = np.empty(self.n), np.zeros(max(len(self.classes), 1))
+        _scores_into(self.model.targets, self.model.sample_weight, self.target == "two classes", sums, scores)
+        return scores
 
     # --- sums over the examples -----------------------------------------------------------
 
@@ -370,6 +370,23 @@ def _total(parts: Iterable[float]) -> float:
 
 
 # --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _scores_into(targets, sample_weight, has_signs, sums, scores):
+    for i in range(len(scores)):
+        sums[_class_of(targets[i], has_signs, len(sums))] += _factor(sample_weight, i)
+    present = 0
+    for whole in sums:
+        present += 1 if whole > 0.0 else 0
+    for i in range(len(scores)):
+        whole = sums[_class_of(targets[i], has_signs, len(sums))]
+        scores[i] = _factor(sample_weight, i) / (present * whole) if whole > 0.0 else 1.0 / len(scores)
+
+
+@inlined
+def _class_of(target, has_signs, classes):
+    return 0 if classes == 1 else int(target > 0.0) if has_signs else int(target)
 
 
 @lean

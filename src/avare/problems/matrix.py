@@ -165,7 +165,10 @@ def _floating(array: NDArray[Any]) -> NDArray[Any]:
 @kernel
 def _first_unusable(array):
     for i in range(array.shape[0]):
+        faults = 0
         for j in range(array.shape[1]):
+            faults += 0 if abs(np.float64(array[i, j])) <= _MOST else 1
+        for j in range(array.shape[1] if faults > 0 else 0):
             if not abs(np.float64(array[i, j])) <= _MOST:
                 return i * array.shape[1] + j
     return -1

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import assert_all_finite, check_random_state
@@ -23,7 +24,18 @@ from avare.solvers import saga
 from avare.solvers.linear.choose import DEFAULT, batch_size_of
 from avare.solvers.linear.preconditioner import preconditioner_of, step_size_of
 
+_KINDS = [np.float64, np.float32]
 _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen
+
+
+def _is_plain(X: Any, y: Any) -> bool:
+    """Whether scikit-learn's checks would change nothing: they take longer than the fit of a small model."""
+    if not (type(X) is np.ndarray or type(X) in (csr_array, csr_matrix)) or type(y) is not np.ndarray:
+        return False
+    if X.dtype not in _KINDS or y.dtype.kind not in "iuf" or X.ndim != 2 or y.shape != X.shape[:1] or 0 in X.shape:
+        return False
+    values = X if type(X) is np.ndarray else X.data
+    return bool(values.flags.c_contiguous and math.isfinite(values.sum()) and math.isfinite(y.sum()))
 
 
 class LinearEstimator(BaseEstimator):
@@ -47,15 +59,20 @@ class LinearEstimator(BaseEstimator):
         if self.sampler not in samplers.names():
             rule = f"must be one of {', '.join(samplers.names())}. Got {self.sampler!r} instead."
             raise InvalidParameterError(f"The 'sampler' parameter of {type(self).__name__} {rule}")
-        kinds = [np.float64, np.float32]
+        if reset and _is_plain(X, y) and not hasattr(self, "feature_names_in_"):
+            self.n_features_in_ = X.shape[1]
+            return X, y, self._read_weight(X, sample_weight)
         mapped = isinstance(X, np.memmap)  # its numbers are checked in parts, so that it need not fit into memory
-        options = {"accept_sparse": "csr", "dtype": kinds, "order": "C", "ensure_all_finite": not mapped, **options}
+        options = {"accept_sparse": "csr", "dtype": _KINDS, "order": "C", "ensure_all_finite": not mapped, **options}
         X, y = validate_data(self, X, y, reset=reset, **options)
         for part in parts_of(X) if mapped else ():
             assert_all_finite(X[part], input_name="X")
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        return X, y, sample_weight
+        return X, y, self._read_weight(X, sample_weight)
+
+    def _read_weight(self, X: Any, weight: Any) -> Any:
+        if weight is None:
+            return None
+        return _check_sample_weight(weight, X, dtype=np.float64, ensure_non_negative=True)
 
     def _problem(self, kind: type[Linear], X: Any, y: Any, weight: Any, **options: Any) -> Linear:
         strength = 0.0 if math.isinf(self.C) else 1.0 / self.C

@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from avare.problems import Linear, Logistic, SmoothedHinge, Softmax
+from avare.problems.targets import encode
 from avare.sklearn.base import LinearEstimator
 
 
@@ -144,9 +145,9 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
             One number per example, not negative.
         """
         X, y, weight = self._read(X, y, sample_weight, reset=True)
-        check_classification_targets(y)
-        self.classes_ = np.unique(y)
-        places = np.searchsorted(self.classes_, y)  # many times faster than the inverse that `unique` would give
+        if y.dtype.kind not in "iu":
+            check_classification_targets(y)
+        self.classes_, places = encode(y)
         if len(self.classes_) < 2:
             raise ValueError(
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
