@@ -60,7 +60,7 @@ def _read_sparse(X: Any) -> Sparse:
         matrix.check_format(full_check=True)  # kernels do not check that a column exists
     except ValueError as error:
         raise ValueError(f"X is no CSR matrix: {error}") from None
-    if not matrix.has_canonical_format:  # entries that occur twice would give wrong lengths
+    if _repeats(matrix.indices, matrix.indptr, np.full(matrix.shape[1], -1)):  # would give wrong lengths
         matrix = matrix.copy()
         matrix.sum_duplicates()
     values = _floating(matrix.data)
@@ -172,6 +172,17 @@ def _first_unusable(array):
             if not abs(np.float64(array[i, j])) <= _MOST:
                 return i * array.shape[1] + j
     return -1
+
+
+@kernel
+def _repeats(columns, starts, seen):
+    """Return whether a row has two entries in the same column."""
+    for i in range(len(starts) - 1):
+        for j in range(starts[i], starts[i + 1]):
+            if seen[columns[j]] == i:
+                return True
+            seen[columns[j]] = i
+    return False
 
 
 @lean

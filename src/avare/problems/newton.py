@@ -155,7 +155,7 @@ def _sample_sizes(problem: Linear, rows: Rows) -> list[int]:
     sizes, size, of_row = list[int](), problem.n, 4.0 * (rows.curve_cost(problem.outputs) - CALL) / problem.n + _OF_LOSS
     while size * of_row > _CHEAP:
         size //= _SHARE if size >= _SHARE * _PER_COEFFICIENT * problem.dim else 4
-        if size < max(_FEWEST, 4 * problem.dim):
+        if size < max(_FEWEST, _PER_COEFFICIENT * problem.dim):
             break
         sizes.append(size)
     return sizes

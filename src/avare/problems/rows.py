@@ -351,11 +351,11 @@ def _set_lengths(values, columns, starts, scales, inner, result):
 @lean
 def _add_products(values, columns, starts, factors, products, sums):
     for i in range(len(factors)):
-        for a in range(starts[i], starts[i + 1]):  # columns are sorted within a row
+        for a in range(starts[i], starts[i + 1]):
             part = factors[i] * np.float64(values[a])
             sums[columns[a]] += part
             for b in range(starts[i], a + 1):
-                products[columns[a], columns[b]] += part * np.float64(values[b])
+                products[max(columns[a], columns[b]), min(columns[a], columns[b])] += part * np.float64(values[b])
 
 
 @lean
