@@ -123,7 +123,7 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
     Return the minimum of the last one, and the solver of its last step.
     """
     problem, table, solver = total.problem, None, None
-    sizes = _sample_sizes(problem, total.rows)
+    sizes = sample_sizes(problem, total.rows)
     if not sizes or (problem.is_quadratic and (problem.l1 == 0.0 or total.is_direct)):
         return None, None
     generator, scores = np.random.default_rng(0), problem.sampling_scores()
@@ -144,7 +144,7 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
     return table, solver
 
 
-def _sample_sizes(problem: Linear, rows: Rows) -> list[int]:
+def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
     """Return the numbers of rows of samples, from the largest to the smallest.
 
     A sample of rows with which steps are cheap anyway is not worth its overhead.

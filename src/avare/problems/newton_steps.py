@@ -330,7 +330,10 @@ def by_bounds(total: Objective, point: Point, gradient: Table) -> Step:
 # --- the choice -----------------------------------------------------------------------------
 
 
-class _Level(NamedTuple):
+class Level(NamedTuple):
+    """A solver that could be made."""
+
+    name: str
     cost: float
     """Nanoseconds to make the solver."""
     products: float
@@ -347,7 +350,7 @@ class Steps:
     def __init__(self, total: Objective, solver: Solver | None = None) -> None:
         self._total = total
         self._product = total.rows.curve_cost(total.problem.outputs)
-        self._levels = _worthwhile(self._all_levels())
+        self._levels = _worthwhile(self.all_levels())
         expected = [level.cost + _STEPS_AHEAD * level.products * self._product for level in self._levels]
         self._levels = self._levels[-1 if total.is_direct else int(np.argmin(expected)) :]
         self.solver = solver
@@ -355,24 +358,26 @@ class Steps:
         self._spent = 0.0  # on products with the present solver
         self._kernel: Table | None = None
 
-    def _all_levels(self) -> list[_Level]:
+    def all_levels(self) -> list[Level]:
+        """Return all solvers that are possible, from the cheapest to the best."""
         total, rows, outputs = self._total, self._total.rows, self._total.problem.outputs
-        levels = [_Level(0.5 * self._product, _BY_DIAGONAL, Diagonal)]
+        levels = [Level("diagonal", 0.5 * self._product, _BY_DIAGONAL, Diagonal)]
         if rows.width <= _WIDEST:
             for share in _SHARES:
                 ratio = rows.width / max(share * rows.n, 1.0)
                 if ratio * _ROWS_PER_COLUMN <= 1.0 and (outputs == 1 or len(levels) == 1):
                     factor = outputs * (share * rows.gram_cost() + factor_cost(rows.width))
                     cost = _OF_DRAWING * CALL + _OF_DRAWN_ROW * rows.n + self._product + factor
-                    levels.append(_Level(cost, max(1.0, 4.6 / -math.log(ratio)), _sampled(share)))
+                    name, products = f"{share:.3g} of the rows", max(1.0, 4.6 / -math.log(ratio))
+                    levels.append(Level(name, cost, products, _sampled(share)))
             if outputs == 1 or len(levels) == 1:
                 whole = outputs * (rows.gram_cost() + factor_cost(rows.width))
-                levels.append(_Level(whole, 2.0 if outputs == 1 else 5.0, _sampled(1.0)))
+                levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, _sampled(1.0)))
         if outputs == 1 and total.by_rows:
-            levels.append(_Level(rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows))
+            levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows))
         if outputs > 1 and outputs * rows.width <= _WIDEST:
             cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
-            levels.append(_Level(cost, 2.0, by_outputs_and_columns))
+            levels.append(Level("all classes", cost, 2.0, by_outputs_and_columns))
         return levels
 
     def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
@@ -437,9 +442,9 @@ class Steps:
         return ByRows(total, point, self._kernel)
 
 
-def _worthwhile(levels: list[_Level]) -> list[_Level]:
+def _worthwhile(levels: list[Level]) -> list[Level]:
     """Return the levels, from the worst to the best, without those that cost as much as a better one."""
-    found: list[_Level] = []
+    found: list[Level] = []
     for level in reversed(levels):
         if not found or level.cost < found[-1].cost:
             found.append(level)

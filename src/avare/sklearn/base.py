@@ -1,6 +1,7 @@
 """What the classifier and the regressor share: parameters, checks of input, and the fit."""
 
 import math
+import tempfile
 import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -26,6 +27,21 @@ from avare.solvers.linear.preconditioner import preconditioner_of, step_size_of
 
 _KINDS = [np.float64, np.float32]
 _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen
+
+
+def _mapped(X: Any) -> Any:
+    """Decode a ParquetFile, Table or Dataset of pyarrow, part by part, to a file that is mapped into memory."""
+    batches = getattr(X, "iter_batches", getattr(X, "to_batches", None))
+    if batches is None:
+        return X
+    with tempfile.TemporaryFile() as file:
+        for batch in batches():
+            columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+            kind = np.float32 if all(column.dtype == np.float32 for column in columns) else np.float64
+            np.column_stack(columns).astype(kind, copy=False).tofile(file)
+        if file.tell() == 0:
+            raise ValueError(f"Found array with 0 sample(s) in {X!r} while a minimum of 1 is required.")
+        return np.memmap(file, dtype=kind, mode="r").reshape(-1, len(columns))
 
 
 def _is_plain(X: Any, y: Any) -> bool:
@@ -62,6 +78,7 @@ class LinearEstimator(BaseEstimator):
         if reset and _is_plain(X, y) and not hasattr(self, "feature_names_in_"):
             self.n_features_in_ = X.shape[1]
             return X, y, self._read_weight(X, sample_weight)
+        X = _mapped(X)
         mapped = isinstance(X, np.memmap)  # its numbers are checked in parts, so that it need not fit into memory
         options = {"accept_sparse": "csr", "dtype": _KINDS, "order": "C", "ensure_all_finite": not mapped, **options}
         X, y = validate_data(self, X, y, reset=reset, **options)
@@ -164,7 +181,7 @@ class LinearEstimator(BaseEstimator):
 
     def _outputs(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr")
+        X = validate_data(self, _mapped(X), reset=False, accept_sparse="csr")
         return np.asarray(safe_sparse_dot(X, np.atleast_2d(self.coef_).T, dense_output=True) + self.intercept_)
 
     def _split(self, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
