@@ -273,7 +273,7 @@ def main() -> None:
                 continue
             try:
                 X, y = make()
-            except OSError as error:
+            except (OSError, avare.datasets.DatasetError) as error:
                 print(f"{name} is left out: {error}")
                 continue
             for weighted in ("no", "yes"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
 
 import numpy as np
@@ -21,7 +20,6 @@ from avare.problems.matrix import (
     add,
     check_size,
     load,
-    outputs_into,
     read_matrix,
     some_rows,
     writable,
@@ -31,8 +29,6 @@ from avare.problems.newton import constant, gap_at
 from avare.problems.newton_steps import Objective
 from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
-
-_CHUNK = 4096  # examples per call: a sum over all adds up the chunks' sums, exact to the last digits
 
 
 class Common(TypedDict, total=False):
@@ -204,7 +200,7 @@ class Linear(Problem):
     def terms_at(self, outputs: Vector) -> Terms:
         """Return the losses, slopes and second derivatives of all examples, for a row of outputs each. O(n)."""
         slopes, curvatures = np.empty(outputs.shape), np.empty(outputs.shape)
-        loss = terms_into(*self.terms(slice(None)), outputs, slopes, curvatures)
+        loss = terms_into(self.model.loss, self.model.targets, self.model.sample_weight, outputs, slopes, curvatures)
         return Terms(float(loss), slopes, curvatures)
 
     def curve(self, terms: Terms, directions: Vector, part: slice = slice(None)) -> Vector:
@@ -261,28 +257,12 @@ class Linear(Problem):
         width = self.width if self.model.matrix.sparse is None else 0
         return Scratch(np.empty((BLOCK, width)), np.empty((BLOCK, self.outputs)), np.empty(BLOCK))
 
-    def _chunks(self) -> Iterator[slice]:
-        return (slice(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK))
-
-    def outputs_by_chunk(self, coefficients: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
-        """Yield outputs and squared lengths of one chunk of examples after another, in arrays that are used again."""
-        scratch, most = self.scratch().rows, min(_CHUNK, self.n)
-        outputs, squares = np.empty((most, len(coefficients))), np.empty(most)
-        for part in self._chunks():
-            size = part.stop - part.start
-            outputs_into(self.model.matrix, coefficients, _indices(part), outputs, squares, scratch)
-            yield part, outputs[:size], squares[:size]
-
-    def _evaluated(self, x: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
-        """Yield losses and norms of one chunk of examples after another, in arrays that are used again."""
-        losses = np.empty(min(_CHUNK, self.n))
-        for part, outputs, norms in self.outputs_by_chunk(self.coefficients(x)):
-            _evaluate(*self.terms(part), outputs, losses, norms)
-            yield part, losses[: len(norms)], norms
-
-    def terms(self, part: slice) -> tuple[Any, Vector, Vector]:
-        """The loss, targets and sample weights of some examples, without their rows."""
-        return self.model.loss, self.model.targets[part], self.model.sample_weight[part]
+    def _evaluated(self, x: Vector) -> tuple[Vector, Vector]:
+        """Return the losses of all examples, and the norms of their gradients."""
+        outputs = self.rows(centred=False).outputs(self.coefficients(x))
+        losses, norms = np.empty(self.n), self.squared_lengths()
+        _evaluate(self.model.loss, self.model.targets, self.model.sample_weight, outputs, losses, norms)
+        return losses, norms
 
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
         return minimum(self, start, tolerance, progress=progress)
@@ -291,29 +271,19 @@ class Linear(Problem):
         return self._evaluate(x, None)[0]
 
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
-        sums = []
-        for part, losses, norms in self._evaluated(x):
-            cost = math.nan if p is None else cost_of(norms, p[part])
-            sums.append((losses.sum(), norms.sum(), cost))
-        loss, total, cost = (_total(each) for each in zip(*sums, strict=True))
-        return loss, total, cost
+        losses, norms = self._evaluated(x)
+        return float(losses.sum()), float(norms.sum()), math.nan if p is None else cost_of(norms, p)
 
     def falls_without_end(self, x: Vector) -> bool:
         """Return whether f has no minimum: along x, every loss falls without end, and there is no penalty."""
         if self.l2 > 0.0 or self.l1 > 0.0 or self.endless == 0.0:
             return False
         weights = self.model.sample_weight if len(self.model.sample_weight) else np.ones(self.n)
-        below = np.empty(self.n, dtype=np.bool_)
-        for part, losses, _ in self._evaluated(x):
-            below[part] = losses < self.endless * weights[part]
         counted = weights > 0.0
-        return bool(counted.any() and below[counted].all())
+        return bool(counted.any() and (self._evaluated(x)[0] < self.endless * weights)[counted].all())
 
     def loss_norms(self, x: Vector) -> Vector:
-        result = np.empty(self.n)
-        for part, _, norms in self._evaluated(x):
-            result[part] = norms
-        return result
+        return self._evaluated(x)[1]
 
     def loss_gradient(self, x: Vector) -> Vector:
         return self.survey(x).gradient
@@ -342,10 +312,7 @@ class Linear(Problem):
         return Survey(terms.slopes, self.mean_curvatures(terms), rows.sums(terms.slopes).ravel(), terms.loss)
 
     def squared_lengths(self) -> Vector:
-        result = np.empty(self.n)
-        for part, _, squares in self.outputs_by_chunk(np.empty((0, self.width))):
-            result[part] = squares
-        return result
+        return self.rows(centred=False).lengths(np.ones(self.width))
 
     def _more(self) -> str:
         return "".join(f", {name}={number:g}" for name, number in self.model.loss._asdict().items())
@@ -355,18 +322,6 @@ class Linear(Problem):
     @abstractmethod
     def loss(self) -> Any:
         """Return the parameters of the loss: a ``NamedTuple`` whose kernels are registered."""
-
-
-def _indices(part: slice) -> NDArray[np.int64]:
-    return np.arange(part.start, part.stop)
-
-
-def _total(parts: Iterable[float]) -> float:
-    """The sum of numbers that are not negative, infinite if it is too large."""
-    try:
-        return math.fsum(parts)
-    except OverflowError:
-        return math.inf
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -331,11 +331,14 @@ def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> flo
 def _gap_of_step(total: Objective, point: Point, step: Step) -> float:
     """Bound how far the objective is above the minimum, by the slopes that a step predicts."""
     problem, outputs, residual, end = total.problem, step.outputs, step.residual, point.table + step.table
-    if total.free_bias and residual[:, -1].any():  # a change of the bias makes the sum of the slopes 0
+    rounding = _NEGLIGIBLE * float(np.abs(point.terms.slopes).sum())
+    if total.free_bias and np.abs(residual[:, -1]).max() > rounding:  # a change of the bias makes the slopes' sum 0
         shift = -np.linalg.lstsq(problem.summed_curvature(point.terms), residual[:, -1], rcond=1e-14)[0]
         total.passes += 0.5
         residual = residual + total.rows.sums(problem.curve(point.terms, np.tile(shift, (problem.n, 1))))
         outputs = outputs + shift
+        if np.abs(residual[:, -1]).max() > rounding:  # no loss is curved
+            return math.inf
     slopes = point.terms.slopes + problem.curve(point.terms, outputs)
     return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
 

@@ -28,7 +28,7 @@ from avare.problems.rows import CALL, Rows, Table, factor_cost
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
 
-_MOST_PRODUCTS = 1000  # for one step
+_MOST_PRODUCTS, _REPEATS = 1000, 3  # for one step; with a factor of H itself
 _WIDEST = 8000  # size of a matrix that is factorised
 _SHARES = (1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0)  # of the rows, for factors of samples
 _ROWS_PER_COLUMN = 2.0  # of a sample, at least
@@ -285,7 +285,8 @@ class ByRows:
         self._rows, self._l2 = total.rows, float(total.l2[0, 0])
         self._free, curvatures = total.free_bias, total.problem.mean_curvatures(point.terms)
         self._roots = np.sqrt(curvatures)
-        matrix = kernel * self._roots[:, None]
+        penalised = float(total.rows.matrix.bias and not self._free)  # a bias is then one more column
+        matrix = (kernel + penalised) * self._roots[:, None]
         matrix *= self._roots
         diagonal_of(matrix)[:] += self._l2
         self._factor = Factor(matrix)
@@ -390,12 +391,10 @@ class Steps:
         if self.solver is None or (is_cheap and self._made_at is not point):
             self._make(point)
         found, left, outputs = np.zeros_like(gradient), -gradient, np.zeros_like(point.outputs)
-        direction, height, first = None, 1.0, 0.0
+        direction, height, first, repeats = None, 1.0, 0.0, 0
         for _ in range(_MOST_PRODUCTS):
             assert self.solver is not None
             towards = self.solver.solve(left)
-            if self.solver.exact and self._made_at is point:
-                return Step(found + towards, outputs + total.outputs(towards), np.zeros_like(left))
             before, height = height, float(np.vdot(left, towards))
             if direction is None:
                 first = float(np.vdot(gradient, self.solver.solve(gradient))) if found.any() else height
@@ -411,7 +410,12 @@ class Steps:
             size = height / bend
             found, left, outputs = found + size * direction, left - size * curved, outputs + size * along
             self._spent += self._product
-            if self._improve(point):
+            if self.solver.exact and self._made_at is point:
+                repeats += 1
+                is_small = np.vdot(left, left) <= accuracy**4 * np.vdot(gradient, gradient)
+                if repeats == _REPEATS or (is_small and self._is_enough(gradient, found, left, goal)):
+                    break  # the rest is rounding
+            elif self._improve(point):
                 direction = None
         return Step(found, outputs, -left)
 

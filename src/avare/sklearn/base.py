@@ -116,6 +116,8 @@ class LinearEstimator(BaseEstimator):
         self, problem: Linear, start: NDArray[np.float64], scale: float | None
     ) -> tuple[NDArray[np.float64], int]:
         batch = min(self.batch_size, problem.n) if not isinstance(self.batch_size, str) else batch_size_of(problem.n)
+        if self.fit_intercept and scale is None and not start.any():
+            start.reshape(problem.outputs, problem.width)[:, -1] = problem.constant_outputs()
         step_size: Any = "auto"
         if scale is not None:
             step_size = scale * step_size_of(problem, preconditioner_of(problem), batch)

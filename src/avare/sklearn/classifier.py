@@ -155,9 +155,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
                 f"{self.classes_[0]!r}"
             )
         weight = self._with_classes(weight, places, y)
-        shares = np.bincount(places, weights=weight, minlength=len(self.classes_)).astype(np.float64)
-        start = self._start((self._rows(), X.shape[1]), self._null_intercepts(shares), again=self.warm_start)
-        self._fit_from(X, places, weight, start)
+        self._fit_from(X, places, weight, self._start((self._rows(), X.shape[1]), 0.0, again=self.warm_start))
         self.n_seen_ = X.shape[0]
         return self
 
@@ -234,13 +232,6 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
 
     def _rows(self) -> int:
         return 1 if len(self.classes_) == 2 else len(self.classes_)
-
-    def _null_intercepts(self, shares: NDArray[np.float64]) -> Any:
-        """The intercepts that fit best without features."""
-        if self.loss != "log_loss" or shares.min() <= 0.0:
-            return 0.0
-        logs = np.log(shares)
-        return logs[1] - logs[0] if len(shares) == 2 else logs - logs.mean()
 
     def _fit_from(
         self, X: Any, places: NDArray[np.int64], weight: Any, start: NDArray[np.float64], scale: float | None = None
