@@ -43,6 +43,7 @@ def reported(name: str, function: str = "report") -> Callable[[pytest.MonkeyPatc
 WRITTEN: dict[str, Callable[[pytest.MonkeyPatch], str]] = {
     **{name: reported(name) for name in ("campaign", "frameworks", "gradient_norms", "samplers", "solvers")},
     **{name: reported(name) for name in ("linear_shapes", "random_posteriors", "structures", "torch_loader")},
+    **{name: reported(name) for name in ("linear_certificates", "linear_choices")},
     "steps": lambda monkeypatch: kept("steps", monkeypatch),
 }
 
