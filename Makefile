@@ -114,6 +114,8 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/advice.py
 	@$(RUN) benchmarks/linear.py
 	@$(RUN) benchmarks/linear_shapes.py
+	@$(RUN) benchmarks/linear_certificates.py
+	@$(RUN) benchmarks/linear_choices.py
 	@$(RUN) benchmarks/gradient_norms.py
 	@$(RUN) benchmarks/torch_loader.py
 	@$(RUN) benchmarks/frameworks.py

@@ -352,10 +352,10 @@ def measure(shape: Shape, seconds: float) -> dict[str, Any]:
     return result
 
 
-def in_turns(fits: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def in_turns(fits: dict[str, Callable[[], Any]], rounds: int = _ROUNDS) -> dict[str, float]:
     """The median processor seconds of each fit."""
     times: dict[str, list[float]] = {name: [] for name in fits}
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         for name, fit in fits.items():
             started, count = time.process_time(), 0
             while count == 0 or (count < _REPEATS and time.process_time() - started < _SHORT):

@@ -110,6 +110,8 @@ def visit_block(translator: Any, node: nodes.math_block) -> None:
 # Stored tables without a heading.
 TITLES = {
     "linear": "Linear models",
+    "linear_certificates": "Gaps of linear models",
+    "linear_choices": "Choices of the cost model",
     "linear_shapes": "Linear models of random shapes",
     "chains": "Chains: the cost of a step",
     "random_posteriors": "Random posteriors",

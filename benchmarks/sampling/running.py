@@ -108,8 +108,7 @@ def _scores(problem: Linear, mode: Any, curvature: Any) -> NDArray[np.float64]:
     factor = np.linalg.inv(np.linalg.cholesky(curvature)).T
     spread = np.zeros(problem.n)
     for column in factor.T:  # sqrt(a_i . S a_i), one column of a root of S at a time
-        for part, outputs, _ in problem.outputs_by_chunk(problem.coefficients(column)):
-            spread[part] += outputs[:, 0] ** 2
+        spread += problem.rows(centred=False).outputs(problem.coefficients(column))[:, 0] ** 2
     return np.asarray(problem.survey(mode).curvatures * problem.lengths * np.sqrt(spread))
 
 

@@ -47,8 +47,8 @@ def product(function: Callable[..., Any]) -> Any:
 
 
 def quick(function: Callable[..., Any]) -> Any:
-    """Compile a loop over independent elements, several at once; sums are computed in parts."""
-    return _compile(function, _nrt=False, fastmath={"reassoc", "nsz", "contract", "arcp"})
+    """Compile a loop over independent elements, several at once; sums are computed in parts, and 1 / 0 is inf."""
+    return _compile(function, _nrt=False, error_model="numpy", fastmath={"reassoc", "nsz", "contract", "arcp"})
 
 
 class ByType:

@@ -46,6 +46,7 @@ WRITTEN: dict[str, Callable[[pytest.MonkeyPatch], str]] = {
         for name in ("campaign", "first_hour", "frameworks", "gradient_norms", "samplers", "solvers")
     },
     **{name: reported(name) for name in ("linear_shapes", "random_posteriors", "structures", "torch_loader")},
+    **{name: reported(name) for name in ("linear_certificates", "linear_choices")},
     "steps": lambda monkeypatch: kept("steps", monkeypatch),
 }
 

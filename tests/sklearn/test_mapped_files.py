@@ -3,26 +3,34 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from avare.sklearn import AvareClassifier, AvareRegressor
 
 PROGRAM = """
 import resource, sys
 import numpy as np
+from pyarrow import parquet
 from avare.sklearn import AvareClassifier
 
 path, n, columns, kind = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 small = np.random.default_rng(0).normal(size=(2000, columns)).astype(kind)
 AvareClassifier().fit(small, small[:, 0] > 0.0)  # imports and compiles
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-X = np.memmap(path, dtype=kind, mode="r", shape=(n, columns))
+if path.endswith(".parquet"):
+    X = parquet.ParquetFile(path, pre_buffer=False)
+else:
+    X = np.memmap(path, dtype=kind, mode="r", shape=(n, columns))
 y = np.load(path + ".y.npy")
 model = AvareClassifier().fit(X, y)
 assert model.gap_ <= 1e-9, model.gap_
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, model.score(X[:1000], y[:1000]))
+more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+print(more, model.score(X.read_row_group(0)[:1000] if path.endswith(".parquet") else X[:1000], y[:1000]))
 """
 
 
@@ -53,6 +61,37 @@ def test_a_fit_needs_a_part_of_the_file(kind: str, tmp_path: Path) -> None:
     write(tmp_path / "X", 1_600_000, columns, kind)  # 410 MB
     # The largest sample is a sixteenth; outputs, slopes and curvatures take 8 bytes per row each, some of them twice.
     assert megabytes(tmp_path / "X", 1_600_000, columns, kind) < 250.0
+
+
+def test_parquet_needs_a_part_of_its_size(tmp_path: Path) -> None:
+    n, columns, path = 1_600_000, 64, tmp_path / "X.parquet"
+    write(path, n, columns, "float32")  # 410 MB
+    X = np.memmap(path, dtype="float32", mode="r", shape=(n, columns))
+    with parquet.ParquetWriter(tmp_path / "Y.parquet", as_table(X[:1]).schema) as file:
+        for first in range(0, n, 20_000):
+            file.write_table(as_table(X[first : first + 20_000]))
+    (tmp_path / "Y.parquet").replace(path)
+    assert megabytes(path, n, columns, "float32") < 350.0  # pyarrow keeps more than 100 MB for itself
+
+
+def as_table(X: Any) -> Any:
+    """A table of pyarrow, with a name for each column."""
+    return pa.table({f"column {k}": np.array(X[:, k]) for k in range(X.shape[1])})
+
+
+def test_arrow_is_the_same_as_an_array() -> None:
+    generator = np.random.default_rng(3)
+    X = generator.normal(size=(500, 3)).astype(np.float32)
+    y = X[:, 0] + generator.normal(size=500)
+    table = as_table(X)
+    model, same = AvareRegressor().fit(table, y), AvareRegressor().fit(X, y)
+    assert np.array_equal(model.coef_, same.coef_) and np.array_equal(model.predict(table), same.predict(X))
+    wide = table.set_column(1, "column 1", [np.arange(500)])  # whole numbers: all become float64
+    assert np.array_equal(AvareRegressor().fit(wide, y).coef_, AvareRegressor().fit(wide.to_pandas(), y).coef_)
+    with pytest.raises(ValueError, match=r"0 sample\(s\)"):
+        model.fit(table.slice(0, 0), y[:0])
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(table.set_column(1, "column 1", [[None] + [1.0] * 499]), y)
 
 
 @pytest.mark.slow

@@ -13,14 +13,15 @@ import math
 import numpy as np
 
 from avare._compilation import kernel
-from avare.problems.newton_steps import NEAR, Factor, Objective, Point, Step, whole_matrix
-from avare.problems.rows import Rows, Table
+from avare.problems.newton_steps import NEAR, Factor, Objective, Point, Step, diagonal_of, whole_matrix
+from avare.problems.rows import CALL, Table
 
 _SWEEPS = 4  # of coordinate descent between two solutions for the coefficients that are not 0
 _MOST_TURNS, _FEW_TURNS = 100, 5  # near the minimum, and far from it
 _ROUGH, _FINE = 0.1, 1e-15  # of the decrease so far: a turn that adds less is the last, far from the minimum and near
 _ACCURACY = 1e-6  # of a step: the largest change in a sweep, relative to the first one
-_FEWEST, _PRODUCTS = 10, 0.1  # columns of a working set; products with X that its matrix may cost
+_FEWEST, _PRODUCTS, _ONCE = 10, 0.1, 5.0  # columns of a working set; products with X that its matrix may cost
+_OVERHEAD, _OF_ENTRY = 60.0, 10.0  # operations on almost no rows that a working set costs; nanoseconds of its matrix
 _WIDEST = 1000  # coefficients of several outputs that are moved together
 _ROUNDS = 3  # over the outputs otherwise
 
@@ -37,11 +38,11 @@ class L1Steps:
         if gradient.size <= _WIDEST or len(gradient) == 1:
             matrix = whole_matrix(total, point) if len(gradient) > 1 else self._matrix(point, 0)
             start, l1 = point.table.ravel(), total.l1.ravel()
-            change = _minimise_model(_whole(matrix), gradient.ravel(), start, l1, goal).reshape(gradient.shape)
+            change = _minimise_model(_mirrored(matrix), gradient.ravel(), start, l1, goal).reshape(gradient.shape)
             outputs, curved = total.curve(point, change)
             return Step(change, outputs, gradient + curved)
         table, outputs, slopes = np.zeros_like(gradient), np.zeros_like(point.outputs), gradient.copy()
-        matrices = [_whole(self._matrix(point, k)) for k in range(len(table))]
+        matrices = [_mirrored(self._matrix(point, k)) for k in range(len(table))]
         for _ in range(_ROUNDS):
             for k, matrix in enumerate(matrices):
                 change = np.zeros_like(table)
@@ -53,14 +54,8 @@ class L1Steps:
     def _matrix(self, point: Point, k: int) -> Table:
         """Return the second derivative by the coefficients of one output."""
         matrix = self._total.rows.gram(self._total.problem.curvature_of_pair(point.terms, k, k))
-        matrix[np.diag_indices_from(matrix)] += self._total.l2[k]
+        diagonal_of(matrix)[:] += self._total.l2[k]
         return matrix
-
-
-def _whole(matrix: Table) -> Table:
-    """Return a symmetric matrix of its lower triangle."""
-    lower = np.tril(matrix)
-    return np.ascontiguousarray(lower + np.tril(lower, -1).T)
 
 
 def _minimise_model(gram: Table, gradient: Table, x: Table, l1: Table, goal: float) -> Table:
@@ -100,13 +95,28 @@ def _fall(gradient: Table, slopes: Table, x: Table, l1: Table, step: Table) -> f
     return -0.5 * float(step @ (gradient + slopes)) - float(l1 @ (np.abs(x + step) - np.abs(x)))
 
 
-def first_set(rows: Rows) -> int:
-    """Return how many columns the smallest working set has: its matrix costs as much as some products with X."""
-    whole, products = rows.gram_cost(), _PRODUCTS * rows.curve_cost(1)
-    return max(_FEWEST, int(rows.columns * math.sqrt(min(products / whole, 1.0))))
+def first_set(total: Objective) -> int:
+    """Return how many columns the smallest working set has: its matrix costs as much as some products with X.
+
+    If the second derivative is the same everywhere, its matrix is computed once, and may cost more.
+    """
+    rows = total.rows
+    allowed = _OVERHEAD * CALL + (_ONCE if total.problem.is_quadratic else _PRODUCTS) * rows.curve_cost(1)
+    return max(
+        _FEWEST, int(rows.columns * math.sqrt(min(allowed / (rows.gram_cost() + _OF_ENTRY * rows.width**2), 1.0)))
+    )
 
 
 # --- kernels -------------------------------------------------------------------------------
+
+
+@kernel
+def _mirrored(matrix):
+    """Copy the lower triangle of a matrix in column order to the upper one; return the matrix in row order."""
+    for j in range(len(matrix)):
+        for i in range(j):
+            matrix[i, j] = matrix[j, i]
+    return matrix.T
 
 
 @kernel

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
 
 import numpy as np
@@ -21,7 +20,6 @@ from avare.problems.matrix import (
     add,
     check_size,
     load,
-    outputs_into,
     read_matrix,
     some_rows,
     writable,
@@ -31,8 +29,6 @@ from avare.problems.newton import constant, gap_at
 from avare.problems.newton_steps import Objective
 from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
-
-_CHUNK = 4096  # examples per call: a sum over all adds up the chunks' sums, exact to the last digits
 
 
 class Common(TypedDict, total=False):
@@ -205,7 +201,7 @@ class Linear(Problem):
     def terms_at(self, outputs: Vector) -> Terms:
         """Return the losses, slopes and second derivatives of all examples, for a row of outputs each. O(n)."""
         slopes, curvatures = np.empty(outputs.shape), np.empty(outputs.shape)
-        loss = terms_into(*self.terms(slice(None)), outputs, slopes, curvatures)
+        loss = terms_into(self.model.loss, self.model.targets, self.model.sample_weight, outputs, slopes, curvatures)
         return Terms(float(loss), slopes, curvatures)
 
     def curve(self, terms: Terms, directions: Vector, part: slice = slice(None)) -> Vector:
@@ -224,12 +220,16 @@ class Linear(Problem):
         """Return the second derivative of each loss by two of its outputs."""
         return terms.curvature[:, 0]
 
-    def conjugate(self, outputs: Vector, slopes: Vector) -> float:
-        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes.
+    def excess(self, outputs: Vector, terms: Terms, slopes: Vector) -> float:
+        """Sum the losses at their outputs, plus their convex conjugates at some slopes, less the outputs times these.
 
-        With the sum of the losses at these outputs it is at least 0, and 0 for their own slopes. It is infinite if
-        slopes are out of range, or if the conjugate is not known.
+        It is at least 0, and 0 for the losses' own slopes. It is infinite if slopes are out of range, or if the
+        conjugate is not known.
         """
+        return terms.loss + self.conjugate(outputs, slopes)
+
+    def conjugate(self, outputs: Vector, slopes: Vector) -> float:
+        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes."""
         return math.inf
 
     def relative_slopes(self, slopes: Vector) -> Vector:
@@ -247,13 +247,9 @@ class Linear(Problem):
 
     def sampling_scores(self) -> Vector:
         """Return scores that sum to 1, to draw a sample by: the sample weights, with the same sum for each class."""
-        weights, targets = self.model.sample_weight, self.model.targets
-        scores = weights.copy() if len(weights) else np.ones(self.n)
-        if len(self.classes):
-            places = targets.astype(np.int64) if self.target == "classes" else (targets > 0.0).astype(np.int64)
-            scores /= np.maximum(np.bincount(places, weights=scores), np.finfo(float).tiny)[places]
-        total = float(scores.sum())
-        return scores / total if total > 0.0 else np.full(self.n, 1.0 / self.n)
+        scores, sums = np.empty(self.n), np.zeros(max(len(self.classes), 1))
+        _scores_into(self.model.targets, self.model.sample_weight, self.target == "two classes", sums, scores)
+        return scores
 
     # --- sums over the examples -----------------------------------------------------------
 
@@ -262,28 +258,12 @@ class Linear(Problem):
         width = self.width if self.model.matrix.sparse is None else 0
         return Scratch(np.empty((BLOCK, width)), np.empty((BLOCK, self.outputs)), np.empty(BLOCK))
 
-    def _chunks(self) -> Iterator[slice]:
-        return (slice(first, min(first + _CHUNK, self.n)) for first in range(0, self.n, _CHUNK))
-
-    def outputs_by_chunk(self, coefficients: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
-        """Yield outputs and squared lengths of one chunk of examples after another, in arrays that are used again."""
-        scratch, most = self.scratch().rows, min(_CHUNK, self.n)
-        outputs, squares = np.empty((most, len(coefficients))), np.empty(most)
-        for part in self._chunks():
-            size = part.stop - part.start
-            outputs_into(self.model.matrix, coefficients, _indices(part), outputs, squares, scratch)
-            yield part, outputs[:size], squares[:size]
-
-    def _evaluated(self, x: Vector) -> Iterator[tuple[slice, Vector, Vector]]:
-        """Yield losses and norms of one chunk of examples after another, in arrays that are used again."""
-        losses = np.empty(min(_CHUNK, self.n))
-        for part, outputs, norms in self.outputs_by_chunk(self.coefficients(x)):
-            _evaluate(*self.terms(part), outputs, losses, norms)
-            yield part, losses[: len(norms)], norms
-
-    def terms(self, part: slice) -> tuple[Any, Vector, Vector]:
-        """The loss, targets and sample weights of some examples, without their rows."""
-        return self.model.loss, self.model.targets[part], self.model.sample_weight[part]
+    def _evaluated(self, x: Vector) -> tuple[Vector, Vector]:
+        """Return the losses of all examples, and the norms of their gradients."""
+        outputs = self.rows(centred=False).outputs(self.coefficients(x))
+        losses, norms = np.empty(self.n), self.squared_lengths()
+        _evaluate(self.model.loss, self.model.targets, self.model.sample_weight, outputs, losses, norms)
+        return losses, norms
 
     def _minimum(self, start: Vector, tolerance: float, progress: bool) -> Vector:
         return minimum(self, start, tolerance, progress=progress)
@@ -292,29 +272,19 @@ class Linear(Problem):
         return self._evaluate(x, None)[0]
 
     def _evaluate(self, x: Vector, p: Vector | None) -> tuple[float, float, float]:
-        sums = []
-        for part, losses, norms in self._evaluated(x):
-            cost = math.nan if p is None else cost_of(norms, p[part])
-            sums.append((losses.sum(), norms.sum(), cost))
-        loss, total, cost = (_total(each) for each in zip(*sums, strict=True))
-        return loss, total, cost
+        losses, norms = self._evaluated(x)
+        return float(losses.sum()), float(norms.sum()), math.nan if p is None else cost_of(norms, p)
 
     def falls_without_end(self, x: Vector) -> bool:
         """Return whether f has no minimum: along x, every loss falls without end, and there is no penalty."""
         if self.l2 > 0.0 or self.l1 > 0.0 or self.endless == 0.0:
             return False
         weights = self.model.sample_weight if len(self.model.sample_weight) else np.ones(self.n)
-        below = np.empty(self.n, dtype=np.bool_)
-        for part, losses, _ in self._evaluated(x):
-            below[part] = losses < self.endless * weights[part]
         counted = weights > 0.0
-        return bool(counted.any() and below[counted].all())
+        return bool(counted.any() and (self._evaluated(x)[0] < self.endless * weights)[counted].all())
 
     def loss_norms(self, x: Vector) -> Vector:
-        result = np.empty(self.n)
-        for part, _, norms in self._evaluated(x):
-            result[part] = norms
-        return result
+        return self._evaluated(x)[1]
 
     def loss_gradient(self, x: Vector) -> Vector:
         return self.survey(x).gradient
@@ -343,10 +313,7 @@ class Linear(Problem):
         return Survey(terms.slopes, self.mean_curvatures(terms), rows.sums(terms.slopes).ravel(), terms.loss)
 
     def squared_lengths(self) -> Vector:
-        result = np.empty(self.n)
-        for part, _, squares in self.outputs_by_chunk(np.empty((0, self.width))):
-            result[part] = squares
-        return result
+        return self.rows(centred=False).lengths(np.ones(self.width))
 
     def _more(self) -> str:
         return "".join(f", {name}={number:g}" for name, number in self.model.loss._asdict().items())
@@ -358,19 +325,24 @@ class Linear(Problem):
         """Return the parameters of the loss: a ``NamedTuple`` whose kernels are registered."""
 
 
-def _indices(part: slice) -> NDArray[np.int64]:
-    return np.arange(part.start, part.stop)
-
-
-def _total(parts: Iterable[float]) -> float:
-    """The sum of numbers that are not negative, infinite if it is too large."""
-    try:
-        return math.fsum(parts)
-    except OverflowError:
-        return math.inf
-
-
 # --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _scores_into(targets, sample_weight, has_signs, sums, scores):
+    for i in range(len(scores)):
+        sums[_class_of(targets[i], has_signs, len(sums))] += _factor(sample_weight, i)
+    present = 0
+    for whole in sums:
+        present += 1 if whole > 0.0 else 0
+    for i in range(len(scores)):
+        whole = sums[_class_of(targets[i], has_signs, len(sums))]
+        scores[i] = _factor(sample_weight, i) / (present * whole) if whole > 0.0 else 1.0 / len(scores)
+
+
+@inlined
+def _class_of(target, has_signs, classes):
+    return 0 if classes == 1 else int(target > 0.0) if has_signs else int(target)
 
 
 @lean

@@ -63,12 +63,9 @@ class Logistic(Linear):
         loss = _terms_into(self.model.targets, self.model.sample_weight, *arrays)
         return Terms(float(loss), slopes, curvatures)
 
-    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
-        from scipy.special import entr
-
-        relative = self.relative_slopes(slopes)[:, 0]
-        chances = -self.model.targets * relative  # of the wrong class
-        return self.weighted_sum(-entr(chances) - entr(1.0 - chances) - outputs[:, 0] * relative)
+    def excess(self, outputs: NDArray[np.float64], terms: Terms, slopes: NDArray[np.float64]) -> float:
+        arrays = (outputs[:, 0], terms.slopes[:, 0], np.ascontiguousarray(slopes[:, 0]))
+        return float(_excess(self.model.targets, self.model.sample_weight, *arrays))
 
     def constant_outputs(self) -> NDArray[np.float64]:
         positive = self.weighted_sum(self.model.targets > 0.0)
@@ -99,8 +96,9 @@ def _sigmoid(z: float) -> float:
     return (1.0 if z >= 0.0 else small) / (1.0 + small)
 
 
-_BLOCK = 512  # examples at a time: the product of as many numbers from 1 to 2 does not overflow
+_BLOCK = 512  # examples at a time
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6
+_NEAR, _CERTAIN = 0.5, 1e-12  # relative change of a probability; probability
 
 
 @quick
@@ -108,7 +106,7 @@ def _terms_into(targets, sample_weight, outputs, slopes, curvatures, small, bits
     """Set all slopes and curvatures; return the sum of the losses.
 
     Most of the time is for exp and log. exp(-|z|) = 2^k exp(r) is computed by a series of r, with |r| <= log(2) / 2,
-    which the processor does for several examples at once. One logarithm, of a product, is enough for a block.
+    which the processor does for several examples at once; so is log(1 + exp(-|z|)).
     """
     total = 0.0
     for first in range(0, len(outputs), _BLOCK):
@@ -123,24 +121,49 @@ def _terms_into(targets, sample_weight, outputs, slopes, curvatures, small, bits
                 1.0 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120 + r * (1 / 720 + r * s)))))
             )
             bits[i] = (np.int64(k) + 1023) << 52
-        logarithms = 1.0
         for i in range(count):
             small[i] *= powers[i]  # the bits of 2^k
             margin = targets[first + i] * outputs[first + i]
             chance = (small[i] if margin > 0.0 else 1.0) / (1.0 + small[i])
-            slopes[first + i] = -targets[first + i] * chance
-            curvatures[first + i] = chance * (1.0 - chance)
-        if len(sample_weight) > 0:
-            for i in range(count):
-                factor = sample_weight[first + i]
-                total += factor * (math.log1p(small[i]) + max(-targets[first + i] * outputs[first + i], 0.0))
-                slopes[first + i] *= factor
-                curvatures[first + i] *= factor
-        else:
-            for i in range(count):
-                total += max(-targets[first + i] * outputs[first + i], 0.0)
-                logarithms *= 1.0 + small[i]
-            total += math.log(logarithms)
+            factor = sample_weight[first + i] if len(sample_weight) > 0 else 1.0
+            slopes[first + i] = -targets[first + i] * factor * chance
+            curvatures[first + i] = factor * chance * (1.0 - chance)
+            total += factor * (_log1p(small[i]) + max(-margin, 0.0))
+    return total
+
+
+@inlined
+def _log1p(x: float) -> float:
+    """Return log(1 + x) = 2 artanh(x / (2 + x)) for x from 0 to 1."""
+    r = x / (2.0 + x)
+    s = r * r
+    t = 1 / 25 + s * (1 / 27 + s * (1 / 29 + s * (1 / 31 + s / 33)))
+    t = 1 / 15 + s * (1 / 17 + s * (1 / 19 + s * (1 / 21 + s * (1 / 23 + s * t))))
+    return 2.0 * r * (1.0 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * (1 / 11 + s * (1 / 13 + s * t)))))))
+
+
+@quick
+def _excess(targets, sample_weight, outputs, slopes, others):
+    """Sum the losses at their outputs, plus their conjugates at other slopes, less the outputs times these.
+
+    For one example it is the Kullback-Leibler divergence of two probabilities of the wrong class, p by the other slope
+    and q by the output. If they are near to each other, log(1 + u) <= u (6 + u) / (6 + 4 u) bounds it.
+    """
+    total = 0.0
+    for i in range(len(outputs)):
+        factor = sample_weight[i] if len(sample_weight) > 0 else 1.0
+        q, change = abs(slopes[i]), targets[i] * (slopes[i] - others[i])
+        p, least = q + change, min(q, factor - q)
+        if p < 0.0 or p > factor:
+            return math.inf
+        if abs(change) <= _NEAR * least and least > _CERTAIN * factor:
+            u, v = change / q, change / (q - factor)
+            total += p * u * (6.0 + u) / (6.0 + 4.0 * u) + (factor - p) * v * (6.0 + v) / (6.0 + 4.0 * v)
+        elif change != 0.0:
+            margin = targets[i] * outputs[i]
+            total += factor * (math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0)) + p * margin
+            total += p * math.log(p / factor) if p > 0.0 else 0.0
+            total += (factor - p) * math.log(1.0 - p / factor) if p < factor else 0.0
     return total
 
 

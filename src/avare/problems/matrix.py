@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare import _validation as validation
-from avare._compilation import inlined, kernel, lean, product
+from avare._compilation import inlined, kernel, product
 
 BLOCK = 4
 _MOST = 1e150  # so that squares do not overflow
@@ -60,7 +60,7 @@ def _read_sparse(X: Any) -> Sparse:
         matrix.check_format(full_check=True)  # kernels do not check that a column exists
     except ValueError as error:
         raise ValueError(f"X is no CSR matrix: {error}") from None
-    if not matrix.has_canonical_format:  # entries that occur twice would give wrong lengths
+    if _repeats(matrix.indices, matrix.indptr, np.full(matrix.shape[1], -1)):  # would give wrong lengths
         matrix = matrix.copy()
         matrix.sum_duplicates()
     values = _floating(matrix.data)
@@ -165,18 +165,24 @@ def _floating(array: NDArray[Any]) -> NDArray[Any]:
 @kernel
 def _first_unusable(array):
     for i in range(array.shape[0]):
+        faults = 0
         for j in range(array.shape[1]):
+            faults += 0 if abs(np.float64(array[i, j])) <= _MOST else 1
+        for j in range(array.shape[1] if faults > 0 else 0):
             if not abs(np.float64(array[i, j])) <= _MOST:
                 return i * array.shape[1] + j
     return -1
 
 
-@lean
-def outputs_into(matrix, coefficients, indices, outputs, squares, scratch):
-    """Set the outputs and the squared lengths of some examples."""
-    for first in range(0, len(indices), BLOCK):
-        count, block = min(BLOCK, len(indices) - first), slice(first, first + BLOCK)
-        load(matrix, indices, first, count, coefficients, scratch, outputs[block], squares[block])
+@kernel
+def _repeats(columns, starts, seen):
+    """Return whether a row has two entries in the same column."""
+    for i in range(len(starts) - 1):
+        for j in range(starts[i], starts[i + 1]):
+            if seen[columns[j]] == i:
+                return True
+            seen[columns[j]] = i
+    return False
 
 
 @inlined
@@ -255,31 +261,11 @@ def _copy(dense, row, scratch, r):
 @product
 def _outputs_of_four(scratch, coefficients, outputs):
     outputs[:BLOCK] = 0.0
-    paired = len(coefficients) - len(coefficients) % 2
     for start in range(0, scratch.shape[1], _TILE):
         tile = slice(start, min(start + _TILE, scratch.shape[1]))
         r0, r1, r2, r3 = scratch[0, tile], scratch[1, tile], scratch[2, tile], scratch[3, tile]
-        for k in range(0, paired, 2):  # two at a time, so that each entry loaded serves both
-            _add_two_outputs(r0, r1, r2, r3, coefficients[k, tile], coefficients[k + 1, tile], outputs, k)
-        for k in range(paired, len(coefficients)):
+        for k in range(len(coefficients)):
             _add_output(r0, r1, r2, r3, coefficients[k, tile], outputs, k)
-
-
-@product
-def _add_two_outputs(r0, r1, r2, r3, c, d, outputs, k):
-    y0, y1, y2, y3, z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for a in range(len(c)):
-        y0 += c[a] * r0[a]
-        y1 += c[a] * r1[a]
-        y2 += c[a] * r2[a]
-        y3 += c[a] * r3[a]
-        z0 += d[a] * r0[a]
-        z1 += d[a] * r1[a]
-        z2 += d[a] * r2[a]
-        z3 += d[a] * r3[a]
-    for r, y, z in ((0, y0, z0), (1, y1, z1), (2, y2, z2), (3, y3, z3)):
-        outputs[r, k] += y
-        outputs[r, k + 1] += z
 
 
 @product

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _STEPS = 200
 _SHARE = 16  # one over the share of rows in the next smaller sample
 _FEWEST, _PER_COEFFICIENT = 500, 16  # rows of a sample
-_CHEAP, _OF_LOSS = 10.0 * CALL, 20.0  # nanoseconds of a step that needs no sample, and of a row's loss
+_CHEAP, _OF_LOSS = 100.0 * CALL, 15.0  # nanoseconds of a step that needs no sample, and of a row's loss
 _STEPS_OF_SAMPLE = 10  # with an l1 term
 _OF_SAMPLE = 0.3  # tolerance of a sample: this share of its error, coefficients / rows
 _LOOSE, _TIGHT = 0.1, 1e-8  # accuracy of a step, relative to the gradient
 _ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least
-_ROUNDING = 1e-15
+_ROUNDING, _OF_SUM = 1e-15, 1e-14  # relative error of a number, and of a long sum
 _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where rounding is the limit
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
@@ -123,8 +123,8 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
     Return the minimum of the last one, and the solver of its last step.
     """
     problem, table, solver = total.problem, None, None
-    sizes = _sample_sizes(problem, total.rows)
-    if not sizes or total.is_direct:
+    sizes = sample_sizes(problem, total.rows)
+    if not sizes or (problem.is_quadratic and (problem.l1 == 0.0 or total.is_direct)):
         return None, None
     generator, scores = np.random.default_rng(0), problem.sampling_scores()
     for size in reversed(sizes):
@@ -139,12 +139,12 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
             table = _minimise_by_sets(part, first, goal, _STEPS_OF_SAMPLE, None)[0].table
         else:
             ways = Steps(part, solver)
-            table, solver = _minimise(part, ways, first, goal, _STEPS, None)[0].table, ways.solver
+            table, solver = _minimise(part, ways, first, goal, _STEPS, None, certify=False)[0].table, ways.solver
         total.passes += part.passes * size / problem.n
     return table, solver
 
 
-def _sample_sizes(problem: Linear, rows: Rows) -> list[int]:
+def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
     """Return the numbers of rows of samples, from the largest to the smallest.
 
     A sample of rows with which steps are cheap anyway is not worth its overhead.
@@ -155,7 +155,7 @@ def _sample_sizes(problem: Linear, rows: Rows) -> list[int]:
     sizes, size, of_row = list[int](), problem.n, 4.0 * (rows.curve_cost(problem.outputs) - CALL) / problem.n + _OF_LOSS
     while size * of_row > _CHEAP:
         size //= _SHARE if size >= _SHARE * _PER_COEFFICIENT * problem.dim else 4
-        if size < max(_FEWEST, 4 * problem.dim):
+        if size < max(_FEWEST, _PER_COEFFICIENT * problem.dim):
             break
         sizes.append(size)
     return sizes
@@ -168,34 +168,40 @@ def _minimise(
     goal: float,
     steps: int,
     callback: Callable[[int, float, float], Any] | None,
+    *,
+    certify: bool = True,
 ) -> tuple[Point, float, int, str]:
-    """Make Newton steps until the gap is at most the goal; return the last point, its gap, and the number of steps."""
+    """Make Newton steps until the gap is at most the goal; return the last point, its gap, and the number of steps.
+
+    If nothing is to be certified, the steps end with one that promises at most the goal.
+    """
+    report = callback or (lambda count, objective, gap: None)
     lower, settles, best, least = -math.inf, False, point, math.inf
     for count in range(steps + 1):
-        if settles:
-            point = settled(total, point)
+        point = settled(total, point) if settles else point
         gap = point.objective - lower
-        if not gap <= goal:
+        if not gap <= goal and count < steps + int(certify):
             gradient = total.gradient(point)
             lower = max(lower, point.objective - _gap_of_gradient(total, gradient, settles))
             gap = point.objective - lower
         if gap > _PROGRESS * least and not point.objective < best.objective * (1.0 - _ROUNDING):
             return best, least, count, "stalled"  # rounding hides all progress
         best, least = point, gap
-        if callback is not None:
-            callback(count, point.objective, gap)
+        report(count, point.objective, gap)
         if gap <= goal or count == steps:
             break
         accuracy = _LOOSE if total.l2.any() else _TIGHT
         step = ways.solve(point, gradient, accuracy, goal)
         decrease = total.promise(point, gradient, step)
-        if total.is_direct or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
+        if not certify:
+            steps = count + 1 if decrease <= goal else steps
+        elif total.is_direct or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
             bound = _gap_of_step(total, point, step)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
-        further = _line_search(total, point, step, decrease)
-        if further is None and point.objective - lower > goal:  # the model may be far from the objective
-            step = by_bounds(total, point, gradient)
-            further = _line_search(total, point, step, total.promise(point, gradient, step))
+            if bound <= goal and total.problem.l1 == 0.0:
+                report(count, point.objective, bound)
+                return point, bound, count, "converged"
+        further = _move(total, point, gradient, step, needed=point.objective - lower > goal)
         if further is None:
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
         point = further
@@ -206,7 +212,7 @@ def _minimise_by_sets(
     total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
 ) -> tuple[Point, float, int, str]:
     """Minimise with an l1 term, over working sets of columns; return as `_minimise` does."""
-    count, least, width, smallest = 0, math.inf, total.rows.columns, first_set(total.rows)
+    count, least, width, smallest = 0, math.inf, total.rows.columns, first_set(total)
     while True:
         point = settled(total, point)
         total.passes += 0.5
@@ -232,6 +238,15 @@ def _minimise_by_sets(
         table[:, kept] = found.table
         count, least = count + max(taken, 1), gap if size == width else math.inf
         point = Point(table, *found[1:])
+
+
+def _move(total: Objective, point: Point, gradient: Table, step: Step, *, needed: bool) -> Point | None:
+    """Return a point along a step, or along the gradient if a move is needed; None if rounding hides all progress."""
+    further = _line_search(total, point, step, total.promise(point, gradient, step))
+    if further is None and needed:  # the model may be far from the objective
+        step = by_bounds(total, point, gradient)
+        further = _line_search(total, point, step, total.promise(point, gradient, step))
+    return further
 
 
 def _line_search(total: Objective, point: Point, step: Step, decrease: float) -> Point | None:
@@ -316,11 +331,14 @@ def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> flo
 def _gap_of_step(total: Objective, point: Point, step: Step) -> float:
     """Bound how far the objective is above the minimum, by the slopes that a step predicts."""
     problem, outputs, residual, end = total.problem, step.outputs, step.residual, point.table + step.table
-    if total.free_bias and residual[:, -1].any():  # a change of the bias makes the sum of the slopes 0
+    rounding = _NEGLIGIBLE * float(np.abs(point.terms.slopes).sum())
+    if total.free_bias and np.abs(residual[:, -1]).max() > rounding:  # a change of the bias makes the slopes' sum 0
         shift = -np.linalg.lstsq(problem.summed_curvature(point.terms), residual[:, -1], rcond=1e-14)[0]
         total.passes += 0.5
         residual = residual + total.rows.sums(problem.curve(point.terms, np.tile(shift, (problem.n, 1))))
         outputs = outputs + shift
+        if np.abs(residual[:, -1]).max() > rounding:  # no loss is curved
+            return math.inf
     slopes = point.terms.slopes + problem.curve(point.terms, outputs)
     return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
 
@@ -335,7 +353,7 @@ def _gap_of_slopes(total: Objective, point: Point, slopes: Table, sums: Table, e
     held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
     scale = min(1.0, float(np.min(l1[bounded] / np.maximum(np.abs(sums[bounded]), TINY)))) if bounded.any() else 1.0
     sums = scale * sums
-    gap = point.terms.loss + total.problem.conjugate(point.outputs, scale * slopes)
+    gap = total.problem.excess(point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)
     beyond = np.maximum(np.abs(sums) - l1, 0.0)[held]
     gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
     gap += float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
@@ -366,7 +384,8 @@ def _settle_one(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, T
     shift, low, high, width = 0.0, -math.inf, math.inf, 1.0
     for _ in range(_STEPS):
         slope, curvature = float(terms.slopes.sum()), float(terms.curvature.sum())
-        if abs(slope) <= _ROUNDING * float(np.abs(terms.slopes).sum()):
+        rounding = _OF_SUM * float(np.abs(terms.slopes).sum())
+        if abs(slope) <= rounding + _ROUNDING * float(np.abs(terms.curvature[:, 0]) @ np.abs(outputs[:, 0] + shift)):
             break
         low, high = (low, shift) if slope > 0.0 else (shift, high)
         further = shift - slope / curvature if curvature > 0.0 else math.nan

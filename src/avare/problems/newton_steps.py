@@ -22,19 +22,20 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from avare._compilation import lean
 from avare.problems.rows import CALL, Rows, Table, factor_cost
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
 
-_MOST_PRODUCTS = 1000  # for one step
+_MOST_PRODUCTS, _REPEATS = 1000, 3  # for one step; with a factor of H itself
 _WIDEST = 8000  # size of a matrix that is factorised
 _SHARES = (1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0)  # of the rows, for factors of samples
 _ROWS_PER_COLUMN = 2.0  # of a sample, at least
 _BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; nobody knows
-_OF_DRAWING = 4.0  # operations on almost no rows
+_OF_DRAWING, _OF_DRAWN_ROW = 10.0, 16.0  # operations on almost no rows, and nanoseconds per row
 _STEPS_AHEAD = 3.0  # expected steps with one solver
-_DIRECT = 8.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
+_DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 _CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
 NEAR = 30.0
@@ -90,12 +91,15 @@ class Objective:
 
     def penalty(self, table: Table) -> float:
         """Return the penalty of a table."""
-        return 0.5 * float(np.vdot(self.l2 * table, table)) + float(np.vdot(self.l1, np.abs(table)))
+        smooth = 0.5 * float(np.vdot(self.l2 * table, table))
+        return smooth + float(np.vdot(self.l1, np.abs(table))) if self.problem.l1 > 0.0 else smooth
 
     def promise(self, point: Point, gradient: Table, step: Step) -> float:
         """Return by how much the linear part of the model falls along a step, with the l1 term."""
-        change = np.abs(point.table + step.table) - np.abs(point.table)
-        return -float(np.vdot(gradient, step.table)) - float(np.vdot(self.l1, change))
+        linear = -float(np.vdot(gradient, step.table))
+        if self.problem.l1 == 0.0:
+            return linear
+        return linear - float(np.vdot(self.l1, np.abs(point.table + step.table) - np.abs(point.table)))
 
     def outputs(self, table: Table) -> Table:
         """Multiply all rows by a table."""
@@ -111,7 +115,10 @@ class Objective:
         """Return the outputs along a direction, and the second derivative times it."""
         self.passes += 1.0
         outputs, curved = self.rows.curve(direction, lambda part, z: self.problem.curve(point.terms, z, part))
-        return outputs, curved + self.l2 * direction + self.stiffness(point) * direction.sum(axis=0)
+        curved += self.l2 * direction
+        if self.problem.outputs > 1:
+            curved += self.stiffness(point) * direction.sum(axis=0)
+        return outputs, curved
 
     def lengths(self, point: Point) -> Table:
         """Return the squared length of each row in the metric of the diagonal, at the first point asked for."""
@@ -126,7 +133,7 @@ class Objective:
         There the penalty alone curves the objective: coefficients without one get their own curvature, one number per
         column. With an l1 term nothing is added.
         """
-        if self.problem.outputs == 1 or self.l1.any() or self.l2.all():
+        if self.l1.any() or self.l2.all():
             return np.zeros(self.rows.width)
         if self._stiff is None or self._stiff[0] is not point:
             curvatures = self.problem.mean_curvatures(point.terms)
@@ -172,16 +179,11 @@ class Factor:
     def __init__(self, matrix: Table, *, exact: bool = True) -> None:
         from scipy.linalg.lapack import dpotrf
 
-        diagonal = np.diag_indices_from(matrix)
-        curved = matrix[diagonal] > 1e-15 * float(matrix[diagonal].max())
-        self._scale = np.where(curved, 1.0 / np.sqrt(np.where(curved, matrix[diagonal], 1.0)), 0.0)
-        matrix *= self._scale[:, None]
-        matrix *= self._scale
-        matrix[diagonal] = 1.0
-        self.exact, added, fault = exact and bool(curved.all()), 0.0, 1
+        self._scale, added, fault = np.empty(len(matrix)), 0.0, 1
+        self.exact = bool(_to_unit_diagonal(matrix, self._scale)) and exact
         while fault and added < 1.0:
             tried = matrix.copy(order="F")
-            tried[diagonal] += added
+            diagonal_of(tried)[:] += added
             self._lower, fault = dpotrf(tried, lower=1, overwrite_a=1)
             if fault:
                 added, self.exact = max(1e3 * added, 1e-13), False
@@ -214,6 +216,11 @@ class Blocks:
         return found - found.mean(axis=0) + along
 
 
+def diagonal_of(matrix: Table) -> Table:
+    """Return the diagonal of a matrix, on the same memory."""
+    return np.einsum("ii->i", matrix)
+
+
 def by_columns(total: Objective, point: Point, share: float = 1.0) -> Solver:
     """Factorise H, or its blocks if there are several outputs, of all rows or of a sample."""
     problem, chosen, factors = total.problem, None, []
@@ -224,7 +231,7 @@ def by_columns(total: Objective, point: Point, share: float = 1.0) -> Solver:
         if chosen is not None:
             curvatures = curvatures[chosen] * weights
         matrix = total.rows.gram(curvatures, chosen)
-        matrix[np.diag_indices_from(matrix)] += total.l2[k]
+        diagonal_of(matrix)[:] += total.l2[k]
         factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1))
     return factors[0] if problem.outputs == 1 else Blocks(factors, total.l2[0])
 
@@ -245,9 +252,9 @@ def _draw(total: Objective, point: Point, share: float) -> tuple[NDArray[np.int6
 
 def systematic(scores: Table, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
     """Draw indices in proportion to scores, evenly spread."""
-    ends = np.cumsum(scores)
-    places = (np.arange(size) + generator.random(size)) / size * ends[-1]
-    return np.minimum(np.searchsorted(ends, places, side="right"), np.flatnonzero(scores)[-1])
+    indices = np.empty(size, dtype=np.int64)
+    _pick(scores, (np.arange(size) + generator.random(size)) * (float(scores.sum()) / size), indices)
+    return indices
 
 
 def by_outputs_and_columns(total: Objective, point: Point) -> Factor:
@@ -265,7 +272,7 @@ def whole_matrix(total: Objective, point: Point) -> Table:
             part = np.tril(total.rows.gram(sign * total.problem.curvature_of_pair(point.terms, k, j)))
             part += np.tril(part, -1).T
             matrix[k * width : (k + 1) * width, j * width : (j + 1) * width] = sign * part
-    matrix[np.diag_indices_from(matrix)] += total.l2.ravel()
+    diagonal_of(matrix)[:] += total.l2.ravel()
     for column, stiff in enumerate(total.stiffness(point)):
         matrix[column::width, column::width] += stiff
     return matrix
@@ -281,9 +288,10 @@ class ByRows:
         self._rows, self._l2 = total.rows, float(total.l2[0, 0])
         self._free, curvatures = total.free_bias, total.problem.mean_curvatures(point.terms)
         self._roots = np.sqrt(curvatures)
-        matrix = kernel * self._roots[:, None]
+        penalised = float(total.rows.matrix.bias and not self._free)  # a bias is then one more column
+        matrix = (kernel + penalised) * self._roots[:, None]
         matrix *= self._roots
-        matrix[np.diag_indices_from(matrix)] += self._l2
+        diagonal_of(matrix)[:] += self._l2
         self._factor = Factor(matrix)
         self.exact = self._factor.exact
         if self._free:
@@ -326,7 +334,10 @@ def by_bounds(total: Objective, point: Point, gradient: Table) -> Step:
 # --- the choice -----------------------------------------------------------------------------
 
 
-class _Level(NamedTuple):
+class Level(NamedTuple):
+    """A solver that could be made."""
+
+    name: str
     cost: float
     """Nanoseconds to make the solver."""
     products: float
@@ -343,7 +354,7 @@ class Steps:
     def __init__(self, total: Objective, solver: Solver | None = None) -> None:
         self._total = total
         self._product = total.rows.curve_cost(total.problem.outputs)
-        self._levels = _worthwhile(self._all_levels())
+        self._levels = _worthwhile(self.all_levels())
         expected = [level.cost + _STEPS_AHEAD * level.products * self._product for level in self._levels]
         self._levels = self._levels[-1 if total.is_direct else int(np.argmin(expected)) :]
         self.solver = solver
@@ -351,24 +362,26 @@ class Steps:
         self._spent = 0.0  # on products with the present solver
         self._kernel: Table | None = None
 
-    def _all_levels(self) -> list[_Level]:
+    def all_levels(self) -> list[Level]:
+        """Return all solvers that are possible, from the cheapest to the best."""
         total, rows, outputs = self._total, self._total.rows, self._total.problem.outputs
-        levels = [_Level(0.5 * self._product, _BY_DIAGONAL, Diagonal)]
+        levels = [Level("diagonal", 0.5 * self._product, _BY_DIAGONAL, Diagonal)]
         if rows.width <= _WIDEST:
             for share in _SHARES:
                 ratio = rows.width / max(share * rows.n, 1.0)
                 if ratio * _ROWS_PER_COLUMN <= 1.0 and (outputs == 1 or len(levels) == 1):
                     factor = outputs * (share * rows.gram_cost() + factor_cost(rows.width))
-                    cost = _OF_DRAWING * CALL + 1.5 * self._product + factor
-                    levels.append(_Level(cost, max(1.0, 4.6 / -math.log(ratio)), _sampled(share)))
+                    cost = _OF_DRAWING * CALL + _OF_DRAWN_ROW * rows.n + self._product + factor
+                    name, products = f"{share:.3g} of the rows", max(1.0, 4.6 / -math.log(ratio))
+                    levels.append(Level(name, cost, products, _sampled(share)))
             if outputs == 1 or len(levels) == 1:
                 whole = outputs * (rows.gram_cost() + factor_cost(rows.width))
-                levels.append(_Level(whole, 2.0 if outputs == 1 else 5.0, _sampled(1.0)))
+                levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, _sampled(1.0)))
         if outputs == 1 and total.by_rows:
-            levels.append(_Level(rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows))
+            levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows))
         if outputs > 1 and outputs * rows.width <= _WIDEST:
             cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
-            levels.append(_Level(cost, 2.0, by_outputs_and_columns))
+            levels.append(Level("all classes", cost, 2.0, by_outputs_and_columns))
         return levels
 
     def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
@@ -381,12 +394,10 @@ class Steps:
         if self.solver is None or (is_cheap and self._made_at is not point):
             self._make(point)
         found, left, outputs = np.zeros_like(gradient), -gradient, np.zeros_like(point.outputs)
-        direction, height, first = None, 1.0, 0.0
+        direction, height, first, repeats = None, 1.0, 0.0, 0
         for _ in range(_MOST_PRODUCTS):
             assert self.solver is not None
             towards = self.solver.solve(left)
-            if self.solver.exact and self._made_at is point:
-                return Step(found + towards, outputs + total.outputs(towards), np.zeros_like(left))
             before, height = height, float(np.vdot(left, towards))
             if direction is None:
                 first = float(np.vdot(gradient, self.solver.solve(gradient))) if found.any() else height
@@ -402,13 +413,18 @@ class Steps:
             size = height / bend
             found, left, outputs = found + size * direction, left - size * curved, outputs + size * along
             self._spent += self._product
-            if self._improve(point):
+            if self.solver.exact and self._made_at is point:
+                repeats += 1
+                is_small = np.vdot(left, left) <= accuracy**4 * np.vdot(gradient, gradient)
+                if repeats == _REPEATS or (is_small and self._is_enough(gradient, found, left, goal)):
+                    break  # the rest is rounding
+            elif self._improve(point):
                 direction = None
         return Step(found, outputs, -left)
 
     def _is_enough(self, gradient: Table, found: Table, left: Table, goal: float) -> bool:
         """Whether the residual does not keep the step from being certified, if it may be the last."""
-        if -float(np.vdot(gradient, found)) > NEAR * goal:
+        if not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal:
             return True
         held = self._total.l2 > 0.0
         return 0.5 * float(np.sum(left[held] ** 2 / self._total.l2[held])) <= _CERTIFIED * goal
@@ -433,9 +449,9 @@ class Steps:
         return ByRows(total, point, self._kernel)
 
 
-def _worthwhile(levels: list[_Level]) -> list[_Level]:
+def _worthwhile(levels: list[Level]) -> list[Level]:
     """Return the levels, from the worst to the best, without those that cost as much as a better one."""
-    found: list[_Level] = []
+    found: list[Level] = []
     for level in reversed(levels):
         if not found or level.cost < found[-1].cost:
             found.append(level)
@@ -444,3 +460,37 @@ def _worthwhile(levels: list[_Level]) -> list[_Level]:
 
 def _sampled(share: float) -> Callable[[Objective, Point], Solver]:
     return lambda total, point: by_columns(total, point, share)
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _pick(scores, places, indices):
+    """Set the index at each place of the sum of the scores."""
+    k, end = 0, 0.0
+    for i in range(len(scores)):
+        if scores[i] > 0.0:
+            end += scores[i]
+            while k < len(places) and places[k] < end:
+                indices[k] = i
+                k += 1
+            last = i
+    indices[k:] = last
+
+
+@lean
+def _to_unit_diagonal(matrix, scale):
+    """Scale the lower triangle of a matrix so that its diagonal is 1; return whether no number there is 0."""
+    largest, curved = 0.0, True
+    for j in range(len(scale)):
+        largest = max(largest, matrix[j, j])
+    for j in range(len(scale)):
+        is_curved = matrix[j, j] > 1e-15 * largest
+        scale[j] = 1.0 / math.sqrt(matrix[j, j]) if is_curved else 0.0
+        curved = curved and is_curved
+    for j in range(len(scale)):
+        for i in range(j, len(scale)):
+            matrix[i, j] *= scale[i] * scale[j]
+        matrix[j, j] = 1.0
+    return curved

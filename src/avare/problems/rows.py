@@ -19,17 +19,18 @@ Table = NDArray[np.float64]
 
 _CHUNK, _FEWEST = 1 << 16, 64  # entries of X at a time, which stay in the cache; but rows enough for BLAS to be fast
 # Nanoseconds, measured on one core of a server processor; their ratios are what counts.
-_DENSE_ENTRY = 0.45  # of a product with a vector
-_CURVED_ENTRY = 0.5  # of both products, with one reading of X
-_SPARSE_ENTRY = 1.6
-_GRAM_ENTRY = 0.03  # of a product of two rows, by BLAS
-_GRAM_ROW = 0.8  # a dense entry that is scaled first
+_DENSE_ENTRY, _DENSE_ROW = 0.11, 1.0  # of a product with a vector
+_CURVED_ENTRY, _CURVED_ROW = 0.25, 2.0  # of both products, with one reading of X
+_SPARSE_ENTRY, _SPARSE_ROW = 1.0, 5.0
+_SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 1.6, 6.0
+_GRAM_ENTRY = 0.022  # of a product of two rows, by BLAS
+_GRAM_ROW = 1.0  # a dense entry that is scaled first
 _SPARSE_GRAM_ENTRY = 2.0
 _SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
 _CLEARED_ENTRY = 0.3
-_FACTOR_ENTRY = 0.02  # of the cube of the size
+_FACTOR_ENTRY = 0.01  # of the cube of the size
 _CONSTANT = 1e-13  # of the square of a column: with less variance it has the same number everywhere
-CALL = 1.5e4
+CALL = 5e3
 """Nanoseconds of an operation on almost no rows."""
 
 
@@ -172,21 +173,13 @@ class Rows:
         else:
             roots = np.sqrt(factors)
             for part, rows in self._dense_chunks(chosen):
-                rows *= roots[part, None]
-                sums += roots[part] @ rows
-                total = dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
+                scaled = rows * roots[part, None]
+                sums += roots[part] @ scaled
+                total = dsyrk(1.0, scaled.T, beta=1.0, c=total, overwrite_c=1, lower=1)
         if not self.matrix.bias:
             return total
-        whole = factors.sum()
-        if self.means is not None:
-            before = total.diagonal().copy()
-            total -= np.outer(self.means, sums)
-            sums -= whole * self.means
-            total -= np.outer(sums, self.means)
-            constant = total.diagonal() <= _CONSTANT * before  # the rest is rounding
-            total[constant], total[:, constant], sums[constant] = 0.0, 0.0, 0.0
         result = np.zeros((size + 1, size + 1), order="F")
-        result[:size, :size], result[size, :size], result[size, size] = total, sums, whole
+        _append_bias(total, sums, factors.sum(), np.zeros(size) if self.means is None else self.means, result)
         return result
 
     def kernel(self) -> Table:
@@ -201,13 +194,17 @@ class Rows:
 
     def product_cost(self) -> float:
         """Estimate the cost of `outputs` or `sums`, per row of the table."""
-        return CALL + self.entries * (_DENSE_ENTRY if self.matrix.sparse is None else _SPARSE_ENTRY)
+        if self.matrix.sparse is None:
+            return CALL + self.entries * _DENSE_ENTRY + self.n * _DENSE_ROW
+        return CALL + self.entries * _SPARSE_ENTRY + self.n * _SPARSE_ROW
 
     def curve_cost(self, outputs: int) -> float:
         """Estimate the cost of `curve`."""
         if self.matrix.sparse is None:
-            return CALL + outputs * self.entries * _CURVED_ENTRY
-        return 2.0 * outputs * self.product_cost()
+            return CALL + outputs * (self.entries * _CURVED_ENTRY + self.n * _CURVED_ROW)
+        if outputs > 1:
+            return 2.0 * outputs * self.product_cost()
+        return CALL + self.entries * _SPARSE_CURVED_ENTRY + self.n * _SPARSE_CURVED_ROW
 
     def gram_cost(self) -> float:
         """Estimate the cost of `gram`."""
@@ -240,7 +237,11 @@ class Rows:
         """Centre the sums of the columns, and append the sums of the factors if there is a bias."""
         if not self.matrix.bias:
             return total
-        return np.column_stack([total if self.means is None else total - np.outer(sums, self.means), sums])
+        result = np.empty((len(total), self.width))
+        result[:, :-1], result[:, -1] = total, sums
+        if self.means is not None:
+            result[:, :-1] -= sums[:, None] * self.means
+        return result
 
     def _sums(self, factors: Table) -> Table:
         if self.matrix.sparse is not None:
@@ -254,17 +255,16 @@ class Rows:
 
     def _chunks(self) -> Iterator[tuple[slice, Table]]:
         """Yield dense rows in float64, some at a time."""
-        dense = self.matrix.dense
+        dense, step = self.matrix.dense, self._rows_at_a_time()
         assert dense is not None
-        for part in parts_of(dense, self._rows_at_a_time()):
+        for part in parts_of(dense, step) if self.n > step else (slice(0, self.n),):
             yield part, dense[part].astype(np.float64, copy=False)
 
     def _dense_chunks(self, chosen: NDArray[np.int64] | None = None) -> Iterator[tuple[slice, Table]]:
-        """Yield copies of some rows at a time, dense and in float64: of all rows, or of those chosen."""
+        """Yield some rows at a time, dense and in float64: of all rows, or of those chosen."""
         dense, step = self.matrix.dense, self._rows_at_a_time()
         if dense is not None and chosen is None:
-            for part in parts_of(dense, step):
-                yield part, np.array(dense[part], dtype=np.float64, order="C")
+            yield from self._chunks()
             return
         for first in range(0, self.n if chosen is None else len(chosen), step):
             if dense is not None and chosen is not None:
@@ -351,11 +351,26 @@ def _set_lengths(values, columns, starts, scales, inner, result):
 @lean
 def _add_products(values, columns, starts, factors, products, sums):
     for i in range(len(factors)):
-        for a in range(starts[i], starts[i + 1]):  # columns are sorted within a row
+        for a in range(starts[i], starts[i + 1]):
             part = factors[i] * np.float64(values[a])
             sums[columns[a]] += part
             for b in range(starts[i], a + 1):
-                products[columns[a], columns[b]] += part * np.float64(values[b])
+                products[max(columns[a], columns[b]), min(columns[a], columns[b])] += part * np.float64(values[b])
+
+
+@lean
+def _append_bias(gram, sums, whole, means, result):
+    """Centre the products of the columns, and append those with a column of ones; lower triangles only."""
+    size = len(sums)
+    for j in range(size):
+        for i in range(j, size):
+            result[i, j] = gram[i, j] - means[i] * sums[j] - means[j] * (sums[i] - whole * means[i])
+        result[size, j] = sums[j] - whole * means[j]
+    result[size, size] = whole
+    for j in range(size):
+        if result[j, j] <= _CONSTANT * gram[j, j]:  # the rest is rounding
+            result[j, :] = 0.0
+            result[:, j] = 0.0
 
 
 @lean

@@ -21,7 +21,9 @@ def parse_targets(kind: Target, y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.
     """
     if kind == "numbers":
         return np.empty(0), validation.finite("y", y)
-    labels, places = _labels(y)
+    labels, places = encode(y)
+    if len(labels) == 1:
+        raise ValueError(f"y has 1 class, {labels.tolist()[0]!r}: must have at least 2")
     if kind == "classes":
         return labels, places.astype(np.float64)
     if len(labels) > 2:
@@ -30,20 +32,26 @@ def parse_targets(kind: Target, y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.
     return labels, np.where(places == 0, -1.0, 1.0)
 
 
-def _labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The labels in order, and for each example the index of its label."""
+def encode(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the labels in order, and for each example the index of its label.
+
+    >>> encode([5, -1, 5])
+    (array([-1,  5]), array([1, 0, 1]))
+    """
     array = validation.as_array("y", y)
     if array.ndim != 1:
         raise ValueError(f"y has shape {array.shape}: must have 1 dimension")
     if array.dtype.kind == "f":
         validation.finite("y", array)  # NaN is not a label
-    if array.dtype.kind in "iu" and len(array) and array.min() >= 0 and array.max() < len(array):
-        labels = np.flatnonzero(np.bincount(array)).astype(array.dtype)  # several times faster than `unique`
+    least = int(array.min()) if array.dtype.kind in "iu" and len(array) else 0
+    if array.dtype.kind in "iu" and len(array) and int(array.max()) - least < len(array):
+        shifted = array - array.dtype.type(least)  # counting is several times faster than `unique`
+        found = np.bincount(shifted) > 0
+        labels, places = (np.flatnonzero(found) + least).astype(array.dtype), (np.cumsum(found) - 1)[shifted]
     else:
         labels = _distinct(array)
-    if len(labels) == 1:
-        raise ValueError(f"y has 1 class, {labels.tolist()[0]!r}: must have at least 2")
-    return labels, np.searchsorted(labels, array)  # many times faster than the inverse that `unique` would give
+        places = np.searchsorted(labels, array)  # many times faster than the inverse that `unique` would give
+    return labels, places
 
 
 def _distinct(array: NDArray[Any]) -> NDArray[Any]:

@@ -1,12 +1,14 @@
 """What the classifier and the regressor share: parameters, checks of input, and the fit."""
 
 import math
+import tempfile
 import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import assert_all_finite, check_random_state
@@ -22,7 +24,33 @@ from avare.problems.newton import newton
 from avare.solvers import saga
 from avare.solvers.linear import DEFAULT, batch_size_of, preconditioner_of, step_size_of
 
+_KINDS = [np.float64, np.float32]
 _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen
+
+
+def _mapped(X: Any) -> Any:
+    """Decode a ParquetFile, Table or Dataset of pyarrow, part by part, to a file that is mapped into memory."""
+    batches = getattr(X, "iter_batches", getattr(X, "to_batches", None))
+    if batches is None:
+        return X
+    with tempfile.TemporaryFile() as file:
+        for batch in batches():
+            columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+            kind = np.float32 if all(column.dtype == np.float32 for column in columns) else np.float64
+            np.column_stack(columns).astype(kind, copy=False).tofile(file)
+        if file.tell() == 0:
+            raise ValueError(f"Found array with 0 sample(s) in {X!r} while a minimum of 1 is required.")
+        return np.memmap(file, dtype=kind, mode="r").reshape(-1, len(columns))
+
+
+def _is_plain(X: Any, y: Any) -> bool:
+    """Whether scikit-learn's checks would change nothing: they take longer than the fit of a small model."""
+    if not (type(X) is np.ndarray or type(X) in (csr_array, csr_matrix)) or type(y) is not np.ndarray:
+        return False
+    if X.dtype not in _KINDS or y.dtype.kind not in "iuf" or X.ndim != 2 or y.shape != X.shape[:1] or 0 in X.shape:
+        return False
+    values = X if type(X) is np.ndarray else X.data
+    return bool(values.flags.c_contiguous and math.isfinite(values.sum()) and math.isfinite(y.sum()))
 
 
 class LinearEstimator(BaseEstimator):
@@ -46,15 +74,21 @@ class LinearEstimator(BaseEstimator):
         if self.sampler not in samplers.names():
             rule = f"must be one of {', '.join(samplers.names())}. Got {self.sampler!r} instead."
             raise InvalidParameterError(f"The 'sampler' parameter of {type(self).__name__} {rule}")
-        kinds = [np.float64, np.float32]
+        if reset and _is_plain(X, y) and not hasattr(self, "feature_names_in_"):
+            self.n_features_in_ = X.shape[1]
+            return X, y, self._read_weight(X, sample_weight)
+        X = _mapped(X)
         mapped = isinstance(X, np.memmap)  # its numbers are checked in parts, so that it need not fit into memory
-        options = {"accept_sparse": "csr", "dtype": kinds, "order": "C", "ensure_all_finite": not mapped, **options}
+        options = {"accept_sparse": "csr", "dtype": _KINDS, "order": "C", "ensure_all_finite": not mapped, **options}
         X, y = validate_data(self, X, y, reset=reset, **options)
         for part in parts_of(X) if mapped else ():
             assert_all_finite(X[part], input_name="X")
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        return X, y, sample_weight
+        return X, y, self._read_weight(X, sample_weight)
+
+    def _read_weight(self, X: Any, weight: Any) -> Any:
+        if weight is None:
+            return None
+        return _check_sample_weight(weight, X, dtype=np.float64, ensure_non_negative=True)
 
     def _problem(self, kind: type[Linear], X: Any, y: Any, weight: Any, **options: Any) -> Linear:
         strength = 0.0 if math.isinf(self.C) else 1.0 / self.C
@@ -81,6 +115,8 @@ class LinearEstimator(BaseEstimator):
         self, problem: Linear, start: NDArray[np.float64], scale: float | None
     ) -> tuple[NDArray[np.float64], int]:
         batch = min(self.batch_size, problem.n) if not isinstance(self.batch_size, str) else batch_size_of(problem.n)
+        if self.fit_intercept and scale is None and not start.any():
+            start.reshape(problem.outputs, problem.width)[:, -1] = problem.constant_outputs()
         step_size: Any = "auto"
         if scale is not None:
             step_size = scale * step_size_of(problem, preconditioner_of(problem), batch)
@@ -146,7 +182,7 @@ class LinearEstimator(BaseEstimator):
 
     def _outputs(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr")
+        X = validate_data(self, _mapped(X), reset=False, accept_sparse="csr")
         return np.asarray(safe_sparse_dot(X, np.atleast_2d(self.coef_).T, dense_output=True) + self.intercept_)
 
     def _split(self, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

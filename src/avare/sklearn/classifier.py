@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from avare.problems import Linear, Logistic, SmoothedHinge, Softmax
+from avare.problems.targets import encode
 from avare.sklearn.base import LinearEstimator
 
 
@@ -137,25 +138,24 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         Parameters
         ----------
         X : array or sparse matrix
-            Array, data frame or sparse matrix (CSR) of shape (n_samples, n_features).
+            Array, data frame or sparse matrix (CSR) of shape (n_samples, n_features). A ParquetFile, Table or
+            Dataset of pyarrow is decoded part by part to a temporary file, which is then read like an `np.memmap`.
         y : array-like
             Labels.
         sample_weight : array-like or None, default=None
             One number per example, not negative.
         """
         X, y, weight = self._read(X, y, sample_weight, reset=True)
-        check_classification_targets(y)
-        self.classes_ = np.unique(y)
-        places = np.searchsorted(self.classes_, y)  # many times faster than the inverse that `unique` would give
+        if y.dtype.kind not in "iu":
+            check_classification_targets(y)
+        self.classes_, places = encode(y)
         if len(self.classes_) < 2:
             raise ValueError(
                 "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
                 f"{self.classes_[0]!r}"
             )
         weight = self._with_classes(weight, places, y)
-        shares = np.bincount(places, weights=weight, minlength=len(self.classes_)).astype(np.float64)
-        start = self._start((self._rows(), X.shape[1]), self._null_intercepts(shares), again=self.warm_start)
-        self._fit_from(X, places, weight, start)
+        self._fit_from(X, places, weight, self._start((self._rows(), X.shape[1]), 0.0, again=self.warm_start))
         self.n_seen_ = X.shape[0]
         return self
 
@@ -232,13 +232,6 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
 
     def _rows(self) -> int:
         return 1 if len(self.classes_) == 2 else len(self.classes_)
-
-    def _null_intercepts(self, shares: NDArray[np.float64]) -> Any:
-        """The intercepts that fit best without features."""
-        if self.loss != "log_loss" or shares.min() <= 0.0:
-            return 0.0
-        logs = np.log(shares)
-        return logs[1] - logs[0] if len(shares) == 2 else logs - logs.mean()
 
     def _fit_from(
         self, X: Any, places: NDArray[np.int64], weight: Any, start: NDArray[np.float64], scale: float | None = None

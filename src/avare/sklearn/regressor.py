@@ -115,7 +115,8 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
         Parameters
         ----------
         X : array or sparse matrix
-            Array, data frame or sparse matrix (CSR) of shape (n_samples, n_features).
+            Array, data frame or sparse matrix (CSR) of shape (n_samples, n_features). A ParquetFile, Table or
+            Dataset of pyarrow is decoded part by part to a temporary file, which is then read like an `np.memmap`.
         y : array-like
             Numbers.
         sample_weight : array-like or None, default=None

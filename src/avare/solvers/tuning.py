@@ -79,9 +79,8 @@ def expected_norms(problem: Linear, control: str, tuning: Tuning) -> Vector:
     if control == "none":
         return problem.loss_norms(tuning.anchor)
     largest = problem.curvature * (problem.model.sample_weight if len(problem.model.sample_weight) else 1.0)
-    table, squares = (tuning.points - tuning.anchor).reshape(-1, problem.width), np.empty(problem.n)
-    for part, outputs, _ in problem.outputs_by_chunk(table):
-        squares[part] = (outputs**2).mean(axis=1)
+    table = (tuning.points - tuning.anchor).reshape(-1, problem.width)
+    squares = (problem.rows(centred=False).outputs(table) ** 2).mean(axis=1)
     known = problem.survey(tuning.anchor).slopes
     here = [((problem.survey(x).slopes - known) ** 2).mean(axis=1) for x in tuning.points]
     return np.asarray(np.sqrt(squares * (np.mean(here, axis=0) + (_LEAST_BEND * largest) ** 2 * squares)))
