@@ -24,6 +24,7 @@ TEXT = "tinyshakespeare.txt"
 _CONTEXT = 32  # characters that the language model reads
 _STRIDE = 32  # between the starts of two examples; augmentation moves a start by less than this
 _RARE, _RARE_PART = 9, 0.01  # the digit that is the rare class, and its part of the examples
+_MISLABELLED = 0.2  # the part of the labels that is random
 _ROWS = 0  # the seed of the choice of rows
 
 
@@ -35,6 +36,7 @@ class Script:
     dataset: str
     sizes: tuple[int, int, int]  # examples for training, validation and test
     epochs: int
+    searched: int  # epochs of the search for a learning rate
     augment: Callable[[Tensor], Tensor]
     net: Callable[[], nn.Module]
     select: Callable[["Script", Place], tuple[NDArray[Any], NDArray[np.int64]]]
@@ -192,6 +194,15 @@ def select_rare(script: Script, folder: Place) -> tuple[NDArray[Any], NDArray[np
     return images, y[chosen].astype(np.int64)
 
 
+def select_mislabelled(script: Script, folder: Place) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return images of which some of the training examples have a random label."""
+    X, y = select_images(script, folder)
+    generator = np.random.default_rng(_ROWS)
+    chosen = np.flatnonzero(generator.random(script.sizes[0]) < _MISLABELLED)
+    y[chosen] = generator.integers(0, 10, len(chosen))
+    return X, y
+
+
 def select_rows(script: Script, folder: Place) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return random rows of IJCNN1, which is a record in time."""
     train, test = (datasets.load(script.dataset, split=split, folder=folder) for split in ("train", "test"))
@@ -227,7 +238,8 @@ SCRIPTS: Mapping[str, Script] = {
         "ResNet on MNIST",
         "mnist",
         (8000, 4000, 10000),
-        10,
+        8,
+        5,
         functools.partial(shifted, most=2),
         small_resnet,
         select_images,
@@ -238,7 +250,8 @@ SCRIPTS: Mapping[str, Script] = {
         "CNN on CIFAR10",
         "cifar10",
         (10000, 4000, 10000),
-        10,
+        8,
+        5,
         shifted_and_flipped,
         small_cnn,
         select_images,
@@ -248,7 +261,8 @@ SCRIPTS: Mapping[str, Script] = {
         "MLP on IJCNN1",
         "ijcnn1",
         (16000, 10000, 20000),
-        16,
+        12,
+        8,
         noisy,
         functools.partial(build, {"kind": "mlp", "hidden": [64, 64]}, (22,), 2),
         select_rows,
@@ -258,7 +272,8 @@ SCRIPTS: Mapping[str, Script] = {
         "Transformer on Shakespeare",
         "shakespeare",
         (8000, 2000, 4000),
-        8,
+        5,
+        4,
         windows,
         SmallTransformer,
         select_text,
@@ -268,12 +283,24 @@ SCRIPTS: Mapping[str, Script] = {
         "CNN on MNIST, 1 % positives",
         "mnist",
         (8000, 10000, 20000),
-        12,
+        10,
+        6,
         functools.partial(shifted, most=2),
         functools.partial(build, {"kind": "cnn", "channels": [8, 16]}, (1, 28, 28), 2),
         select_rare,
         cost_ratio=3.5,
         judged="f1",
+    ),
+    "noisy": Script(
+        "CNN on MNIST, 20 % random labels",
+        "mnist",
+        (8000, 4000, 10000),
+        8,
+        6,
+        functools.partial(shifted, most=2),
+        functools.partial(build, {"kind": "cnn", "channels": [8, 16]}, (1, 28, 28), 10),
+        select_mislabelled,
+        cost_ratio=3.5,
     ),
 }
 """The scripts, by name."""

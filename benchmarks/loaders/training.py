@@ -12,17 +12,18 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 import avare.torch as avt
 from avare.experiments.store import Record, Spec
 from loaders.scripts import SCRIPTS, Augmented
-from nets.training import InfoBatch, one_cycle
+from nets.training import InfoBatch, build, one_cycle
 
 BATCH_SIZE = 64
 _CHUNK = 2000  # examples per forward pass of an evaluation
 _TURN, _ROUNDS = 40, 9  # steps of a turn, and turns, of which the median counts
-Step = Callable[[], None]
+_WIDTHS = (64, 256, 384, 640)  # of hidden layers
+Step = Callable[[], object]
 
 
 def train(spec: Spec, X: NDArray[Any], y: NDArray[np.int64]) -> Record:
@@ -213,16 +214,63 @@ def time_steps(script: str, X: NDArray[Any], y: NDArray[np.int64]) -> dict[str, 
     """Return the processor seconds of a step with each loader of `TIMED`, measured in turns, with one thread."""
     torch.set_num_threads(1)
     spec = {"script": script, "rate": 1e-3, "epochs": 1000, "seed": 0}
-    runs = {name: Training({**spec, "loader": name}, X, y) for name in TIMED}
-    found: dict[str, list[float]] = {name: [] for name in TIMED}
+    return in_turns({name: Training({**spec, "loader": name}, X, y).step for name in TIMED})
+
+
+def in_turns(steps: Mapping[str, Step]) -> dict[str, float]:
+    """Return the median processor seconds of steps that take turns."""
+    found: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(_ROUNDS + 1):
-        for name, run in runs.items():
+        for name, step in steps.items():
             began = time.process_time()
             for _ in range(_TURN):
-                run.step()
+                step()
             if turn > 0:  # the first one compiles
                 found[name].append((time.process_time() - began) / _TURN)
     return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+
+def time_small_steps() -> dict[str, dict[str, float]]:
+    """Return the processor seconds of a step of small MLPs on data in memory, by width and loader, in turns."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    rows, labels = torch.randn(16000, 32, generator=generator), torch.randint(2, (16000,), generator=generator)
+    return {str(width): _time_width(width, TensorDataset(rows, labels)) for width in _WIDTHS}
+
+
+def _time_width(width: int, dataset: TensorDataset) -> dict[str, float]:
+    steps = {name: _plain_step(width, dataset, name) for name in (UNIFORM, "update", "Passes")}
+    return in_turns(steps)
+
+
+def _plain_step(width: int, dataset: TensorDataset, name: str) -> Step:
+    """Return a function that takes a step of a plain training loop."""
+    torch.manual_seed(0)
+    model = build({"kind": "mlp", "hidden": [width, width]}, (32,), 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    if name == UNIFORM:
+        loader: Any = DataLoader(dataset, BATCH_SIZE, shuffle=True)
+    else:
+        loader = avt.ImportanceLoader(dataset, BATCH_SIZE, sampler="Calibrated" if name == "update" else name, seed=0)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+
+    def uniform() -> None:
+        rows, labels = next(batches)
+        loss = F.cross_entropy(model(rows), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def drawn() -> None:
+        (rows, labels), index, weight = next(batches)
+        logits = model(rows)
+        loss = F.cross_entropy(logits, labels, reduction="none")
+        optimizer.zero_grad()
+        avt.weighted_mean(loss, weight).backward()
+        optimizer.step()
+        loader.update(index, avt.output_norms(logits, labels))
+
+    return uniform if name == UNIFORM else drawn
 
 
 def cost_ratio(script: str, X: NDArray[Any], y: NDArray[np.int64]) -> float:
