@@ -33,7 +33,7 @@ BATCH_SIZE = 64
 KEPT = ("train_loss", "test_loss", "test_error", "test_f1")
 MEANING = (
     "Training scripts with augmentation, AdamW, batches of 64 and one cycle of step sizes; five seeds, ± is the "
-    "standard error of the mean. The learning rate is the best of 0.001, 0.003, 0.01, 0.03 and 0.1 for the "
+    "standard error of the mean. The learning rate is the best of 0.001, 0.003, 0.01, 0.03, 0.1 and 0.3 for the "
     "`DataLoader`, by validation examples and two other seeds in runs of fewer epochs, and the same for all "
     "loaders. Losses and errors are measured without augmentation, in evaluation mode, at the end. *`DataLoader`, same "
     "seconds*: what a `DataLoader` reaches in the seconds that the loader took, interpolated between its runs and runs "

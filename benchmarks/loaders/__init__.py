@@ -27,7 +27,7 @@ __all__ = ["LoadersExperiment"]
 REVISION = 1  # of what a run computes; raise it when the numbers change, so that all is run again
 COMPARED = ("DataLoader", "update", "Passes", "score", "InfoBatch")
 """The loaders that are compared; the first one is the yardstick."""
-RATES = (0.001, 0.003, 0.01, 0.03, 0.1)
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 RATE_SEEDS, SEEDS = (100, 101), (0, 1, 2, 3, 4)
 LONGER = 1.5  # times the epochs, for the second runs of the `DataLoader`
 _QUICK: dict[str, Any] = {"scripts": ("mlp",), "rates": (0.003, 0.01, 0.03), "seeds": (0, 1), "epochs": 2.0}

@@ -283,7 +283,7 @@ SCRIPTS: Mapping[str, Script] = {
         "CNN on MNIST, 1 % positives",
         "mnist",
         (8000, 10000, 20000),
-        10,
+        16,
         6,
         functools.partial(shifted, most=2),
         functools.partial(build, {"kind": "cnn", "channels": [8, 16]}, (1, 28, 28), 2),
