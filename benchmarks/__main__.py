@@ -7,7 +7,7 @@ anybody's does: see docs/experiments.md.
 import sys
 
 import agreement as agreement
-import loaders as loaders
+import loader_runs as loader_runs
 import nets as nets
 import regret as regret
 import sampling as sampling

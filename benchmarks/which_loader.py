@@ -18,7 +18,7 @@ import numpy as np
 
 from avare.experiments.store import Store
 from harness import RESULTS, save, table, where
-from loaders import COMPARED, LONGER, SEEDS
+from loader_runs import COMPARED, LONGER, SEEDS
 
 NAME = "which_loader"
 UNIFORM = COMPARED[0]
@@ -92,10 +92,10 @@ def read(folder: Path) -> dict[str, Any]:
 
 def measure(folder: str | None) -> dict[str, Any]:
     """Return the seconds of a step with each loader of each script, and the ratios of costs that "auto" measures."""
-    from loaders.scripts import SCRIPTS
-    from loaders.training import cost_ratio, time_steps
+    from loader_runs.scripts import SCRIPTS
+    from loader_runs.training import cost_ratio, time_small_steps, time_steps
 
-    found: dict[str, Any] = {"where": where(), "steps": {}, "cost_ratios": {}}
+    found: dict[str, Any] = {"where": where(), "steps": {}, "cost_ratios": {}, "small": time_small_steps()}
     for name, script in SCRIPTS.items():
         data = script.load(folder)
         found["steps"][name] = time_steps(name, data.X, data.y)
@@ -196,7 +196,8 @@ def report(result: Mapping[str, Any]) -> str:
     """Return the tables."""
     scripts = scripts_of(result)
     parts = ["# Which loader pays", MEANING, *(_of_script(name, script) for name, script in scripts.items())]
-    parts += ["## In short", _SHORT, overview(result), _where(result["seconds"])]
+    parts += ["## In short", _SHORT, overview(result), "## Small steps", _SMALL, small_steps(result)]
+    parts += [_where(result["seconds"])]
     return "\n\n".join(parts)
 
 
@@ -204,6 +205,21 @@ _SHORT = (
     "Each loader against the `DataLoader` after the same seconds: the training loss as a part of its training loss, "
     "and the test error minus its test error, in points; in brackets, in standard errors."
 )
+
+
+_SMALL = (
+    "Milliseconds of a step of a plain loop: an MLP with two hidden layers of this width, data in memory, in turns."
+)
+
+
+def small_steps(result: Mapping[str, Any]) -> str:
+    """Return what `update` adds to a step that takes about a millisecond."""
+    rows = []
+    for width, steps in result["seconds"]["small"].items():
+        milliseconds = [1e3 * steps[loader] for loader in (UNIFORM, "update", "Passes")]
+        rows.append([width, *(f"{each:.2f}" for each in milliseconds), f"{milliseconds[1] / milliseconds[0]:.2f}"])
+    headings = ["width", *(LABELS[loader] for loader in (UNIFORM, "update", "Passes")), "`update()` over `DataLoader`"]
+    return table(headings, rows)
 
 
 def overview(result: Mapping[str, Any]) -> str:

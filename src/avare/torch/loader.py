@@ -37,7 +37,7 @@ class ImportanceLoader(DataLoader[Any]):
     The mean over the batch of ``weight * loss`` is an unbiased estimate of the mean loss over the
     dataset; weights are 1 on average. Report the gradient norms with `update` after each step, or pass `score`:
     the loader then draws a larger pool, scores it with the present model, draws the batch from the pool, and
-    remembers all scores. See `avare.torch.pool`.
+    remembers all scores.
 
     Which sampler, and how small its probabilities may become:
 
@@ -52,8 +52,7 @@ class ImportanceLoader(DataLoader[Any]):
     probabilities with which it was drawn, so drawing ahead causes no bias.
 
     Each iteration is a new epoch. Batches that were drawn ahead and not received are then dropped. An
-    iteration continues the epoch if no batch has been received since it began or a state was loaded: see
-    `avare.torch.cursor`.
+    iteration continues the epoch if no batch has been received since it began or a state was loaded.
 
     Parameters
     ----------
@@ -79,8 +78,8 @@ class ImportanceLoader(DataLoader[Any]):
     endless : bool, default=False
         Whether the first epoch never ends.
     distributed : {"auto", "replicated", "sharded"} or None, default="auto"
-        "replicated", "sharded", None, or "auto": replicated if a process group is initialised. See
-        `avare.torch.distributed`.
+        "auto": replicated if a process group is initialised. Replicated ranks draw one common batch and each
+        takes its part; sharded ranks draw from their own part of the examples; None: this process draws alone.
     process_group : ProcessGroup, optional
         By default the whole world.
     score : callable, optional

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 import avare.torch as avt
 from avare.experiments.store import Record, Spec
-from loaders.scripts import SCRIPTS, Augmented
+from loader_runs.scripts import SCRIPTS, Augmented
 from nets.training import InfoBatch, build, one_cycle
 
 BATCH_SIZE = 64

@@ -48,7 +48,7 @@ class LoadersExperiment(Experiment):
     def stages(self, request: Request) -> Stages:
         """Yield the search for learning rates, then the runs of all loaders, seed by seed."""
         require("torch", "training nets", "torch,experiments")
-        from loaders.scripts import SCRIPTS
+        from loader_runs.scripts import SCRIPTS
 
         scripts = _QUICK["scripts"] if request.quick else tuple(SCRIPTS)
         rates = _QUICK["rates"] if request.quick else RATES
@@ -81,8 +81,8 @@ class LoadersExperiment(Experiment):
         )
 
     def run(self, spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
-        """Train one net; see `loaders.training.train`."""
-        from loaders.training import train  # which imports PyTorch
+        """Train one net; see `loader_runs.training.train`."""
+        from loader_runs.training import train  # which imports PyTorch
 
         return {**train(spec, X, y), "where": surroundings("torch")}
 
@@ -105,7 +105,7 @@ class LoadersExperiment(Experiment):
 
 def best_rates(records: Sequence[Record]) -> dict[str, float]:
     """Return the learning rate with the least validation error of each script; with rare classes, the largest F1."""
-    from loaders.scripts import SCRIPTS
+    from loader_runs.scripts import SCRIPTS
 
     found: dict[str, dict[float, list[float]]] = {}
     for record in records:
