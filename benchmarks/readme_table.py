@@ -22,10 +22,9 @@ ACCURACY = "1e-06"  # of linear models
 _SLACK = 0.005  # seconds: a fit that takes so little more counts as equal
 _ERRORS = 2.0  # standard errors that make a difference
 _LOADERS = "([table](benchmarks/results/which_loader.md))"
-BY_ERROR, BY_LOSS, IF_RARE = "Passes", "score", "score"
-"""The loaders that the guide recommends: by test error, by training loss, and for rare events."""
+BY_ERROR, IF_RARE = "Passes", "score"
+"""The loaders that the guide recommends: for classifiers, and for rare events."""
 CALLS = {
-    "update": '`sampler="Calibrated"` and `update()`',
     "Passes": '`sampler="Passes"` and `update()`',
     "score": "[`score=`](docs/torch.md#a-pool-freshly-scored)",
 }
@@ -60,7 +59,7 @@ def written(page: Path) -> str:
 def block(prefix: str) -> str:
     """Return the table, with links that begin with a prefix."""
     scripts = scripts_of(stored("which_loader"))
-    rows = [linear(), posteriors(), rare(scripts), training_loss(scripts), test_error(scripts), paper(), keep_uniform()]
+    rows = [linear(), posteriors(), rare(scripts), training_loss(), test_error(scripts), paper(), keep_uniform()]
     lines: list[Sequence[str]] = [HEADINGS, ["---"] * len(HEADINGS), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines).replace("](", f"]({prefix}")
 
@@ -119,29 +118,32 @@ def rare(scripts: dict[str, Script]) -> Row:
     )
 
 
-def training_loss(scripts: dict[str, Script]) -> Row:
-    """Compare training losses of nets."""
-    ratios = [script.ratio(BY_LOSS, "train_loss") for script in scripts.values()]
+def training_loss() -> Row:
+    """Say after which part of its seconds uniform's training loss is reached, with annealed steps."""
+    lines = [line.strip("| ").split(" | ") for line in (RESULTS / "nets_fronts.md").read_text().splitlines()]
+    parts = [float(cells[1]) for cells in lines if len(cells) == 5 and cells[0].endswith(", TwoStages")]
     return Row(
         have="a net, judged by its training loss",
-        use=f"`ImportanceLoader` with {CALLS[BY_LOSS]}",
-        get=f"{min(ratios):.2f} to {max(ratios):.2f} × its training loss on {len(ratios)} nets with augmentation and "
-        f"annealed steps {_LOADERS}",
-        otherwise="`DataLoader(shuffle=True)` in the same seconds",
+        use=f"`ImportanceLoader` with {CALLS['score']}",
+        get=f"its training loss in {min(parts):.2f} to {max(parts):.2f} of its seconds, on {len(parts)} nets without "
+        "augmentation, annealed ([table](benchmarks/results/nets_fronts.md))",
+        otherwise="`DataLoader(shuffle=True)`",
     )
 
 
 def test_error(scripts: dict[str, Script]) -> Row:
-    """Compare test errors of nets."""
+    """Compare test errors and training losses of nets after the same seconds."""
     apart = [script.difference(BY_ERROR, "test_error") for script in scripts.values()]
     better = sum(each.mean < -_ERRORS * each.error for each in apart)
     worse = sum(each.mean > _ERRORS * each.error for each in apart)
     low, high = (f"{100.0 * pick(each.mean for each in apart):+.2f}".replace("-", "−") for pick in (min, max))
+    ratios = [script.ratio(BY_ERROR, "train_loss") for script in scripts.values()]
     return Row(
         have="a net, judged by its test error",
         use=f"`ImportanceLoader` with {CALLS[BY_ERROR]}",
-        get=f"{low} to {high} points of test error on {len(apart)} nets; by {_ERRORS:g} standard errors, {better} are "
-        f"better and {worse} worse {_LOADERS}",
+        get=f"{low} to {high} points of test error on {len(apart)} nets with augmentation, annealed ({better} better "
+        f"and {worse} worse by {_ERRORS:g} standard errors), and {min(ratios):.2f} to {max(ratios):.2f} × the training "
+        f"loss {_LOADERS}",
         otherwise="`DataLoader(shuffle=True)` in the same seconds; InfoBatch is about as good",
     )
 

@@ -21,6 +21,7 @@ from harness import RESULTS, save, table, where
 from loader_runs import COMPARED, LONGER, SEEDS
 
 NAME = "which_loader"
+PAGE, MARK = Path(__file__).parents[1] / "docs" / "nets.md", "<!-- made by benchmarks/which_loader.py -->"
 UNIFORM = COMPARED[0]
 LABELS = {
     UNIFORM: "`DataLoader(shuffle=True)`",
@@ -69,7 +70,15 @@ def main() -> None:
         result["seconds"] = measure(arguments.data)
     text = report(result)
     save(NAME, result, text)
+    PAGE.write_text(written(result))
     print(text)
+
+
+def written(result: Mapping[str, Any]) -> str:
+    """Return docs/nets.md with the overview between its two marks."""
+    before, _, rest = PAGE.read_text().partition(MARK)
+    after = rest.partition(MARK)[2]
+    return f"{before}{MARK}\n\n{overview(result)}\n\n{MARK}{after}"
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -293,9 +293,9 @@ class Importance:
     ----------
     sampler, sampler_options, replacement, seed, distributed, score_mode, cost_ratio
         See `ImportanceLoader`. With None as seed, the frameworks use theirs.
-    pool : float, "auto" or None, default="auto"
-        "auto", or a number of batches: see `ImportanceLoader`. None never draws a pool: batches come straight from the
-        sampler.
+    pool : float, "auto" or None, default=None
+        "auto", or a number of batches: see `ImportanceLoader`. None: "auto" if `score` is passed, otherwise no pool.
+        `ImportanceTrainer` has a score of its own, which it uses if ``pool`` is not None.
 
     Examples
     --------
@@ -310,7 +310,7 @@ class Importance:
     replacement: bool | None = None
     seed: Seed = None
     distributed: Mode = "auto"
-    pool: float | Literal["auto"] | None = "auto"
+    pool: float | Literal["auto"] | None = None
     score_mode: ScoreMode = None
     cost_ratio: float | None = None
 
@@ -328,7 +328,7 @@ class Importance:
         Parameters
         ----------
         dataset, batch_size, score
-            See `ImportanceLoader`. Without a pool, `score` is not used.
+            See `ImportanceLoader`.
         seed
             Used if these options have none, and no sampler object.
         **options
@@ -336,7 +336,7 @@ class Importance:
         """
         own = {**vars(self), "score": score, **options}
         if self.pool is None:
-            own |= {"pool": "auto", "score": None, "score_mode": None, "cost_ratio": None}
+            own["pool"] = "auto"
         if self.seed is None and isinstance(self.sampler, str):
             own["seed"] = seed
         return ImportanceLoader(dataset, batch_size, **own)
