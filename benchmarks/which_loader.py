@@ -38,7 +38,8 @@ MEANING = (
     "`DataLoader`, by validation examples and two other seeds in runs of fewer epochs, and the same for all "
     "loaders. Losses and errors are measured without augmentation, in evaluation mode, at the end. *`DataLoader`, same "
     "seconds*: what a `DataLoader` reaches in the seconds that the loader took, interpolated between its runs and runs "
-    "of 1.5 times the epochs, which have a cycle of their own (a loss by its logarithm). Seconds are processor time of "
+    "of 1.5 times the epochs, which have a cycle of their own (a loss by its logarithm; beyond that, the longer runs "
+    "count). Seconds are processor time of "
     "one thread, measured per step in turns; those of `score=` follow from the pools that a run has drawn, with a "
     "ratio of costs that was measured once for each script."
 )
