@@ -122,7 +122,8 @@ def rare(scripts: dict[str, Script]) -> Row:
 
 def training_loss() -> Row:
     """Say after which part of its seconds uniform's training loss is reached, with annealed steps."""
-    lines = [line.strip("| ").split(" | ") for line in (RESULTS / "nets_fronts.md").read_text().splitlines()]
+    front = (RESULTS / "nets_fronts.md").read_text().partition("Annealed runs against")[2]
+    lines = [line.strip("| ").split(" | ") for line in front.splitlines()]
     parts = [float(cells[1]) for cells in lines if len(cells) == 5 and cells[0].endswith(", TwoStages")]
     return Row(
         have="a net, judged by its training loss",
