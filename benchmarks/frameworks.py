@@ -39,7 +39,7 @@ BATCH, TIME, VOCABULARY, WIDTH = 8, 512, 32_000, 512  # of the layer
 RIVALS: dict[str, avt.Importance | None] = {
     "uniform": None,
     "importance, no pool": avt.Importance(pool=None),
-    "importance": avt.Importance(),
+    "importance": avt.Importance(pool="auto"),
 }
 
 

@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--model", help="folder of a pretrained model, as save_pretrained writes it")
     arguments = parser.parse_args()
-    for name, importance in {"uniform": None, "importance": avt.Importance()}.items():
+    for name, importance in {"uniform": None, "importance": avt.Importance(pool="auto")}.items():
         with tempfile.TemporaryDirectory() as folder:
             trainer = make_trainer(importance, folder, arguments.model, max_steps=arguments.steps)
             began = time.process_time()

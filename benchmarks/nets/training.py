@@ -233,7 +233,8 @@ def _two_stages(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches
 
 
 def _info_batch(spec: Spec, dataset: TensorDataset, model: nn.Module) -> Batches:
-    loader = InfoBatch(dataset, spec["batch_size"], spec["epochs"], spec["seed"], **spec["loader"].get("options", {}))
+    indexed = TensorDataset(*dataset.tensors, torch.arange(len(dataset)))
+    loader = InfoBatch(indexed, spec["batch_size"], spec["epochs"], spec["seed"], **spec["loader"].get("options", {}))
     return Batches(loader, iter(loader), lambda norms: 1.0, losses=True)
 
 
@@ -241,12 +242,13 @@ class InfoBatch:
     """Shuffled passes that skip examples with small losses (Qin et al., ICLR 2024).
 
     In each pass, an example whose last loss is below the mean is skipped with probability ``skipped``, and has the
-    weight 1 / (1 - skipped) otherwise. The last part of the run, ``whole``, has all examples.
+    weight 1 / (1 - skipped) otherwise. The last part of the run, ``whole``, has all examples. ``dataset[indices]`` is a
+    batch for a list of indices; its last tensor has these indices.
     """
 
     def __init__(
         self,
-        dataset: TensorDataset,
+        dataset: Any,
         batch_size: int,
         epochs: int,
         seed: int,
@@ -259,8 +261,7 @@ class InfoBatch:
         self._losses = torch.full((len(dataset),), math.inf)
         self._weights = torch.ones(len(dataset))
         self._until = (1.0 - whole) * epochs * -(-len(dataset) // batch_size)  # steps
-        indexed = TensorDataset(*dataset.tensors, torch.arange(len(dataset)))
-        self._loader = DataLoader(indexed, sampler=_Passes(self._batches), batch_size=None)
+        self._loader = DataLoader(dataset, sampler=_Passes(self._batches), batch_size=None)
 
     def __iter__(self) -> Iterator[Any]:
         for *batch, index in self._loader:
@@ -331,10 +332,10 @@ LOADERS: dict[str, Callable[[Spec, TensorDataset, nn.Module], Batches]] = {
 # --- nets and measures ----------------------------------------------------------------------
 
 
-def _one_cycle(part: float) -> float:
+def one_cycle(part: float) -> float:
     """Rise from a tenth in the first fifth of the run, then fall to 0 as a cosine.
 
-    >>> [round(_one_cycle(part), 2) for part in (0.0, 0.2, 0.6, 1.0)]
+    >>> [round(one_cycle(part), 2) for part in (0.0, 0.2, 0.6, 1.0)]
     [0.1, 1.0, 0.5, 0.0]
     """
     return 0.1 + 4.5 * part if part < 0.2 else 0.5 + 0.5 * math.cos(math.pi * (part - 0.2) / 0.8)
@@ -343,7 +344,7 @@ def _one_cycle(part: float) -> float:
 _RULES: dict[str, Callable[[float], float]] = {  # the factor of the step size, by the part of the run that is done
     "constant": lambda part: 1.0,
     "decreasing": lambda part: 1.0 / (1.0 + 9.0 * part),  # as 1/t, to a tenth at the end
-    "one-cycle": _one_cycle,
+    "one-cycle": one_cycle,
 }
 _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,

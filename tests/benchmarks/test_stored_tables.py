@@ -47,6 +47,7 @@ WRITTEN: dict[str, Callable[[pytest.MonkeyPatch], str]] = {
     },
     **{name: reported(name) for name in ("linear_shapes", "random_posteriors", "structures", "torch_loader")},
     **{name: reported(name) for name in ("linear_certificates", "linear_choices")},
+    "which_loader": reported("which_loader"),
     "steps": lambda monkeypatch: kept("steps", monkeypatch),
 }
 
@@ -70,6 +71,24 @@ def quoted(page: str, pattern: str) -> list[float]:
     match = re.search(pattern.replace(" ", r"\s+"), (ROOT / page).read_text())
     assert match is not None, f"{page} does not say: {pattern}"
     return [float(number.replace("−", "-")) for number in match.groups()]
+
+
+def test_the_pages_have_the_tables_of_the_stored_results() -> None:
+    made = module("readme_table")
+    for page in made.PAGES:
+        assert page.read_text() == made.written(page), "run python benchmarks/readme_table.py"
+    which = module("which_loader")
+    assert which.PAGE.read_text() == which.written(stored("which_loader")), "run python benchmarks/which_loader.py"
+
+
+def test_loaders_are_compared_on_several_nets_and_seeds() -> None:
+    scripts = module("which_loader").scripts_of(stored("which_loader"))
+    assert len(scripts) >= 4 and all(len(script.seeds) >= 5 for script in scripts.values())
+    rates = stored("which_loader")["searched"]
+    for name, script in scripts.items():  # the best learning rate is inside the grid, and other seeds have chosen it
+        grid = sorted({row["rate"] for row in rates if row["script"] == name})
+        assert grid[0] < script.rate < grid[-1]
+        assert not script.seeds & {row["seed"] for row in rates}
 
 
 def test_the_readme_quotes_the_fronts() -> None:

@@ -163,7 +163,8 @@ def test_options_are_those_of_the_loader() -> None:
     )  # fmt: skip
     for (_, index, weight), (_, same, also) in zip(loader, other, strict=True):
         assert torch.equal(index, same) and torch.equal(weight, also)
-    assert avt.Importance(pool=None).loader(range(9), 3, score=lambda batch: batch).pool_ratio == 1.0
+    assert "pool_ratio" not in avt.Importance().loader(range(9), 3).measures()
+    assert "pool_ratio" in avt.Importance().loader(range(9), 3, score=lambda batch: batch).measures()
     with pytest.raises(ValueError, match=r"pool = 2\.0: needs score"):
         avt.Importance(pool=2.0).loader(range(9), 3)
 

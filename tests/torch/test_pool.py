@@ -196,6 +196,25 @@ def test_costs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loader.cost_ratio == pytest.approx(7.0)
 
 
+def test_one_slow_load_does_not_make_pools_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slow = [0.0], itertools.chain([5.0], itertools.repeat(0.01))
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def collate(items: Any) -> torch.Tensor:
+        now[0] += next(slow)
+        return torch.tensor(items)
+
+    def scored(batch: Any) -> torch.Tensor:
+        now[0] += 0.001 * len(batch)
+        return 1.0 + batch
+
+    loader = avt.ImportanceLoader(list(range(100)), 10, score=scored, collate_fn=collate, seed=0)
+    for _ in itertools.islice(forever(loader), 12):
+        now[0] += 0.07
+    # A step takes 0.08 s for 10 examples; a pool has 20, takes 0.04 s, and replaces a load of 0.01 s.
+    assert loader.cost_ratio == pytest.approx(0.008 / 0.0015)
+
+
 def test_costs_that_are_never_known() -> None:
     loader = avt.ImportanceLoader(TensorDataset(torch.arange(1.0, 101.0)), 10, score=score, seed=0)
     for _ in range(40):

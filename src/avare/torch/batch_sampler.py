@@ -78,7 +78,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     ranks
         Which examples and which part of each batch belong to this process.
     cursor
-        Where the epoch is: see `avare.torch.cursor`.
+        Where the epoch is: how many batches were drawn, and which of them were not received yet.
 
     Examples
     --------

@@ -37,7 +37,7 @@ class ImportanceLoader(DataLoader[Any]):
     The mean over the batch of ``weight * loss`` is an unbiased estimate of the mean loss over the
     dataset; weights are 1 on average. Report the gradient norms with `update` after each step, or pass `score`:
     the loader then draws a larger pool, scores it with the present model, draws the batch from the pool, and
-    remembers all scores. See `avare.torch.pool`.
+    remembers all scores.
 
     Which sampler, and how small its probabilities may become:
 
@@ -52,8 +52,7 @@ class ImportanceLoader(DataLoader[Any]):
     probabilities with which it was drawn, so drawing ahead causes no bias.
 
     Each iteration is a new epoch. Batches that were drawn ahead and not received are then dropped. An
-    iteration continues the epoch if no batch has been received since it began or a state was loaded: see
-    `avare.torch.cursor`.
+    iteration continues the epoch if no batch has been received since it began or a state was loaded.
 
     Parameters
     ----------
@@ -79,8 +78,8 @@ class ImportanceLoader(DataLoader[Any]):
     endless : bool, default=False
         Whether the first epoch never ends.
     distributed : {"auto", "replicated", "sharded"} or None, default="auto"
-        "replicated", "sharded", None, or "auto": replicated if a process group is initialised. See
-        `avare.torch.distributed`.
+        "auto": replicated if a process group is initialised. Replicated ranks draw one common batch and each
+        takes its part; sharded ranks draw from their own part of the examples; None: this process draws alone.
     process_group : ProcessGroup, optional
         By default the whole world.
     score : callable, optional
@@ -294,9 +293,9 @@ class Importance:
     ----------
     sampler, sampler_options, replacement, seed, distributed, score_mode, cost_ratio
         See `ImportanceLoader`. With None as seed, the frameworks use theirs.
-    pool : float, "auto" or None, default="auto"
-        "auto", or a number of batches: see `ImportanceLoader`. None never draws a pool: batches come straight from the
-        sampler.
+    pool : float, "auto" or None, default=None
+        "auto", or a number of batches: see `ImportanceLoader`. None: "auto" if `score` is passed, otherwise no pool.
+        `ImportanceTrainer` has a score of its own, which it uses if ``pool`` is not None.
 
     Examples
     --------
@@ -311,7 +310,7 @@ class Importance:
     replacement: bool | None = None
     seed: Seed = None
     distributed: Mode = "auto"
-    pool: float | Literal["auto"] | None = "auto"
+    pool: float | Literal["auto"] | None = None
     score_mode: ScoreMode = None
     cost_ratio: float | None = None
 
@@ -323,7 +322,7 @@ class Importance:
         Parameters
         ----------
         dataset, batch_size, score
-            See `ImportanceLoader`. Without a pool, `score` is not used.
+            See `ImportanceLoader`.
         seed
             Used if these options have none, and no sampler object.
         **options
@@ -331,7 +330,7 @@ class Importance:
         """
         own = {**vars(self), "score": score, **options}
         if self.pool is None:
-            own |= {"pool": "auto", "score": None, "score_mode": None, "cost_ratio": None}
+            own["pool"] = "auto"
         if self.seed is None and isinstance(self.sampler, str):
             own["seed"] = seed
         return ImportanceLoader(dataset, batch_size, **own)

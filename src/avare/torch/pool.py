@@ -83,7 +83,7 @@ class Pool:
         self._moments = np.zeros(4)  # decaying sums: of 1, the second moments of uniform's and our draws, and the norms
         self._costs = np.full(3, np.nan)  # see `costs`: the mean over the ranks
         self._loads: deque[float] = deque(maxlen=_RECENT)  # seconds, as measured by this rank
-        self._pools: deque[float] = deque(maxlen=_RECENT)  # in addition, per example
+        self._pools: deque[tuple[float, int]] = deque(maxlen=_RECENT)  # to load, score and draw; and their sizes
         self._steps: deque[float] = deque(maxlen=_RECENT)
         self._asked = math.nan
         self._scored = 0  # the size of the pool that this batch comes from
@@ -160,8 +160,7 @@ class Pool:
         if self._scored == 0:
             self._loads.append(now - self._asked)
         else:
-            more = now - self._asked - min(self._loads, default=0.0)
-            self._pools.append(max(more, 0.0) / self._scored)
+            self._pools.append((now - self._asked, self._scored))
 
     def scores(self, batch: Any, size: int) -> NDArray[np.float64]:
         """Call ``score``, and check what it returns."""
@@ -182,8 +181,9 @@ class Pool:
         The seconds to load a batch without a pool; those that a pool takes in addition, for each of its examples; and
         those that the consumer takes for a batch.
         """
-        least = [min(times, default=math.nan) for times in (self._pools, self._steps)]
-        return np.array([min(self._loads, default=0.0), *least])
+        load = min(self._loads, default=0.0)  # the least of all, for each pool: one slow load must not make pools free
+        more = [max(seconds - load, 0.0) / size for seconds, size in self._pools]
+        return np.array([load, min(more, default=math.nan), min(self._steps, default=math.nan)])
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
         """Use the mean of the ranks' costs."""

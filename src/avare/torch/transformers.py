@@ -67,7 +67,8 @@ class ImportanceMixin(_Trainer):
     *args, **kwargs
         As for the trainer.
     importance : Importance, optional
-        The options; by default ``Importance()``, which scores pools of candidates while that pays.
+        The options; by default ``Importance()``, which learns from the norms of each batch. With ``pool="auto"`` it
+        also scores pools of candidates while that pays.
 
     Attributes
     ----------
@@ -142,7 +143,8 @@ class ImportanceMixin(_Trainer):
         if self.importance_loader is None or self.importance_loader.batch_sampler.ranks.batch_size != size:
             plain = super().get_train_dataloader()
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            self.importance_loader = self.importance.loader_like(plain, size, self._score, seed)
+            score = None if self.importance.pool is None else self._score
+            self.importance_loader = self.importance.loader_like(plain, size, score, seed)
             if self._checkpoint is not None:
                 self._load_importance(self.importance_loader, self._checkpoint)
         return self.importance_loader
