@@ -145,11 +145,6 @@ class Linear(Problem):
         self.model = LinearModel(matrix, targets, weights, self.loss())
 
     @property
-    def curvature_at_zero(self) -> float:
-        """The largest second derivative of the loss where all outputs are 0, or a bound on it."""
-        return self.curvature
-
-    @property
     def smoothness(self) -> Vector:
         """The smoothness constant of each example, its share l2 / n included. O(size of X)."""
         constants = self.curvature * self.squared_lengths()
@@ -165,10 +160,6 @@ class Linear(Problem):
     def coefficients(self, x: ArrayLike) -> Vector:
         """Return x as a table: a row per output, a column per column of X, and the bias last."""
         return self.vector("x", x).reshape(self.outputs, self.width)
-
-    def link(self, outputs: ArrayLike) -> NDArray[np.float64]:
-        """Turn outputs a.x into predictions: probabilities if the loss has them, otherwise the outputs themselves."""
-        return np.asarray(outputs, dtype=np.float64)
 
     def subset(self, indices: NDArray[np.int64], weights: Vector) -> Self:
         """Return the same problem with some of the examples only, with other sample weights. O(their size)."""

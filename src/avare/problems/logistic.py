@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from avare._compilation import inlined, quick
 from avare.problems.linear import Linear, Terms
@@ -49,10 +49,6 @@ class Logistic(Linear):
     target = "two classes"
     curvature = 0.25
     endless = math.log(2.0)  # the right class is the likelier one
-
-    def link(self, outputs: ArrayLike) -> NDArray[np.float64]:
-        """Return the probability of the larger label, for each output."""
-        return np.asarray(0.5 + 0.5 * np.tanh(0.5 * np.asarray(outputs, dtype=np.float64)))
 
     def loss(self) -> LogisticLoss:
         return LogisticLoss()

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from avare.problems.l1_steps import L1Steps, first_set
+from avare.problems.l1_steps import L1Steps, set_sizes
 from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
-from avare.problems.rows import CALL, Rows, Table
+from avare.problems.rows import CALL, Rows, Table, column_sums
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -214,7 +214,7 @@ def _minimise_by_sets(
     total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
 ) -> tuple[Point, float, int, str]:
     """Minimise with an l1 term, over working sets of columns; return as `_minimise` does."""
-    count, least, width, smallest = 0, math.inf, total.rows.columns, first_set(total)
+    count, least, width, (cheap, smallest) = 0, math.inf, total.rows.columns, set_sizes(total)
     while True:
         point = settled(total, point)
         total.passes += 0.5
@@ -226,8 +226,8 @@ def _minimise_by_sets(
         if status:
             return point, gap, count, status
         used = point.table[:, :width].any(axis=0)
-        size = min(max(smallest, 2 * int(used.sum())), width)
         scores = np.where(used, math.inf, (np.abs(sums) - total.l1)[:, :width].max(axis=0))
+        size = min(max(smallest, 2 * int(used.sum())), max(cheap, int((scores > 0.0).sum())), width)
         chosen = np.sort(np.argpartition(-scores, size - 1)[:size])
         kept = np.append(chosen, width) if total.rows.matrix.bias else chosen
         part = total if size == width else Objective(total.problem, total.rows.restrict(chosen), kept)
@@ -341,7 +341,8 @@ def _gap_of_step(total: Objective, point: Point, step: Step) -> float:
         outputs = outputs + shift
         if np.abs(residual[:, -1]).max() > rounding:  # no loss is curved
             return math.inf
-    slopes = point.terms.slopes + problem.curve(point.terms, outputs)
+    slopes = problem.curve(point.terms, outputs)
+    slopes += point.terms.slopes
     return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
 
 
@@ -409,7 +410,7 @@ def _settle_several(problem: Linear, outputs: Table, terms: Terms) -> tuple[Tabl
     """Find what to add to the outputs of each class: by Newton's method."""
     shift = np.zeros(problem.outputs)
     for _ in range(_STEPS):
-        slopes = np.ones(problem.n) @ terms.slopes
+        slopes = column_sums(terms.slopes)
         step = -np.linalg.lstsq(problem.summed_curvature(terms), slopes, rcond=1e-14)[0]
         decrease, length = -0.5 * float(slopes @ step), 1.0
         if not decrease > _ROUNDING * terms.loss:
