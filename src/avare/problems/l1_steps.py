@@ -93,7 +93,7 @@ def _fall(gradient: Table, slopes: Table, x: Table, l1: Table, step: Table) -> f
     return -0.5 * float(step @ (gradient + slopes)) - float(l1 @ (np.abs(x + step) - np.abs(x)))
 
 
-def set_sizes(total: Objective) -> tuple[int, int]:
+def set_sizes(total: Objective) -> list[int]:
     """Return how many columns a working set has whose matrix is cheap, and one with all columns that may be needed.
 
     The matrix of the second costs as much as some products with X. If the second derivative is the same everywhere, it
@@ -102,8 +102,7 @@ def set_sizes(total: Objective) -> tuple[int, int]:
     rows, products = total.rows, _ONCE if total.problem.is_quadratic else _PRODUCTS
     allowed = _OVERHEAD * CALL + np.array([0.0, products * rows.curve_cost(1)])
     shares = np.sqrt(np.minimum(allowed / (rows.gram_cost() + _OF_ENTRY * rows.width**2), 1.0))
-    cheap, smallest = (max(_FEWEST, int(share * rows.columns)) for share in shares)
-    return cheap, smallest
+    return [max(_FEWEST, int(share * rows.columns)) for share in shares]
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -239,20 +239,20 @@ class Linear(Problem):
         """Return a problem of one example per class, without X: for models whose outputs are the same for all."""
         if self.target == "numbers":
             return self
-        few, sums = copy.copy(self), self._by_class()[1]
+        few, sums = copy.copy(self), self.class_weights()[1]
         labels = np.array([-1.0, 1.0]) if self.target == "two classes" else np.arange(len(sums), dtype=np.float64)
         few.model, few.n = self.model._replace(targets=labels, sample_weight=sums), len(sums)
         return few
 
     def sampling_scores(self) -> Vector:
         """Return scores that sum to 1, to draw a sample by: the sample weights, with the same sum for each class."""
-        codes, sums = self._by_class()
+        codes, sums = self.class_weights()
         shares = np.divide(1.0, np.count_nonzero(sums) * sums, out=np.zeros(len(sums)), where=sums > 0.0)
         if not sums.any():
             return np.full(self.n, 1.0 / self.n)
         return shares[codes] * self.model.sample_weight if len(self.model.sample_weight) else shares[codes]
 
-    def _by_class(self) -> tuple[NDArray[np.int64], Vector]:
+    def class_weights(self) -> tuple[NDArray[np.int64], Vector]:
         """Return the class of each example, and the sum of the sample weights of each; numbers are of one class."""
         targets, count = self.model.targets, 2 if self.target == "two classes" else self.outputs
         codes = (targets > 0.0 if self.target == "two classes" else targets * (count > 1)).astype(np.int64)

@@ -64,8 +64,7 @@ class Logistic(Linear):
         return float(_excess(self.model.targets, self.model.sample_weight, *arrays))
 
     def constant_outputs(self) -> NDArray[np.float64]:
-        positive = self.weighted_sum(self.model.targets > 0.0)
-        negative = self.weighted_sum(self.model.targets < 0.0)
+        negative, positive = self.class_weights()[1]
         return np.array([math.log(positive / negative) if positive > 0.0 < negative else 0.0])
 
 

@@ -197,7 +197,7 @@ def _minimise(
         decrease = total.promise(point, gradient, step)
         if not certify:
             steps = count + 1 if decrease <= goal else steps
-        elif total.is_direct or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
+        elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
             bound = _gap_of_step(total, point, step)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
@@ -341,8 +341,7 @@ def _gap_of_step(total: Objective, point: Point, step: Step) -> float:
         outputs = outputs + shift
         if np.abs(residual[:, -1]).max() > rounding:  # no loss is curved
             return math.inf
-    slopes = problem.curve(point.terms, outputs)
-    slopes += point.terms.slopes
+    slopes = point.terms.slopes + problem.curve(point.terms, outputs)
     return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
 
 

@@ -408,8 +408,7 @@ class Steps:
                 return Step(found, outputs, -left) if found.any() else by_bounds(total, point, gradient)
             size = height / bend
             found, left = found + size * direction, left - size * curved
-            along *= size
-            outputs += along
+            outputs += size * along
             self._spent += self._product
             if self.solver.exact and self._made_at is point:
                 repeats += 1

@@ -173,9 +173,9 @@ class Rows:
             _add_products(*sparse, factors, work, sums)
             total = np.asfortranarray(work)
         else:
-            roots, work = np.sqrt(factors), self._scratch()
+            roots, work, is_plain = np.sqrt(factors), self._scratch(), factors.min() == factors.max() == 1.0
             for part, rows in self._dense_chunks(chosen):
-                scaled = np.multiply(rows, roots[part, None], out=work[: len(rows)])
+                scaled = rows if is_plain else np.multiply(rows, roots[part, None], out=work[: len(rows)])
                 sums += roots[part] @ scaled
                 total = dsyrk(1.0, scaled.T, beta=1.0, c=total, overwrite_c=1, lower=1)
         if not self.matrix.bias:
@@ -186,11 +186,10 @@ class Rows:
 
     def kernel(self) -> Table:
         """Return the products of all pairs of centred rows, without the bias. O(n entries), and n^2 numbers."""
-        total = np.zeros((self.n, self.n))
         rows = np.concatenate([rows.copy() for _, rows in self._dense_chunks()])
         if self.means is not None:
             rows -= self.means
-        return np.dot(rows, rows.T, out=total)
+        return np.asarray(rows @ rows.T)
 
     # --- costs, in nanoseconds ------------------------------------------------------------
 
@@ -322,9 +321,13 @@ def _multiply(values, columns, starts, table, result):
 @lean
 def _add_rows(values, columns, starts, factors, sums):
     for i in range(len(factors)):
-        for j in range(starts[i], starts[i + 1]):
-            for k in range(factors.shape[1]):
-                sums[columns[j], k] += factors[i, k] * np.float64(values[j])
+        if factors.shape[1] == 1:
+            for j in range(starts[i], starts[i + 1]):
+                sums[columns[j], 0] += factors[i, 0] * np.float64(values[j])
+        else:
+            for j in range(starts[i], starts[i + 1]):
+                for k in range(factors.shape[1]):
+                    sums[columns[j], k] += factors[i, k] * np.float64(values[j])
 
 
 @product

@@ -91,16 +91,13 @@ class Softmax(Linear):
         relative = self.relative_slopes(slopes)
         products = np.einsum("ik,ik->i", outputs, relative)
         relative = relative.copy()
-        relative[self._places()] += 1.0
+        relative[np.arange(self.n), self.model.targets.astype(np.int64)] += 1.0
         return self.weighted_sum(-entr(relative).sum(axis=1) - products)
 
     def constant_outputs(self) -> NDArray[np.float64]:
-        shares = np.array([self.weighted_sum(self.model.targets == k) for k in range(self.outputs)])
+        shares = self.class_weights()[1]
         logarithms = np.log(shares) if shares.min() > 0.0 else np.zeros(self.outputs)
         return np.asarray(logarithms - logarithms.mean())
-
-    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return np.arange(self.n), self.model.targets.astype(np.int64)
 
     def _weighted(self, values: NDArray[np.float64], part: slice = slice(None)) -> NDArray[np.float64]:
         """Multiply by the sample weights, in place."""
@@ -129,7 +126,10 @@ def _slope(loss: SoftmaxLoss, target: float, outputs: Any) -> float:
     for k in range(len(outputs)):
         outputs[k] /= total
     outputs[int(target)] -= 1.0
-    return math.sqrt(_sum_of_squares(outputs))
+    squares = 0.0
+    for k in range(len(outputs)):
+        squares += outputs[k] * outputs[k]
+    return math.sqrt(squares)
 
 
 @quick
@@ -167,14 +167,6 @@ def _largest(outputs: Any) -> Any:
     for k in range(1, len(outputs)):
         largest = max(largest, outputs[k])
     return largest
-
-
-@inlined
-def _sum_of_squares(values: Any) -> float:
-    squares = 0.0
-    for k in range(len(values)):
-        squares += values[k] * values[k]
-    return squares
 
 
 register_vector_kernels(SoftmaxLoss, value=_value, slope=_slope)
