@@ -109,9 +109,12 @@ class Sampler(ABC):
     """Optional arguments that `samplers.build` and experiments set: "horizon", "bound", "p_min"."""
 
     def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:
-        self._n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
-        self._batch_size = validation.integer("batch_size", batch_size, at_least=1, at_most=_LARGEST_BATCH)
-        self._replacement = validation.boolean("replacement", replacement)
+        self.n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
+        """Number of examples."""
+        self.batch_size = validation.integer("batch_size", batch_size, at_least=1, at_most=_LARGEST_BATCH)
+        """Number of draws per step."""
+        self.replacement = validation.boolean("replacement", replacement)
+        """Whether an index may occur twice in a batch."""
         if self.with_replacement_only and not self.replacement:
             raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
         if self.without_replacement_only and self.replacement:
@@ -120,7 +123,8 @@ class Sampler(ABC):
             raise ValueError(f"batch_size = {batch_size}: must be at most n = {self.n} without replacement")
         self.generator = np.random.default_rng(seed)
         self.source = uniform_source(self.generator)
-        self._steps = 0
+        self.steps = 0
+        """Number of batches drawn so far."""
         self._moments = np.zeros(2)  # running sums: the second moments of uniform sampling and of this sampler
         self._pending = PendingBatches()
         self._lock = threading.RLock()
@@ -136,12 +140,12 @@ class Sampler(ABC):
             The number of draws; by default ``batch_size``. Without replacement it is at most n.
         """
         if size is None:
-            size = self._batch_size
+            size = self.batch_size
         else:
-            size = validation.integer("size", size, at_least=1, at_most=None if self._replacement else self._n)
+            size = validation.integer("size", size, at_least=1, at_most=None if self.replacement else self.n)
         with self._lock:
             batch = self.draw(size)
-            self._steps += 1
+            self.steps += 1
             self._pending.add(batch)
             return batch
 
@@ -210,26 +214,6 @@ class Sampler(ABC):
         """Whether a batch does not depend on those before it, apart from what was learned."""
         return True
 
-    @property
-    def n(self) -> int:
-        """Number of examples."""
-        return self._n
-
-    @property
-    def batch_size(self) -> int:
-        """Number of draws per step."""
-        return self._batch_size
-
-    @property
-    def replacement(self) -> bool:
-        """Whether an index may occur twice in a batch."""
-        return self._replacement
-
-    @property
-    def steps(self) -> int:
-        """Number of batches drawn so far."""
-        return self._steps
-
     def state_dict(self) -> State:
         """Return everything needed to resume with exactly the same draws: numbers, text and arrays.
 
@@ -240,7 +224,7 @@ class Sampler(ABC):
                 "format": _FORMAT,
                 "sampler": type(self).__name__,
                 **self.arguments(),
-                "steps": self._steps,
+                "steps": self.steps,
                 "generator": generator_to_text(self.generator),
                 "moments": self._moments.copy(),
                 **self._pending.state(),
@@ -288,7 +272,7 @@ class Sampler(ABC):
             self.restore(values)
             self.generator = values["generator"]
             self.source = uniform_source(self.generator)
-            self._steps, self._moments, self._pending = values["steps"], values["moments"], values["pending"]
+            self.steps, self._moments, self._pending = values["steps"], values["moments"], values["pending"]
 
     def reseed(self, seed: Seed) -> None:
         """Continue with draws from another seed, and keep everything learned so far."""
@@ -316,9 +300,9 @@ class Sampler(ABC):
         The loop increases ``steps`` by the batches that it drew, and passes the rest to the kernels.
         """
         with self._lock:
-            draws = CompiledDraws(self.kernels, self._steps, self.source, self._moments)
+            draws = CompiledDraws(self.kernels, self.steps, self.source, self._moments)
             yield draws
-            self._steps = draws.steps
+            self.steps = draws.steps
 
     # --- what a sampler defines -------------------------------------------------------
 
@@ -329,7 +313,7 @@ class Sampler(ABC):
             raise NotImplementedError(f"{type(self).__name__} must define draw, or kernels")
         indices = np.empty(size, dtype=np.int64)
         probabilities, weights = np.empty(size), np.empty(size)
-        draw_into(state, self._steps, self.source, indices, probabilities, weights)
+        draw_into(state, self.steps, self.source, indices, probabilities, weights)
         return Batch(indices, weights, probabilities)
 
     @abstractmethod

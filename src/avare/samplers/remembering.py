@@ -31,7 +31,7 @@ class Remembering(Sampler):
     @property
     def floor(self) -> float:
         """The smallest probability at the next draw. O(1)."""
-        return self._schedule(self._steps + 1)
+        return self._schedule(self.steps + 1)
 
     def norms(self) -> NDArray[np.float64]:
         """Return the remembered norm of each example. O(N)."""

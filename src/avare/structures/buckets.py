@@ -134,23 +134,12 @@ class Buckets(Structure):
         _load(self._arrays, layout.NO_MEMBERS, values)
 
     @classmethod
-    def zeros(cls, n: int) -> "Buckets":
-        """Build with all norms zero. O(N)."""
-        self = cls.__new__(cls)
-        self.n = n
-        self._arrays = _allocate(n)
-        layout.fill(self._arrays, 0)
-        self._arrays.bins[0, COUNT] = n
-        return self
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], n: int, name: str = "memory") -> "Buckets":
+    def from_state(cls, state: Mapping[str, Any], n: int) -> "Buckets":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
         self = cls.__new__(cls)
         self.n = n
-        members = layout.members_of(state, name, n)
         self._arrays = _allocate(n)
-        _load(self._arrays, members, layout.NO_NORMS)
+        _load(self._arrays, layout.members_of(state, "memory", n), layout.NO_NORMS)
         return self
 
     def state(self) -> State:

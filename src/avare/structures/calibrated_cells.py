@@ -134,11 +134,7 @@ class CalibratedCells(Structure):
     @classmethod
     def unseen(cls, n: int, *, prior: float) -> "CalibratedCells":
         """Build with no norm seen. O(N)."""
-        self = cls.__new__(cls)
-        self.n, self.prior = n, prior
-        self._arrays = _allocate(n)
-        layout.fill(self._arrays, _UNSEEN)
-        return self
+        return cls._of_members(np.arange(n) | _UNSEEN << layout.INDEX_BITS, prior)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int, *, prior: float) -> "CalibratedCells":
@@ -149,11 +145,15 @@ class CalibratedCells(Structure):
         most = np.full((CELLS, 2), _MOST_OBSERVED)
         most[:, _SQUARES] = np.minimum(tallies[:, _OBSERVED], _MOST_OBSERVED) * _LARGEST_SQUARE + _FORGOTTEN
         refuse_unless(tallies <= most, tallies, "state['expectations_tallies']", "no norms can have this sum")
+        self = cls._of_members(members, prior)
+        self._arrays.scale[0], self._arrays.tallies[:] = scale, tallies
+        return self
+
+    @classmethod
+    def _of_members(cls, members: NDArray[np.int64], prior: float) -> "CalibratedCells":
         self = cls.__new__(cls)
-        self.n, self.prior = n, prior
-        self._arrays = _allocate(n)
-        self._arrays.scale[0] = scale
-        self._arrays.tallies[:] = tallies
+        self.n, self.prior = len(members), prior
+        self._arrays = _allocate(self.n)
         layout.load(self._arrays, members, layout.NO_NORMS)
         return self
 

@@ -33,15 +33,15 @@ from avare.structures.float_codes import (
     value_of,
 )
 
-_INDEX_BITS = 31  # a member is code << 31 | index, a positive number; a negative one is marked as drawn
-_INDEX_MASK = (1 << _INDEX_BITS) - 1
+INDEX_BITS = 31  # a member is code << 31 | index, a positive number; a negative one is marked as drawn
+_INDEX_MASK = (1 << INDEX_BITS) - 1
 UNMARKED = np.int64(0x7FFFFFFFFFFFFFFF)
 MARK = ~UNMARKED
 _PAGE_BITS = 7
 _PAGE = 1 << _PAGE_BITS
 _TABLE_BITS = 7
 _TABLE = 1 << _TABLE_BITS
-MAX_EXAMPLES = (1 << _INDEX_BITS) - (1 << 20)
+MAX_EXAMPLES = (1 << INDEX_BITS) - (1 << 20)
 
 COUNT, SUM = 0, 1  # columns of `octaves` and `cells`
 ONE = np.int64(1)  # typed, because Numba compiles a callee again for each literal
@@ -69,19 +69,6 @@ def allocate(n: int, *, registers: int = REGISTERS) -> dict[str, Any]:
     }
 
 
-def fill(arrays: Any, code: int) -> None:
-    """Give every example one code below all norms, in arrays whose cells are empty. O(N)."""
-    n, cell = len(arrays.slots), code >> CELL_SHIFT
-    arrays.members[:n] = arrays.slots[:] = np.arange(n)
-    arrays.members[:n] |= code << _INDEX_BITS
-    arrays.cells[cell, COUNT] = arrays.octaves[0, COUNT] = n
-    pages, tables = -(-n // _PAGE), -(-n // (_PAGE * _TABLE))
-    arrays.tables[:pages] = np.arange(pages)
-    arrays.directory[cell, :tables] = np.arange(tables)
-    arrays.registers[_FREE_PAGES] -= pages
-    arrays.registers[_FREE_TABLES] -= tables
-
-
 def members_of(state: Mapping[str, Any], name: str, n: int, lowest: int = 0) -> NDArray[np.int64]:
     """Return the members of a state, cell by cell as `export` gave them, or raise a ``ValueError``. O(N).
 
@@ -100,7 +87,7 @@ def check_cells(arrays: Any) -> NDArray[np.int64]:
     slots = np.concatenate([np.empty(0, np.int64), *(_slots_of_cell(arrays, c) for c in np.flatnonzero(counts))])
     members = arrays.members[slots]
     assert (members >= 0).all(), "a member is still marked as drawn"
-    codes, indices = members >> _INDEX_BITS, members & _INDEX_MASK
+    codes, indices = members >> INDEX_BITS, members & _INDEX_MASK
     assert np.array_equal(np.sort(indices), np.arange(len(arrays.slots))), "an index is missing or occurs twice"
     assert np.array_equal(arrays.slots[indices], slots), "an index points to a wrong slot"
     assert (codes <= CODE_LARGEST).all(), "a code is out of range"
@@ -138,7 +125,7 @@ def check_groups(name: str, groups: NDArray[np.int64], codes: NDArray[np.int64],
 @inlined
 def code_of(member):
     """Return the code of a member, marked or not."""
-    return (member & UNMARKED) >> _INDEX_BITS
+    return (member & UNMARKED) >> INDEX_BITS
 
 
 @inlined
@@ -213,7 +200,7 @@ def recode(arrays, index, old, code):
     else:
         arrays.cells[cell, SUM] += mantissa_of(code) - mantissa_of(old)
         arrays.octaves[code >> MANTISSA_BITS, SUM] += mantissa_of(code) - mantissa_of(old)
-    arrays.members[slot] = code << _INDEX_BITS | index
+    arrays.members[slot] = code << INDEX_BITS | index
 
 
 @inlined
@@ -283,7 +270,7 @@ def load(arrays, members, norms):
         index = index_of(members[j]) if len(members) > 0 else j
         slot = ends[code >> CELL_SHIFT]
         ends[code >> CELL_SHIFT] = slot + 1
-        arrays.members[slot] = code << _INDEX_BITS | index
+        arrays.members[slot] = code << INDEX_BITS | index
         arrays.slots[index] = slot
 
 
@@ -316,7 +303,7 @@ def _find_fault(members, lowest):
     seen = np.zeros(n, dtype=np.bool_)
     cell = 0
     for j in range(n):
-        code, index = members[j] >> _INDEX_BITS, index_of(members[j])
+        code, index = members[j] >> INDEX_BITS, index_of(members[j])
         valid = code == 0 or code == lowest or CODE_SMALLEST <= code <= CODE_LARGEST
         if not valid or code >> CELL_SHIFT < cell or index >= n or seen[index]:
             return j

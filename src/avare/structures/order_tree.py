@@ -84,11 +84,6 @@ class OrderTree(Structure):
         _build(self._arrays)
 
     @classmethod
-    def zeros(cls, n: int) -> "OrderTree":
-        """Build with all norms zero. O(N log N)."""
-        return cls(np.zeros(n))
-
-    @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int) -> "OrderTree":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N log N)."""
         return cls(Field(np.float64, (n,), at_least=0.0).read(state, "memory"))

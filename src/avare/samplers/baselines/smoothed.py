@@ -111,7 +111,7 @@ class Limited(Smoothed):
     def _observe(self, norms: NDArray[np.float64]) -> bool:
         """Compare the number of draws so far, and norms, with the limits; return whether a limit was raised."""
         horizon, bound = self._horizon, self._bound
-        while self._steps * self.batch_size > self._horizon:
+        while self.steps * self.batch_size > self._horizon:
             self._horizon *= 2
         largest = min(float(norms.max(initial=0.0)), LARGEST_NORM)
         if self._bound == 0.0 < largest:

@@ -71,7 +71,7 @@ class Srg(Smoothed):
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         self.theta = validation.number("theta", theta, at_least=SMALLEST_SHARE, at_most=1.0)
         self._share = self.theta
-        self._memory = Buckets.zeros(self.n)
+        self._memory = Buckets(np.zeros(self.n))
         self._awaited = np.zeros(self.n, dtype=np.bool_)  # drawn uniformly since its last update
 
     def norms(self) -> NDArray[np.float64]:

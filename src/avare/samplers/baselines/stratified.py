@@ -104,7 +104,7 @@ class Stratified(Sampler):
 
     def _is_due(self) -> bool:
         """Return whether the next draw begins a new period; the first draw does not."""
-        return self._steps > 0 and self._steps % self.period == 0
+        return self.steps > 0 and self.steps % self.period == 0
 
     def draw(self, size: int) -> Batch:
         if self._is_due():
