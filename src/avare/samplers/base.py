@@ -22,23 +22,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
+from avare import state as states
 from avare._compilation import lean
 from avare._randomness import Seed, uniform_source
 from avare.batch import Batch
 from avare.samplers.kernels import draw_into, learn_from, learns
 from avare.samplers.pending import PendingBatches
-from avare.state import (
-    Field,
-    Fields,
-    Nested,
-    State,
-    checksum,
-    generator_to_text,
-    plain,
-    read,
-    require_checksum,
-    require_same,
-)
+from avare.state import Field, Fields, Nested, State
 from avare.structures.cells import MAX_EXAMPLES
 
 _FORMAT = 1  # of the state; raise it when the meaning of the state changes
@@ -225,13 +215,13 @@ class Sampler(ABC):
                 "sampler": type(self).__name__,
                 **self.arguments(),
                 "steps": self.steps,
-                "generator": generator_to_text(self.generator),
+                "generator": states.generator_to_text(self.generator),
                 "moments": self._moments.copy(),
                 **self._pending.state(),
                 **self.own_state(),
             }
         state["fields"] = " ".join(sorted(state))
-        return {**state, "checksum": checksum(state)}
+        return {**state, "checksum": states.checksum(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state that a sampler with the same arguments has saved.
@@ -245,12 +235,12 @@ class Sampler(ABC):
         """Return the fields of a state for `replace_state`, or raise an error. Nothing changes."""
         if not isinstance(state, Mapping):
             raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
-        names = plain(state["fields"]) if "fields" in state else ""
+        names = states.plain(state["fields"]) if "fields" in state else ""
         if not isinstance(names, str):
             raise ValueError(f"state['fields'] is of type {type(names).__name__}: must be text")
-        found = {key: plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
-        require_same(found, {"format": _FORMAT}, "state", "this version of avare")
-        require_same(found, {"sampler": type(self).__name__, **self.arguments()}, "state", _OWNER)
+        found = {key: states.plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
+        states.require_same(found, {"format": _FORMAT}, "state", "this version of avare")
+        states.require_same(found, {"sampler": type(self).__name__, **self.arguments()}, "state", _OWNER)
         fields: Fields = {
             "steps": Field(int, at_least=0, at_most=_MOST_DRAWS // self.batch_size),
             "generator": Field(np.random.Generator),
@@ -261,8 +251,10 @@ class Sampler(ABC):
         for name in (*(key for key, field in fields.items() if isinstance(field, Field)), "fields", "checksum"):
             if name not in found:
                 raise ValueError(f"state lacks {name!r}: it is damaged, or not the state of {_OWNER}")
-        require_checksum(found, checksum({key: value for key, value in found.items() if key != "checksum"}))
-        values = {**found, **read(found, fields)}
+        states.require_checksum(
+            found, states.checksum({key: value for key, value in found.items() if key != "checksum"})
+        )
+        values = {**found, **states.read(found, fields)}
         self.check_state(values)
         return values
 
