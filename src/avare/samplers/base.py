@@ -129,12 +129,10 @@ class Sampler(ABC):
         size : int or None, default=None
             The number of draws; by default ``batch_size``. Without replacement it is at most n.
         """
-        if size is None:
-            size = self.batch_size
-        else:
-            size = validation.integer("size", size, at_least=1, at_most=None if self.replacement else self.n)
+        most = None if self.replacement else self.n
+        count = self.batch_size if size is None else validation.integer("size", size, at_least=1, at_most=most)
         with self._lock:
-            batch = self.draw(size)
+            batch = self.draw(count)
             self.steps += 1
             self._pending.add(batch)
             return batch

@@ -39,12 +39,8 @@ def split(scores: NDArray[np.float64], count: int) -> Groups:
     by_group = np.argsort(group_of, kind="stable")
     order, sizes = largest_first[by_group], np.bincount(group_of, minlength=count)
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    return Groups(
-        order=order,
-        starts=starts,
-        sums=np.concatenate([np.zeros(1), np.cumsum(scores[order])]),
-        masses=np.add.reduceat(scores[order], starts[:-1]),
-    )
+    sums = np.concatenate([np.zeros(1), np.cumsum(scores[order])])
+    return Groups(order, starts, sums, masses=np.add.reduceat(scores[order], starts[:-1]))
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -84,8 +84,7 @@ class Mabs(Limited):
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, horizon=horizon, bound=bound, seed=seed)
-        self.eta = validation.number("eta", eta, at_least=SMALLEST_SHARE, at_most=1.0)
-        self._share = self.eta
+        self._share = self.eta = validation.number("eta", eta, at_least=SMALLEST_SHARE, at_most=1.0)
         self._log_weights = np.zeros(self.n)
         self._reference = 0.0  # subtracted from all log-weights
 

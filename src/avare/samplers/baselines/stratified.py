@@ -10,7 +10,7 @@ from avare._randomness import Seed
 from avare.batch import Batch
 from avare.samplers.base import Sampler
 from avare.samplers.registry import register
-from avare.simplex.groups import split
+from avare.simplex.groups import Groups, split
 from avare.simplex.variance import minimize_variance
 from avare.state import Field, Fields, State
 
@@ -93,24 +93,21 @@ class Stratified(Sampler):
             return self._norms.copy()
 
     def compute_probabilities(self) -> NDArray[np.float64]:
-        scores, groups = self._scores, self._groups
-        if self._is_due():
-            scores = minimize_variance(self._norms, self.p_min)
-        if self._is_due() or len(groups.masses) != self.batch_size:
-            groups = split(scores, self.batch_size)
+        scores, groups = self._next(self.batch_size)
         p = np.empty(self.n)
         p[groups.order] = scores[groups.order] / np.repeat(groups.masses, np.diff(groups.starts)) / self.batch_size
         return p
 
-    def _is_due(self) -> bool:
-        """Return whether the next draw begins a new period; the first draw does not."""
-        return self.steps > 0 and self.steps % self.period == 0
+    def _next(self, size: int) -> tuple[NDArray[np.float64], Groups]:
+        """Return the scores and groups of the next draw, new ones if it begins a period; the first draw does not."""
+        scores, groups = self._scores, self._groups
+        is_due = self.steps > 0 and self.steps % self.period == 0
+        if is_due:
+            scores = minimize_variance(self._norms, self.p_min)
+        return scores, split(scores, size) if is_due or len(groups.masses) != size else groups
 
     def draw(self, size: int) -> Batch:
-        if self._is_due():
-            self._scores = minimize_variance(self._norms, self.p_min)
-        if self._is_due() or len(self._groups.masses) != size:
-            self._groups = split(self._scores, size)
+        self._scores, self._groups = self._next(size)
         groups = self._groups
         first, end = groups.starts[:-1], groups.starts[1:]
         low, high = groups.sums[first], groups.sums[end]
