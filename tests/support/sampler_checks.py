@@ -447,7 +447,7 @@ class SamplerChecks:
 
     def test_arguments_cannot_be_changed_later(self, make: Make) -> None:
         sampler = make(40, 6, seed=16)
-        for name in ("n", "batch_size", "replacement", "steps", "gain"):
+        for name in ("n", "batch_size", "replacement", "gain"):
             with pytest.raises(AttributeError):
                 setattr(sampler, name, 50)
 

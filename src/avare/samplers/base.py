@@ -40,6 +40,7 @@ LARGEST_NORM = 1e140
 """Samplers that sum up squares take larger norms for this, so that no square overflows."""
 _OWNER = "this sampler"  # in messages
 _SHARED = {"generator", "source", "_moments", "_pending", "_lock"}  # attributes that need no declaration
+_FIXED = {"n", "batch_size", "replacement"}  # kernels rely on them
 _GAIN_DECAY = 0.99  # per batch: the running gain looks back roughly a hundred batches
 
 
@@ -375,6 +376,11 @@ class Sampler(ABC):
         return f"_{name}" if f"_{name}" in vars(self) else name
 
     # --- copies and text --------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and name in vars(self):
+            raise AttributeError(f"{name} = {value!r}: cannot be changed later; build another sampler")
+        super().__setattr__(name, value)
 
     def __getstate__(self) -> State:
         # The source holds addresses of this process, and a lock belongs to it too. A copy, because another thread may

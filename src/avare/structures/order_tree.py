@@ -107,8 +107,7 @@ class OrderTree(Structure):
 
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
         solution = self.solve(floor)
-        probabilities: NDArray[np.float64] = np.maximum(self._arrays.norms, solution.threshold) / solution.scale
-        return probabilities
+        return np.asarray(np.maximum(self._arrays.norms, solution.threshold) / solution.scale)
 
     def _draw(self, floor: float, *arguments: Any) -> bool:
         return bool(_draw(self._arrays, floor, *arguments))
