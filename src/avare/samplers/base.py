@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -377,10 +377,12 @@ class Sampler(ABC):
 
     # --- copies and text --------------------------------------------------------------
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and name in vars(self):
-            raise AttributeError(f"{name} = {value!r}: cannot be changed later; build another sampler")
-        super().__setattr__(name, value)
+    if not TYPE_CHECKING:  # otherwise mypy would accept any attribute
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in _FIXED and name in vars(self):
+                raise AttributeError(f"{name} = {value!r}: cannot be changed later; build another sampler")
+            super().__setattr__(name, value)
 
     def __getstate__(self) -> State:
         # The source holds addresses of this process, and a lock belongs to it too. A copy, because another thread may
