@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.experiments.data import Data, Place, digest, obtain
-from avare.experiments.records import numbers
 from avare.experiments.sgd_runs import problem_of
-from avare.experiments.store import Record, Spec
+from avare.experiments.store import Record, Spec, numbers
 from avare.problems import Linear
 from avare.solvers.updates.metric import hessian
 

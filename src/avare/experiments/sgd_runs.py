@@ -18,8 +18,7 @@ from avare import _validation as validation
 from avare import diagnostics, problems, samplers, schedules
 from avare.experiments.base import Task
 from avare.experiments.data import Data
-from avare.experiments.records import numbers
-from avare.experiments.store import Record, Spec
+from avare.experiments.store import Record, Spec, numbers
 from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.samplers.registry import LASTING_FLOOR
@@ -33,10 +32,8 @@ BASELINE, DEFAULT = "Uniform", "Calibrated"
 """The sampler that others are compared with, and the one that is compared by default."""
 AUTO: Literal["auto"] = "auto"
 """Step sizes that are found for each sampler, and averaged iterates."""
-REVISION = 2  # of what a run computes; raise it when the numbers change, so that stored runs are done again
+_ALWAYS = {"revision": 2, "held_out": 0}  # in all specs; raise the revision when the numbers of runs change
 MEASURES = ("suboptimality", "regret", "relative_error")
-SEEDS = (1_000_003, 1_000_033)
-"""Of the runs that tell noise from distance: not the seeds of the runs that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +50,8 @@ class Setting:
 
 def common_spec(experiment: str, data: Data, loss: str, l2: float) -> dict[str, Any]:
     """Return what the specs of all runs on linear models have."""
-    about = {"dataset": data.name, "data_digest": data.digest, "bias": data.bias, "held_out": data.held_out}
-    return {"experiment": experiment, **about, "loss": loss, "l2": l2, "revision": REVISION}
+    about = {"dataset": data.name, "data_digest": data.digest, "bias": data.bias}
+    return {"experiment": experiment, **about, "loss": loss, "l2": l2, **_ALWAYS}
 
 
 def descent_spec(experiment: str, data: Data, setting: Setting, sampler: str, steps: str, seed: int) -> dict[str, Any]:
@@ -110,18 +107,6 @@ def find_optimum(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
     return {"seconds": {"steps": time.perf_counter() - started}, "facts": facts, "status": "finished"}
 
 
-def limits_of(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
-    """Do two runs of the baseline, and separate noise from distance."""
-    problem = problem_of(spec, X, y)
-    began = time.perf_counter()
-    samplers = [sampler_of({**spec, "seed": seed}, problem) for seed in SEEDS]
-    runs = [sgd(problem, each, AUTO, epochs=spec["epochs"], evaluate="never") for each in samplers]
-    noise, distance = separate(problem, [run.x for run in runs], optimum or 0.0)
-    steps = sum(run.seconds for run in runs)
-    seconds = {"steps": steps, "evaluation": time.perf_counter() - began - steps}
-    return {"seconds": seconds, "limits": {"noise": noise, "distance": distance}, "status": "finished"}
-
-
 def separate(problem: Linear, ends: Sequence[NDArray[np.float64]], optimum: float) -> tuple[float, float]:
     """Return what noise and distance add to the optimum at the ends of some runs.
 
@@ -140,9 +125,8 @@ def separate(problem: Linear, ends: Sequence[NDArray[np.float64]], optimum: floa
 
 
 def problem_of(spec: Spec, X: Any, y: NDArray[Any]) -> Linear:
-    """Return the problem of a run: without the rows held out, and with one l2 term for the whole sum."""
-    rows = len(y) - spec["held_out"]
-    return problems.get(spec["loss"])(X[:rows], y[:rows], l2=spec["l2"], bias=spec["bias"])
+    """Return the problem of a run, with one l2 term for the whole sum."""
+    return problems.get(spec["loss"])(X, y, l2=spec["l2"], bias=spec["bias"])
 
 
 def sampler_of(spec: Spec, problem: Linear) -> Sampler:

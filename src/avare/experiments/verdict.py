@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import problems
 from avare.experiments.aggregate import Group, Series
-from avare.experiments.records import count, number
 from avare.experiments.sgd_runs import BASELINE
+from avare.experiments.store import count, number
 
 CONFIDENCE = 0.95
 ALIKE = 1.25

@@ -3,13 +3,13 @@
 from typing import Any
 
 import stored_runs
-from avare.experiments import registry
+from avare.experiments import base
 from avare.experiments.base import Summary
 from stored_runs import csv_rows, parsed, run
 
 
 def summarised(records: list[dict[str, Any]]) -> Summary:
-    found = registry.get("paper").summarise(parsed(records))
+    found = base.get("paper").summarise(parsed(records))
     assert found is not None
     return found
 
@@ -56,4 +56,4 @@ def test_runs_that_all_diverged_are_in_the_check() -> None:
 
 
 def test_no_record_no_summary() -> None:
-    assert registry.get("paper").summarise([]) is None
+    assert base.get("paper").summarise([]) is None
