@@ -56,7 +56,7 @@ def test_titles_and_details_are_in_words() -> None:
         "MNIST, bias = True, held_out = 600",
     ]
     pairs = settings_of(found[1])
-    assert (pairs["held_out"], pairs["bias"], pairs["seeds"]) == (600, True, "0")
+    assert (pairs["held out"], pairs["bias"], pairs["seeds"]) == (600, True, "0")
     assert pairs["Avare"] == '{"delta":1.0}'
 
 

@@ -176,7 +176,7 @@ def panel_of(group: Group, table: Table, verdict: Sequence[str] = (), words: Seq
 def settings_of(group: Group) -> dict[str, Any]:
     """Return the settings of a group, its seeds, and the options of its samplers."""
     seeds = sorted({run.spec["seed"] for each in group.series for run in each.finished})
-    known = {key: value for key, value in group.setting.items() if value is not None}
+    known = {key.replace("_", " "): value for key, value in group.setting.items() if value is not None}
     options = {each.label: canonical(each.spec["options"]) for each in group.series if each.spec.get("options")}
     return {**known, "dataset": group.title, "seeds": ", ".join(map(str, seeds)), **options}
 

@@ -211,7 +211,7 @@ def words_of_limits(limits: Mapping[str, float], faster: bool = False) -> str:
     'Conditioning, not noise, limits Uniform: at its end, noise is roughly 10 % '
     """
     share = share_of_noise(limits)
-    tenths = round(10.0 * share)  # two runs allow no more
+    tenths = round(10.0 * share)  # a few runs allow no more
     part = f"at its end, noise is {_ENDS.get(tenths, f'roughly {10 * tenths} %')} of its suboptimality"
     if share >= MOSTLY:
         return f"Noise limits {BASELINE}: {part}."

@@ -29,11 +29,11 @@ def test_the_papers_numbers_are_next_to_runs_with_its_settings_only() -> None:
     found = csv_rows(summarised(records).tables["reproduce"])
     beside = {row["dataset"]: (row["regret_paper"], row["suboptimality_paper"]) for row in found}
     assert beside == {
-        "MNIST, batch size = 128, epochs = 100": ("150000000000.0", "1.9"),
-        "MNIST, batch size = 64, epochs = 100": ("", ""),
-        "MNIST, batch size = 128, epochs = 4": ("", ""),
-        "Synthetic, batch size = 1": ("1000.0", "-2.6"),
-        "Synthetic, batch size = 128": ("", ""),
+        "MNIST, batch_size = 128, epochs = 100": ("150000000000.0", "1.9"),
+        "MNIST, batch_size = 64, epochs = 100": ("", ""),
+        "MNIST, batch_size = 128, epochs = 4": ("", ""),
+        "Synthetic, batch_size = 1": ("1000.0", "-2.6"),
+        "Synthetic, batch_size = 128": ("", ""),
     }
     (short,) = csv_rows(summarised([run(epochs=4)]).tables["reproduce"])
     assert short["relative_error_log10"] and short["relative_error_paper"] == ""
