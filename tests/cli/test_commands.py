@@ -374,7 +374,7 @@ def test_help_and_version(avare_command: Any) -> None:
     assert avare_command("--version") == (0, f"{avare.__version__}\n", "")
     for arguments in ((), ("--help",)):
         code, out, _ = avare_command(*arguments)
-        assert code == 0 and all(name in out for name in ("reproduce", "compare", "diagnose", "report", "datasets"))
+        assert code == 0 and all(name in out for name in ("reproduce", "compare", "diagnose", "report"))
     for command in ("reproduce", "compare", "diagnose", "report"):
         assert avare_command(command, "--help")[0] == 0
 
@@ -451,12 +451,12 @@ def test_interrupts_and_damage_are_mentioned(avare_command: Any, monkeypatch: py
         code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     words = "was damaged, is renamed, and its run is done again"
     assert code == 130 and re.search(f"avare: {place.name}.damaged-[0-9a-f]+: {words}\n", err)
-    assert err.endswith("avare: interrupted; 2 results are stored, and the same command resumes\n")
+    assert err.endswith("avare: interrupted; 1 results are stored, and the same command resumes\n")
     avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
     monkeypatch.setattr("avare.cli.application.compare_samplers", interrupt)
     code, _, err = avare_command("compare", "digits")
     assert code == 130
-    assert err == "avare: interrupted; 3 results are stored, and the same command resumes\n"
+    assert err == "avare: interrupted; 2 results are stored, and the same command resumes\n"
 
 
 def test_a_missing_package(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,4 +535,4 @@ def test_what_was_done_to_the_columns_is_printed(avare_command: Any, tmp_path: P
     assert code == 1 and err == "avare: . is a folder: pass a file\n"
     words.remove("--drop")
     code, out, _ = avare_command("diagnose", "x[red]y$.csv", *words[:2], "--epochs", "1")
-    assert "\n  id: numbers, as they are; if they only number the rows, --drop id leaves them out\n" in out
+    assert "\n  age, id: numbers, as they are\n" in out

@@ -401,7 +401,7 @@ def test_a_tab_begins_with_the_verdict_and_the_setting(tmp_path: Path) -> None:
     panel = text[text.index('id="panel-0"') :]
     verdict = re.findall('<p class="verdict">(.*?)</p>', panel)
     assert verdict[0].startswith("Verdict: Avare and Uniform, in epochs: inconclusive (1 run); try --runs 5.")
-    assert panel.index('class="verdict"') < panel.index("<dt>data</dt><dd>mine</dd>") < panel.index("<h2>")
+    assert panel.index('class="verdict"') < panel.index("<dt>dataset</dt><dd>mine</dd>") < panel.index("<h2>")
     assert "<dt>loss</dt><dd>logistic</dd>" in panel and "<dt>batch size</dt><dd>32</dd>" in panel
     assert "Suboptimality  f(x) − f*, over seconds" in panel and "Lower is better." in panel
     assert "A flatter line is better." in panel and '<th scope="col" class="number">seconds a run</th>' in panel

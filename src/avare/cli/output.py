@@ -100,7 +100,7 @@ def _least(column: Column, texts: Sequence[str]) -> int:
 class Bar:
     """A bar with the time left, on a terminal; a line for each change elsewhere."""
 
-    def __init__(self, console: Console, title: str, total: float, done: float = 0.0) -> None:
+    def __init__(self, console: Console, title: str, total: float, done: int = 0) -> None:
         self._console, self._title = console, title
         self._bars = progress.Progress(
             progress.TextColumn("{task.description}", markup=False, table_column=rich.table.Column(overflow="fold")),
@@ -123,14 +123,11 @@ class Bar:
 
     def close(self) -> None:
         """Stop the bar."""
-        self._bars.update(self._task, description=self._title)
         self._bars.stop()
 
 
 class Display(Watch):
     """Shows runs on a console: a bar with the latest run on a terminal, elsewhere a line per finished run."""
-
-    _bar: Bar
 
     def __init__(self, console: Console) -> None:
         self._console = console

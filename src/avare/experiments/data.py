@@ -45,8 +45,8 @@ class Data:
     """Rows and targets.
 
     >>> import numpy as np
-    >>> len(Data("mine", np.eye(5), np.arange(5.0), digest="0"))
-    5
+    >>> len(Data("mine", np.eye(5), np.arange(5.0), digest="0", held_out=2))
+    3
     """
 
     name: str  # of the dataset, or of the file
@@ -54,10 +54,11 @@ class Data:
     y: NDArray[Any]
     digest: str  # a hash of both
     notes: tuple[str, ...] = ()  # what was done to the columns of a file
+    held_out: int = 0  # how many of the rows, the last ones, are for a test only
     bias: bool = False  # whether a model of them has an intercept
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self.y) - self.held_out
 
 
 def obtain(
@@ -100,14 +101,17 @@ def obtain(
             if value:
                 raise ValueError(f"{option} = {value!r}: {source} is a named dataset, which has its own columns")
         found = datasets.load(source, folder=folder, progress=progress)
+        name = found.name
     else:
         if isinstance(source, str) and not ({".", os.sep} & set(source) or os.path.lexists(source)):
             raise DatasetError(f"{source}: neither a file nor one of {', '.join(datasets.names())}")
         kind = None if loss is None else problems.get(loss).target
         task: Task = "auto" if kind is None else "regression" if kind == "numbers" else "classification"
         found = datasets.read(source, target=target, task=task, drop=drop, categories=categories, limit=limit)
-    label = source if isinstance(source, str) else found.name
-    return Data(found.name, found.X, found.y, digest(found.X, found.y), found.notes), _fitting(label, found.y, loss)
+        is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
+        name = Path(found.source).name if is_taken else found.name
+    label = source if isinstance(source, str) else name
+    return Data(name, found.X, found.y, digest(found.X, found.y), found.notes), _fitting(label, found.y, loss)
 
 
 def digest(X: Any, y: NDArray[Any]) -> str:

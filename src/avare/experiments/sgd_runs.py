@@ -32,7 +32,7 @@ BASELINE, DEFAULT = "Uniform", "Calibrated"
 """The sampler that others are compared with, and the one that is compared by default."""
 AUTO: Literal["auto"] = "auto"
 """Step sizes that are found for each sampler, and averaged iterates."""
-_ALWAYS = {"revision": 2, "held_out": 0}  # in all specs; raise the revision when the numbers of runs change
+REVISION = 2  # of what a run computes; raise it when the numbers change, so that stored runs are done again
 MEASURES = ("suboptimality", "regret", "relative_error")
 
 
@@ -50,8 +50,8 @@ class Setting:
 
 def common_spec(experiment: str, data: Data, loss: str, l2: float) -> dict[str, Any]:
     """Return what the specs of all runs on linear models have."""
-    about = {"dataset": data.name, "data_digest": data.digest, "bias": data.bias}
-    return {"experiment": experiment, **about, "loss": loss, "l2": l2, **_ALWAYS}
+    about = {"dataset": data.name, "data_digest": data.digest, "bias": data.bias, "held_out": data.held_out}
+    return {"experiment": experiment, **about, "loss": loss, "l2": l2, "revision": REVISION}
 
 
 def descent_spec(experiment: str, data: Data, setting: Setting, sampler: str, steps: str, seed: int) -> dict[str, Any]:
@@ -125,8 +125,9 @@ def separate(problem: Linear, ends: Sequence[NDArray[np.float64]], optimum: floa
 
 
 def problem_of(spec: Spec, X: Any, y: NDArray[Any]) -> Linear:
-    """Return the problem of a run, with one l2 term for the whole sum."""
-    return problems.get(spec["loss"])(X, y, l2=spec["l2"], bias=spec["bias"])
+    """Return the problem of a run: without the rows held out, and with one l2 term for the whole sum."""
+    rows = len(y) - spec["held_out"]
+    return problems.get(spec["loss"])(X[:rows], y[:rows], l2=spec["l2"], bias=spec["bias"])
 
 
 def sampler_of(spec: Spec, problem: Linear) -> Sampler:
