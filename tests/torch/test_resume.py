@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
         {},
         {"num_workers": 2},
         {"num_workers": 2, "persistent_workers": True},
-        {"num_workers": 1, "prefetch_factor": 3, "endless": True},
+        {"num_workers": 1, "prefetch_factor": 3, "batches_per_epoch": 10**9},
     ],
     ids=["no workers", "workers", "persistent workers", "endless"],
 )
@@ -151,7 +151,9 @@ def test_a_damaged_state_is_refused(field: str, damage: Callable[[Any], Any]) ->
 
 def test_resumes_with_thousands_of_batches_drawn_ahead() -> None:
     def make(seed: int) -> avt.ImportanceLoader:
-        return avt.ImportanceLoader(make_dataset(50), 2, seed=seed, endless=True, num_workers=1, prefetch_factor=1100)
+        return avt.ImportanceLoader(
+            make_dataset(50), 2, seed=seed, batches_per_epoch=10**9, num_workers=1, prefetch_factor=1100
+        )
 
     loader, twin = make(0), make(1)
     batches = iter(loader)

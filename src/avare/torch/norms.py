@@ -82,7 +82,6 @@ def output_norms(
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss=lambda z, y: (z - y).abs())
     tensor([1., 0.])
     """
-    check_not_finite(not_finite)
     if (loss, label_smoothing, class_dim, reduction) == ("cross_entropy", 0.0, 1, "sum"):
         few = few_norms(output, target)
         if few is not None:
@@ -128,7 +127,6 @@ def last_layer_norms(
     tensor([3.6056, 0.7071])
     """
     _require_floating("features", features)
-    check_not_finite(not_finite)
     bias = validation.boolean("bias", bias)
     found, counts = _norms(output, target, loss, label_smoothing, class_dim, not_finite)
     if output.ndim > 2 and found.ndim != output.ndim - 1:
@@ -163,7 +161,6 @@ def from_output_grad(grad: Tensor, *, not_finite: NotFinite = "raise") -> Tensor
     tensor([5., 1.])
     """
     grad = _floating("grad", grad)
-    check_not_finite(not_finite)
     if grad.ndim == 0:
         raise ValueError("grad has shape (): must have the batch as its first dimension")
     return _finite(_row_norms(grad), {"grad": grad}, not_finite)
@@ -233,8 +230,6 @@ def _norms_of_classes(output: Tensor, target: Tensor, smoothing: float, class_di
 
 def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Read some examples at a time. Positions that do not count have no effect."""
-    if target.dtype == torch.bool or target.is_complex():
-        raise TypeError(f"target has dtype {target.dtype}: must hold class indices or class probabilities")
     shape, classes = logits.shape[:-1], logits.shape[-1]
     _require_shape(target, shape, "class indices", output)
     few = few_norms(logits, target) if smoothing == 0.0 else None
@@ -303,6 +298,7 @@ def _require_floating(name: str, values: Any) -> None:
 
 def _finite(result: Tensor, sources: dict[str, Tensor], not_finite: NotFinite) -> Tensor:
     """Return the result, or raise an error that names what in the sources makes it NaN or infinite."""
+    check_not_finite(not_finite)
     if not_finite == "raise" and not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
         for name, values in sources.items():  # a logit of -inf is valid: NaN and inf first
             _refuse(name, values, torch.isnan(values) | torch.isposinf(values), "must be finite")
