@@ -115,7 +115,7 @@ def test_indexed_takes_pairs() -> None:
     assert len(indexed) == 50
     assert indexed[3, 0.5][1:] == (3, 0.5)
     assert [index for _, index, _ in indexed.__getitems__([(3, 0.5), (4, 1.0)])] == [3, 4]
-    with pytest.raises(TypeError, match="3 is not a pair of an index and a weight"):
+    with pytest.raises(TypeError, match="cannot unpack"):
         indexed[3]
     with pytest.raises(TypeError, match="cannot unpack"):
         next(iter(DataLoader(indexed, batch_size=2)))

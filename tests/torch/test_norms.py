@@ -249,18 +249,6 @@ def test_sequences_in_any_layout_give_the_same(ignored: float) -> None:
             avt.output_norms(logits, target, class_dim=-1)
 
 
-def test_reductions_of_other_losses_divide_by_the_entries() -> None:
-    output, target = torch.tensor([[3.0, 1.0], [0.0, 5.0]]), torch.zeros(2, 2)
-    sums = avt.output_norms(output, target, "squared")
-    assert torch.equal(avt.output_norms(output, target, "squared", reduction="mean"), sums / 2)
-    assert torch.equal(avt.output_norms(output, target, "squared", reduction="all"), sums / 4)
-    some = torch.tensor([0, -100])
-    assert torch.equal(avt.output_norms(output, some, reduction="all"), avt.output_norms(output, some))
-    soft = torch.full((2, 2, 4), 0.5)
-    sums = avt.output_norms(torch.eye(2, 4).expand(2, 2, 4), soft)
-    assert torch.equal(avt.output_norms(torch.eye(2, 4).expand(2, 2, 4), soft, reduction="mean"), sums / 4)
-
-
 two, labels = torch.zeros(2, 3), torch.tensor([0, 1])
 three = torch.zeros(2, 3, 1)
 
@@ -319,7 +307,6 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         ),
         (lambda: avt.output_norms(three, torch.tensor([[0], [3]])), r"target\[1, 0\] = 3: must be in \[0, 3\)"),
         (lambda: avt.output_norms(wrong((1, 2, 0), nan, (2, 3, 1)), labels[:, None]), r"output\[1, 2, 0\] = nan"),
-        (lambda: avt.output_norms(two, labels, reduction=any_of("max")), "reduction = 'max': must be 'sum', 'mean' or"),
         (lambda: avt.output_norms(two, labels, class_dim=0), "class_dim = 0: that is the batch"),
         (lambda: avt.output_norms(two, two, "squared", class_dim=-1), "label_smoothing and class_dim are for"),
         (lambda: avt.last_layer_norms(wrong((1, 0), nan), two, labels), r"features\[1, 0\] = nan"),

@@ -481,7 +481,6 @@ def test_a_collate_function_that_fails_changes_nothing() -> None:
         ({"pool": 1}, ValueError, "pool = 1.0: must be above 1"),
         ({"pool": math.nan}, ValueError, "pool = nan: must be finite"),
         ({"pool": None}, TypeError, "pool = None: must be a number"),
-        ({"pool": 2.6}, ValueError, "pool = 2.6: 6 examples per process cannot be drawn without .* at most 2.5"),
         ({"cost_ratio": 0.0}, ValueError, "cost_ratio = 0.0: must be above 0"),
         ({"pool": 2, "cost_ratio": 2.0}, ValueError, "cost_ratio = 2.0: is for pool='auto' only"),
     ],
@@ -549,7 +548,7 @@ def test_states_of_other_pools_are_refused() -> None:
     with pytest.raises(ValueError, match=r"state\['pool'\] = 'None': this loader has '2'"):
         loader.load_state_dict(plain.state_dict())
     for field in ("pool_moments", "pool_counts", "pool_size", "ahead_indices"):
-        with pytest.raises(ValueError, match="it is damaged"):
+        with pytest.raises(ValueError, match=rf"state\['{field}'\] has shape"):
             loader.load_state_dict({**state, field: torch.zeros(7)})
     with pytest.raises(ValueError, match="state lacks 'pool_generator'"):
         loader.load_state_dict({key: value for key, value in state.items() if key != "pool_generator"})

@@ -83,7 +83,8 @@ class ImportanceLoader(DataLoader[Any]):
         trains; it moves the pool to its device itself, and switches to evaluation mode, if at all.
     pool : float, "auto" or PoolSize, default="auto"
         How many batches a pool has. "auto": as many as pay, by the measured costs of scoring and training, and none
-        while no pool pays. A number above 1: always this many. A `PoolSize`: by its rule.
+        while no pool pays. A number above 1: always this many, or all examples if they are fewer. A
+        `PoolSize`: by its rule.
     cost_ratio : float, optional
         For "auto": the time to train on an example over the time that a pool takes for one, to load and score it. By
         default it is measured, and then a run cannot be repeated exactly, because times differ.

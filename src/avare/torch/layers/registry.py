@@ -34,6 +34,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from avare.torch.layers.parts import Part
 
@@ -140,6 +141,8 @@ def _rule_if_it_fits(entry: _Entry, module: nn.Module) -> Rule | None:
 
 def refusal_of(module: nn.Module) -> str | None:
     """Return why a module cannot be used in its present mode, or None if it can."""
+    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+        return "its parameters have no shape yet: run the model once first"
     for kind in type(module).__mro__:
         if kind in _REFUSALS:
             reason = _REFUSALS[kind](module)
