@@ -112,10 +112,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         length = -(-self.ranks.n // self.ranks.whole_batch) if batches_per_epoch is None else batches_per_epoch
         length = validation.integer("batches_per_epoch", length, at_least=1)
         if not isinstance(sampler, str | Sampler):
-            kind = type(sampler).__name__
-            raise TypeError(
-                f"sampler is of type {kind}: must be an avare sampler, or its name; torch's have no weights"
-            )
+            raise TypeError(f"sampler is of type {type(sampler).__name__}: must be an avare sampler, or its name")
         self.cursor: Cursor[Draw] = Cursor(length, keep=_MOST_AHEAD)
         common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
         if seed is None and isinstance(sampler, str) and not self.ranks.is_alone:

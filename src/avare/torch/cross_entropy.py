@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
 from avare._compilation import lean
@@ -111,8 +110,12 @@ class _CrossEntropy(torch.autograd.Function):
         return losses, norms
 
     @staticmethod
-    @once_differentiable  # the gradient is stored as a constant, which has no derivative
     def backward(ctx: Any, of_losses: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled():  # the gradient is stored as a constant, which has no derivative
+            raise NotImplementedError(
+                "create_graph=True: the gradient of this loss cannot be differentiated; use "
+                "torch.nn.functional.cross_entropy (in a Trainer, override example_losses)"
+            )
         (gradient,) = ctx.saved_tensors
         return gradient * of_losses.view(-1, *[1] * (gradient.ndim - 1)), None, None
 

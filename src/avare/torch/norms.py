@@ -80,6 +80,7 @@ def output_norms(
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss=lambda z, y: (z - y).abs())
     tensor([1., 0.])
     """
+    check_not_finite(not_finite)
     if (loss, label_smoothing, class_dim) == ("cross_entropy", 0.0, 1):
         few = few_norms(output, target)
         if few is not None:
