@@ -76,7 +76,7 @@ def output_norms(
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss="squared")
     tensor([4., 0.])
     >>> output_norms(torch.zeros(1, 3, 2), torch.tensor([[0, 1, -100]]), class_dim=-1)
-    tensor([1.])
+    tensor([1.0000])
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss=lambda z, y: (z - y).abs())
     tensor([1., 0.])
     """
