@@ -137,7 +137,8 @@ class Cursor(Generic[Unit]):
     def receive(self) -> Unit:
         """Count the oldest unit ahead as received, and return it."""
         self._started = True
-        return self._pop()
+        self.latest = self.ahead.popleft()
+        return self.latest
 
     def drop(self, place: int) -> None:
         """Drop the units ahead before a place of this epoch: they could not be loaded."""
@@ -149,7 +150,7 @@ class Cursor(Generic[Unit]):
         for place, unit in enumerate(self.ahead):
             if matches(unit):
                 for _ in range(place + 1):
-                    self._pop()
+                    self.latest = self.ahead.popleft()
                 return
 
     def finish(self) -> None:
@@ -177,7 +178,7 @@ class Cursor(Generic[Unit]):
         """Raise an error if an iteration is not the current one."""
         if iteration != self._iteration:
             raise RuntimeError(
-                "another iteration has begun, the epoch was finished, or a state was loaded: this one cannot continue"
+                "another iteration has begun, the epoch was finished, or a state was loaded: begin again"
             )
 
     def _units(self, draw: Callable[[], Unit], iteration: int) -> Iterator[Unit]:
@@ -197,10 +198,6 @@ class Cursor(Generic[Unit]):
                 while len(self.ahead) > self.keep:
                     self.ahead.popleft()
             yield unit
-
-    def _pop(self) -> Unit:
-        self.latest = self.ahead.popleft()
-        return self.latest
 
 
 def without_end(function: Callable[[Any], Any], argument: Any) -> Any:
