@@ -274,7 +274,7 @@ def test_a_missing_target_lists_the_columns(tmp_path: Path) -> None:
         (parquet(a=[1.0, 2.0], y=[1, 0])[:-20], " cannot be read as Parquet: "),
         (b"", " is empty"),
         (b"PAR1 and more PAR1", " cannot be read as Parquet: "),
-        (b"words", " is not what its ending says: it looks like text, not Parquet; rename it"),
+        (b"words", " is not what its ending says: it looks like text, not Parquet; convert or rename it"),
     ],
 )
 def test_parquet_errors(tmp_path: Path, content: bytes, message: str) -> None:
@@ -382,7 +382,7 @@ def test_a_file_that_is_not_what_its_ending_says(
     tmp_path: Path, name: str, content: bytes, found: str, expected: str
 ) -> None:
     path = put(tmp_path, name, content)
-    message = f"{path} is not what its ending says: it looks like {found}, not {expected}; rename it"
+    message = f"{path} is not what its ending says: it looks like {found}, not {expected}; convert or rename it"
     with pytest.raises(DatasetError, match=re.escape(message)):
         read(path, target="y")  # whether or not it has named columns
 

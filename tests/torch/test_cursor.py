@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from avare.torch.cursor import Cursor
 
-STALE = "another iteration has begun, the epoch was finished, or a state was loaded: begin again"
+STALE = "another iteration has begun, the epoch was finished, or a state was loaded: this one cannot continue"
 
 
 def check(cursor: Cursor[Any]) -> None:

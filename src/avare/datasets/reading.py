@@ -109,7 +109,9 @@ def _kind(path: Path) -> tuple[str, str]:
     found = next((each for start, each in _STARTS.items() if first.startswith(start)), "text")
     expected = compression(path) or (kind if kind in _STARTS.values() else "text")
     if found != expected:
-        raise DatasetError(f"{path} is not what its ending says: it looks like {found}, not {expected}; rename it")
+        raise DatasetError(
+            f"{path} is not what its ending says: it looks like {found}, not {expected}; convert or rename it"
+        )
     return name.split(".")[0] or name, kind
 
 

@@ -178,7 +178,7 @@ class Cursor(Generic[Unit]):
         """Raise an error if an iteration is not the current one."""
         if iteration != self._iteration:
             raise RuntimeError(
-                "another iteration has begun, the epoch was finished, or a state was loaded: begin again"
+                "another iteration has begun, the epoch was finished, or a state was loaded: this one cannot continue"
             )
 
     def _units(self, draw: Callable[[], Unit], iteration: int) -> Iterator[Unit]:
