@@ -140,9 +140,7 @@ class Shift(nn.Module):
 def test_a_registered_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
     monkeypatch.setattr(registry, "_REFUSALS", dict(registry._REFUSALS))
-    with pytest.raises(
-        ValueError, match=r"no rule is known for .* model \(Shift: offset, power\).*register adds a rule"
-    ):
+    with pytest.raises(ValueError, match=r"no rule is known for .* model \(Shift\).*register adds a rule"):
         avt.GradientNorms(Shift())
 
     @avt.layers.register(Shift, parameters=["offset", "power"])
@@ -227,7 +225,7 @@ def test_layers_without_parameters(module: nn.Module) -> None:
         (nn.SyncBatchNorm(8), "statistics of the batch"),
         (nn.Embedding(8, 2, scale_grad_by_freq=True), "scale_grad_by_freq divides by counts over the batch"),
         (nn.Linear(8, 2, dtype=torch.complex64), "it has complex parameters"),
-        (nn.Bilinear(2, 2, 2), r"no rule is known for the parameters of 1 \(Bilinear: weight, bias\)"),
+        (nn.Bilinear(2, 2, 2), r"no rule is known for the parameters of 1 \(Bilinear\)"),
     ],
 )
 def test_refuses_layers(module: nn.Module, message: str) -> None:
@@ -250,7 +248,7 @@ def test_a_subclass_with_another_forward_has_no_rule() -> None:
     class Same(nn.Linear):
         pass
 
-    with pytest.raises(ValueError, match=r"no rule is known for the parameters of model \(Other: weight, bias\)"):
+    with pytest.raises(ValueError, match=r"no rule is known for the parameters of model \(Other\)"):
         avt.GradientNorms(Other(4, 3))
     assert agree(Other(4, 3), batch(mlp), fallback="vmap")
     assert agree(Same(4, 3), batch(mlp))

@@ -7,13 +7,14 @@ A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib a
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare._optional import require
 
+Floats: TypeAlias = NDArray[np.float64]
 # The colours of Okabe and Ito, which colour-blind readers can distinguish; their yellow is too pale for lines.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#777777"
@@ -120,10 +121,10 @@ class Curve:
     """
 
     label: str
-    x: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    deviation: NDArray[np.float64] | None = None
-    lowest: NDArray[np.float64] | None = None
+    x: Floats
+    mean: Floats
+    deviation: Floats | None = None
+    lowest: Floats | None = None
     style: Style | None = None
     guide: bool = False
 
@@ -139,7 +140,7 @@ class Curve:
             deviation = rows.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
             return cls(label, np.asarray(x, dtype=np.float64), rows.mean(axis=0), deviation, rows.min(axis=0), style)
 
-    def band(self, *, log: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def band(self, *, log: bool) -> tuple[Floats, Floats]:
         """Return bottom and top of the band.
 
         On a log axis the bottom is not below the lowest run, so that it does not fall to zero where the runs are far
@@ -201,7 +202,7 @@ def styles_of(charts: Iterable[Chart]) -> dict[str, Style]:
     return {**assign(curve.label for curve in curves if curve.style is None), **own}
 
 
-def visible(values: NDArray[np.float64], largest: float) -> NDArray[np.float64]:
+def visible(values: Floats, largest: float) -> Floats:
     """Return what a log axis can show: NaN for what is not positive, or a rounding error beside the largest.
 
     >>> visible(np.array([1.0, 1e-16, -1.0]), 1.0)
@@ -251,7 +252,7 @@ def verbatim(text: str) -> str:
     return text.replace("$", "\\$")
 
 
-def _fit(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64], *, log: bool) -> None:
+def _fit(axis: Any, means: Floats, tops: Floats, *, log: bool) -> None:
     """Set the limits and ticks of the y axis by what it shows."""
     if not np.any(np.isfinite(means)):
         axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", va="center", color=GREY)
@@ -265,16 +266,7 @@ def _fit(axis: Any, means: NDArray[np.float64], tops: NDArray[np.float64], *, lo
         axis.set_ylim(bottom=min(0.0, float(np.nanmin(tops))))
 
 
-def line(
-    axis: Any,
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    style: Style,
-    place: int = 0,
-    of: int = 1,
-    *,
-    guide: bool = False,
-) -> Any:
+def line(axis: Any, x: Floats, y: Floats, style: Style, place: int, of: int, *, guide: bool = False) -> Any:
     """Draw a line with some markers, placed so that those of different lines do not overlap; return it."""
     every = max(len(x) // _MARKERS, 1)
     (drawn,) = axis.plot(

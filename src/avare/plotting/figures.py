@@ -56,14 +56,11 @@ def calibration(sampler: "Calibrated") -> Any:
         axis = figure.subplots()
         axis.set(xscale="log", yscale="log", xlabel="Norm remembered", ylabel="Norm expected (root mean square)")
         if shown.any():
-            ends = np.array(
-                [min(remembered[shown].min(), expected[shown].min()), max(remembered.max(), expected.max())]
-            )
+            norms = np.concatenate([remembered[shown], expected[shown]])
+            ends = np.array([norms.min(), norms.max()])
             axis.plot(ends, ends, color=charts.BLUE, linewidth=1.1, label="as remembered: Avare", zorder=1.5)
             level = float(np.sqrt(np.average(expected**2, weights=members)))
-            axis.axhline(
-                level, color=charts.BLACK, linewidth=1.0, linestyle=charts.DASHES["dot"], label="all alike: uniform"
-            )
+            axis.axhline(level, color=charts.BLACK, linewidth=1.0, linestyle=":", label="all alike: uniform")
             faces = np.where(observations >= _LEARNED, charts.VERMILION, "white")[shown]
             sizes = _LARGEST * np.sqrt(members / members[shown].max())[shown]
             look = {"facecolor": faces, "edgecolor": charts.VERMILION, "alpha": 0.75, "zorder": 2.5}

@@ -131,10 +131,9 @@ def panels_of(contents: Contents) -> list[Panel]:
     panels: list[Panel] = []
     for name, summary in contents.summaries.items():
         taken = {panel.title for panel in panels}
-        panels += [
-            replace(panel, title=f"{panel.title} ({name})") if panel.title in taken else panel
-            for panel in summary.panels
-        ]
+        for panel in summary.panels:
+            title = f"{panel.title} ({name})" if panel.title in taken else panel.title
+            panels.append(replace(panel, title=title))
     places = tuple({"records": number, **place} for place, number in _places(contents.shown))
     details = [section for summary in contents.summaries.values() for section in summary.details]
     how = Panel("How it was run", (Section("Machine and versions", places), *details))

@@ -381,9 +381,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         validation.same_length("norms", len(values), "index", len(indices))
         states.refuse_unless(self._known[indices] > 0, indices, "index", "never drawn")
         if len(indices) > self.ranks.batch_size and not self.ranks.is_alone:
-            raise ValueError(
-                f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch size"
-            )
+            raise ValueError(f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, one batch")
         return indices[kept], values[kept]
 
 

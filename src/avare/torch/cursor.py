@@ -137,7 +137,8 @@ class Cursor(Generic[Unit]):
     def receive(self) -> Unit:
         """Count the oldest unit ahead as received, and return it."""
         self._started = True
-        return self._pop()
+        self.latest = self.ahead.popleft()
+        return self.latest
 
     def drop(self, place: int) -> None:
         """Drop the units ahead before a place of this epoch: they could not be loaded."""
@@ -149,7 +150,7 @@ class Cursor(Generic[Unit]):
         for place, unit in enumerate(self.ahead):
             if matches(unit):
                 for _ in range(place + 1):
-                    self._pop()
+                    self.latest = self.ahead.popleft()
                 return
 
     def finish(self) -> None:
@@ -197,10 +198,6 @@ class Cursor(Generic[Unit]):
                 while len(self.ahead) > self.keep:
                     self.ahead.popleft()
             yield unit
-
-    def _pop(self) -> Unit:
-        self.latest = self.ahead.popleft()
-        return self.latest
 
 
 def without_end(function: Callable[[Any], Any], argument: Any) -> Any:

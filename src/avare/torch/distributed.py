@@ -69,10 +69,9 @@ class Ranks:
         dist.all_gather_object(found, settings)
         first: dict[str, Any] = found[0]
         for rank, other in enumerate(found):
-            for key in first:
-                own = other.get(key)
-                if not key.startswith("_") and own != first[key]:
-                    raise ValueError(f"{key} = {own!r} on rank {rank} and {first[key]!r} on rank 0: must be the same")
+            for key, value in first.items():
+                if not key.startswith("_") and other[key] != value:
+                    raise ValueError(f"{key} = {other[key]!r} on rank {rank} and {value!r} on rank 0: must be the same")
         return first
 
     def gather(
@@ -145,9 +144,7 @@ class Ranks:
         try:
             dist.all_gather(list(found.unbind(0)), own)
         except RuntimeError as error:
-            raise RuntimeError(
-                f"another rank did not call update(), or has ended; all ranks must call it: {error}"
-            ) from error
+            raise RuntimeError(f"another rank did not call update(), or has ended: {error}") from error
         return cast(NDArray[np.float64], found.cpu().numpy())
 
 

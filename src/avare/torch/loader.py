@@ -318,7 +318,6 @@ class Importance:
         """
         if not isinstance(plain, DataLoader):
             raise TypeError(f"the train loader is of type {type(plain).__name__}: must be one torch DataLoader")
-        check_dataset(plain.dataset)
         if batch_size is None:
             raise ValueError("the train loader has no batch_size: make it with batch_size= and without batch_sampler=")
         collate_fn = None if plain.collate_fn is default_collate else plain.collate_fn

@@ -130,9 +130,7 @@ class ImportanceMixin(_Trainer):
         self._checkpoint = resume_from_checkpoint or None
         module, skip = transformers.trainer, transformers.trainer.skip_first_batches
         # An importance loader knows its position: the Trainer must not skip batches.
-        module.skip_first_batches = lambda loader, *n: (
-            loader if isinstance(loader, ImportanceLoader) else skip(loader, *n)
-        )
+        module.skip_first_batches = lambda each, *n: each if isinstance(each, ImportanceLoader) else skip(each, *n)
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
@@ -207,15 +205,11 @@ class ImportanceMixin(_Trainer):
         strategy = "group_by_length" if getattr(self.args, "group_by_length", False) else "random"  # of early versions
         strategy = getattr(self.args, "train_sampling_strategy", strategy)
         if strategy != "random":
-            raise ValueError(
-                f"args: the sampling strategy is {strategy!r}: leave it out, importance decides on batches"
-            )
+            raise ValueError(f"args: the sampling strategy is {strategy!r}: leave it out, importance draws the batches")
         if self.args.n_gpu > 1:
             raise ValueError(f"args.n_gpu = {self.args.n_gpu}: DataParallel loses the weights; start with torchrun")
         if self.compute_loss_func is not None:
-            raise ValueError(
-                "compute_loss_func returns one loss for the batch: override example_losses and example_norms"
-            )
+            raise ValueError("compute_loss_func returns one loss per batch: override example_losses and example_norms")
 
     def _loss_and_target(self, logits: Tensor, labels: Tensor) -> tuple[Any, Tensor]:
         """Return the name of the loss, and the labels in the shape of the targets."""

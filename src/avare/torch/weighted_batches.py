@@ -141,7 +141,6 @@ class Fetched(Sequence[tuple[Any, int, float]]):
 
     def __init__(self, dataset: Any, pairs: Pairs, items: list[Any] | None = None) -> None:
         self.dataset, self.pairs = dataset, pairs
-        self.is_of_tensors = type(dataset) is TensorDataset
         self._items = items
 
     def __len__(self) -> int:
@@ -162,7 +161,7 @@ class Fetched(Sequence[tuple[Any, int, float]]):
 
     def collated(self, collate_fn: Collate | None = None) -> Any:
         """Make a batch of the items."""
-        if collate_fn is None and self.is_of_tensors:  # without a tensor for each
+        if collate_fn is None and type(self.dataset) is TensorDataset:  # without a tensor for each
             index = torch.from_numpy(self.pairs.indices)
             return [tensor.index_select(0, index) for tensor in self.dataset.tensors]
         return (collate_fn or default_collate)(list(self.items))

@@ -97,12 +97,9 @@ class GradientNorms:
         places = list(survey("", self._model, self._excluded, set()))
         unknown = [place for place in places if place.rule is None]
         if unknown and fallback is None:
-            owners = (
-                f"{place.title[:-1]}: {', '.join(dict(place.module.named_parameters(recurse=False)))})"
-                for place in unknown
-            )
+            owners = ", ".join(place.title for place in unknown)
             raise ValueError(
-                f"no rule is known for the parameters of {', '.join(owners)}: fallback='vmap' runs such modules a "
+                f"no rule is known for the parameters of {owners}: fallback='vmap' runs such modules a "
                 "second time, example by example; exclude= leaves them out; avare.torch.layers.register adds a rule"
             )
         self._capture = Capture(self._model, places, self._excluded)

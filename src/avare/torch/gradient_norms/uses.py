@@ -11,10 +11,7 @@ from torch.utils import _pytree as pytree
 from avare.torch.gradient_norms.survey import Place
 from avare.torch.layers.parts import Part
 
-SHARED = (
-    "pass positions that all examples share once per example, as torch.arange(T).expand(n, T), or leave them out by "
-    "exclude="
-)
+SHARED = "pass positions that all examples share once per example, as torch.arange(T).expand(n, T), or exclude them"
 
 
 class Use:
@@ -53,10 +50,8 @@ class Use:
 
     def check(self) -> None:
         """Raise an error if what was recorded has changed since, or is not of the examples; a bias needs no input."""
-        is_vector = (
-            isinstance(self.place.module, nn.Embedding) and self.place.rule is not None and self.inputs.ndim == 1
-        )
-        if is_vector and len(self.inputs) > 2 and (self.inputs.diff() == 1).all():
+        is_flat = self.place.rule is not None and isinstance(self.place.module, nn.Embedding) and self.inputs.ndim == 1
+        if is_flat and len(self.inputs) > 2 and (self.inputs.diff() == 1).all():
             raise ValueError(f"{self.place.title}: its input is the same positions for all examples; {SHARED}")
         if self._versions == self.versions():
             return
