@@ -219,7 +219,7 @@ def test_one_slow_load_does_not_make_pools_free(monkeypatch: pytest.MonkeyPatch)
     for _ in itertools.islice(forever(loader), 12):
         now[0] += 0.07
     # A step takes 0.08 s for 10 examples; a pool has 20, takes 0.04 s, and replaces a load of 0.01 s.
-    assert loader.cost_ratio == pytest.approx(0.008 / 0.0015)
+    assert loader.measures()["cost_ratio"] == pytest.approx(0.008 / 0.0015)
 
 
 def test_costs_that_are_never_known() -> None:

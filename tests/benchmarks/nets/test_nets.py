@@ -266,7 +266,7 @@ def test_the_gain_of_two_stages() -> None:
 
 def test_info_batch() -> None:
     n, size, epochs = 400, 10, 8
-    dataset = torch.utils.data.TensorDataset(torch.zeros(n, 1), torch.arange(n))
+    dataset = torch.utils.data.TensorDataset(torch.zeros(n, 1), torch.arange(n), torch.arange(n))
     loader = training.InfoBatch(dataset, size, epochs, seed=0)
     batches = iter(loader)
     losses = torch.where(torch.arange(n) % 4 == 0, 5.0, 1.0)  # three in four are below the mean of 2
