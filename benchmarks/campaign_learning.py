@@ -46,7 +46,8 @@ def _with_faults(generator: np.random.Generator) -> int:
     workers = int(generator.choice([0, 0, 0, 1, 2]))
     place = str(generator.choice(faulty.PLACES if pool else faulty.PLACES[:2]))
     transfer = bool(pool) and generator.random() < 0.2
-    every = int(generator.integers(2, 12)) * (size if place == "dataset" else 1)
+    loaded = math.ceil(size * (pool or 1.0)) if place == "dataset" else 1  # items for a batch: some batches must arrive
+    every = int(generator.integers(2, 12)) * loaded
     faults = faulty.Faults("" if transfer else place, every, values=values, at=None, batch_size=size)
     second: dict[str, Any] = {"score": faults.score, "pool": pool} if pool else {}
     name = str(generator.choice(["Avare", "Calibrated", "Passes", "Uniform"] if not pool else ["Avare", "Calibrated"]))
