@@ -16,12 +16,14 @@ from avare.structures import (
     CalibratedCells,
     OrderTree,
     Structure,
+    WeightTree,
     buckets,
     calibrated_cells,
     cells,
     float_codes,
     order_tree,
     uniform_draws,
+    weight_tree,
     without_replacement,
 )
 from compiled import assert_kernels_release_the_gil_and_are_cached
@@ -53,6 +55,7 @@ KINDS = {
     "OrderTree": Kind(OrderTree, 49),
     "CalibratedCells": Kind(lambda values: CalibratedCells(values, **PRIOR), 13, PRIOR, learn),
     "CalibratedCells, some unseen": Kind(lambda values: CalibratedCells.unseen(len(values), **PRIOR), 13, PRIOR, learn),
+    "WeightTree": Kind(WeightTree, 9.1),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 # Values with a floor, away from neutral ones: some share a cell, a bin, an octave, and some do not; some are
@@ -86,7 +89,7 @@ def reached(kind: Kind, values: list[float]) -> Structure:
 
 def test_all_have_one_signature() -> None:
     for name in ("draw", "probabilities", "state", "check", "replace", "update"):
-        for owner in (Buckets, OrderTree, CalibratedCells):
+        for owner in (Buckets, OrderTree, CalibratedCells, WeightTree):
             ours, shared = (inspect.signature(getattr(each, name)).parameters for each in (owner, Structure))
             assert list(ours)[: len(shared)] == list(shared)
 
@@ -179,7 +182,7 @@ def test_draws_nothing(kind: Kind) -> None:
         assert generator.random() == np.random.default_rng(0).random()
 
 
-@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "CalibratedCells")])
+@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "CalibratedCells", "WeightTree")])
 def test_without_a_floor_zeros_are_never_drawn(kind: Kind) -> None:
     structure, generator = kind.make([0.0, 3.0, 0.0, 1.0]), np.random.default_rng(3)
     source = uniform_source(generator)
@@ -202,7 +205,7 @@ def test_the_largest_value_can_take_almost_all(kind: Kind) -> None:
     assert np.array_equal(found, structure.probabilities()[indices])
     kind.change(structure, np.array([1]), np.array([1.0]))  # and leaves no trace
     structure.check()
-    if isinstance(structure, Buckets | OrderTree):
+    if isinstance(structure, Buckets | OrderTree | WeightTree):
         assert structure.probabilities().tolist() == [0.25] * 4
 
 
@@ -269,6 +272,8 @@ def test_refuses_a_damaged_state(kind: Kind) -> None:
         for other in damaged:
             if name.endswith("tallies") and np.array_equal(other, value * 0):
                 continue  # nothing observed is a state, too
+            if name == "weights" and np.array_equal(other, value * 0):
+                continue  # as are weights that are all zero
             if name == "memory" and not isinstance(structure, Buckets) and np.array_equal(other, value * 0):
                 continue  # so are norms that are all zero
             with pytest.raises(ValueError, match=rf"state\['{name}'\]"):
@@ -296,7 +301,7 @@ def test_refuses_bad_input(kind: Kind) -> None:
         structure.draw(3, replacement=False, source=source)
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0)])
+@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0), WeightTree])
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -312,7 +317,7 @@ def test_refuses_bad_values(make: Callable[..., Structure], wrong: Callable[...,
         wrong(make)
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree])
+@pytest.mark.parametrize("make", [Buckets, OrderTree, WeightTree])
 def test_the_last_value_of_a_repeated_index_counts(make: Callable[..., Structure]) -> None:
     structure = make([1.0, 2.0, 3.0])
     structure.update([1, 0, 1], [7.0, 8.0, 9.0])
@@ -340,6 +345,7 @@ def test_memory(kind: Kind, n: int) -> None:
         uniform_draws,
         calibrated_cells,
         order_tree,
+        weight_tree,
     ],
     ids=lambda module: module.__name__,
 )
