@@ -19,6 +19,7 @@ from avare.structures import (
     OrderTree,
     Structure,
     Weights,
+    WeightTree,
     buckets,
     calibrated_cells,
     cells,
@@ -27,6 +28,7 @@ from avare.structures import (
     heap,
     order_tree,
     uniform_draws,
+    weight_tree,
     weighted_draws,
     weights,
     without_replacement,
@@ -71,6 +73,7 @@ KINDS = {
     "CalibratedCells": Kind(lambda values: CalibratedCells(values, **PRIOR), 13, PRIOR, learn),
     "CalibratedCells, some unseen": Kind(lambda values: CalibratedCells.unseen(len(values), **PRIOR), 13, PRIOR, learn),
     "Weights": Kind(Weights, 24),
+    "WeightTree": Kind(WeightTree, 9.1),
     "Floored": Kind(pushed, 36, {"share": 0.3}, push),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -114,8 +117,10 @@ def ways(structure: Structure) -> list[bool]:
 
 def test_all_have_one_signature() -> None:
     for name in ("draw", "probabilities", "state", "check", "replace", "update"):
-        owners = [kind for kind in (Buckets, OrderTree, CalibratedCells, Weights, Floored) if hasattr(kind, name)]
-        assert len(owners) == 5 or (name in ("replace", "update") and Floored not in owners)
+        owners = [
+            kind for kind in (Buckets, OrderTree, CalibratedCells, Weights, WeightTree, Floored) if hasattr(kind, name)
+        ]
+        assert len(owners) == 6 or (name in ("replace", "update") and Floored not in owners)
         for owner in owners:
             ours, shared = (inspect.signature(getattr(each, name)).parameters for each in (owner, Memory))
             assert list(ours)[: len(shared)] == list(shared)
@@ -212,7 +217,9 @@ def test_draws_nothing(kind: Kind) -> None:
         assert generator.random() == np.random.default_rng(0).random()
 
 
-@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "CalibratedCells", "Weights")])
+@pytest.mark.parametrize(
+    "kind", [KINDS[name] for name in ("Buckets", "OrderTree", "CalibratedCells", "Weights", "WeightTree")]
+)
 def test_without_a_floor_zeros_are_never_drawn(kind: Kind) -> None:
     structure, generator = kind.make([0.0, 3.0, 0.0, 1.0]), np.random.default_rng(3)
     source = uniform_source(generator)
@@ -235,7 +242,7 @@ def test_the_largest_value_can_take_almost_all(kind: Kind) -> None:
     assert np.array_equal(found, structure.probabilities()[indices])
     kind.change(structure, np.array([1]), np.array([1.0]))  # and leaves no trace
     structure.check()
-    if isinstance(structure, Buckets | OrderTree | Weights):
+    if isinstance(structure, Buckets | OrderTree | Weights | WeightTree):
         assert structure.probabilities().tolist() == [0.25] * 4
 
 
@@ -302,6 +309,8 @@ def test_refuses_a_damaged_state(kind: Kind) -> None:
         for other in damaged:
             if name.endswith("tallies") and np.array_equal(other, value * 0):
                 continue  # nothing observed is a state, too
+            if name == "weights" and np.array_equal(other, value * 0):
+                continue  # as are weights that are all zero
             if name == "memory" and not isinstance(structure, Buckets) and np.array_equal(other, value * 0):
                 continue  # so are norms that are all zero
             with pytest.raises(ValueError, match=rf"state\['{name}'\]|state\['weights_values'\]"):
@@ -326,7 +335,7 @@ def test_refuses_bad_input(kind: Kind) -> None:
         with pytest.raises(ValueError, match=f"floor = {floor}"):
             structure.draw(1, replacement=True, source=source, floor=floor)
     if not structure.takes_floor:
-        with pytest.raises(ValueError, match=r"floor = 0\.1: (Weights|Floored) accepts no floor, only 0"):
+        with pytest.raises(ValueError, match=r"floor = 0\.1: (Weights|WeightTree|Floored) accepts no floor, only 0"):
             structure.draw(1, replacement=True, source=source, floor=0.1)
     if structure.with_replacement_only:
         with pytest.raises(ValueError, match="replacement = False: Floored draws with replacement only"):
@@ -336,7 +345,7 @@ def test_refuses_bad_input(kind: Kind) -> None:
             structure.draw(3, replacement=False, source=source)
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0), Weights])
+@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0), Weights, WeightTree])
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -352,7 +361,7 @@ def test_refuses_bad_values(make: Callable[..., Memory], wrong: Callable[..., No
         wrong(make)
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree, Weights])
+@pytest.mark.parametrize("make", [Buckets, OrderTree, Weights, WeightTree])
 def test_the_last_value_of_a_repeated_index_counts(make: Callable[..., Memory]) -> None:
     structure = make([1.0, 2.0, 3.0])
     structure.update([1, 0, 1], [7.0, 8.0, 9.0])
@@ -382,6 +391,7 @@ def test_memory(kind: Kind, n: int) -> None:
         floored,
         heap,
         order_tree,
+        weight_tree,
         weighted_draws,
         weights,
     ],

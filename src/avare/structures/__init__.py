@@ -9,6 +9,7 @@ from avare.structures.calibrated_cells import CalibratedCells as CalibratedCells
 from avare.structures.calibrated_cells import Calibration as Calibration
 from avare.structures.floored import Floored as Floored
 from avare.structures.order_tree import OrderTree as OrderTree
+from avare.structures.weight_tree import WeightTree as WeightTree
 from avare.structures.weights import Weights as Weights
 
 __all__ = _public_names(globals())
