@@ -67,11 +67,11 @@ class WeightTree(Memory):
 
     _arrays: _Arrays
 
-    def __init__(self, values: ArrayLike) -> None:
-        """Build from weights, finite and not negative. O(N)."""
-        checked = validation.nonnegative("values", values)
+    def __init__(self, values: ArrayLike, name: str = "values") -> None:
+        """Build from weights, finite and not negative; errors call them ``name``. O(N)."""
+        checked = validation.nonnegative(name, values)
         self._allocate(len(checked))
-        self._require_bounded("values", checked)
+        self._require_bounded(name, checked)
         self._arrays.sums[: self.n] = checked
         _build(self._arrays)
 

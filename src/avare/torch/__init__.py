@@ -14,6 +14,7 @@ from avare.torch.log_posterior import log_posterior
 from avare.torch.norms import from_output_grad, last_layer_norms, output_norms
 from avare.torch.pool_sizes import UpperBound
 from avare.torch.weighted_batches import Indexed, IndexedCollate
+from avare.torch.weighted_sampler import WeightedSampler
 
 __all__ = [
     "AvareBatchSampler",
@@ -24,6 +25,7 @@ __all__ = [
     "IndexedCollate",
     "NormReport",
     "UpperBound",
+    "WeightedSampler",
     "diagnose",
     "from_output_grad",
     "last_layer_norms",
