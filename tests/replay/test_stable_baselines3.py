@@ -13,6 +13,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 
 from avare.replay.stable_baselines3 import PrioritizedDQN, PrioritizedReplayBuffer
+from framework_page import run_snippet
 
 BOX, TWO = spaces.Box(-1e9, 1e9, (1,)), spaces.Discrete(2)
 
@@ -103,3 +104,7 @@ def test_learns_cart_pole_a_little_and_saves(tmp_path: Any) -> None:
     ours, theirs = model.replay_buffer.sample(50).indices, again.replay_buffer.sample(50).indices
     assert ours.tolist() == theirs.tolist()
     assert isinstance(again.env.envs[0], gymnasium.Env)
+
+
+def test_the_page_runs() -> None:
+    run_snippet("Stable-Baselines3")

@@ -13,6 +13,7 @@ from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictMaxValueWrit
 from torchrl.data.replay_buffers.scheduler import LinearScheduler
 
 from avare.replay.torchrl import PrioritizedSampler
+from framework_page import run_snippet
 
 CAPACITY = 20
 
@@ -129,3 +130,7 @@ def test_beta_is_annealed_by_a_scheduler() -> None:
     buffer.extend(items(2, td_error=torch.tensor([1.0, 16.0])))
     batch = buffer.sample(50)
     assert torch.allclose(batch["priority_weight"], batch["td_error"] ** -0.7, rtol=1e-6)
+
+
+def test_the_page_runs() -> None:
+    run_snippet("torchrl")
