@@ -162,7 +162,6 @@ def test_refuses_a_damaged_state_and_changes_nothing() -> None:
         (lambda buffer: Prioritized(0), "capacity = 0: must be at least 1"),
         (lambda buffer: Prioritized(1, alpha=-1.0), "alpha = -1.0: must be at least 0"),
         (lambda buffer: Prioritized(1).sample(1), "all weights are 0"),
-        (lambda buffer: filled(replacement=False).sample(5), "size = 5: fewer examples"),
     ],
 )
 def test_refuses_bad_input_and_changes_nothing(wrong: Any, message: str) -> None:
@@ -171,6 +170,14 @@ def test_refuses_bad_input_and_changes_nothing(wrong: Any, message: str) -> None
         wrong(buffer)
     assert (len(buffer), buffer.total, buffer.default_priority) == (5, twin.total, 5.0)
     assert buffer.sample(9)[0].tolist() == twin.sample(9)[0].tolist()
+
+
+def test_too_large_a_batch_of_distinct_items_changes_nothing() -> None:
+    buffer, twin = filled(replacement=False), filled(replacement=False)
+    with pytest.raises(ValueError, match="size = 5: fewer examples"):
+        buffer.sample(5)
+    assert buffer.total == twin.total
+    assert [buffer.sample(4)[0].tolist() for _ in range(9)] == [twin.sample(4)[0].tolist() for _ in range(9)]
 
 
 def test_an_item_that_is_not_there_yet_cannot_be_updated() -> None:

@@ -82,7 +82,7 @@ def test_draws_at_every_depth(n: int) -> None:
     tree.update(np.arange(n), weights)
     tree.check()
     indices, _ = tree.draw(DRAWS, replacement=True, source=source)
-    law = {(i,): p for i, p in enumerate((weights / weights.sum()).tolist())}
+    law: dict[tuple[int, ...], float] = {(i,): p for i, p in enumerate((weights / weights.sum()).tolist())}
     assert chi_square([(i,) for i in indices.tolist()], law) > FALSE_ALARM
 
 

@@ -95,7 +95,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def update_priorities(self, indices: Any, errors: torch.Tensor) -> None:
         """Set the priorities of some transitions to their absolute TD errors."""
-        self.priorities.update(indices, errors.detach().abs().flatten().double().cpu().numpy() + self._epsilon)
+        self.priorities.update(indices, np.abs(errors.detach().cpu().numpy().ravel()) + self._epsilon)
 
 
 class PrioritizedDQN(DQN):
@@ -124,7 +124,7 @@ class PrioritizedDQN(DQN):
         for _ in range(gradient_steps):
             data = buffer.sample(batch_size, env=self._vec_normalize_env)
             with torch.no_grad():
-                following = self.q_net_target(data.next_observations).max(dim=1, keepdim=True).values
+                following = self.q_net_target(data.next_observations).amax(dim=1, keepdim=True)
                 target = data.rewards + (1 - data.dones) * self.gamma * following
             current = self.q_net(data.observations).gather(1, data.actions.long())
             loss = (data.weights * F.smooth_l1_loss(current, target, reduction="none")).mean()
@@ -132,7 +132,7 @@ class PrioritizedDQN(DQN):
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
-            buffer.update_priorities(data.indices, target - current)
+            buffer.update_priorities(data.indices, target - current.detach())
             losses.append(loss.item())
         self._n_updates += gradient_steps
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")

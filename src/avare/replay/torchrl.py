@@ -50,6 +50,8 @@ class PrioritizedSampler(samplers.PrioritizedSampler):
     torch.Size([32])
     """
 
+    _max_priority_within_buffer = False  # so that `add` and `extend` do nothing: the storage calls `mark_update`
+
     def __init__(
         self,
         max_capacity: int,
@@ -63,7 +65,7 @@ class PrioritizedSampler(samplers.PrioritizedSampler):
     ) -> None:
         self.priorities = Prioritized(max_capacity, alpha=alpha, beta=beta, replacement=not distinct, seed=seed)
         self.reduction = reduction
-        self._eps = eps
+        self._max_capacity, self._eps = max_capacity, eps
 
     def __repr__(self) -> str:
         return f"PrioritizedSampler(alpha={self.alpha}, beta={self.beta}, eps={self._eps})"
@@ -83,11 +85,6 @@ class PrioritizedSampler(samplers.PrioritizedSampler):
         self.priorities.beta = value
 
     @property
-    def max_size(self) -> int:
-        """The capacity."""
-        return self.priorities.capacity
-
-    @property
     def device(self) -> torch.device:
         """Where the priorities are."""
         return torch.device("cpu")
@@ -105,12 +102,6 @@ class PrioritizedSampler(samplers.PrioritizedSampler):
         else:
             places = torch.from_numpy(indices)
         return places, {"priority_weight": torch.from_numpy(weights).float()}
-
-    def add(self, index: Any) -> None:
-        """Do nothing: the storage calls `mark_update` for what it writes."""
-
-    def extend(self, index: Any) -> None:
-        """Do nothing: the storage calls `mark_update` for what it writes."""
 
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
         """Replace the priorities of some items; indices of -1 were not stored, and are ignored."""

@@ -34,7 +34,11 @@ class SeededTree:
         """Draw indices, and return the probability of each at the first draw. O(size log N)."""
         if self.tree.total == 0.0:
             raise ValueError("all weights are 0: there is nothing to draw")
-        return self.tree.draw(size, replacement=replacement, source=self._source)
+        try:
+            return self.tree.draw(size, replacement=replacement, source=self._source)
+        except ValueError:  # all were drawn, and more were wanted
+            self.rewind(np.count_nonzero(self.tree.values))
+            raise
 
     def take(self, size: int, tree: WeightTree) -> NDArray[np.int64]:
         """Draw at most this number of indices from a tree, and set their weights there to zero. O(size log N)."""
@@ -43,7 +47,7 @@ class SeededTree:
 
     def rewind(self, count: int) -> None:
         """Take back the random numbers of the last draws. O(1)."""
-        self._generator.bit_generator.advance(-count)  # type: ignore[attr-defined]  # PCG64 has it
+        self._generator.bit_generator.advance(-int(count))  # type: ignore[attr-defined]  # PCG64 has it
 
     def state(self, **more: Any) -> State:
         """Return the weights, the generator and further fields, with a checksum. O(N)."""

@@ -81,9 +81,9 @@ class WeightedSampler(Sampler[int]):
         self._wanted = None if num_samples is None else validation.integer("num_samples", num_samples, at_least=1)
         self._ranks = Ranks(tree.n, 1, distributed, process_group)
         settings = {"num_samples": num_samples, "replacement": replacement, "seed": seed}
-        common = self._ranks.agree(
-            {**settings, "weights' checksum": checksum(tree.state()), "_seed": np.random.SeedSequence().entropy}
-        )
+        if self._ranks.world > 1:
+            settings["checksum of weights"] = checksum(tree.state())
+        common = self._ranks.agree({**settings, "_seed": np.random.SeedSequence().entropy})
         self._draws = SeededTree(tree, common["_seed"] if seed is None else seed)
         self._require_enough()
         self._begin(None)
