@@ -8,19 +8,21 @@ arguments.
 """
 
 import time
+from typing import Any
 
 import gymnasium
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3 import DQN
 from stable_baselines3.common.monitor import Monitor
 
 from avare.replay.stable_baselines3 import PrioritizedDQN
 
 torch.set_num_threads(1)
-STEPS, SEEDS = 15_000, range(3)
-ARGUMENTS = {
+STEPS, SEEDS = 15_000, range(4)
+ARGUMENTS: dict[str, Any] = {
     "learning_rate": 2.3e-3,
     "batch_size": 64,
     "learning_starts": 1000,
@@ -33,7 +35,7 @@ ARGUMENTS = {
 }
 
 
-def train(kind: type[DQN], seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+def train(kind: type[DQN], seed: int) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
     """Return the step at the end of each episode, its return, and the seconds of training."""
     env = Monitor(gymnasium.make("CartPole-v1"))
     model = kind("MlpPolicy", env, seed=seed, device="cpu", **ARGUMENTS)
@@ -43,7 +45,7 @@ def train(kind: type[DQN], seed: int) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 # %%
-# Three seeds of each. The arguments are those of the RL Zoo for DQN on CartPole, with a smaller net and more frequent
+# Four seeds of each. The arguments are those of the RL Zoo for DQN on CartPole, with a smaller net and more frequent
 # training; they were tuned for uniform replay.
 
 kinds = {"uniform": DQN, "prioritised": PrioritizedDQN}
@@ -65,7 +67,7 @@ axis.legend()
 # X
 
 for name, runs in found.items():
-    returns = [each[ends > STEPS // 2].mean() for ends, each, _ in runs]
+    means = [float(returns[ends > STEPS // 2].mean()) for ends, returns, _ in runs]
+    seeds = ", ".join(f"{each:.0f}" for each in means)
     seconds = np.mean([each for _, _, each in runs])
-    print(f"{name:12} mean return in the second half {np.mean(returns):.0f} (seeds: ", end="")
-    print(f"{', '.join(f'{each:.0f}' for each in returns)}), {seconds:.1f} seconds of processor time")
+    print(f"{name:12} mean return in the second half {np.mean(means):.0f} ({seeds}), {seconds:.1f} seconds")

@@ -55,6 +55,8 @@ class Prioritized:
     >>> buffer.update(indices, [0.5, 0.1, 0.2])  # such as absolute TD errors
     """
 
+    _highest: float  # of all priorities so far
+
     def __init__(
         self,
         capacity: int,

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from avare._optional import require
 
@@ -27,9 +28,9 @@ class _Samples(NamedTuple):
     next_observations: torch.Tensor
     dones: torch.Tensor
     rewards: torch.Tensor
-    discounts: torch.Tensor | None
     weights: torch.Tensor
-    indices: np.ndarray
+    indices: NDArray[np.int64]
+    discounts: torch.Tensor | None = None
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -83,15 +84,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Draw transitions by priority."""
         indices, weights = self.priorities.sample(batch_size)
         at = np.divmod(indices, self.n_envs)  # row and environment
-        data = (
-            self._normalize_obs(self.observations[at], env),
-            self.actions[at],
-            self._normalize_obs(self.next_observations[at], env),
-            (self.dones[at] * (1 - self.timeouts[at])).reshape(-1, 1),
-            self._normalize_reward(self.rewards[at].reshape(-1, 1), env),
+        return _Samples(
+            observations=self.to_torch(self._normalize_obs(self.observations[at], env)),
+            actions=self.to_torch(self.actions[at]),
+            next_observations=self.to_torch(self._normalize_obs(self.next_observations[at], env)),
+            dones=self.to_torch((self.dones[at] * (1 - self.timeouts[at])).reshape(-1, 1)),
+            rewards=self.to_torch(self._normalize_reward(self.rewards[at].reshape(-1, 1), env)),
+            weights=self.to_torch(weights.astype(np.float32).reshape(-1, 1)),
+            indices=indices,
         )
-        column = self.to_torch(weights.astype(np.float32).reshape(-1, 1))
-        return _Samples(*map(self.to_torch, data), None, column, indices)
 
     def update_priorities(self, indices: Any, errors: torch.Tensor) -> None:
         """Set the priorities of some transitions to their absolute TD errors."""

@@ -37,7 +37,7 @@ class SeededTree:
         try:
             return self.tree.draw(size, replacement=replacement, source=self._source)
         except ValueError:  # all were drawn, and more were wanted
-            self.rewind(np.count_nonzero(self.tree.values))
+            self.rewind(int(np.count_nonzero(self.tree.values)))
             raise
 
     def take(self, size: int, tree: WeightTree) -> NDArray[np.int64]:
@@ -47,7 +47,7 @@ class SeededTree:
 
     def rewind(self, count: int) -> None:
         """Take back the random numbers of the last draws. O(1)."""
-        self._generator.bit_generator.advance(-int(count))  # type: ignore[attr-defined]  # PCG64 has it
+        self._generator.bit_generator.advance(-count)  # type: ignore[attr-defined]  # PCG64 has it
 
     def state(self, **more: Any) -> State:
         """Return the weights, the generator and further fields, with a checksum. O(N)."""

@@ -64,6 +64,9 @@ class WeightedSampler(Sampler[int]):
     3
     """
 
+    _resumes: bool  # whether the next iteration continues a pass
+    _place: int  # in what was drawn ahead
+
     def __init__(
         self,
         weights: Any,
