@@ -106,5 +106,13 @@ def test_learns_cart_pole_a_little_and_saves(tmp_path: Any) -> None:
     assert isinstance(again.env.envs[0], gymnasium.Env)
 
 
+def test_the_seed_of_the_algorithm_determines_the_draws() -> None:
+    found = []
+    for _ in range(2):
+        model = PrioritizedDQN("MlpPolicy", "CartPole-v1", buffer_size=500, learning_starts=50, seed=3).learn(150)
+        found.append((model.replay_buffer.sample(30).indices.tolist(), model.replay_buffer.priorities.total))
+    assert found[0] == found[1]
+
+
 def test_the_page_runs() -> None:
     run_snippet("Stable-Baselines3")

@@ -43,7 +43,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     *arguments, **others
         Those of ``stable_baselines3.common.buffers.ReplayBuffer``, except ``optimize_memory_usage``.
     alpha, beta, seed
-        See `avare.replay.Prioritized`.
+        See `avare.replay.Prioritized`. By default, the seed of the algorithm determines this one too.
     epsilon : float, default=1e-6
         Added to each priority, so that none is 0.
 
@@ -68,6 +68,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if self.optimize_memory_usage:
             raise ValueError("optimize_memory_usage = True: PrioritizedReplayBuffer needs both observations")
         self.beta, self._epsilon = beta, epsilon
+        if seed is None:
+            seed = int(np.random.randint(2**31))  # noqa: NPY002 - which the seed of the algorithm determines
         self.priorities = Prioritized(self.buffer_size * self.n_envs, alpha=alpha, beta=beta, seed=seed)
 
     def add(self, *arguments: Any, **others: Any) -> None:
