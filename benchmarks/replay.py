@@ -206,8 +206,8 @@ def report(result: dict[str, Any]) -> str:
         )
     rivals = ", ".join(f"{name} {number}" for name, number in result["rivals"].items())
     parts.append(
-        f"Rivals: {rivals}. Where the extension in torchrl's wheel does not load with the installed torch, as with 0.14.1 "
-        "and 2.13.0, it was compiled with -O3 from the sources in that wheel."
+        f"Rivals: {rivals}. Where the extension in torchrl's wheel does not load with the installed torch, as with "
+        "0.14.1 and 2.13.0, it was compiled with -O3 from the sources in that wheel."
     )
     return "\n\n".join(parts)
 
