@@ -64,7 +64,10 @@ axis.set(xlabel="steps of the environment", ylabel="mean return of the last 2,00
 axis.legend()
 
 # %%
-# X
+# Priorities make no significant difference here: the four seeds of either way differ far more than the two means.
+# CartPole pays a reward at each step, so that no transition is rare; priorities help most where few transitions carry
+# a reward. They took 10 to 20 % more seconds of processor time: the net is tiny, and each batch needs a weighted loss
+# and an update of its priorities.
 
 for name, runs in found.items():
     means = [float(returns[ends > STEPS // 2].mean()) for ends, returns, _ in runs]

@@ -101,7 +101,7 @@ class Prioritized:
         if len(priorities) > self.capacity:
             raise ValueError(f"items: {len(priorities)} do not fit into a capacity of {self.capacity}")
         places = (self._added + np.arange(len(priorities))) % self.capacity
-        self.store(places, priorities, "items")
+        self._replace(places, priorities, "items")
         self._added += len(priorities)
         return places
 
@@ -116,16 +116,22 @@ class Prioritized:
 
     def update(self, indices: ArrayLike, priorities: ArrayLike) -> None:
         """Replace the priorities of some items, finite and not negative; the last one of a repeated index counts."""
-        where = validation.indices("indices", indices, len(self))
-        self.store(where, priorities)
+        self.store(indices, priorities, len(self))
 
-    def store(self, places: ArrayLike, priorities: ArrayLike, name: str = "priorities") -> None:
+    def store(self, places: ArrayLike, priorities: ArrayLike, used: int | None = None) -> None:
         """Set the priorities at some places of the ring, used or not, for a storage that chooses them itself."""
-        values = validation.nonnegative(name, priorities)
-        weights = values**self.alpha
-        weights[values == 0.0] = 0.0  # also for alpha = 0
-        self._draws.tree.replace(*self._draws.tree.checked(places, weights, f"{name} ** alpha"))
-        self._highest = float(values.max(initial=self._highest))
+        where = validation.indices("indices", places, self.capacity if used is None else used)
+        values = validation.nonnegative("priorities", priorities)
+        validation.same_length("priorities", len(values), "indices", len(where))
+        self._replace(where, values, "priorities")
+
+    def _replace(self, places: NDArray[np.int64], priorities: NDArray[np.float64], name: str) -> None:
+        weights = priorities**self.alpha
+        if not self.alpha:
+            weights[priorities == 0.0] = 0.0
+        self._draws.tree.require_bounded(f"{name} ** alpha", weights)
+        self._draws.tree.replace(places, weights)
+        self._highest = float(priorities.max(initial=self._highest))
 
     def clear(self) -> None:
         """Remove all items; random numbers continue. O(capacity / 15)."""

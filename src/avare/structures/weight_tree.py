@@ -71,7 +71,7 @@ class WeightTree(Structure):
         """Build from weights, finite and not negative; errors call them ``name``. O(N)."""
         checked = validation.nonnegative(name, values)
         self._allocate(len(checked))
-        self._require_bounded(name, checked)
+        self.require_bounded(name, checked)
         self._arrays.sums[: self.n] = checked
         _build(self._arrays)
 
@@ -94,7 +94,11 @@ class WeightTree(Structure):
         while sizes[-1] > _CHILDREN:
             sizes.append(-(-sizes[-1] // _CHILDREN**2) * _CHILDREN)
         starts = np.cumsum([0, *sizes])
-        self._arrays = _Arrays(np.zeros(starts[-1] + 1), np.full(starts[-1] + 1 - starts[1], np.inf), starts)
+        # Each row of 16 begins with a line of the cache: at most two are read for it.
+        room = np.zeros(starts[-1] + 1 + _CHILDREN)
+        first = -room.ctypes.data // room.itemsize % _CHILDREN
+        sums = room[first : first + starts[-1] + 1]
+        self._arrays = _Arrays(sums, np.full(starts[-1] + 1 - starts[1], np.inf), starts)
 
     def state(self) -> State:
         """Return the weights, which determine everything. O(N)."""
@@ -126,10 +130,11 @@ class WeightTree(Structure):
         """Return indices and weights as arrays, or raise an error that names the wrong one. O(size)."""
         where, what = validation.indices("indices", indices, self.n), validation.nonnegative(name, values)
         validation.same_length(name, len(what), "indices", len(where))
-        self._require_bounded(name, what)
+        self.require_bounded(name, what)
         return where, what
 
-    def _require_bounded(self, name: str, values: NDArray[np.float64]) -> None:
+    def require_bounded(self, name: str, values: NDArray[np.float64]) -> None:
+        """Raise a ``ValueError`` if the sum of n such weights might overflow. O(size)."""
         most = _LARGEST_SUM / self.n
         refuse_unless(values <= most, values, name, f"must be at most {most:g}, so that the sum does not overflow")
 
