@@ -177,6 +177,8 @@ class Worker:
     def __init__(self, source: Path, cache: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(source), "NUMBA_CACHE_DIR": str(cache)}
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        # Otherwise the allocator may return large arrays to the system after each call in one process only.
+        environment |= {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
         command = [sys.executable, __file__, "--worker"]
         self._process = subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -168,13 +168,14 @@ def paper() -> Row:
 
 def keep_uniform() -> Row:
     """Say when shuffled batches are better."""
-    small = stored("which_loader")["seconds"]["small"].values()
-    added = [1e3 * (each["update"] - each[UNIFORM]) for each in small]
+    seconds = stored("which_loader")["seconds"]
+    loops = [*seconds["small"].values(), *seconds["steps"].values()]
+    added = [1e3 * (each[BY_ERROR] - each[UNIFORM]) for each in loops]
     return Row(
         have="**none of these**",
         use="`DataLoader(shuffle=True)`",
         get="Keep it if gradient norms are alike (`avt.diagnose` says so after an epoch), if you train for two or "
-        f"three epochs only, or if a step takes less than a millisecond: `update()` adds {min(added):.1f} to "
+        f"three epochs only, or if a step takes less than half a millisecond: `update()` adds {min(added):.1f} to "
         f"{max(added):.1f} ms.",
         otherwise="",
     )

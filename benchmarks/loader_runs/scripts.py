@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from avare import datasets
 from avare.datasets import DatasetError
 from avare.experiments.data import Data, Place, digest
+from avare.torch.pool import ScoreMode
 from nets.training import build
 
 TEXT = "tinyshakespeare.txt"
@@ -42,7 +43,7 @@ class Script:
     select: Callable[["Script", Place], tuple[NDArray[Any], NDArray[np.int64]]]
     cost_ratio: float  # of training to scoring an example; measured once, so that runs with score= can be repeated
     judged: str = "error"  # "f1" if a class is rare
-    score_mode: str | None = None  # of score=: "eval" for a net with BatchNorm, as the guide says
+    score_mode: ScoreMode = None  # of score=: "eval" for a net with BatchNorm, as the guide says
 
     def load(self, folder: Place) -> Data:
         """Return the rows for training, validation and test, in this order."""
@@ -159,7 +160,8 @@ class SmallTransformer(nn.Module):
         read = texts[:, :_CONTEXT]
         x = self.letters(read) + self.places(torch.arange(_CONTEXT).expand_as(read))
         parts = self.mix(self.before(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(*parts, is_causal=True)
+        query, key, value = parts
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.join(attended.transpose(1, 2).flatten(2))
         return self.out(self.end(x + self.think(self.after(x))))
 

@@ -107,7 +107,6 @@ class Training:
         self.scored += len(inputs)
         return self.norms(self.model(inputs), inputs, targets)
 
-    @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Return the training loss, and loss and error on validation and test examples, without augmentation."""
         first, second, _ = np.cumsum(self.script.sizes)
@@ -118,7 +117,8 @@ class Training:
             ("validation", slice(first, second)),
             ("test", slice(second, None)),
         ):
-            loss, error, f1 = self._measure(self.inputs[part], self.targets[part])
+            with torch.no_grad():
+                loss, error, f1 = self._measure(self.inputs[part], self.targets[part])
             found |= {f"{name}_loss": loss, f"{name}_error": error, f"{name}_f1": f1}
         self.model.train()
         return found

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import loader_runs as loaders  # noqa: E402
 import which_loader  # noqa: E402
 from avare import datasets  # noqa: E402
+from avare.experiments.base import Request  # noqa: E402
 from avare.experiments.runner import execute  # noqa: E402
 from avare.experiments.store import Store  # noqa: E402
 from loader_runs import scripts, training  # noqa: E402
@@ -96,7 +97,7 @@ def test_the_experiment_searches_rates_and_then_runs_all(tmp_path: Path, monkeyp
     monkeypatch.setattr(loaders, "SEEDS", (0, 1))
     experiment = loaders.LoadersExperiment()
     monkeypatch.setitem(SMALL, "text", SMALL["digits"])
-    execute([experiment.stages(loaders.Request())], Store(tmp_path), jobs=1)
+    execute([experiment.stages(Request())], Store(tmp_path), jobs=1)
     found = which_loader.read(tmp_path)
     assert len(found["searched"]) == 2 * 2 * 2 and {run["rate"] for run in found["runs"]} == {0.01}
     assert {run["loader"] for run in found["runs"]} == {*loaders.COMPARED}
