@@ -43,6 +43,11 @@ class Kind(NamedTuple):
     change: Callable[[Any, NDArray[np.int64], Vector], None] = lambda structure, indices, values: structure.replace(
         indices, values
     )
+    takes_floors: bool = True
+
+    def floor(self, floor: float) -> float:
+        """The floor, or 0 for a structure that takes none."""
+        return floor if self.takes_floors else 0.0
 
 
 def learn(structure: CalibratedCells, indices: NDArray[np.int64], values: Vector) -> None:
@@ -55,7 +60,7 @@ KINDS = {
     "OrderTree": Kind(OrderTree, 49),
     "CalibratedCells": Kind(lambda values: CalibratedCells(values, **PRIOR), 13, PRIOR, learn),
     "CalibratedCells, some unseen": Kind(lambda values: CalibratedCells.unseen(len(values), **PRIOR), 13, PRIOR, learn),
-    "WeightTree": Kind(WeightTree, 9.1),
+    "WeightTree": Kind(WeightTree, 9.1, takes_floors=False),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 # Values with a floor, away from neutral ones: some share a cell, a bin, an octave, and some do not; some are
@@ -102,7 +107,7 @@ def test_all_have_one_signature() -> None:
 def test_probabilities_sum_to_one(kind: Kind, case: str) -> None:
     values, floor = CASES[case]
     for structure in (kind.make(values), reached(kind, values)):
-        for share in (floor, 1.0 / len(values), 7.0):
+        for share in map(kind.floor, (floor, 1.0 / len(values), 7.0)):
             p = structure.probabilities(share)
             assert p.shape == (len(values),) and p.sum() == pytest.approx(1.0, rel=1e-12)
             assert p.min() >= min(share, 1.0 / len(values)) * (1 - 1e-12)
@@ -112,7 +117,7 @@ def test_probabilities_sum_to_one(kind: Kind, case: str) -> None:
 @every_kind
 @pytest.mark.parametrize("case", CASES)
 def test_draws_with_replacement_follow_the_probabilities(kind: Kind, case: str) -> None:
-    values, floor = CASES[case]
+    values, floor = CASES[case][0], kind.floor(CASES[case][1])
     structure = reached(kind, values)
     generator = np.random.default_rng(21)
     p = structure.probabilities(floor)
@@ -128,7 +133,7 @@ def test_draws_with_replacement_follow_the_probabilities(kind: Kind, case: str) 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("size", [2, 5])
 def test_draws_without_replacement_follow_the_probabilities(kind: Kind, case: str, size: int) -> None:
-    values, floor = CASES[case]
+    values, floor = CASES[case][0], kind.floor(CASES[case][1])
     structure = reached(kind, values)
     generator = np.random.default_rng(22)
     source = uniform_source(generator)
@@ -147,7 +152,7 @@ def test_draws_without_replacement_follow_the_probabilities(kind: Kind, case: st
 def test_draws_in_small_batches_follow_the_probabilities(kind: Kind) -> None:
     # Batches of all sizes, since large ones may be drawn in another way.
     structure = reached(kind, np.geomspace(0.1, 100.0, 40).tolist())
-    floor, generator = 0.01, np.random.default_rng(23)
+    floor, generator = kind.floor(0.01), np.random.default_rng(23)
     source = uniform_source(generator)
     p = structure.probabilities(floor)
     draws: list[tuple[int, ...]] = []
@@ -166,7 +171,7 @@ def test_sets_many_aside_and_puts_them_back(kind: Kind) -> None:
     structure, source = kind.make(values), uniform_source(generator)
     before = structure.state()
     for size in (n // 50, n // 2, n - 1, n):
-        indices, p = structure.draw(size, replacement=False, source=source, floor=1e-9)
+        indices, p = structure.draw(size, replacement=False, source=source, floor=kind.floor(1e-9))
         assert len(np.unique(indices)) == size and p.sum() <= 1.0 + 1e-9
         structure.check()
         assert_same_state(structure.state(), before)
@@ -239,7 +244,7 @@ def test_resumes_with_the_same_draws(kind: Kind) -> None:
     one, two = np.random.default_rng(7), np.random.default_rng(7)
     for step in range(20):
         for replacement in (True, False):
-            arguments: dict[str, Any] = {"replacement": replacement, "floor": 0.001}
+            arguments: dict[str, Any] = {"replacement": replacement, "floor": kind.floor(0.001)}
             ours, p = structure.draw(20, source=uniform_source(one), **arguments)
             theirs, q = twin.draw(20, source=uniform_source(two), **arguments)
             assert ours.tolist() == theirs.tolist() and p.tolist() == q.tolist()
@@ -301,12 +306,21 @@ def test_refuses_bad_input(kind: Kind) -> None:
         structure.draw(3, replacement=False, source=source)
 
 
+def test_a_weight_tree_takes_no_floor() -> None:
+    tree, source = WeightTree([1.0, 2.0]), uniform_source(generator := np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"floor = 0.1: a WeightTree takes none"):
+        tree.probabilities(0.1)
+    with pytest.raises(ValueError, match=r"floor = 0.1: a WeightTree takes none"):
+        tree.draw(1, replacement=True, source=source, floor=0.1)
+    assert generator.random() == np.random.default_rng(0).random()
+
+
 @pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0), WeightTree])
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (lambda make: make([]), "n = 0: must be at least 1"),
-        (lambda make: make([1.0, np.nan]), r"norms\[1\] = nan"),
+        (lambda make: make([1.0, np.nan]), r"(norms|weights)\[1\] = nan"),
         (lambda make: make([1.0, 2.0]).update([2], [1.0]), r"indices\[0\] = 2"),
         (lambda make: make([1.0, 2.0]).update([0], [-1.0]), r"values\[0\] = -1.0"),
         (lambda make: make([1.0, 2.0]).update([0], [1.0, 2.0]), "values has length 2"),

@@ -108,7 +108,7 @@ def test_one_draw_takes_one_random_number_whatever_the_batch() -> None:
 
 
 def test_a_sum_that_might_overflow_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"values\[1\] = 1e\+308: must be at most"):
+    with pytest.raises(ValueError, match=r"weights\[1\] = 1e\+308: must be at most"):
         WeightTree([1.0, 1e308])
     tree = WeightTree([1.0, 2.0])
     with pytest.raises(ValueError, match=r"values\[0\] = 1e\+308: must be at most"):

@@ -302,7 +302,7 @@ def test_ranks_draw_disjoint_parts_of_one_sequence(tmp_path: Path) -> None:
             "on rank 1, weights[0] = -1.0: must be finite and not negative; nothing has changed on any rank"
         )
         assert "call update() after the same number of draws on all ranks" in each["apart"]
-        assert each["different"] == "num_samples = 51 on rank 1 and 50 on rank 0: pass the same on all ranks"
+        assert each["different"] == "num_samples = 51 on rank 1 and 50 on rank 0: must be the same"
     assert found[0]["unseeded"] != found[1]["unseeded"]
 
 

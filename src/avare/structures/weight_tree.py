@@ -67,11 +67,11 @@ class WeightTree(Structure):
 
     _arrays: _Arrays
 
-    def __init__(self, values: ArrayLike, name: str = "values") -> None:
-        """Build from weights, finite and not negative; errors call them ``name``. O(N)."""
-        checked = validation.nonnegative(name, values)
+    def __init__(self, weights: ArrayLike) -> None:
+        """Build from weights, finite and not negative. O(N)."""
+        checked = validation.nonnegative("weights", weights)
         self._allocate(len(checked))
-        self.require_bounded(name, checked)
+        self.require_bounded("weights", checked)
         self._arrays.sums[: self.n] = checked
         _build(self._arrays)
 
@@ -141,6 +141,11 @@ class WeightTree(Structure):
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace weights without any checks. O(log N) each, with base 16."""
         replace(self._arrays, indices, values)
+
+    def _checked(self, floor: float) -> float:
+        if super()._checked(floor) > 0.0:
+            raise ValueError(f"floor = {floor}: a WeightTree takes none; add a constant to its weights instead")
+        return 0.0
 
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
         total = self.total

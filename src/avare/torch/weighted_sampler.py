@@ -77,7 +77,7 @@ class WeightedSampler(Sampler[int]):
         distributed: Literal["auto"] | None = "auto",
         process_group: Any = None,
     ) -> None:
-        tree = WeightTree(as_array("weights", weights), "weights")
+        tree = WeightTree(as_array("weights", weights))
         if distributed not in ("auto", None):
             raise ValueError(f"distributed = {distributed!r}: must be 'auto' or None")
         self.replacement = validation.boolean("replacement", replacement)
