@@ -1,6 +1,7 @@
 """A tree of weights with its own random numbers: what a weighted sampler and a replay buffer share."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from avare import state as states
 from avare._randomness import uniform_source
-from avare.state import Field, Fields, State
+from avare.state import Field, Fields, Nested, State
 from avare.structures.weight_tree import WeightTree, take
 
 
@@ -24,26 +25,22 @@ class SeededTree:
 
     def __init__(self, tree: WeightTree, seed: int | None) -> None:
         self.tree = tree
-        self._set_generator(np.random.Generator(np.random.PCG64(seed)))
-
-    def _set_generator(self, generator: np.random.Generator) -> None:
-        self._generator = generator
-        self._source = uniform_source(generator)
+        self._generator = np.random.Generator(np.random.PCG64(seed))
 
     def draw(self, size: int, replacement: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Draw indices, and return the probability of each at the first draw. O(size log N)."""
         if self.tree.total == 0.0:
             raise ValueError("all weights are 0: there is nothing to draw")
         try:
-            return self.tree.draw(size, replacement=replacement, source=self._source)
+            return self.tree.draw(size, replacement=replacement, source=uniform_source(self._generator))
         except ValueError:  # all were drawn, and more were wanted
             self.rewind(int(np.count_nonzero(self.tree.values)))
             raise
 
     def take(self, size: int, tree: WeightTree) -> NDArray[np.int64]:
         """Draw at most this number of indices from a tree, and set their weights there to zero. O(size log N)."""
-        indices, values = np.empty(size, dtype=np.int64), np.empty(size)
-        return indices[: take(tree.arrays, self._source, indices, values, np.empty(size))]
+        indices, source = np.empty(size, dtype=np.int64), uniform_source(self._generator)
+        return indices[: take(tree.arrays, source, indices, np.empty(size), np.empty(size))]
 
     def rewind(self, count: int) -> None:
         """Take back the random numbers of the last draws. O(1)."""
@@ -58,25 +55,16 @@ class SeededTree:
         """Return what a state contains, checked, for `restore`; a damaged state raises a ``ValueError``. O(N)."""
         if not isinstance(state, Mapping):
             raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
-        n = self.tree.n
         fields: Fields = {
-            "weights": Field(np.float64, (n,), at_least=0.0),
+            "weights": Nested(partial(WeightTree.from_state, n=self.tree.n)),
             "generator": Field(np.random.Generator),
             "checksum": Field(int, at_least=0),
             **more,
         }
         values = states.read(state, fields)
         states.require_checksum(state, states.checksum({key: state[key] for key in fields if key != "checksum"}))
-        return {**values, "weights": WeightTree.from_state(state, n)}
+        return values
 
     def restore(self, values: State) -> None:
         """Continue from what `read` returned."""
-        self.tree = values["weights"]
-        self._set_generator(values["generator"])
-
-    def __getstate__(self) -> State:
-        return {"tree": self.tree, "_generator": self._generator}
-
-    def __setstate__(self, state: State) -> None:
-        self.tree = state["tree"]
-        self._set_generator(state["_generator"])
+        self.tree, self._generator = values["weights"], values["generator"]

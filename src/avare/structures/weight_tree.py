@@ -85,8 +85,7 @@ class WeightTree(Structure):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int) -> "WeightTree":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
-        most = _LARGEST_SUM / n
-        return cls(Field(np.float64, (n,), at_least=0.0, at_most=most).read(state, "weights"))
+        return cls(Field(np.float64, (n,), at_least=0.0).read(state, "weights"))
 
     def _allocate(self, n: int) -> None:
         self.n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
@@ -120,16 +119,11 @@ class WeightTree(Structure):
         least = float(self._arrays.least[-1])
         return least if least < math.inf else 0.0
 
-    def update(self, indices: ArrayLike, values: ArrayLike) -> None:
-        """Replace some weights, after checking them; the last one of a repeated index counts. O(log N) each."""
-        self.replace(*self.checked(indices, values))
-
     def checked(
         self, indices: ArrayLike, values: ArrayLike, name: str = "values"
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and weights as arrays, or raise an error that names the wrong one. O(size)."""
-        where, what = validation.indices("indices", indices, self.n), validation.nonnegative(name, values)
-        validation.same_length(name, len(what), "indices", len(where))
+        where, what = super().checked(indices, values, name)
         self.require_bounded(name, what)
         return where, what
 

@@ -16,8 +16,7 @@ from avare.structures.seeded_tree import SeededTree
 from avare.torch.checkpoint import as_array, with_arrays, with_tensors
 from avare.torch.distributed import Ranks
 
-_MOST_AHEAD = 4096  # indices that iteration draws ahead, after it began with a few
-_FIRST_AHEAD = 64
+_AHEAD = 256  # indices that iteration draws at a time
 
 
 class WeightedSampler(Sampler[int]):
@@ -47,8 +46,6 @@ class WeightedSampler(Sampler[int]):
         Seed of the random numbers. With several processes, None becomes one seed for all of them.
     distributed : "auto" or None, default="auto"
         Whether to share the draws with the other processes, if a process group is initialised.
-    process_group : optional
-        The process group; by default the whole world.
 
     Examples
     --------
@@ -75,14 +72,13 @@ class WeightedSampler(Sampler[int]):
         *,
         seed: int | None = None,
         distributed: Literal["auto"] | None = "auto",
-        process_group: Any = None,
     ) -> None:
         tree = WeightTree(as_array("weights", weights))
         if distributed not in ("auto", None):
             raise ValueError(f"distributed = {distributed!r}: must be 'auto' or None")
         self.replacement = validation.boolean("replacement", replacement)
         self._wanted = None if num_samples is None else validation.integer("num_samples", num_samples, at_least=1)
-        self._ranks = Ranks(tree.n, 1, distributed, process_group)
+        self._ranks = Ranks(tree.n, 1, distributed)
         settings = {"num_samples": num_samples, "replacement": replacement, "seed": seed}
         if self._ranks.world > 1:
             settings["checksum of weights"] = checksum(tree.state())
@@ -193,7 +189,7 @@ class WeightedSampler(Sampler[int]):
     def _begin(self, drawn: NDArray[np.bool_] | None) -> None:
         """Begin a pass, or end one: which indices were drawn is needed during a pass without replacement only."""
         self._resumes = False
-        self._given, self._length, self._place, self._most = 0, len(self), 0, _FIRST_AHEAD
+        self._given, self._length, self._place = 0, len(self), 0
         self._ahead: list[int] = []
         self._drawn = drawn
         self._taken = np.empty(0, dtype=np.int64)  # what all ranks draw ahead
@@ -202,43 +198,44 @@ class WeightedSampler(Sampler[int]):
 
     def _draw_ahead(self) -> bool:
         """Draw some indices ahead; return whether there are any for this rank."""
-        size, world = min(self._most, self._length - self._given), self._ranks.world
+        size, world = min(_AHEAD, self._length - self._given), self._ranks.world
         if self._drawn is None:
             self._taken, _ = self._draws.draw(size * world, replacement=True)
         else:
             self._taken = self._draws.take(size * world, self._left)
             self._drawn[self._taken] = True
         self._ahead = self._taken[self._ranks.rank : len(self._taken) // world * world : world].tolist()
-        self._place, self._most = 0, min(2 * self._most, _MOST_AHEAD)
+        self._place = 0
         return len(self._ahead) > 0
 
     def _take_back(self) -> None:
         """Undo the draws that no rank has yielded yet."""
         unused = self._taken[self._place * self._ranks.world :]
+        if not len(unused):
+            return
         self._draws.rewind(len(unused))
         if self._drawn is not None:
             self._drawn[unused] = False
             self._left.replace(unused, self.weights[unused])
-        self._ahead, self._taken, self._place, self._most = [], self._taken[:0], 0, _FIRST_AHEAD
+        self._ahead, self._taken, self._place = [], self._taken[:0], 0
 
     def _gathered(self, indices: Any, weights: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and weights of all ranks, checked."""
+        own: Any = None
+        found: list[Any] = [None] * self._ranks.world
         try:
-            own: Any = self._draws.tree.checked(indices, weights, "weights")
-        except (TypeError, ValueError) as error:
-            if self._ranks.world == 1:
-                raise
-            own = error
+            own = self._draws.tree.checked(indices, weights, "weights")
+        finally:  # whatever it is, the other ranks must not wait
+            if self._ranks.world > 1:
+                dist.all_gather_object(found, (self._given, own))
         if self._ranks.world == 1:
             return own
-        found: list[Any] = [None] * self._ranks.world
-        dist.all_gather_object(found, (self._given, own), group=self._ranks.group)
-        for rank, (given, each) in enumerate(found):
-            if isinstance(each, Exception):
-                raise type(each)(f"on rank {rank}, {each}; nothing has changed on any rank")
+        for rank, (given, pair) in enumerate(found):
+            if pair is None:
+                raise ValueError(f"rank {rank} received invalid weights: nothing has changed on any rank")
             if given != self._given:
                 raise RuntimeError(
                     f"rank {rank} has yielded {given} indices, and rank {self._ranks.rank} {self._given}: call "
                     "update() after the same number of draws on all ranks"
                 )
-        return np.concatenate([each[0] for _, each in found]), np.concatenate([each[1] for _, each in found])
+        return np.concatenate([pair[0] for _, pair in found]), np.concatenate([pair[1] for _, pair in found])
