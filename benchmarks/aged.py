@@ -106,11 +106,11 @@ class Aged(Sampler):
     @property
     def floor(self) -> float:
         """The smallest probability at the next draw. O(1)."""
-        return self._schedule(self._steps + 1)
+        return self._schedule(self.steps + 1)
 
     def _cells(self, indices: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.int64]:
         """Return the current cell of each example."""
-        age = (self._steps - self._seen_at[indices]) * (_PARTS_OF_AN_EPOCH * self.batch_size / self.n)
+        age = (self.steps - self._seen_at[indices]) * (_PARTS_OF_AN_EPOCH * self.batch_size / self.n)
         bins = np.clip(np.frexp(age)[1], 0, self._ages - 1)  # 0: below 1; then one for each doubling
         cells: NDArray[np.int64] = self._by_norm[indices] * self._ages + np.where(
             self._by_norm[indices] == _UNSEEN, 0, bins
@@ -157,7 +157,7 @@ class Aged(Sampler):
         np.add.at(self._squares.reshape(-1), cells, norms**2)
         np.add.at(self._counts.reshape(-1), cells, 1.0)
         self._by_norm[indices] = _cell_of(norms)
-        self._seen_at[indices] = self._steps
+        self._seen_at[indices] = self.steps
         self._drawn = None
 
     def arguments(self) -> State:

@@ -78,9 +78,9 @@ def laws(generator: np.random.Generator) -> int:
     law = dict(ordered_samples(sampler.probabilities(), sampler.batch_size, sampler.replacement))
     draws = []
     for _ in range(DRAWS):
-        twin_steps = sampler._steps
+        twin_steps = sampler.steps
         draws.append(tuple(sampler.sample().indices.tolist()))
-        sampler._steps = twin_steps
+        sampler.steps = twin_steps
     chance = chi_square(draws, law)
     assert chance > FALSE_ALARM, f"{sampler}: p-value {chance}"
     return DRAWS

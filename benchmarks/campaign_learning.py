@@ -53,7 +53,7 @@ def _with_faults(generator: np.random.Generator) -> int:
     about = f"n={n}, size={size}, pool={pool}, workers={workers}, {name}, {'transfer' if transfer else place}/{every}"
     loader = avt.ImportanceLoader(
         faults, size, sampler=name, seed=int(generator.integers(2**31)), collate_fn=faults.collate,
-        num_workers=workers, endless=True, **second,
+        num_workers=workers, batches_per_epoch=10**9, **second,
     )  # fmt: skip
     found, count = [], _WITH_WORKERS if workers else _BATCHES
     with failing_transfers(loader, every) if transfer else contextlib.nullcontext():

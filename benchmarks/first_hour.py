@@ -3,7 +3,7 @@
 Each task runs in a process of its own with an empty folder of compiled kernels, and then once more with the folder that
 the first process has filled. Numbers are for the whole process, from its start to its end. Processor seconds hardly
 depend on what else the machine does; the seconds on the clock do. With MNIST (see docs/datasets.md), the command
-`avare diagnose mnist` is measured too: up to the first line of its answer, and to the end.
+`avare diagnose mnist` is measured too: up to the first line of its output, and to the end.
 """
 
 import argparse

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from avare.experiments.records import numbers
 from avare.experiments.runner import surroundings
+from avare.experiments.store import numbers
 from avare.plotting import Curve
 
 RESULTS = Path(__file__).parent / "results"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from avare.experiments import Column, Store, Table
-from avare.experiments.records import RecordError
+from avare.experiments.store import RecordError
 from avare.report.tables import as_markdown
 from harness import RESULTS
 from nets import NetsExperiment

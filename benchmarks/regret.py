@@ -27,9 +27,8 @@ from avare.experiments import (
 )
 from avare.experiments.aggregate import apart, but_for_seed
 from avare.experiments.base import RUNS, Stages
-from avare.experiments.records import number, numbers
 from avare.experiments.sgd_runs import common_spec, problem_of
-from avare.experiments.store import Record, Spec
+from avare.experiments.store import Record, Spec, number, numbers
 from avare.plotting import Chart, Curve, Style
 from avare.plotting.charts import BLUE, VERMILION
 from avare.solvers import sgd, sgld

@@ -125,7 +125,9 @@ def training(seconds: float, workers: list[int]) -> dict[str, dict[str, Any]]:
 def drawing(n: int, seconds: float) -> dict[str, float]:
     """Measure seconds per draw of a batch, also by `torch.multinomial` if it takes this number of weights."""
     norms = np.random.default_rng(1).lognormal(0.0, 2.0, n)
-    batches = avt.AvareBatchSampler(n, BATCH_SIZE, sampler_options={"initial_norms": norms}, seed=0, endless=True)
+    batches = avt.AvareBatchSampler(
+        n, BATCH_SIZE, sampler_options={"initial_norms": norms}, seed=0, batches_per_epoch=10**9
+    )
     drawn = iter(batches)
     weights = torch.from_numpy(norms)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from avare.experiments import Data, Store, compare
+from avare.experiments.base import get
 from avare.experiments.data import digest, prepared
-from avare.experiments.registry import get
 from avare.report import write
 
 

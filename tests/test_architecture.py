@@ -11,7 +11,7 @@ import pytest
 import reference
 
 from avare import datasets, samplers
-from avare.experiments import registry
+from avare.experiments import base
 
 SOURCE = Path(__file__).parents[1] / "src" / "avare"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -40,9 +40,9 @@ def names() -> dict[str, str]:
     """The names of samplers, datasets and experiments, and the place where each may be tested for."""
     found = {name: f"samplers/{name.lower()}.py" for name in samplers.names()}
     found |= dict.fromkeys(datasets.names(), "datasets/catalogue.py")
-    for name in registry.names():
+    for name in base.names():
         place = "experiments/comparison.py" if name == "compare" else f"experiments/{name}"
-        found |= dict.fromkeys((name, *registry.get(name).kinds), place)
+        found |= dict.fromkeys((name, *base.get(name).kinds), place)
     return found
 
 

@@ -10,8 +10,7 @@ from avare.experiments.aggregate import Group, figures_of, groups_of, last_rows
 from avare.experiments.base import RUNS
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.paper import SETTINGS, Paper
-from avare.experiments.records import number
-from avare.experiments.store import Record
+from avare.experiments.store import Record, number
 
 _APART = "synthetic"
 

@@ -13,9 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from agreement import checking
 from avare.cli.output import show
 from avare.experiments import Store, Table
-from avare.experiments.base import RUNS
+from avare.experiments.base import RUNS, parsed
 from avare.experiments.paper import SETTINGS
-from avare.experiments.registry import parsed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parts.append(f"Run what is missing: avare reproduce {names} --runs {chosen.runs} --out {chosen.out}")
     left_out = [*skipped, *odd]
     value = {"rows": [row.as_dict() for row in rows], **counts, "skipped": left_out, "exit_code": code}
-    return show(chosen.json, value, parts) or code
+    show(chosen.json, value, parts)
+    return code
 
 
 if __name__ == "__main__":

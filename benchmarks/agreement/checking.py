@@ -14,8 +14,8 @@ from avare.experiments.base import RUNS
 from avare.experiments.data import display_name
 from avare.experiments.document import Table
 from avare.experiments.paper import L2, SETTINGS
-from avare.experiments.records import Result, number
 from avare.experiments.sgd_runs import RULES
+from avare.experiments.store import Result, number
 
 LOGARITHMS = ("relative_error", "suboptimality")
 """The measures that are compared as log10."""

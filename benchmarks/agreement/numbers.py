@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from avare.experiments.aggregate import Group, Series
-from avare.experiments.records import number, numbers
 from avare.experiments.sgd_runs import MEASURES
+from avare.experiments.store import number, numbers
 from harness import curve_numbers
 
 

@@ -9,12 +9,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from avare.experiments.base import Experiment, Request, Stages, Summary
+from avare.experiments.base import Experiment, Request, Stages, Summary, register
 from avare.experiments.document import Section
-from avare.experiments.records import Result, count, numbers
-from avare.experiments.registry import register
 from avare.experiments.runner import surroundings
-from avare.experiments.store import Record, Spec
+from avare.experiments.store import Record, Result, Spec, count, numbers
 from nets.figures import NetCharts
 from nets.plan import NetPlan as Plan
 from nets.plan import estimate as estimate

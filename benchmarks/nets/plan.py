@@ -5,6 +5,7 @@ determine; then variants of `Calibrated`, to see which of its parts matter.
 """
 
 import math
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from avare import datasets
 from avare._optional import require
 from avare.experiments.base import Stage, Stages, Task
 from avare.experiments.data import Data, digest
-from avare.experiments.runner import Watch, duration, execute
+from avare.experiments.runner import Watch, execute
 from avare.experiments.store import Record, Spec, Store
 from avare.samplers import names
 
@@ -136,8 +137,9 @@ def net_stages(plan: NetPlan, folder: str | Path | None = None, *, jobs: int = 1
     costs = estimate(plan)
     seconds = math.fsum(cost.seconds for cost in costs) / jobs
     about = f", about {duration(seconds)} if none is stored" if seconds > 0.0 else ""
-    note = f"nets: {sum(cost.runs for cost in costs)} runs in all{about}"
-    grid = yield Stage("nets: grid", grid_tasks(plan, data), note)
+    if progress:
+        print(f"nets: {sum(cost.runs for cost in costs)} runs in all{about}", file=sys.stderr)
+    grid = yield Stage("nets: grid", grid_tasks(plan, data))
     yield Stage("nets: best settings", best_tasks(plan, data, grid))
     if "parts" in plan.wanted:
         yield Stage("nets: parts", part_tasks(plan, data, grid))
@@ -351,3 +353,15 @@ def check_plan(plan: NetPlan, name: str) -> None:
         for value in values:
             if value not in known:
                 raise ValueError(f"{name}: {key} = {value!r}: must be among {', '.join(map(str, known))}")
+
+
+def duration(seconds: float) -> str:
+    """Write a time in words.
+
+    >>> duration(42.4), duration(600), duration(9000)
+    ('42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 90.0:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60.0)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

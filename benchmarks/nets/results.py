@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avare.experiments.records import Result, together
-from avare.experiments.store import canonical
+from avare.experiments.store import Result, canonical, together
 from avare.plotting.charts import rank, ranked
 from nets.plan import OPTIMISERS, PARTS, read_plan
 

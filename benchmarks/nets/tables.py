@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from avare.experiments.document import Column, Table
-from avare.experiments.records import number
+from avare.experiments.store import number
 from nets.plan import OPTIMISERS, PARTS
 from nets.results import UNIFORM, NetResults, SeedGroup, reached
 

@@ -18,8 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 import avare.torch as avt
 from avare import samplers
 from avare.diagnostics import cost, gain, relative_error
-from avare.experiments.records import number
-from avare.experiments.store import Record, Spec
+from avare.experiments.store import Record, Spec, number
 from avare.samplers import Avare, Calibrated, Sampler
 from nets.upper_bound import UpperBound
 

@@ -9,12 +9,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from avare.experiments.base import RUNS, Experiment, Request, Stage, Stages, Summary, Task
+from avare.experiments.base import RUNS, Experiment, Request, Stage, Stages, Summary, Task, register
 from avare.experiments.document import Section
-from avare.experiments.records import Result, count
-from avare.experiments.registry import register
 from avare.experiments.sgd_runs import common_spec
-from avare.experiments.store import Record, Spec
+from avare.experiments.store import Record, Result, Spec, count
 from sampling.models import MODELS, reference
 from sampling.results import (
     REFERENCE,

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.experiments.data import Data, Place, digest, obtain
-from avare.experiments.records import numbers
 from avare.experiments.sgd_runs import problem_of
-from avare.experiments.store import Record, Spec
+from avare.experiments.store import Record, Spec, numbers
 from avare.problems import Linear
 from avare.solvers.updates.metric import hessian
 
@@ -179,6 +178,5 @@ def loss_on_test(spec: Spec, X: Any, y: NDArray[Any], draws: NDArray[np.float64]
     tested = problem_of({**spec, "held_out": 0}, X[-spec["held_out"] :], y[-spec["held_out"] :])
     total = np.zeros(tested.n)
     for x in draws:
-        for part, losses, _ in tested._evaluated(x):
-            total[part] += np.exp(-losses)
+        total += np.exp(-tested._evaluated(x)[0])
     return float(-np.log(total / len(draws)).mean())

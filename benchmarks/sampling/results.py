@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.experiments.document import Figure, Panel, Section, Table
-from avare.experiments.records import RecordError, Result, mapping_in, number
+from avare.experiments.store import RecordError, Result, mapping_in, number
 from avare.plotting.charts import BLACK, BLUE, GREEN, ORANGE, SKY, VERMILION, Chart, Curve, Style, rank
 from sampling.models import GRID, MODELS
 from sampling.running import LEVELS, SHARES

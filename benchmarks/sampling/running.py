@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 import avare
 from avare.diagnostics import kernel_stein, polynomial_stein
-from avare.experiments.records import numbers
-from avare.experiments.store import Record, Spec
+from avare.experiments.store import Record, Spec, numbers
 from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.solvers import ConvergenceWarning

@@ -72,9 +72,7 @@ def nonnegative(name: str, values: ArrayLike, *, ndim: int = 1) -> NDArray[np.fl
     Traceback (most recent call last):
     ValueError: norms[1] = nan: must be finite and not negative
     """
-    array = real(name, values)
-    if array.ndim != ndim:
-        raise ValueError(f"{name} has shape {array.shape}: must have {ndim} dimension{'s' if ndim != 1 else ''}")
+    array = real(name, values, ndim)
     fault = int(_first_outside(array.reshape(-1), math.inf))
     if fault >= 0:
         place = ", ".join(str(int(each)) for each in np.unravel_index(fault, array.shape))
@@ -89,20 +87,20 @@ def finite(name: str, values: ArrayLike) -> NDArray[np.float64]:
     Traceback (most recent call last):
     ValueError: x[1] = inf: must be finite
     """
-    array = real(name, values)
-    if array.ndim != 1:
-        raise ValueError(f"{name} has shape {array.shape}: must have 1 dimension")
+    array = real(name, values, 1)
     faults = np.flatnonzero(~np.isfinite(array))
     if faults.size:
         raise ValueError(f"{name}[{faults[0]}] = {array[faults[0]]}: must be finite")
     return array
 
 
-def real(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def real(name: str, values: ArrayLike, ndim: int | None = None) -> NDArray[np.float64]:
     """A contiguous float64 array; booleans, complex numbers and text are refused."""
     array = as_array(name, values)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} has dtype {array.dtype}: must hold real numbers")
+    if ndim is not None and array.ndim != ndim:
+        raise ValueError(f"{name} has shape {array.shape}: must have {ndim} dimension{'s' if ndim != 1 else ''}")
     return np.asarray(array, dtype=np.float64, order="C")
 
 
@@ -122,10 +120,6 @@ def from_tensor(name: str, values: Any) -> Any:
     """
     if not (hasattr(values, "detach") and hasattr(values, "layout") and hasattr(values, "numpy")):
         return values
-    if values.device.type == "meta":
-        raise TypeError(f"{name} is a tensor on the meta device: it has no values")
-    if str(values.layout) != "torch.strided":
-        raise TypeError(f"{name} is a tensor with layout {values.layout}: pass a dense one, as .to_dense() returns")
     try:
         tensor = values.detach().cpu()
         return (tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor).numpy()

@@ -14,18 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 
-__all__ = [
-    "cost",
-    "gain",
-    "kernel_stein",
-    "optimal_cost",
-    "polynomial_stein",
-    "relative_error",
-    "smoothness_ratio",
-]
+__all__ = ["cost", "gain", "kernel_stein", "optimal_cost", "polynomial_stein", "relative_error", "smoothness_ratio"]
 
 _SUM_TOLERANCE = 1e-6  # float32 probabilities are accepted
-_ROWS = 512  # of the matrix of pairs at a time
 Result = np.float64 | NDArray[np.float64]
 
 
@@ -94,17 +85,17 @@ def smoothness_ratio(smoothness: ArrayLike) -> np.float64:
     >>> float(smoothness_ratio([3.0, 1.0]))
     1.5
     """
-    constants = _matrix("smoothness", smoothness, ndim=1)
+    constants = _matrix("smoothness", validation.nonnegative("smoothness", smoothness))
     if not constants.any():
         raise ValueError("smoothness is all zero: the ratio has no meaning")
     return np.float64(constants.max() / constants.mean())
 
 
-def polynomial_stein(draws: ArrayLike, gradients: ArrayLike, *, order: int = 2) -> np.float64:
-    r"""Return the polynomial Stein discrepancy: how wrong the means (order 1) and covariances (order 2) of draws are.
+def polynomial_stein(draws: ArrayLike, gradients: ArrayLike) -> np.float64:
+    r"""Return the polynomial Stein discrepancy: how wrong the means and covariances of draws are.
 
     For a function P of the draws, :math:`E[\Delta P(x) - \nabla P(x) \cdot \nabla f(x)] = 0` under the posterior. The
-    discrepancy is the length of the vector of these averages over all P that are products of up to `order` coordinates,
+    discrepancy is the length of the vector of these averages over all P that are products of up to two coordinates,
     in units of the draws' standard deviations. It is linear in the gradients, so unbiased gradients of batches serve as
     well as exact ones. O(draws x dim^2): with gradients of batches, no pass over the data.
 
@@ -114,8 +105,6 @@ def polynomial_stein(draws: ArrayLike, gradients: ArrayLike, *, order: int = 2) 
         Draws x dim.
     gradients : array-like
         The gradient of f at each draw, exact or an unbiased estimate, for example from one batch.
-    order : int, default=2
-        1 or 2.
 
     Examples
     --------
@@ -124,20 +113,16 @@ def polynomial_stein(draws: ArrayLike, gradients: ArrayLike, *, order: int = 2) 
     (True, True)
     """
     points, slopes = _standardised(draws, gradients)
-    if order not in (1, 2):
-        raise ValueError(f"order = {order!r}: must be 1 or 2")
-    found = [slopes.mean(axis=0)]
-    if order == 2:
-        products = points.T @ slopes / len(points)  # E[x_k g_l] = 1 if k = l, otherwise 0
-        found.append((np.eye(len(products)) - 0.5 * (products + products.T)).ravel())
-    return np.float64(np.linalg.norm(np.concatenate(found)))
+    products = points.T @ slopes / len(points)  # E[x_k g_l] = 1 if k = l, otherwise 0
+    of_squares = np.eye(len(products)) - 0.5 * (products + products.T)
+    return np.float64(np.hypot(np.linalg.norm(slopes.mean(axis=0)), np.linalg.norm(of_squares)))
 
 
-def kernel_stein(draws: ArrayLike, gradients: ArrayLike, *, length: float = 1.0) -> np.float64:
+def kernel_stein(draws: ArrayLike, gradients: ArrayLike) -> np.float64:
     r"""Return the squared kernel Stein discrepancy of draws, with the inverse multiquadric kernel.
 
     It is the mean over all pairs of different draws of the Stein kernel of
-    :math:`k(x, y) = (1 + |x - y|^2 / (d \, \text{length}^2))^{-1/2}`, in units of the draws' standard deviations. It
+    :math:`k(x, y) = (1 + |x - y|^2 / d)^{-1/2}`, in units of the draws' standard deviations. It
     notices any difference from the posterior, and is 0 in expectation if there is none; then it may be negative. With
     gradients of independent batches it is unbiased too (a stochastic Stein discrepancy). O(draws^2 x dim): thin first.
 
@@ -147,8 +132,6 @@ def kernel_stein(draws: ArrayLike, gradients: ArrayLike, *, length: float = 1.0)
         Draws x dim, at least two.
     gradients : array-like
         The gradient of f at each draw, exact or an unbiased estimate from a batch of its own.
-    length : float, default=1.0
-        The length of the kernel, in standard deviations times the square root of dim.
 
     Examples
     --------
@@ -157,25 +140,19 @@ def kernel_stein(draws: ArrayLike, gradients: ArrayLike, *, length: float = 1.0)
     (True, True)
     """
     points, slopes = _standardised(draws, gradients)
-    width = validation.number("length", length, above=0.0) ** 2 * points.shape[1]
     count, dim = points.shape
     if count < 2:
         raise ValueError(f"draws has {count} row: must have at least 2")
-    total = 0.0
-    for first in range(0, count, _ROWS):
-        some = slice(first, first + _ROWS)
-        x, s = points[some], -slopes[some]
-        squares = (x**2).sum(axis=1)[:, None] + (points**2).sum(axis=1) - 2.0 * x @ points.T
-        base = 1.0 + np.maximum(squares, 0.0) / width
+    scores = -slopes
+    total = -float((scores**2).sum()) - count  # without the pairs of a draw and itself
+    for x, score in zip(points, scores, strict=True):
+        away = x - points
+        squares = (away**2).sum(axis=1)
+        base = 1.0 + squares / dim
         k = base**-0.5
-        first_derivative = -k / base / width  # of k by x is this times (x - y)
-        along = (s * x).sum(axis=1)[:, None] - s @ points.T  # s(x) . (x - y)
-        against = x @ -slopes.T - (points * -slopes).sum(axis=1)  # s(y) . (x - y)
-        terms = k * (s @ -slopes.T) + first_derivative * (against - along)
-        terms -= first_derivative * dim + 3.0 * k / base**2 / width**2 * np.maximum(squares, 0.0)
-        rows = np.arange(len(x))
-        terms[rows, first + rows] = 0.0
-        total += float(terms.sum())
+        derivative = -k / base / dim  # of k by x is this times x - y
+        terms = k * (scores @ score) + derivative * ((scores * away).sum(axis=1) - away @ score - dim)
+        total += float((terms - 3.0 * k / (base * dim) ** 2 * squares).sum())
     return np.float64(total / (count * (count - 1)))
 
 
@@ -193,10 +170,10 @@ def _standardised(draws: ArrayLike, gradients: ArrayLike) -> tuple[NDArray[np.fl
     return (points - points.mean(axis=0)) / spread, slopes * spread
 
 
-def _matrix(name: str, values: ArrayLike, ndim: int | None = None) -> NDArray[np.float64]:
-    """Return a non-empty array with `ndim` dimensions; with one or two if it is None."""
+def _matrix(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """Return a non-empty array with one or two dimensions."""
     found = np.ndim(validation.real(name, values))
-    array = validation.nonnegative(name, values, ndim=ndim if ndim is not None else min(max(found, 1), 2))
+    array = validation.nonnegative(name, values, ndim=min(max(found, 1), 2))
     if array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}: must not be empty")
     return array

@@ -145,9 +145,7 @@ def polynomial(scale: float, offset: float, power: float) -> Schedule:
     """
     scale = validation.number("scale", scale, above=0.0)
     offset = validation.number("offset", offset, at_least=1.0)
-    power = validation.number("power", power, at_least=0.0)
-    if power > 1.0:
-        raise ValueError(f"power = {power}: must be at most 1: otherwise the sum of all steps is finite")
+    power = validation.number("power", power, at_least=0.0, at_most=1.0)  # above 1, the sum of all steps is finite
     return Schedule(_polynomial, (scale, offset, power))
 
 

@@ -66,12 +66,6 @@ class Field:
             return self._array(value, label)
         if self.kind is np.random.Generator:
             return generator_from_text(value, label)
-        if self.kind in (bool, str):
-            if not isinstance(value, self.kind):
-                raise ValueError(
-                    f"{label} = {_short(value)}: must be {'text' if self.kind is str else 'True or False'}"
-                )
-            return value
         allowed = int if self.kind is int else int | float
         is_number = isinstance(value, allowed) and not isinstance(value, bool)
         if not is_number or not (self.at_least <= value <= self.at_most or value == self.also):

@@ -9,7 +9,7 @@ import pytest
 from agreement.checking import Row, check
 from avare.experiments.base import RUNS
 from avare.experiments.paper import L2, SETTINGS
-from avare.experiments.records import Result
+from avare.experiments.store import Result
 
 PAPER = Path(__file__).parents[2] / "benchmarks" / "results" / "paper"
 KEYS = ("dataset", "steps", "sampler", "measure")

@@ -70,7 +70,6 @@ def test_names_are_printed_as_they_are() -> None:
         shown = Display(Console(file=stream, force_terminal=terminal, width=80, color_system=None))
         record: dict[str, Any] = {"spec": tasks[0].spec, "key": tasks[0].key}
         shown.begin("runs", tasks, [])
-        shown.started(tasks[0])
         shown.finished(tasks[0], {**record, "seconds": {"steps": 1.0}})
         shown.end()
         assert "x[red]y" in stream.getvalue() and "…" not in stream.getvalue()

@@ -82,19 +82,6 @@ def test_columns_can_be_chosen(tmp_path: Path) -> None:
             read(path, target="y", **options)
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_column_that_numbers_the_rows_gets_a_hint(tmp_path: Path, first: int) -> None:
-    order = first + np.random.default_rng(0).permutation(12)
-    rows = [f"{id},{id if id != order[5] else 99},{id % 11},{'' if k == 3 else k % 2}" for k, id in enumerate(order)]
-    path = put(tmp_path, "a.csv", "my id,near,few,y\n" + "\n".join(rows) + "\n")
-    found = read(path, target="y")  # in any order, also if a row is left out
-    assert len(found) == 11 and found.columns == ("my id", "near", "few")
-    hint = "my id: numbers, as they are; if they only number the rows, --drop 'my id' leaves them out"
-    assert found.notes[:2] == ("near, few: numbers, as they are", hint)
-    short = put(tmp_path, "b.csv", "id,y\n0,0\n1,1\n2,0\n")  # of few rows it may be anything
-    assert read(short, target="y").notes[0] == "id: numbers, as they are"
-
-
 def test_a_name_with_a_comma_is_one_name(tmp_path: Path) -> None:
     path = put(tmp_path, "a.csv", '"a, b",c,y\n1,2,0\n3,4,1\n')
     assert read(path, target="y", drop="a, b").columns == ("c",)

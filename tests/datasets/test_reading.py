@@ -27,6 +27,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from avare.datasets import Dataset, DatasetError, files, read
+from avare.datasets.files import read_libsvm
 from tiny_datasets import naming
 
 
@@ -108,7 +109,6 @@ def test_libsvm_is_sparse(tmp_path: Path) -> None:
     assert found.X.nnz == 5 and found.X.has_sorted_indices  # a zero in the file is kept
     assert np.array_equal(found.X.toarray(), expected)
     assert found.y.dtype == np.int64 and found.y.tolist() == [-1, 1, 1, -1]
-    assert read(path, features=7).X.shape == (4, 7)
     assert found.description == "LIBSVM text: 4 rows, 3 features" and len(found) == 4
     assert repr(found).startswith("Dataset(name='a', X=(4, 3) csr_matrix of float64, y=int64")
 
@@ -192,7 +192,7 @@ def test_libsvm_errors(tmp_path: Path, ending: str, text: str, message: str) -> 
 
 def test_features_bound_the_index(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"line 2: '4:1' must be index:value, .* index from 1 to 3"):
-        read(put(tmp_path, "a", "1 3:1\n0 4:1\n"), features=3)
+        read_libsvm(put(tmp_path, "a", "1 3:1\n0 4:1\n"), features=3)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -334,15 +334,8 @@ TABLE, ROWS = b"a,y\n1,0\n2,1\n", b"1 1:1\n0 2:3\n"
     ("name", "arguments", "error", "message"),
     [
         ("a", {"task": "ranking"}, ValueError, "task = 'ranking': must be one of 'classification', 'regression'"),
-        ("a", {"features": 0}, ValueError, "features = 0: must be at least 1"),
         ("a", {"target": "y"}, ValueError, "a is read as LIBSVM text, which has no named columns for target, drop and"),
         ("a.npz", {"target": "y"}, ValueError, "a.npz is read as zip archive, which has no named columns"),
-        (
-            "a.csv",
-            {"features": 3, "target": "y"},
-            ValueError,
-            "features = 3: .* is read as CSV, which has its own",
-        ),
         ("a", {"drop": "z"}, ValueError, "a is read as LIBSVM text, which has no named columns"),
         ("a.csv", {"target": "y", "drop": [3]}, DatasetError, "drop = '3', must be one of its columns: a, y"),
         ("a.csv", {"limit": 0}, ValueError, "limit = 0.0: must be above 0"),

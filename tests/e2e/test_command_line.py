@@ -136,7 +136,7 @@ class Terminal:
 def test_on_a_terminal(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "compare", "digits", "--runs", "2", "--epochs", "2", "--out", "r")
     assert terminal.wait() == 0
-    assert "\x1b[" in terminal.text and "5/5" in terminal.text  # a display that is written over
+    assert "\x1b[" in terminal.text and "4/4" in terminal.text  # a display that is written over
     assert "wanted" not in terminal.text  # no plain lines
     assert "Results: r/runs" in terminal.text
     failing = Terminal(tmp_path, "compare", "nothing")
@@ -191,8 +191,8 @@ def test_through_a_pipe(tmp_path: Path) -> None:
     found = run(tmp_path, "compare", "digits", "--runs", "1", "--epochs", "1", "--json")
     assert found.returncode == 0 and "\x1b" not in found.stdout + found.stderr
     assert {row["sampler"] for row in json.loads(found.stdout)["runs"]} == {"Uniform", "Calibrated"}
-    assert "runs: [3/3] " in found.stderr
+    assert "runs: [2/2] " in found.stderr
     head = subprocess.run(
-        f"{' '.join(COMMAND)} datasets list | head -1", shell=True, cwd=tmp_path, capture_output=True, text=True
+        f"{' '.join(COMMAND)} --help | head -1", shell=True, cwd=tmp_path, capture_output=True, text=True
     )
     assert head.returncode == 0 and "Traceback" not in head.stderr

@@ -44,19 +44,19 @@ def test_runs_of_other_settings_are_not_mixed() -> None:
     records += [run(batch_size=64, epochs=5), run(data_digest="f" * 64, epochs=5)]
     titles = {group.title: len(seeds(group.series[0])) for group in groups(records)}
     assert len(titles) == 4 and sorted(titles.values()) == [1, 1, 2, 2]
-    assert any("batch size = 64" in title and "epochs = 5" in title for title in titles)
-    assert any("hash of the data = ffffffffffff" in title for title in titles)
+    assert any("batch_size = 64" in title and "epochs = 5" in title for title in titles)
+    assert any("data_digest = ffffffffffff" in title for title in titles)
     assert all(title.startswith("MNIST, ") for title in titles)
 
 
 def test_titles_and_details_are_in_words() -> None:
     found = groups([run(), run(held_out=600, bias=True)])
     assert [group.title for group in found] == [
-        "MNIST, intercept = False, rows held out = 0",
-        "MNIST, intercept = True, rows held out = 600",
+        "MNIST, bias = False, held_out = 0",
+        "MNIST, bias = True, held_out = 600",
     ]
     pairs = settings_of(found[1])
-    assert (pairs["rows held out"], pairs["intercept"], pairs["seeds"]) == (600, True, "0")
+    assert (pairs["held out"], pairs["bias"], pairs["seeds"]) == (600, True, "0")
     assert pairs["Avare"] == '{"delta":1.0}'
 
 

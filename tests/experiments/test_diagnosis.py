@@ -35,7 +35,6 @@ def test_rare_classes_are_not_missed(missed: list[int]) -> None:
 
 
 def test_runs_take_turns_and_are_counted() -> None:
-    said: list[str] = []
     counts: list[tuple[float, str]] = []
     data, loss = obtain("synthetic")
     found = diagnose(
@@ -44,14 +43,12 @@ def test_runs_take_turns_and_are_counted() -> None:
         batch_size=4,
         epochs=4,
         runs=3,
-        say=said.append,
         count=lambda share, text: counts.append((share, text)),
     )
     turns = [f"run {k + 1} of 3, {name}" for k in range(3) for name in ("Uniform", "Calibrated")]
     assert [text for _, text in counts] == [*turns, "the optimum", "done"]
     shares = [share for share, _ in counts]
     assert shares == sorted(shares) and shares[0] == 0.0 and shares[-1] == 1.0
-    assert len(said) == 1 and said[0].endswith(f"the possible gain is {found.gain:.1f}.")
     assert found.in_epochs.runs == 3
     with pytest.raises(ValueError, match="runs = 1: must be at least 2"):
         diagnose(data, loss, runs=1)

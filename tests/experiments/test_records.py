@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import stored_runs
-from avare.experiments.records import RecordError, Result
+from avare.experiments.store import RecordError, Result
 from stored_runs import parsed
 
 RUN = stored_runs.run(epochs=2)

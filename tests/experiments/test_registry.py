@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from avare.experiments import registry
+from avare.experiments import base
 from avare.experiments.base import Experiment, Request, Summary
 
 
@@ -27,23 +27,23 @@ class Small(Experiment):
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A separate registry, which looks for entry points again."""
-    monkeypatch.setattr(registry, "_EXPERIMENTS", dict(registry._EXPERIMENTS))
-    registry._find_others.cache_clear()
+    monkeypatch.setattr(base, "_EXPERIMENTS", dict(base._EXPERIMENTS))
+    base._find_others.cache_clear()
     yield
-    registry._find_others.cache_clear()
+    base._find_others.cache_clear()
 
 
 @pytest.mark.usefixtures("own")
 def test_register_and_find() -> None:
     small = Small()
-    registry.register(small)
-    assert registry.names()[:2] == ["compare", "paper"] and registry.names()[-1] == "small"
-    assert registry.get("small") is registry.of_kind("small") is small
+    base.register(small)
+    assert base.names()[:2] == ["compare", "paper"] and base.names()[-1] == "small"
+    assert base.get("small") is base.of_kind("small") is small
     with pytest.raises(ValueError, match=r"name = 'other': must be one of compare, paper, .*small"):
-        registry.get("other")
+        base.get("other")
     for kind in ("other", None, ["small"]):
         with pytest.raises(ValueError, match=r"must be one of compare, optimum, limits, reproduce, table, .*small"):
-            registry.of_kind(kind)
+            base.of_kind(kind)
 
 
 @pytest.mark.usefixtures("own")
@@ -53,11 +53,11 @@ def test_a_kind_has_one_owner() -> None:
         kinds = ("table",)
 
     with pytest.raises(ValueError, match="kind = 'table': belongs to the experiment paper"):
-        registry.register(Thief())
-    assert "thief" not in registry.names()
-    registry.register(Small())
-    registry.register(Small())  # again, as when a module is loaded again
-    assert registry.names().count("small") == 1
+        base.register(Thief())
+    assert "thief" not in base.names()
+    base.register(Small())
+    base.register(Small())  # again, as when a module is loaded again
+    assert base.names().count("small") == 1
 
 
 @pytest.mark.usefixtures("own")
@@ -66,15 +66,15 @@ def test_entry_points_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     module.small = Small()  # type: ignore[attr-defined]  # what it is made for
     monkeypatch.setitem(sys.modules, "brings_an_experiment", module)
     points = [
-        EntryPoint("small", "brings_an_experiment:small", registry.GROUP),
-        EntryPoint("gone", "not_installed_at_all:gone", registry.GROUP),
+        EntryPoint("small", "brings_an_experiment:small", base.GROUP),
+        EntryPoint("gone", "not_installed_at_all:gone", base.GROUP),
     ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == registry.GROUP else [])
+    monkeypatch.setattr(base, "entry_points", lambda group: points if group == base.GROUP else [])
     with pytest.warns(UserWarning, match=r"the experiment gone \(not_installed_at_all:gone\) cannot be loaded: Module"):
-        assert registry.names()[-1] == "small"
+        assert base.names()[-1] == "small"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it says so once
-        assert registry.of_kind("small").name == "small"
+        assert base.of_kind("small").name == "small"
 
 
 def test_what_an_experiment_need_not_write() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from avare.experiments.aggregate import groups_of
-from avare.experiments.records import Result
+from avare.experiments.store import Result
 from avare.experiments.verdict import Verdicts, judge, sentences, verdicts_of
 
 EPOCHS = 20

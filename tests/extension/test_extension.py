@@ -17,7 +17,7 @@ from toy_experiment import CostExperiment
 import avare
 from avare import experiments, problems, samplers
 from avare.cli import main
-from avare.experiments import registry
+from avare.experiments import base
 from avare.samplers.kernels import can_learn
 from loss_checks import check_loss
 from per_example import check_layer
@@ -69,7 +69,7 @@ def test_sampler_and_loss_take_part_in_the_command(tmp_path: Path, capsys: pytes
 
 @pytest.fixture
 def with_toy(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    monkeypatch.setattr(registry, "_EXPERIMENTS", dict(registry._EXPERIMENTS))
+    monkeypatch.setattr(base, "_EXPERIMENTS", dict(base._EXPERIMENTS))
     return lambda: experiments.register(CostExperiment())
 
 

@@ -34,8 +34,8 @@ SMALL = Table(
 def test_csv_has_all_digits_and_all_columns() -> None:
     assert as_csv(SMALL).splitlines() == [
         "name,n,x,ratio,big,time,yes,verdict,detail,note",
-        "a|b <c>,60000,-1.2345,5.0876,16900000000.0,12.345,yes,agrees,0.1,n",
-        "d,,,2500.0,0.002,1234.5,no,differs,1,",
+        "a|b <c>,60000,-1.2345,5.0876,16900000000.0,12.345,True,agrees,0.1,n",
+        "d,,,2500.0,0.002,1234.5,False,differs,1,",
         "e,1,one > two,1.0,1.0,0.001,,missing,1.0,",
         "f,1,,1.0,1.0,1.0,,,1.0,",
     ]

@@ -19,7 +19,7 @@ import agreement
 import avare.report
 import stored_runs
 from avare.cli import main
-from avare.experiments import registry
+from avare.experiments import base
 from avare.experiments.document import Panel
 from avare.experiments.store import key_of
 from avare.plotting.charts import assign
@@ -307,7 +307,9 @@ def test_an_empty_store_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"store = .*: holds no record of a finished run$"):
         gather(tmp_path)
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(ValueError, match=r"holds no record of a finished run; skipped: bad.json: not a record"):
+    with pytest.raises(
+        ValueError, match=r"holds no record of a finished run; 1 file skipped, such as bad.json: not a record"
+    ):
         gather(tmp_path)
 
 
@@ -368,7 +370,7 @@ def test_an_odd_record_does_not_stop_the_report(
 
 
 def test_a_record_that_fails_in_a_summary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = registry.get("compare")
+    experiment = base.get("compare")
     plain = type(experiment).summarise
 
     def summarise(self: Any, results: Any) -> Any:
@@ -399,7 +401,7 @@ def test_a_tab_begins_with_the_verdict_and_the_setting(tmp_path: Path) -> None:
     panel = text[text.index('id="panel-0"') :]
     verdict = re.findall('<p class="verdict">(.*?)</p>', panel)
     assert verdict[0].startswith("Verdict: Avare and Uniform, in epochs: inconclusive (1 run); try --runs 5.")
-    assert panel.index('class="verdict"') < panel.index("<dt>data</dt><dd>mine</dd>") < panel.index("<h2>")
+    assert panel.index('class="verdict"') < panel.index("<dt>dataset</dt><dd>mine</dd>") < panel.index("<h2>")
     assert "<dt>loss</dt><dd>logistic</dd>" in panel and "<dt>batch size</dt><dd>32</dd>" in panel
     assert "Suboptimality  f(x) − f*, over seconds" in panel and "Lower is better." in panel
     assert "A flatter line is better." in panel and '<th scope="col" class="number">seconds a run</th>' in panel
@@ -419,7 +421,7 @@ def test_files_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
         records.append(facts)
     contents = gather(put(tmp_path, records))
     titles = [panel.title for panel in contents.summaries["compare"].panels]
-    assert titles == [f"mine, hash of the data = {digest}" for digest in digests]
+    assert titles == [f"mine, data_digest = {digest}" for digest in digests]
     known = {row["dataset"]: row["gain_at_optimum"] for row in contents.summaries["compare"].numbers["facts"]}
     assert known == dict(zip(titles, (2.0, 7.0), strict=True))
 

@@ -118,7 +118,7 @@ def test_never_seen_is_not_the_same_as_seen_with_norm_zero() -> None:
     assert sampler.probabilities().tolist() == [0.25] * 4  # nothing is known
     assert np.isnan(sampler.norms()).all()
     sampler.update([0, 1], [3.0, 0.0])
-    sampler._steps = 10**9  # the floor is low
+    sampler.steps = 10**9  # the floor is low
     # Two norms of unseen examples were reported: v = (9 + 0 + (9 + 0) / 2) / 3. The example with norm 0 has only that.
     mass = np.array([3.0, 0.0, math.sqrt(4.5), math.sqrt(4.5)])
     assert np.allclose(sampler.probabilities(), avare.minimize_variance(mass, sampler.floor), rtol=1e-9)
@@ -138,7 +138,7 @@ def test_becomes_avare_if_norms_do_not_change(replacement: bool) -> None:
     for _ in range(2000 if compiled else 50):
         batch = ours.sample()
         ours.update(batch.indices, norms[batch.indices])
-    theirs._steps = ours.steps
+    theirs.steps = ours.steps
     found = ours.calibration()
     assert (found.expected < WIDTH * found.remembered).all() and (found.remembered < WIDTH * found.expected).all()
     ratio = ours.probabilities() / theirs.probabilities()
@@ -162,7 +162,7 @@ def test_becomes_avare_when_norms_stop_changing(replacement: bool) -> None:
         changing = generator.lognormal(0.0, 1.0, 20) if step < before else 1.0
         ours.update(batch.indices, norms[batch.indices] * changing)
     theirs = avare.Avare(n, 20, replacement=replacement, p_min=0.2 / n, initial_norms=norms)
-    theirs._steps = ours.steps
+    theirs.steps = ours.steps
     ratio = ours.probabilities() / theirs.probabilities()
     assert ratio.min() > 1 / WIDTH**2 and ratio.max() < WIDTH**2
 
@@ -234,12 +234,12 @@ def test_draws_follow_the_learned_law(replacement: bool) -> None:
     sampler = avare.Calibrated(5, 3, replacement=replacement, decay=0.9, initial_norms=[0, 1, 1.05, 2, 40], seed=10)
     sampler.update([1, 2, 4], [3.0, 7.0, 25.0])
     sampler.update([0, 3, 3], [0.5, 2.1, 0.0])
-    sampler._steps = 1000  # the floor is low
+    sampler.steps = 1000  # the floor is low
     p = sampler.probabilities()
     law = dict(ordered_samples(p, 3, replacement))
     draws = []
     for _ in range(40_000 if compiled else 1_000):
-        sampler._steps = 1000
+        sampler.steps = 1000
         draws.append(tuple(sampler.sample().indices.tolist()))
     assert chi_square(draws, law) > FALSE_ALARM
     assert p.max() > 3.0 * p.min()

@@ -44,8 +44,6 @@ KNOWN = [
     ("Mabs", {"bound": -1.0}),
     ("Safe", {"norms": np.zeros(3)}),
     ("Vrb", {"costs": np.zeros(2)}),
-    ("Stratified", {"order": np.full(crafted.N, -1)}),
-    ("Stratified", {"sizes": np.array([0, 0, crafted.N])}),
     ("Osmd", {"drawn_with": np.full(crafted.N, 1e-300)}),
     ("Mixture", {"mixture": np.array([2.0, -1.0, 0.0])}),
     ("Mixture", {"metric": -np.eye(3)}),

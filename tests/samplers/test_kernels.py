@@ -222,6 +222,6 @@ def test_gain_keep_and_forget_wait_for_a_compiled_loop() -> None:
     with sampler.compiled_draws():
         thread.start()
         assert not done.wait(0.1)  # seconds: long enough for three calls
-        assert sampler.pending_limit == 64 and len(sampler._pending) == 1
+        assert sampler.pending_limit == 64 and len(sampler._pending.state()["pending_indices"]) == 1
     thread.join()
-    assert done.is_set() and sampler.pending_limit == 5 and len(sampler._pending) == 0
+    assert done.is_set() and sampler.pending_limit == 5 and len(sampler._pending.state()["pending_indices"]) == 0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import avare
 from avare.simplex import groups, intervals, newton
-from avare.simplex.intervals import safest, widened
+from avare.simplex.intervals import safest
 from compiled import assert_kernels_release_the_gil_and_are_cached
 
 compiled = not numba.config.DISABLE_JIT
@@ -98,13 +98,6 @@ def test_terminates_if_newton_steps_alternate() -> None:
         p, tau = safest(norms, norms, guess)
         assert np.allclose(p, norms / norms.sum(), rtol=1e-15)
         assert tau == pytest.approx((norms**2).sum() / norms.sum(), rel=1e-14)
-
-
-def test_widens_with_the_path() -> None:
-    norms, smoothness = np.array([3.0, 3.0, 3.0, 0.0]), np.array([0.0, 0.5, 2.0, 7.0])
-    lower, upper = widened(norms, np.array([0.0, 2.0, 1.0, -1.0]), smoothness, path=4.0, unvisited=11.0)
-    assert lower.tolist() == [3.0, 2.0, 0.0, 0.0]
-    assert upper.tolist() == [3.0, 4.0, 9.0, 11.0]
 
 
 @pytest.mark.skipif(not compiled, reason="nothing is compiled here")

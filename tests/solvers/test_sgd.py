@@ -76,20 +76,6 @@ def test_a_run_can_be_resumed_in_the_other_loop(name: str, csr: bool) -> None:
         assert np.array_equal(whole.x, rest.x) and np.array_equal(whole.last, rest.last)
 
 
-def test_weights_out_of_scale_are_rescaled_inside_the_loop() -> None:
-    # Norms of 1e60 are above all proposals of weights that start from zero.
-    problem = make("LeastSquares")
-    rows, targets = 1e30 * np.asarray(problem.model.matrix.dense), 1e30 * problem.model.targets
-    huge = LeastSquares(rows, targets, l2=0.7)
-    found = []
-    for each in (huge, plainly(huge)):
-        sampler = avare.Srg(N, 5, seed=6)
-        found.append((avare.sgd(each, sampler, 1e-63, epochs=2), sampler))
-        assert sampler.norms().max() > 1e50
-        check_structures(sampler)
-    assert np.array_equal(found[0][0].x, found[1][0].x) and np.any(found[0][0].x != 0.0)
-
-
 @pytest.mark.parametrize("name", ["Softmax", "LeastSquares"])
 def test_wide_rows_are_the_same_in_both_loops(name: str) -> None:
     if numba.config.DISABLE_JIT:

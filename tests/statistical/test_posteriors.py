@@ -175,8 +175,7 @@ def test_stein_discrepancies_are_zero_for_the_posterior_only() -> None:
     assert avare.diagnostics.polynomial_stein(draws, gradients) < 0.35
     assert avare.diagnostics.polynomial_stein(wide, 1.3 * gradients) > 0.85
     shifted = draws + 0.5 * draws.std(axis=0)
-    for points, low, high in ((draws, 0.0, 0.25), (shifted, 0.4, 9.0)):
-        assert low < avare.diagnostics.polynomial_stein(points, (points - mean) @ precision, order=1) < high
+    assert avare.diagnostics.polynomial_stein(shifted, (shifted - mean) @ precision) > 0.4
     # With the gradients of batches both are unbiased.
     sampler = avare.Uniform(N, 40, seed=0)
     batches = [sampler.sample() for _ in draws]
@@ -190,20 +189,18 @@ def test_stein_discrepancies_are_zero_for_the_posterior_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("draws", "gradients", "options", "message"),
+    ("draws", "gradients", "message"),
     [
-        (np.zeros(3), np.zeros(3), {}, r"draws has shape \(3,\)"),
-        (np.zeros((3, 2)), np.zeros((3, 1)), {}, r"gradients has shape \(3, 1\): must match draws"),
-        (np.zeros((3, 2)), np.full((3, 2), np.nan), {}, "gradients.0. = nan"),
-        (np.ones((3, 2)), np.ones((3, 2)), {"order": 3}, "order = 3: must be 1 or 2"),
+        (np.zeros(3), np.zeros(3), r"draws has shape \(3,\)"),
+        (np.zeros((3, 2)), np.zeros((3, 1)), r"gradients has shape \(3, 1\): must match draws"),
+        (np.zeros((3, 2)), np.full((3, 2), np.nan), "gradients.0. = nan"),
     ],
 )
-def test_stein_discrepancies_refuse_bad_input(draws: Any, gradients: Any, options: Any, message: str) -> None:
+def test_stein_discrepancies_refuse_bad_input(draws: Any, gradients: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        avare.diagnostics.polynomial_stein(draws, gradients, **options)
-    if not options:
-        with pytest.raises(ValueError, match=message):
-            avare.diagnostics.kernel_stein(draws, gradients)
+        avare.diagnostics.polynomial_stein(draws, gradients)
+    with pytest.raises(ValueError, match=message):
+        avare.diagnostics.kernel_stein(draws, gradients)
 
 
 def test_the_kernel_needs_two_draws() -> None:

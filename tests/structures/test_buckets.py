@@ -64,10 +64,9 @@ def test_moves_through_many_pages() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 127, 128, 129, 16_384, 16_385, 40_000])
-def test_zeros_have_the_same_layout_as_any_norms(n: int) -> None:
-    buckets = Buckets.zeros(n)
+def test_zeros_fill_pages(n: int) -> None:
+    buckets = Buckets(np.zeros(n))
     buckets.check()
-    assert np.array_equal(buckets.state()["memory"], Buckets(np.zeros(n)).state()["memory"])
     buckets.update([n - 1, 0], [3.0, 3.0])
     buckets.check()
 
@@ -166,7 +165,7 @@ def test_a_hundred_million_examples() -> None:
     n = 100_000_000
     if psutil.virtual_memory().available < 4e9:
         pytest.skip("needs 4 GB of free memory")
-    buckets = Buckets.zeros(n)
+    buckets = Buckets(np.zeros(n))
     assert buckets.nbytes <= 16 * n + 8_000_000
     generator = np.random.default_rng(6)
     source = uniform_source(generator)

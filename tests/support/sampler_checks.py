@@ -202,7 +202,7 @@ class SamplerChecks:
         sampler.__setstate__(sampler.__getstate__())
         draws = []
         for _ in range(DRAWS):
-            sampler._steps = state["steps"]  # the same step each time
+            sampler.steps = state["steps"]  # the same step each time
             draws.append(tuple(sampler.sample().indices.tolist()))
         assert chi_square(draws, law) > FALSE_ALARM
 
@@ -232,7 +232,7 @@ class SamplerChecks:
         for size in (1, 5, 7):
             estimates = []
             for _ in range(DRAWS // 40):
-                sampler._steps = steps  # the same step each time
+                sampler.steps = steps  # the same step each time
                 p = sampler.probabilities()
                 batch = sampler.sample(size)
                 p[batch.indices] = batch.probabilities  # strata depend on the size
@@ -403,15 +403,15 @@ class SamplerChecks:
         sampler.update(second.indices, np.ones(6))
         for _ in range(100):  # drawn ahead, and their norms never arrive
             sampler.sample()
-        assert len(sampler._pending) == sampler.pending_limit == 64
+        assert len(sampler._pending.state()["pending_indices"]) == sampler.pending_limit == 64
         sampler.keep(80)
         assert sampler.pending_limit == 80
         for _ in range(100):
             sampler.sample()
-        assert len(sampler._pending) == 80
+        assert len(sampler._pending.state()["pending_indices"]) == 80
         sampler.keep(3)
         sampler.sample()
-        assert len(sampler._pending) == 3
+        assert len(sampler._pending.state()["pending_indices"]) == 3
         with pytest.raises(ValueError, match="batches = 0: must be at least 1"):
             sampler.keep(0)
 
@@ -430,7 +430,7 @@ class SamplerChecks:
         ahead = [sampler.sample() for _ in range(3)]
         for batch in ahead:
             sampler.forget(batch)
-        assert len(sampler._pending) == 0
+        assert len(sampler._pending.state()["pending_indices"]) == 0
 
     def test_changing_a_batch_does_not_change_the_sampler(self, make: Make) -> None:
         sampler, twin = make(40, 6, seed=15), make(40, 6, seed=15)
@@ -447,7 +447,7 @@ class SamplerChecks:
 
     def test_arguments_cannot_be_changed_later(self, make: Make) -> None:
         sampler = make(40, 6, seed=16)
-        for name in ("n", "batch_size", "replacement", "steps", "gain"):
+        for name in ("n", "batch_size", "replacement", "gain"):
             with pytest.raises(AttributeError):
                 setattr(sampler, name, 50)
 

@@ -14,11 +14,11 @@ import numpy as np
 import regret as regret  # registers the experiment of `theory`
 from agreement.checking import published
 from avare.experiments import Store
+from avare.experiments.base import of_kind
 from avare.experiments.document import Table
 from avare.experiments.paper import SETTINGS
-from avare.experiments.records import Result
-from avare.experiments.registry import of_kind
 from avare.experiments.sgd_runs import RULES
+from avare.experiments.store import Result
 from avare.report.tables import as_csv
 
 PAPER = ("Avare", "Uniform", "Mabs", "Vrb")

@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import avare.torch as avt
-from avare.torch.last_drawn import LastDrawn
 from avare.torch.weighted_batches import Pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -83,7 +82,7 @@ def test_an_update_counts_as_receipt(workers: int) -> None:
 
 
 def test_old_batches_without_norms_are_dropped() -> None:
-    batches = make(endless=True)
+    batches = make(batches_per_epoch=10**9)
     drawn = iter(batches)
     for _ in range(1200):
         next(drawn)
@@ -100,7 +99,7 @@ def test_an_earlier_iteration_cannot_continue() -> None:
 
 
 def test_all_batches_are_kept_until_they_are_received() -> None:
-    batches = make(seed=0, endless=True)
+    batches = make(seed=0, batches_per_epoch=10**9)
     batches.cursor.keep = None
     drawn = [pairs.indices.tolist() for pairs in itertools.islice(batches, 1200)]
     for _ in range(3):
@@ -116,9 +115,9 @@ def test_indexed_takes_pairs() -> None:
     assert len(indexed) == 50
     assert indexed[3, 0.5][1:] == (3, 0.5)
     assert [index for _, index, _ in indexed.__getitems__([(3, 0.5), (4, 1.0)])] == [3, 4]
-    with pytest.raises(TypeError, match="3 is not a pair of an index and a weight"):
+    with pytest.raises(TypeError, match="cannot unpack"):
         indexed[3]
-    with pytest.raises(TypeError, match="is not a pair"):
+    with pytest.raises(TypeError, match="cannot unpack"):
         next(iter(DataLoader(indexed, batch_size=2)))
 
 
@@ -127,30 +126,6 @@ def test_pairs_can_be_sent() -> None:
     twin = pickle.loads(pickle.dumps(pairs))
     assert pairs.pin_memory() is pairs
     assert type(twin) is Pairs and list(twin) == list(pairs) and twin.weights.dtype == np.float32
-
-
-def test_last_draws_against_a_plain_count() -> None:
-    generator = np.random.default_rng(0)
-    last_drawn = LastDrawn(np.zeros(9, dtype=np.int32))
-    last: dict[int, int] = {}
-    waiting: set[int] = set()
-    for step in range(1, 200):
-        drawn = generator.integers(9, size=4)
-        ages = [step - last[int(i)] for i in dict.fromkeys(drawn.tolist()) if i in last and i not in waiting]
-        last_drawn.draw(drawn, step)
-        assert last_drawn.age == pytest.approx(np.mean(ages) if ages else np.nan, nan_ok=True)
-        last.update(dict.fromkeys(drawn.tolist(), step))
-        waiting |= set(drawn.tolist())
-        reported = generator.choice(sorted(last), size=3)
-        last_drawn.report(reported, step)
-        assert last_drawn.lag == pytest.approx(np.mean([step - last[int(i)] for i in reported]))
-        waiting -= set(reported.tolist())
-        assert last_drawn.waiting == len(waiting)
-        assert last_drawn.never_drawn(np.arange(9)) == [i for i in range(9) if i not in last]
-    last_drawn.report(np.zeros(0, dtype=np.int64), 200)
-    assert np.isnan(last_drawn.lag)
-    last_drawn.draw(np.array([3]), 2**40)  # the count stops there
-    assert last_drawn.last[3] == 2**31 - 1
 
 
 def test_equal_batches_drawn_ahead_are_received_one_by_one() -> None:

@@ -13,6 +13,14 @@ from avare.torch.cursor import Cursor
 STALE = "another iteration has begun, the epoch was finished, or a state was loaded: this one cannot continue"
 
 
+def check(cursor: Cursor[Any]) -> None:
+    """Assert all invariants of a cursor."""
+    assert cursor.epoch >= 0, cursor.state()
+    assert 0 <= cursor.position <= cursor.drawn <= cursor.length, cursor.state()
+    assert cursor.keep is None or len(cursor.ahead) <= cursor.keep, cursor.state()
+    assert cursor.drawn > 0 or not cursor._started, cursor.state()
+
+
 class Source:
     """Units 0, 1, 2, ..."""
 
@@ -28,7 +36,7 @@ def take(units: Iterator[Any], count: int) -> list[Any]:
     return list(itertools.islice(units, count))
 
 
-def started(length: int | None = 4, drawn: int = 3, received: int = 1, keep: int | None = None) -> Cursor[int]:
+def started(length: int = 4, drawn: int = 3, received: int = 1, keep: int | None = None) -> Cursor[int]:
     """A cursor in the middle of its first epoch."""
     cursor: Cursor[int] = Cursor(length, keep)
     take(cursor.units(Source()), drawn)
@@ -92,7 +100,7 @@ def test_load_continues_with_the_units_ahead() -> None:
 
 
 def test_an_epoch_without_end_is_never_over() -> None:
-    cursor = started(None, drawn=1000, received=1000)
+    cursor = started(10**9, drawn=1000, received=1000)
     assert not cursor.is_over and cursor.position == 1000
 
 
@@ -137,7 +145,7 @@ def test_receive_until() -> None:
 
 
 def test_without_receipts_only_the_last_units_are_kept() -> None:
-    cursor = started(None, drawn=7, received=0, keep=3)
+    cursor = started(10**9, drawn=7, received=0, keep=3)
     assert list(cursor.ahead) == [4, 5, 6] and cursor.position == 4
     cursor.keep = None
     take(cursor.units(Source(10)), 7)
@@ -229,7 +237,7 @@ def test_a_unit_that_never_arrives_is_dropped() -> None:
     seen = []
     for unit in cursor.deliver(load, lambda loaded: loaded[1], lambda loaded: loaded[0]):
         assert cursor.latest == unit and not cursor.ahead
-        cursor.check()
+        check(cursor)
         seen.append((unit, cursor.position))
     assert seen == [(2, 3), (4, 5), (5, 6)] and cursor.state() == (1, 0, [])
 
@@ -254,17 +262,17 @@ def test_stop_iteration_of_a_function_is_an_error() -> None:
 )
 def test_check_finds_every_violation(attribute: str, value: Any) -> None:
     cursor = started()
-    cursor.check()
+    check(cursor)
     setattr(cursor, attribute, value)
     with pytest.raises(AssertionError):
-        cursor.check()
+        check(cursor)
 
 
 def test_check_finds_a_consumer_that_started_before_any_draw() -> None:
     cursor: Cursor[int] = Cursor(3)
     cursor._started = True
     with pytest.raises(AssertionError):
-        cursor.check()
+        check(cursor)
 
 
 class Plain:
@@ -357,7 +365,7 @@ def test_random_walks_against_a_plain_model(length: int, events: list[str]) -> N
         elif event == "load":
             cursor.load(*saved)
             plain.load(saved)
-        cursor.check()
+        check(cursor)
         assert cursor.state() == plain.state()
         assert cursor.position == sum(done for _, done in plain.history)
         assert cursor.is_over == (cursor.position == length)

@@ -69,7 +69,7 @@ def test_the_model_and_random_numbers_do_not_change() -> None:
         def __getitem__(self, index: int) -> tuple[Tensor, int]:
             return torch.randn(4), index % 3
 
-    avt.diagnose(model, loss, Noisy(), 6, max_examples=15)
+    avt.diagnose(model, loss, Noisy(), 6)
     assert torch.equal(torch.get_rng_state(), state)
     assert [module.training for module in model] == [True, False, True, True, True]
     assert all((parameter.grad == 3.0).all() for parameter in model.parameters())
@@ -83,15 +83,6 @@ def test_the_model_and_random_numbers_do_not_change() -> None:
     with pytest.raises(KeyError):
         avt.diagnose(model, broken, data())
     assert [module.training for module in model] == [True, False, True, True, True]
-
-
-def test_a_part_of_the_examples_is_drawn_with_the_seed() -> None:
-    found = [avt.diagnose(net(), nn.CrossEntropyLoss(), data(), max_examples=20, seed=seed) for seed in (1, 1, 2)]
-    assert found[0] == found[1] != found[2]
-    assert found[0].n == 20
-    wanted = norms_of(net(), data())
-    assert all(np.isclose(wanted, found[0].quantiles[level], rtol=1e-4).any() for level in (0.0, 1.0))
-    assert avt.diagnose(net(), nn.CrossEntropyLoss(), data(), max_examples=1000).n == 50
 
 
 def test_any_loss() -> None:
@@ -214,7 +205,6 @@ def any_of(value: Any) -> Any:
         ),
         (lambda: avt.diagnose(net(), nn.MSELoss(), []), ValueError, "dataset is empty"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), data(), 0), ValueError, "batch_size = 0"),
-        (lambda: avt.diagnose(net(), nn.MSELoss(), data(), max_examples=0), ValueError, "max_examples = 0"),
         (lambda: avt.diagnose(net(), lambda z, y: z.sum(), data()), ValueError, r"loss_fn returns shape \(\) for 50"),
         (lambda: avt.diagnose(net(), nn.MSELoss(), [torch.zeros(4)]), ValueError, r"does not return pairs"),
         (

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import avare.torch as avt
-from per_example import Around, Make, Scaled, agree, batch, cnn, in_one_pass, limited, losses, mlp, one_by_one, without
+from per_example import Around, Make, Scaled, agree, batch, in_one_pass, limited, losses, mlp, one_by_one, without
 
 # PyTorch warns where its vmap falls back to a loop, and about changes of its own.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.*", "ignore::FutureWarning:torch.*")
@@ -31,7 +31,6 @@ def inner(name: str) -> nn.Module:
         }[name]()
 
 
-@pytest.mark.parametrize("fallback", ["vmap", "loop"])
 @pytest.mark.parametrize(
     "name",
     [
@@ -45,12 +44,12 @@ def inner(name: str) -> nn.Module:
         "prelu",
     ],
 )
-def test_fallback(name: str, fallback: str) -> None:
+def test_fallback(name: str) -> None:
     model = Around(inner(name))
     with pytest.raises(ValueError, match=r"no rule is known for the parameters of inner \(.*fallback='vmap'"):
         avt.GradientNorms(model)
     with limited(2000):
-        assert agree(model, batch(Around), fallback=fallback)
+        assert agree(model, batch(Around), fallback="vmap")
 
 
 class Decides(nn.Module):
@@ -64,12 +63,9 @@ class Decides(nn.Module):
         return torch.as_tensor((x if bool(x[0].sum() > 0.0) else x.square()) * self.scale)
 
 
-def test_loop_where_vmap_fails() -> None:
+def test_refuses_what_vmap_cannot_run() -> None:
     model, x = Around(Decides()), batch(Around)[:1]
-    assert agree(model, x, fallback="loop")
-    with pytest.raises(
-        ValueError, match=r"inner \(Decides\): it cannot be run example by example; fallback='loop' may"
-    ):
+    with pytest.raises(ValueError, match=r"inner \(Decides\): it cannot be run example by example by vmap"):
         in_one_pass(model, x, fallback="vmap")
 
 
@@ -156,12 +152,11 @@ class Noisy(Centred):
         return functional.dropout(x * self.scale, 0.5)
 
 
-@pytest.mark.parametrize("fallback", ["vmap", "loop"])
 @pytest.mark.parametrize("kind", [Centred, Noisy, lambda: nn.MultiheadAttention(8, 2)])
-def test_refuses_modules_that_mix_examples_or_draw_random_numbers(kind: Make, fallback: str) -> None:
+def test_refuses_modules_that_mix_examples_or_draw_random_numbers(kind: Make) -> None:
     torch.manual_seed(0)
     with pytest.raises(ValueError, match=r"inner \(\w+\): it.* (for an example alone|example by example)"):
-        in_one_pass(Around(kind()), batch(Around), fallback=fallback)
+        in_one_pass(Around(kind()), batch(Around), fallback="vmap")
 
 
 def test_refuses_parameters_that_have_changed_since() -> None:
@@ -217,23 +212,12 @@ def test_excluded_parameters_need_no_rule() -> None:
     assert torch.allclose(norms().double(), without(model, words, model.embedding.weight), rtol=1e-4)
 
 
-@pytest.mark.parametrize("make", [mlp, cnn])
-def test_layers_with_a_rule_can_be_recomputed(make: Make) -> None:
-    model = make()
-    assert agree(model, batch(make), recompute=[model[0]])
-    assert agree(model, batch(make), recompute=[model])
-
-
 def test_refuses_modules_of_another_model() -> None:
     model = mlp()
     with pytest.raises(ValueError, match=r"exclude\[1\] is of type Linear: must be a module or a parameter of the"):
         avt.GradientNorms(model, exclude=[model[0], nn.Linear(4, 3)])
-    with pytest.raises(ValueError, match=r"recompute\[0\] is of type Linear: must be a module of the model"):
-        avt.GradientNorms(model, recompute=[nn.Linear(4, 3)])
     with pytest.raises(ValueError, match=r"exclude\[0\] is of type str: must be a module or a parameter of the model"):
         avt.GradientNorms(model, exclude=["0.weight"])
-    with pytest.raises(ValueError, match=r"recompute\[0\] is of type Parameter: must be a module of the model"):
-        avt.GradientNorms(model, recompute=[model[0].weight])
 
 
 def test_refuses_modules_without_a_rule_that_are_trained_later() -> None:

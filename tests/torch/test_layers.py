@@ -104,9 +104,6 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "RMSNorm": (lambda: nn.RMSNorm(5), (3, 5)),
     "GroupNorm": (lambda: nn.GroupNorm(2, 6), (6, 3, 2)),
     "GroupNorm of vectors": (lambda: nn.GroupNorm(2, 6), (6,)),
-    "InstanceNorm1d": (lambda: nn.InstanceNorm1d(4, affine=True), (4, 5)),
-    "InstanceNorm2d": (lambda: nn.InstanceNorm2d(4, affine=True), (4, 3, 2)),
-    "InstanceNorm3d": (lambda: nn.InstanceNorm3d(4, affine=True), (4, 3, 2, 2)),
     "BatchNorm1d": (lambda: nn.BatchNorm1d(4).eval(), (4,)),
     "BatchNorm2d": (lambda: nn.BatchNorm2d(4).eval(), (4, 3, 2)),
     "BatchNorm3d": (lambda: nn.BatchNorm3d(4).eval(), (4, 3, 2, 2)),
@@ -121,7 +118,7 @@ def test_every_rule(name: str) -> None:
     def inputs(n: int) -> Tensor:
         return torch.randint(0, 6, (n, *shape)) if name == "Embedding" else torch.randn(n, *shape)
 
-    check_layer(make, inputs, empty=not name.startswith("InstanceNorm"))
+    check_layer(make, inputs)
 
 
 def test_every_rule_is_tested() -> None:
@@ -193,7 +190,7 @@ def test_normalisations_of_any_shape(data: st.DataObject) -> None:
     places = data.draw(st.lists(sizes, min_size=1, max_size=3))
     last = data.draw(st.lists(sizes, min_size=1, max_size=2))
     affine, dimensions = data.draw(st.booleans()), len(places)
-    kind = data.draw(st.sampled_from(["layer", "root mean square", "group", "instance", "batch"]))
+    kind = data.draw(st.sampled_from(["layer", "root mean square", "group", "batch"]))
     model: nn.Module
     if kind in ("layer", "root mean square"):
         assume(kind != "layer" or np.prod(last) > 1)  # of a single number, only rounding errors are left
@@ -203,10 +200,6 @@ def test_normalisations_of_any_shape(data: st.DataObject) -> None:
         places = places[: data.draw(st.integers(0, 2))]
         assume(channels * np.prod(places) > 1)
         model, shape = nn.GroupNorm(groups, groups * channels), (n, groups * channels, *places)
-    elif kind == "instance":
-        assume(np.prod(places) > 1)
-        kinds = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-        model, shape = kinds[dimensions - 1](channels, affine=True), (n, channels, *places)
     else:
         model = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dimensions - 1](channels).eval()
         shape = (n, channels, *places)
@@ -232,7 +225,6 @@ def test_layers_without_parameters(module: nn.Module) -> None:
         (nn.BatchNorm1d(8, affine=False), "statistics of the batch"),
         (nn.BatchNorm1d(8, track_running_stats=False).eval(), "statistics of the batch"),
         (nn.SyncBatchNorm(8), "statistics of the batch"),
-        (nn.InstanceNorm1d(8, track_running_stats=True), r"1 \(InstanceNorm1d\): it keeps running statistics"),
         (nn.Embedding(8, 2, scale_grad_by_freq=True), "scale_grad_by_freq divides by counts over the batch"),
         (nn.Linear(8, 2, dtype=torch.complex64), "it has complex parameters"),
         (nn.Bilinear(2, 2, 2), r"no rule is known for the parameters of 1 \(Bilinear: weight, bias\)"),
@@ -283,7 +275,6 @@ def test_batch_norm_put_in_training_mode_later() -> None:
         (nn.Conv1d(4, 3, 1), torch.ones(4, 5)),
         (nn.LayerNorm(4), torch.ones(4)),
         (nn.RMSNorm((2, 4)), torch.ones(2, 4)),
-        (nn.InstanceNorm1d(4, affine=True), torch.ones(4, 5)),
         (nn.Embedding(4, 3), torch.tensor(1)),
     ],
 )

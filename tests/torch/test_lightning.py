@@ -136,8 +136,6 @@ def test_refuses_what_it_cannot_do_and_says_what_to_do() -> None:
         fit(Module(norms=False), 2, ImportanceCallback())
     with pytest.raises(TypeError, match=r"importance is of type str: must be an avare.torch.Importance"):
         ImportanceCallback("auto")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="score is of type int"):
-        ImportanceCallback(score=3)  # type: ignore[arg-type]
     module = Module()
     module.training_step = lambda *_: torch.tensor(1.0)  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=r'loss has shape \(\).*a loss for each example, as with reduction="none"'):

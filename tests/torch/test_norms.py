@@ -180,11 +180,10 @@ def test_values_that_are_not_finite_can_be_kept() -> None:
 @given(
     st.integers(1, 4),
     st.integers(0, 7),
-    st.sampled_from(["sum", "mean", "all"]),
     st.floats(0.0, 0.5),
     st.sampled_from([8, 50, 2**19]),
 )
-def test_sequences(n: int, length: int, reduction: Any, smoothing: float, at_a_time: int) -> None:
+def test_sequences(n: int, length: int, smoothing: float, at_a_time: int) -> None:
     """Logits as language models return them, labels of -100, in parts of all sizes, against autograd on the loss."""
     generator = torch.Generator().manual_seed(n + 10 * length)
     output = 3.0 * torch.randn(n, length, 5, generator=generator, dtype=torch.float64)
@@ -193,10 +192,9 @@ def test_sequences(n: int, length: int, reduction: Any, smoothing: float, at_a_t
     target[:1] = -100
     features = torch.randn(n, length, 3, generator=generator, dtype=torch.float64)
     counts = (target != -100).sum(dim=1)
-    divisor = {"sum": torch.ones(n), "mean": counts.clamp(min=1), "all": counts.sum().clamp(min=1).expand(n)}[reduction]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("avare.torch.norms._AT_A_TIME", at_a_time)
-        options: dict[str, Any] = {"label_smoothing": smoothing, "reduction": reduction}
+        options: dict[str, Any] = {"label_smoothing": smoothing}
         found = avt.output_norms(output, target, class_dim=-1, **options)
         second = avt.output_norms(output.movedim(-1, 1).contiguous(), target, **options)
         last = avt.last_layer_norms(features, output, target, class_dim=-1, **options)
@@ -205,13 +203,13 @@ def test_sequences(n: int, length: int, reduction: Any, smoothing: float, at_a_t
         leaf = output[j].clone().requires_grad_()
         losses = functional.cross_entropy(leaf, target[j], label_smoothing=smoothing, reduction="sum")
         (gradient,) = torch.autograd.grad(losses, leaf)
-        wanted.append(gradient.norm() / divisor[j])
+        wanted.append(gradient.norm())
         sizes = (features[j].square().sum(dim=1) + 1.0).sqrt()
-        bounds.append((gradient.norm(dim=1) * sizes).sum() / divisor[j])
+        bounds.append((gradient.norm(dim=1) * sizes).sum())
         exact = torch.cat([features[j], torch.ones(length, 1)], dim=1).mT.double() @ gradient  # of weight and bias
-        assert last[j] >= exact.norm() / divisor[j] - 1e-9
+        assert last[j] >= exact.norm() - 1e-9
         if counts[j] == 1:
-            torch.testing.assert_close(last[j], exact.norm() / divisor[j])
+            torch.testing.assert_close(last[j], exact.norm())
     torch.testing.assert_close(found, torch.stack(wanted))
     torch.testing.assert_close(second, torch.stack(wanted))
     torch.testing.assert_close(last, torch.stack(bounds))
@@ -247,18 +245,6 @@ def test_sequences_in_any_layout_give_the_same(ignored: float) -> None:
     for logits in (output, apart):
         with pytest.raises(ValueError, match=r"target\[2, 4\] = 7: must be in \[0, 7\)"):
             avt.output_norms(logits, target, class_dim=-1)
-
-
-def test_reductions_of_other_losses_divide_by_the_entries() -> None:
-    output, target = torch.tensor([[3.0, 1.0], [0.0, 5.0]]), torch.zeros(2, 2)
-    sums = avt.output_norms(output, target, "squared")
-    assert torch.equal(avt.output_norms(output, target, "squared", reduction="mean"), sums / 2)
-    assert torch.equal(avt.output_norms(output, target, "squared", reduction="all"), sums / 4)
-    some = torch.tensor([0, -100])
-    assert torch.equal(avt.output_norms(output, some, reduction="all"), avt.output_norms(output, some))
-    soft = torch.full((2, 2, 4), 0.5)
-    sums = avt.output_norms(torch.eye(2, 4).expand(2, 2, 4), soft)
-    assert torch.equal(avt.output_norms(torch.eye(2, 4).expand(2, 2, 4), soft, reduction="mean"), sums / 4)
 
 
 two, labels = torch.zeros(2, 3), torch.tensor([0, 1])
@@ -319,7 +305,6 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         ),
         (lambda: avt.output_norms(three, torch.tensor([[0], [3]])), r"target\[1, 0\] = 3: must be in \[0, 3\)"),
         (lambda: avt.output_norms(wrong((1, 2, 0), nan, (2, 3, 1)), labels[:, None]), r"output\[1, 2, 0\] = nan"),
-        (lambda: avt.output_norms(two, labels, reduction=any_of("max")), "reduction = 'max': must be 'sum', 'mean' or"),
         (lambda: avt.output_norms(two, labels, class_dim=0), "class_dim = 0: that is the batch"),
         (lambda: avt.output_norms(two, two, "squared", class_dim=-1), "label_smoothing and class_dim are for"),
         (lambda: avt.last_layer_norms(wrong((1, 0), nan), two, labels), r"features\[1, 0\] = nan"),
@@ -343,7 +328,6 @@ def test_refuses_bad_values(call: Callable[[], Any], message: str) -> None:
         (lambda: avt.output_norms([[0.0]], labels), "output is of type list: must be a tensor"),
         (lambda: avt.output_norms(labels, labels), "output has dtype torch.int64"),
         (lambda: avt.output_norms(two, [0, 1]), "target is of type list: must be a tensor"),
-        (lambda: avt.output_norms(two, labels.bool()), "target has dtype torch.bool"),
         (lambda: avt.last_layer_norms(two, two, labels, bias=any_of(1)), "bias = 1: must be True or False"),
         (
             lambda: avt.last_layer_norms(two, two, labels, **any_of({"smooth": 1})),

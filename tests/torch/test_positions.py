@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.*", "ignore::
 @pytest.mark.parametrize("n", [3, 5])
 def test_shared_positions_are_refused(way: str, n: int) -> None:
     model, x = Positions(way), torch.randint(0, 7, (n, 5))  # 5 is the number of positions too
-    with pytest.raises(ValueError, match=r"place \(Embedding\): .* broadcast over .* torch.arange\(T\).expand\(n, T\)"):
+    with pytest.raises(ValueError, match=r"place \(Embedding\).* torch.arange\(T\).expand\(n, T\)"):
         in_one_pass(model, x)
     assert agree(Positions("per example"), x)
 
@@ -32,7 +32,7 @@ def test_one_index_per_example_is_not_a_position() -> None:
             return torch.as_tensor(self.words(user[:, None] * x[:, 1:, None] + user.unsqueeze(1)))
 
     for n in (1, 4):
-        assert agree(Rated(), torch.cat([torch.arange(n)[:, None], torch.randn(n, 4)], dim=1))
+        assert agree(Rated(), torch.cat([torch.arange(n).flip(0)[:, None], torch.randn(n, 4)], dim=1))
 
 
 def test_refuses_batches_of_different_sizes() -> None:
@@ -44,7 +44,7 @@ def test_refuses_batches_of_different_sizes() -> None:
         norms()
 
 
-def test_shared_positions_can_be_excluded_or_recomputed() -> None:
+def test_shared_positions_can_be_excluded() -> None:
     class Reader(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -59,5 +59,3 @@ def test_shared_positions_can_be_excluded_or_recomputed() -> None:
         losses(model(x)).mean().backward()
         assert torch.allclose(norms().double(), without(model, x, model.words.place.weight), rtol=1e-4)
         norms.detach()
-        assert agree(model, x, recompute=[model.words])
-        assert agree(model, x, recompute=[model.words], fallback="loop")

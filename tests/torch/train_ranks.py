@@ -126,7 +126,7 @@ def _error(action: Any) -> str:
 
 
 def _of_ranks(rank: int, world: int) -> dict[str, Any]:
-    """Return what else ranks do: refusals, ranks that drew different batches, shards."""
+    """Return what else ranks do: refusals, ranks that drew different batches."""
     dataset = make_dataset()
     found: dict[str, Any] = {}
     loader = avt.ImportanceLoader(dataset, 4, seed=None)
@@ -145,22 +145,8 @@ def _of_ranks(rank: int, world: int) -> dict[str, Any]:
     apart = avt.ImportanceLoader(dataset, 4, seed=np.random.default_rng(rank))
     _, index, _ = next(iter(apart))
     found["apart"] = _error(lambda: apart.update(index, torch.ones(4)))
-    whole = avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 4 * world, seed=8), distributed="replicated")
+    whole = avt.AvareBatchSampler(N, 4, sampler=avare.Avare(N, 4 * world, seed=8))
     found["object"] = len(next(iter(whole))), len(whole)
-
-    with Sent() as sent:
-        sharded = avt.ImportanceLoader(dataset, 4, seed=5, distributed="sharded")
-        found["sent by shards at first"] = list(sent.messages)
-        found["shard"] = train(sharded, make_model(), 60)
-        found["shard state"] = sharded.state_dict()
-        found["shard size"] = sharded.importance_sampler.n
-        found["elsewhere"] = _error(lambda: sharded.update([N - 1 if rank == 0 else 0], [1.0]))
-        found["sent by shards"] = sent.messages
-    found["too large"] = _error(lambda: avt.ImportanceLoader(dataset, 103, distributed="sharded"))
-    found["too few"] = _error(lambda: avt.AvareBatchSampler(1, 1, distributed="sharded"))
-    found["other n"] = _error(lambda: avt.AvareBatchSampler(N + rank, 1, distributed="sharded"))
-    inner = dist.new_group([0])
-    found["outside"] = _error(lambda: len(avt.AvareBatchSampler(N, 4, process_group=inner)))
     return found
 
 

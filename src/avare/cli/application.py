@@ -2,9 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,20 +11,18 @@ import typer
 from rich.text import Text
 
 import avare
-from avare import datasets, problems, samplers
+from avare import problems, samplers
 from avare._interrupts import INTERRUPTED
 from avare.cli.output import Bar, Display, console, say, show
 from avare.datasets.files import LIMIT, check_folder
-from avare.experiments import registry
+from avare.experiments import base
 from avare.experiments.base import RUNS, Experiment, Request, Summary
 from avare.experiments.comparison import compare as compare_samplers
 from avare.experiments.data import Data, obtain, prepared
 from avare.experiments.diagnosis import diagnose as diagnose_data
-from avare.experiments.document import Table
-from avare.experiments.records import merged
 from avare.experiments.runner import execute
 from avare.experiments.sgd_runs import RULES
-from avare.experiments.store import Store
+from avare.experiments.store import Store, merged
 from avare.report import write as write_report
 
 application = typer.Typer(
@@ -35,8 +32,6 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-sets = typer.Typer(help="The named datasets, and where their files are.", rich_markup_mode=None)
-application.add_typer(sets, name="datasets")
 
 
 Machine = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
@@ -51,7 +46,7 @@ StepSizes = Annotated[Literal["decreasing", "constant", "both"], typer.Option("-
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer runs and epochs: roughly two minutes.")]
 PlanFile = Annotated[Path | None, typer.Option("--plan", help="File with settings, for experiments that take one.")]
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A named dataset, or the path of a file.")]
-LossOption = Annotated[str, typer.Option("--loss", help=f"auto, {', '.join(problems.names())}.")]
+LossOption = Annotated[str | None, typer.Option("--loss", help=f"One of {', '.join(problems.names())}.")]
 Target = Annotated[str | None, typer.Option("--target", help="Column of the targets, in a CSV or Parquet file.")]
 Names = list[str] | None
 Drop = Annotated[Names, typer.Option("--drop", help="Columns to leave out, separated by commas; can be repeated.")]
@@ -64,7 +59,7 @@ BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Exam
 
 def _by_word() -> dict[str, Experiment]:
     """Return the experiments, by the words that run them or parts of them."""
-    experiments = [registry.get(name) for name in registry.names()]
+    experiments = [base.get(name) for name in base.names()]
     return {word: each for each in experiments for word in ((each.name,) if each.words is None else each.words)}
 
 
@@ -114,7 +109,7 @@ def reproduce(
     jobs: Jobs = 2,
     out: Out = Path("results"),
     machine: Machine = False,
-) -> int:
+) -> None:
     """Run experiments, by default the paper's, and write a report. Started again, it does only what is missing."""
     wanted, known = what or ["all"], _by_word()
     for word in wanted:
@@ -133,13 +128,13 @@ def reproduce(
         records = execute(stages, store, jobs=jobs, watch=Display(console(stderr=True)))
     page = _report(store.folder, out / "report")
     found = [each.closing([one for one in records if one["spec"]["experiment"] in each.kinds]) for each in chosen]
-    return _finish(found, machine, store, page)
+    _finish(found, machine, store, page)
 
 
 @application.command()
 def compare(
     data: Source,
-    loss: LossOption = "auto",
+    loss: LossOption = None,
     samplers: Samplers = "Uniform,Calibrated",
     target: Target = None,
     drop: Drop = None,
@@ -154,23 +149,24 @@ def compare(
     out: Out = Path("results"),
     jobs: Jobs = 2,
     machine: Machine = False,
-) -> int:
+) -> None:
     """Run samplers side by side on a named dataset or your own file, and write a report."""
     names = _sampler_names(samplers or "")
-    found, chosen = _obtain(data, loss, folder, machine, target, drop, categories, limit)
+    columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
+    found, chosen = _obtain(data, machine, loss=loss, folder=folder, **columns)
     settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs, "runs": runs, "jobs": jobs}
     settings["watch"] = Display(console(stderr=True))
     store = Store(out / "runs")
     with _stored(store):
         records = compare_samplers(prepared(found, raw=raw), chosen, store, samplers=names, **settings)
     page = _report(store.folder, out / "report")
-    return _finish([registry.get("compare").closing(records)], machine, store, page, columns=list(found.notes))
+    _finish([base.get("compare").closing(records)], machine, store, page, columns=list(found.notes))
 
 
 @application.command()
 def diagnose(
     data: Source,
-    loss: LossOption = "auto",
+    loss: LossOption = None,
     target: Target = None,
     drop: Drop = None,
     categories: Categories = None,
@@ -182,15 +178,14 @@ def diagnose(
     runs: Annotated[int, typer.Option("--runs", min=2, help="Runs of each sampler, one per seed.")] = 5,
     folder: Folder = None,
     machine: Machine = False,
-) -> int:
+) -> None:
     """Should I use this? An answer in seconds, from short runs on some of your rows."""
-    found, chosen = _obtain(data, loss, folder, machine, target, drop, categories, limit)
+    columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
+    found, chosen = _obtain(data, machine, loss=loss, folder=folder, **columns)
     settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs, "runs": runs}
-    screen = console(stderr=True)
-    with closing(Bar(screen, "diagnosis", 1.0)) as bar:
-        settings |= {"count": bar.show, "say": partial(say, screen)}
-        result = diagnose_data(prepared(found, raw=raw), chosen, **settings)
-    return show(machine, {**result.as_dict(), "columns": list(found.notes)}, result.parts())
+    with closing(Bar(console(stderr=True), "diagnosis", 1.0)) as bar:
+        result = diagnose_data(prepared(found, raw=raw), chosen, count=bar.show, **settings)
+    show(machine, {**result.as_dict(), "columns": list(found.notes)}, result.parts())
 
 
 @application.command()
@@ -198,40 +193,13 @@ def report(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="A folder of results, or its store, runs/.")],
     out: Annotated[Path | None, typer.Option("--out", help="Where to write; by default next to the store.")] = None,
     machine: Machine = False,
-) -> int:
+) -> None:
     """Write figures, tables and a page from stored results; nothing is run."""
     folder = store / "runs" if (store / "runs").is_dir() else store
     check_folder(str(folder), folder)
     beside = Path(os.path.normpath(folder / ".." / "report"))
-    page = _report(folder, beside if out is None else out)
-    return show(machine, {"page": page}, [f"Page: {page}"])
-
-
-@sets.command("list")
-def list_sets(folder: Folder = None, machine: Machine = False) -> int:
-    """List the datasets, and whether their files are on this machine."""
-    rows = []
-    for name in datasets.names():
-        files = datasets.where(name, folder=folder)
-        here = sum(path is not None for path in files.values())
-        state = "built in" if not files else "here" if here == len(files) else f"{here} of {len(files)} files here"
-        rows.append({"name": name, "state": state})
-    return show(machine, rows, [Table.of("", "name; state", rows)])
-
-
-Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(datasets.names())}.")]
-
-
-@sets.command()
-def fetch(name: Name, folder: Folder = None, machine: Machine = False) -> int:
-    """Download all files of a dataset that are missing, and print where they are."""
-    return _show_files(datasets.fetch(name, folder=folder, progress=sys.stderr.isatty()), machine)
-
-
-@sets.command()
-def where(name: Name, folder: Folder = None, machine: Machine = False) -> int:
-    """Print where the files of a dataset are."""
-    return _show_files(datasets.where(name, folder=folder), machine)
+    page = _report(folder, out or beside)
+    show(machine, {"page": page}, [f"Page: {page}"])
 
 
 # --- what they share -----------------------------------------------------------------------
@@ -257,22 +225,9 @@ def _report(store: Path, out: Path) -> Path:
         return write_report(store, out, say=lambda line: screen.print(Text(f"avare: {line}"), soft_wrap=True))
 
 
-def _obtain(
-    source: str,
-    loss: str,
-    folder: Path | None,
-    machine: bool,
-    target: str | None,
-    drop: Names,
-    categories: Names,
-    limit: float,
-) -> tuple[Data, str]:
+def _obtain(source: str, machine: bool, **options: Any) -> tuple[Data, str]:
     """Load the data, and print at once what was done to its columns."""
-    if loss not in ("auto", *problems.names()):
-        raise ValueError(f"--loss {loss}: must be auto or one of {', '.join(problems.names())}")
-    columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
-    columns["loss"] = None if loss == "auto" else loss
-    found, chosen = obtain(source, folder=folder, progress=sys.stderr.isatty(), **columns)
+    found, chosen = obtain(source, progress=sys.stderr.isatty(), **options)
     if found.notes and not machine:
         say(console(stderr=False), "\n  ".join([f"Columns of {source}:", *found.notes]))
     return found, chosen
@@ -291,14 +246,9 @@ def _sampler_names(text: str) -> tuple[str, ...]:
 # --- output --------------------------------------------------------------------------------
 
 
-def _finish(found: Sequence[Summary | None], machine: bool, store: Store, page: Path, **more: Any) -> int:
+def _finish(found: Sequence[Summary | None], machine: bool, store: Store, page: Path, **more: Any) -> None:
     """Show what runs have found, and where their files are."""
     known = [each for each in found if each is not None]
     value = {**merged(each.numbers for each in known), **more, "store": store.folder, "page": page}
     parts = [part for each in known for part in each.parts]
-    return show(machine, value, [*parts, f"Results: {store.folder}", f"Page: {page}"])
-
-
-def _show_files(files: Mapping[str, Path | None], machine: bool) -> int:
-    lines = [f"{name}: {path or 'not here; `avare datasets fetch` downloads it'}" for name, path in files.items()]
-    return show(machine, dict(files), lines or ["It has no files: it is built in."])
+    show(machine, value, [*parts, f"Results: {store.folder}", f"Page: {page}"])

@@ -5,7 +5,6 @@ elsewhere.
 """
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
@@ -17,30 +16,28 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from avare.experiments.base import Task
+from avare.experiments.base import Task, of_kind
 from avare.experiments.document import Column, Table
-from avare.experiments.registry import of_kind
-from avare.experiments.runner import Watch, duration
+from avare.experiments.runner import Watch
 from avare.experiments.store import Record
 from avare.report.tables import shown
 
 _FRAME = 3  # characters around a cell: a line and two blanks
-_NARROW = 100  # columns of a terminal up to which bars are short
+_PERIOD = 3600.0  # seconds over which the speed is estimated, for the time left
 _WIDE = 300  # columns, if the output is not a terminal
 
 
-def show(machine: bool, value: Any, parts: Sequence[str | Table], code: int = 0) -> int:
-    """Print a value as JSON, or sentences and tables; return the exit code."""
+def show(machine: bool, value: Any, parts: Sequence[str | Table]) -> None:
+    """Print a value as JSON, or sentences and tables."""
     if machine:
         print(json.dumps(value, indent=1, default=lambda each: str(each) if isinstance(each, Path) else repr(each)))
-        return code
+        return
     screen = console(stderr=False)
     for part in parts:
         if isinstance(part, str):
             say(screen, part)
         else:
             print_table(screen, part)
-    return code
 
 
 def say(console: Console, text: str) -> None:
@@ -103,79 +100,53 @@ def _least(column: Column, texts: Sequence[str]) -> int:
 class Bar:
     """A bar with the time left, on a terminal; a line for each change elsewhere."""
 
-    def __init__(self, console: Console, title: str, total: float, done: float = 0.0) -> None:
-        self._console, self._title, self._total = console, title, total
-        self._first, self._began = done, time.monotonic()
+    def __init__(self, console: Console, title: str, total: float, done: int = 0) -> None:
+        self._console, self._title = console, title
         self._bars = progress.Progress(
-            progress.SpinnerColumn(),
             progress.TextColumn("{task.description}", markup=False, table_column=rich.table.Column(overflow="fold")),
-            progress.BarColumn(bar_width=24 if console.width > _NARROW else 8),
+            progress.BarColumn(bar_width=12),
             progress.TaskProgressColumn(),
             progress.TimeElapsedColumn(),
-            progress.TextColumn("{task.fields[left]}", markup=False),
+            progress.TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
+            speed_estimate_period=_PERIOD,
         )
-        self._task = self._bars.add_task(title, total=total, left="")
-        self._bars.update(self._task, completed=done)
+        self._task = self._bars.add_task(title, total=total, completed=done)
         self._bars.start()
 
-    def describe(self, text: str) -> None:
-        """Show what is being done, on a terminal."""
-        self._bars.update(self._task, description=f"{self._title}: {text}", refresh=True)
-
     def show(self, done: float, text: str) -> None:
-        """Show how much is done, a few words, and the time left if what is done takes as long as what is left."""
-        new, left = done - self._first, ""
-        if new > 0.0 and done < self._total:
-            seconds = (time.monotonic() - self._began) * (self._total - done) / new
-            left = f"roughly {duration(seconds)} left"
-        self._bars.update(self._task, description=f"{self._title}: {text}", completed=done, left=left, refresh=True)
+        """Show how much is done, and a few words."""
+        self._bars.update(self._task, description=f"{self._title}: {text}", completed=done, refresh=True)
         if not self._console.is_terminal:
-            self._console.print(
-                Text(f"{self._title}: {text}; {left}" if left else f"{self._title}: {text}"), soft_wrap=True
-            )
+            say(self._console, f"{self._title}: {text}")
 
     def close(self) -> None:
         """Stop the bar."""
-        self._bars.update(self._task, description=self._title, left="")
         self._bars.stop()
 
 
 class Display(Watch):
     """Shows runs on a console: a bar with the latest run on a terminal, elsewhere a line per finished run."""
 
-    _bar: Bar
-
     def __init__(self, console: Console) -> None:
         self._console = console
         self._total = self._done = 0
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self._console.print(Text(text), soft_wrap=True)
 
     def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
         """Show how many runs are left."""
         self._total, self._done = len(tasks), len(stored)
         if not self._console.is_terminal:
-            self.say(f"{title}: {len(tasks)} wanted, {len(stored)} stored already")
+            say(self._console, f"{title}: {len(tasks)} wanted, {len(stored)} stored already")
         self._bar = Bar(self._console, title, len(tasks), len(stored))
-
-    def started(self, task: Task) -> None:
-        """Show a run that has started."""
-        self._bar.describe(_describe(task))
 
     def finished(self, task: Task, record: Record) -> None:
         """Show a run that has been stored."""
         self._done += 1
+        words = of_kind(task.spec["experiment"]).describe(task.spec)
         took = f"{sum(record['seconds'].values()):.1f} s"
-        self._bar.show(self._done, f"[{self._done}/{self._total}] {_describe(task)}: {took}")
+        self._bar.show(self._done, f"[{self._done}/{self._total}] {words}: {took}")
 
     def end(self) -> None:
         """Stop the bar."""
         self._bar.close()
-
-
-def _describe(task: Task) -> str:
-    return of_kind(task.spec["experiment"]).describe(task.spec)

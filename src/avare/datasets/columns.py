@@ -5,7 +5,6 @@ text, or a single one for two texts. Missing numbers become the mean of their co
 that says where. Dates cannot be used as numbers directly, and are refused.
 """
 
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from avare._optional import require
 from avare.datasets.dataset import NUMBER, DatasetError, shown
 
 _MOST_CATEGORIES = 50  # different texts of a column, unless it is chosen by name
-_NUMBERED = 10  # rows from which 1, 2, 3, ..., in any order, are hardly a coincidence
 MISSING = ("", "NA", "N/A", "NaN", "nan", "n/a", "na", "NULL", "Null", "null", "None", "none", "?", ".", "-", "#N/A")
 """Cells of text that are missing values."""
 TRUTH = ("false", "true")
@@ -142,12 +140,11 @@ def _features(origin: Origin, name: str, column: Any, kept: Any, chosen: bool, l
     kind, cells = _parsed(origin, name, column)
     if kind in _TEXTS or chosen:
         return _categories(origin, name, cells.iloc[kept], chosen or kind == "categorical", limit)
-    whole = _numbers(cells)
-    numbers = whole[kept]
+    numbers = _numbers(cells)[kept]
     note = "true and false, as 1 and 0" if kind == "boolean" else ""
     absent = np.isnan(numbers)
     if not absent.any():
-        return [(name, numbers)], note or _hint_of_numbering(name, whole)
+        return [(name, numbers)], note
     present = numbers[~absent]
     if not len(present):
         return [], _NOTHING
@@ -219,11 +216,3 @@ def _coded(column: Any) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     codes, values = require("pandas", "reading tables").factorize(column.astype(object), sort=True)
     whole = (int(value) if isinstance(value, float) and value.is_integer() else value for value in values)
     return codes, tuple(map(str, whole))
-
-
-def _hint_of_numbering(name: str, values: NDArray[np.float64]) -> str:
-    """Return a hint if a column is 0, 1, 2, ... or 1, 2, 3, ..., in any order; "" if it is not."""
-    first, count = values.min(), len(values)
-    if count < _NUMBERED or first not in (0.0, 1.0) or not np.array_equal(np.sort(values), first + np.arange(count)):
-        return ""
-    return f"numbers, as they are; if they only number the rows, --drop {shlex.quote(name)} leaves them out"

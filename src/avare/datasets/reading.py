@@ -35,7 +35,6 @@ def read(
     task: Task = "classification",
     drop: str | Sequence[str] = (),
     categories: str | Sequence[str] = (),
-    features: int | None = None,
     limit: float = LIMIT,
 ) -> Dataset:
     r"""Read examples and labels from a file, whose ending determines the format, or from a data frame.
@@ -63,9 +62,6 @@ def read(
     drop, categories : str or sequence of str, default=()
         Columns to leave out, and columns whose values are categories although they are numbers or more than 50
         different texts: names, or one text with names separated by commas.
-    features : int, optional
-        For LIBSVM text, the number of columns; by default the largest index. Set it if a test file must have the
-        columns of a training file.
     limit : float, default=4e9
         The most bytes that a compressed or Parquet file may unpack to, and that categories may take. A line of CSV
         may have a 256th of them.
@@ -85,8 +81,6 @@ def read(
     """
     if task not in get_args(Task):
         raise ValueError(f"task = {task!r}: must be one of {', '.join(map(repr, get_args(Task)))}")
-    if features is not None:
-        features = validation.integer("features", features, at_least=1, at_most=2**31 - 1)
     drop, categories = ([given] if isinstance(given, str) else list(map(str, given)) for given in (drop, categories))
     wanted = Wanted(target, drop, categories, validation.number("limit", limit, above=0.0))
     if hasattr(source, "__arrow_c_stream__") or hasattr(source, "iloc"):
@@ -96,10 +90,8 @@ def read(
     else:
         path = Path(source).expanduser()
         name, kind = _kind(path)
-        examples = _examples(path, kind, wanted, features)
+        examples = _examples(path, kind, wanted)
     X, labels, origin, about = examples
-    if kind != "LIBSVM text" and features is not None:
-        raise ValueError(f"features = {features}: {origin.name} is read as {kind}, which has its own number of columns")
     y, about["classes"] = _targets(origin, labels, about.get("classes", ()), task)
     return Dataset(name, X, y, f"{kind}: {len(y)} rows, {X.shape[1]} features", origin.name, **about)
 
@@ -123,7 +115,7 @@ def _kind(path: Path) -> tuple[str, str]:
     return name.split(".")[0] or name, kind
 
 
-def _examples(path: Path, kind: str, wanted: Wanted, features: int | None) -> Examples:
+def _examples(path: Path, kind: str, wanted: Wanted) -> Examples:
     """Return X, labels, the places of rows, and fields of `Dataset` that describe the columns."""
     if kind == "CSV":
         return convert(*_read_csv(path, wanted.limit), wanted)
@@ -133,7 +125,7 @@ def _examples(path: Path, kind: str, wanted: Wanted, features: int | None) -> Ex
         raise ValueError(f"{path} is read as {kind}, which has no named columns for target, drop and categories")
     if kind == "zip archive":
         return *_read_npz(path, wanted.limit), Origin(str(path), lambda row: f"y[{row}]"), {}
-    return *read_libsvm(path, features, wanted.limit), Origin(str(path), lambda row: line_of(path, row)), {}
+    return *read_libsvm(path, limit=wanted.limit), Origin(str(path), lambda row: line_of(path, row)), {}
 
 
 def _targets(origin: Origin, labels: NDArray[Any], classes: Sequence[str], task: str) -> tuple[Any, Sequence[str]]:

@@ -11,6 +11,7 @@ from avare.experiments.base import Stage as Stage
 from avare.experiments.base import Stages as Stages
 from avare.experiments.base import Summary as Summary
 from avare.experiments.base import Task as Task
+from avare.experiments.base import register as register
 from avare.experiments.comparison import compare as compare
 from avare.experiments.comparison import summary as summary
 from avare.experiments.data import Data as Data
@@ -21,9 +22,8 @@ from avare.experiments.document import Figure as Figure
 from avare.experiments.document import Panel as Panel
 from avare.experiments.document import Section as Section
 from avare.experiments.document import Table as Table
-from avare.experiments.records import Result as Result
-from avare.experiments.records import together as together
-from avare.experiments.registry import register as register
+from avare.experiments.store import Result as Result
 from avare.experiments.store import Store as Store
+from avare.experiments.store import together as together
 
 __all__ = _public_names(globals())

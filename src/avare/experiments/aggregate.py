@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from avare.experiments.data import display_name, listing_order
 from avare.experiments.document import Figure, Panel, Section, Table
-from avare.experiments.records import Result, number, together
 from avare.experiments.sgd_runs import MEASURES, RULES
-from avare.experiments.store import canonical
+from avare.experiments.store import Result, canonical, number, together
 from avare.plotting.charts import Chart, Curve, order, ranked
 
 _EXCESS = "Excess of the gradient's second moment over the least possible"
@@ -26,18 +25,9 @@ _AXES = {
     "relative_error": ("Relative error", True, f"{_EXCESS}, as a share of it. Lower is better."),
 }  # the title of each measure, whether its axis is logarithmic, and what it means
 _TIMED = "suboptimality"  # the measure that is also shown over seconds
+_SETTING = ("dataset", "data_digest", "loss", "epochs", "batch_size", "l2", "caution", "bias", "held_out")
+"""Runs that differ in one of these are in different groups."""
 _HINT = "Charts: mean of the runs, and one standard deviation; on log axes a band does not go below the lowest run."
-_SETTING = {
-    "dataset": "data",
-    "data_digest": "hash of the data",
-    "loss": "loss",
-    "epochs": "epochs",
-    "batch_size": "batch size",
-    "l2": "l2 term",
-    "caution": "caution",
-    "bias": "intercept",
-    "held_out": "rows held out",
-}  # in words; runs that differ in one of these are in different groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +146,7 @@ def _differences(specs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say in a few words how each spec differs from the others; "" for a single one."""
     keys = sorted({key for spec in specs for key in spec})
     varied = [key for key in keys if len({canonical(spec.get(key)) for spec in specs}) > 1]
-    return [", ".join(f"{_SETTING.get(key, key)} = {_short(spec.get(key))}" for key in varied) for spec in specs]
+    return [", ".join(f"{key} = {_short(spec.get(key))}" for key in varied) for spec in specs]
 
 
 def _short(value: Any) -> str:
@@ -184,11 +174,11 @@ def panel_of(group: Group, table: Table, verdict: Sequence[str] = (), words: Seq
 
 
 def settings_of(group: Group) -> dict[str, Any]:
-    """Return the settings of a group, its seeds, and the options of its samplers, by their names in words."""
+    """Return the settings of a group, its seeds, and the options of its samplers."""
     seeds = sorted({run.spec["seed"] for each in group.series for run in each.finished})
-    known = {words: group.setting[key] for key, words in _SETTING.items() if group.setting.get(key) is not None}
+    known = {key.replace("_", " "): value for key, value in group.setting.items() if value is not None}
     options = {each.label: canonical(each.spec["options"]) for each in group.series if each.spec.get("options")}
-    return {**known, "data": group.title, "seeds": ", ".join(map(str, seeds)), **options}
+    return {**known, "dataset": group.title, "seeds": ", ".join(map(str, seeds)), **options}
 
 
 def _charts(group: Group, rule: str) -> tuple[Chart, ...]:

@@ -1,22 +1,20 @@
 """Samplers side by side on your own data, and a verdict on each."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare.experiments import aggregate, sgd_runs
 from avare.experiments.aggregate import Group
-from avare.experiments.base import Experiment, Stage, Stages, Summary, Task
+from avare.experiments.base import Experiment, Stage, Stages, Summary, Task, register
 from avare.experiments.data import Data, display_name
 from avare.experiments.document import Figure, Panel, Table
-from avare.experiments.records import Result, count
-from avare.experiments.registry import register
-from avare.experiments.runner import Workers, execute
-from avare.experiments.sgd_runs import AUTO, BASELINE, SEEDS, Setting, descent_spec
-from avare.experiments.store import Record, Spec, Store
-from avare.experiments.verdict import sentences, verdicts_of, what_to_do, words_of_limits
+from avare.experiments.runner import Watch, execute
+from avare.experiments.sgd_runs import AUTO, BASELINE, Setting, descent_spec
+from avare.experiments.store import Record, Result, Spec, Store, count
+from avare.experiments.verdict import sentences, verdicts_of, what_to_do
 
 _ALONE = f"There is nothing to compare: run {BASELINE} and another sampler."
 TOLERANCE = 1e-9
@@ -27,16 +25,14 @@ class Compare(Experiment):
     """Runs of SGD on some datasets, each with its optimum; the command ``avare compare``."""
 
     name = "compare"
-    kinds: ClassVar[tuple[str, ...]] = ("compare", "optimum", "limits")  # runs, optima, what limits the baseline
+    kinds: ClassVar[tuple[str, ...]] = ("compare", "optimum", "limits")  # runs, optima, and what only old stores have
     words: ClassVar[tuple[str, ...] | None] = ()
 
     def run(self, spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
-        """Do one run of SGD, find the optimum, or find what limits Uniform."""
+        """Do one run of SGD, or find the optimum."""
         if spec["experiment"] == self.kinds[0]:
             return sgd_runs.descend(spec, X, y, optimum)
-        if spec["experiment"] == self.kinds[1]:
-            return sgd_runs.find_optimum(spec, X, y)
-        return sgd_runs.limits_of(spec, X, y, optimum)
+        return sgd_runs.find_optimum(spec, X, y)
 
     def summarise(self, results: Sequence[Result]) -> Summary | None:
         """Return a tab for each dataset and setting."""
@@ -54,9 +50,7 @@ class Compare(Experiment):
         for row in rows:
             judged = found.get((row["dataset"], row["steps"], row["sampler"]), {})
             row["verdict"] = {along: each.as_dict() for along, each in judged.items()}
-        limits = [{"dataset": each.spec["dataset"], **each.stored["limits"]} for each in _limits(results)]
         notices = tuple(filter(None, doubts))
-        numbers = {"runs": rows, "facts": facts, "limits": limits}
         tables = {self.kinds[0]: self.table(groups)} if groups else {}
         finished = sum(len(each.finished) for group in groups for each in group.series)
         return Summary(
@@ -64,8 +58,8 @@ class Compare(Experiment):
             notices=notices,
             tables=tables | ({"facts": facts_table(facts)} if facts else {}),
             figures=self.figures(groups),
-            panels=tuple(self.panel(group, results) for group in groups if group.rules),
-            numbers={**numbers, "doubts": list(notices)},
+            panels=tuple(self.panel(group) for group in groups if group.rules),
+            numbers={"runs": rows, "facts": facts, "doubts": list(notices)},
         )
 
     def table(self, groups: Sequence[Group]) -> Table:
@@ -76,15 +70,13 @@ class Compare(Experiment):
         """Return a figure for each step size rule."""
         return aggregate.figures_of(self.kinds[0], groups)
 
-    def panel(self, group: Group, results: Sequence[Result]) -> Panel:
-        """Return the tab of a group: the verdicts first, and what limits Uniform."""
+    def panel(self, group: Group) -> Panel:
+        """Return the tab of a group, the verdicts first."""
         found = verdicts_of([group])
-        faster = any(judged["epochs"].kind == "faster" for judged in found.values())
-        words = [words_of_limits(each.stored["limits"], faster) for each in _limits(results) if group.fits(each)]
         found_steps = " Step sizes: found for each sampler; iterates are averaged." if AUTO in group.rules else ""
         columns = "standardised, with an intercept" if group.setting["bias"] else "as given"
-        words.append(f"Loss: {group.setting['loss']}. Columns: {columns}.{found_steps}")
-        words.append(what_to_do(group.setting["loss"]))
+        about = f"Loss: {group.setting['loss']}. Columns: {columns}.{found_steps}"
+        words = (about, what_to_do(group.setting["loss"]))
         return aggregate.panel_of(group, self.table([group]), verdict=sentences(found) or [_ALONE], words=words)
 
 
@@ -101,7 +93,8 @@ def compare(
     runs: int = 5,
     batch_size: int | None = None,
     l2: float = 1.0,
-    **workers: Unpack[Workers],
+    jobs: int = 1,
+    watch: Watch | None = None,
 ) -> list[Record]:
     """Run SGD with each of some samplers; return all records, the one of the optimum first.
 
@@ -125,8 +118,10 @@ def compare(
         Draws per step, at most as many as there are examples; by default 128.
     l2 : float, default=1.0
         The factor of the one l2 term of the whole sum.
-    **workers
-        See `Workers`.
+    jobs : int, default=1
+        How many runs to do at a time, each in its own process; 1: in this process.
+    watch : Watch, optional
+        Receives the progress.
 
     Examples
     --------
@@ -148,10 +143,9 @@ def compare(
     def stages() -> Stages:
         (found,) = yield Stage("optimum", [optimum])
         specs = [descent_spec("compare", data, shared, name, AUTO, seed) for seed in range(runs) for name in samplers]
-        specs.append(descent_spec("limits", data, shared, BASELINE, AUTO, SEEDS[0]))
         yield Stage("runs", [Task(spec, data, found["facts"]["optimum"]) for spec in specs])
 
-    return execute([stages()], store, **workers)
+    return execute([stages()], store, jobs=jobs, watch=watch)
 
 
 def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -162,11 +156,6 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
     """
     found = Compare().closing(records)
     return [] if found is None else list(found.numbers["runs"])
-
-
-def _limits(results: Sequence[Result]) -> list[Result]:
-    """Return the results that say what limits the baseline."""
-    return [each for each in results if "limits" in each.stored and each.shown]
 
 
 def doubt_of_optimum(spec: Spec, facts: Mapping[str, Any]) -> str:

@@ -133,8 +133,6 @@ def _fitting(source: str, y: NDArray[Any], loss: str | None) -> str:
     classes = len(np.unique(y)) if y.dtype.kind in "iu" else None
     kind = "numbers" if classes is None else "two classes" if classes <= 2 else "classes"
     chosen = _DEFAULTS[kind] if loss is None else loss
-    if classes == 1 and problems.get(chosen).target != "numbers":
-        raise DatasetError(f"{source} has one class only, {y[0]}: classification needs two or more")
     if kind == "classes" and problems.get(chosen).target == "two classes":
         raise ValueError(f"loss = {loss!r}: {source} has {classes} classes; use {_DEFAULTS[kind]}")
     return chosen

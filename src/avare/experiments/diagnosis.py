@@ -14,9 +14,8 @@ from avare import diagnostics
 from avare._optional import require
 from avare.experiments import sgd_runs
 from avare.experiments.data import Data, choose_rows
-from avare.experiments.records import number
 from avare.experiments.sgd_runs import AUTO, BASELINE, DEFAULT, problem_of, sampler_of
-from avare.experiments.store import Spec
+from avare.experiments.store import Spec, number
 from avare.experiments.verdict import Verdict, estimator_of, judge, sentence, what_to_do, words_of_limits
 from avare.problems import Linear
 from avare.solvers import Run, sgd
@@ -93,7 +92,6 @@ def diagnose(
     epochs: int = 20,
     runs: int = 5,
     seed: int = 0,
-    say: Callable[[str], None] = lambda text: None,
     count: Callable[[float, str], None] = lambda share, text: None,
 ) -> Diagnosis:
     """Find what to expect of a comparison on a dataset.
@@ -119,8 +117,6 @@ def diagnose(
         Runs of each sampler, at least 2.
     seed : int, default=0
         The seed of all draws.
-    say : callable, optional
-        Called with a first answer, after a run of each sampler.
     count : callable, optional
         Called with the share of the work that is done, and a few words about what is next.
 
@@ -147,10 +143,11 @@ def diagnose(
     fit_seconds = None
     with require("threadpoolctl", "a diagnosis").threadpool_limits(1), warnings.catch_warnings():  # as runs have it
         warnings.simplefilter("ignore")  # what diverges or does not converge is in the result
-        found, gain = _runs(problem, specs, range(seed + 1, seed + 1 + runs), say, count)
+        found = _runs(problem, specs, range(seed + 1, seed + 1 + runs), count)
         if stored <= _FEW_NUMBERS:
             fit_seconds = [_fit(estimator_of(loss), X, y, l2) for _ in range(2)][1]  # the first may compile
         ends = [run.x for run in found[BASELINE]]
+        gain = float(diagnostics.gain(problem.norms(ends[0])))
         best = _near_optimum(problem, np.mean(ends, axis=0))
         noise, distance = sgd_runs.separate(problem, ends, best)
     count(1.0, "done")
@@ -166,17 +163,16 @@ def _runs(
     problem: Linear,
     specs: Sequence[Spec],
     seeds: Sequence[int],
-    say: Callable[[str], None],
     count: Callable[[float, str], None],
-) -> tuple[dict[str, list[Run]], float]:
-    """Return the runs of each sampler, and the possible gain where the first one ends.
+) -> dict[str, list[Run]]:
+    """Return the runs of each sampler.
 
     They take turns, so that other work on the machine slows all equally.
     """
     steps = specs[0]["epochs"] * max(1, problem.n // specs[0]["batch_size"])
     looks = np.unique(np.linspace(0, steps, _LOOKS + 1).astype(np.int64)).tolist()
     found: dict[str, list[Run]] = {spec["sampler"]: [] for spec in specs}
-    gain, whole = math.nan, 2 * len(seeds) + _REST
+    whole = 2 * len(seeds) + _REST
     for k, seed in enumerate(seeds):
         for spec in specs:
             name = spec["sampler"]
@@ -185,21 +181,8 @@ def _runs(
                 sgd(problem, sampler_of(spec, problem), AUTO, steps=1, evaluate="never")  # no compilation is timed
             sampler = sampler_of({**spec, "seed": seed}, problem)
             found[name].append(sgd(problem, sampler, AUTO, steps=steps, evaluate=looks))
-        if not k:
-            gain = float(diagnostics.gain(problem.norms(found[BASELINE][0].x)))
-            say(_first_look(found[BASELINE][0], found[DEFAULT][0], gain))
     count(2 * len(seeds) / whole, "the optimum")
-    return found, gain
-
-
-def _first_look(theirs: Run, ours: Run, gain: float) -> str:
-    """Say what the first run of each sampler shows."""
-    reached = float(theirs.trace.objective[-1])
-    change = 100.0 * (float(ours.trace.objective[-1]) / reached - 1.0) if reached > 0.0 else 0.0
-    slower = ours.seconds / max(theirs.seconds, 1e-9)
-    words = f"{DEFAULT} reaches a loss {abs(change):.1f} % {'lower' if change < 0.0 else 'higher'} than {BASELINE}"
-    steps = f"its steps take {slower:.1f} times as long, and the possible gain is {gain:.1f}"
-    return f"First look, one run of each: {words}, {steps}."
+    return found
 
 
 def _fit(estimator: str, X: Any, y: Any, l2: float) -> float:

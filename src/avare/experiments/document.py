@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from avare.plotting.charts import SUPERSCRIPTS, Chart
 
 _NOTHING = "–"
-ANSWERS = {True: "yes", False: "no"}
 _FORMS: dict[str, Callable[[Any], str]] = {
-    "answer": lambda value: ANSWERS[value],
+    "answer": lambda value: "yes" if value else "no",
     "integer": lambda value: f"{value:,.0f}".replace(",", "\u202f"),
     "percent": lambda value: f"{100.0 * value:.2f} %",
     "digits": lambda value: f"{value:.3g}" if value == 0.0 or 1e-3 <= abs(value) < 999.5 else power(value),

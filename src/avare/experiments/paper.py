@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-from avare import samplers
-from avare.experiments.base import RUNS, Request, Stage, Stages, Task
+from avare.experiments.base import RUNS, Request, Stage, Stages, Task, register
 from avare.experiments.comparison import Compare
 from avare.experiments.data import Data, obtain
-from avare.experiments.registry import register
 from avare.experiments.sgd_runs import RULES, Setting, common_spec, descent_spec, optimum_task, problem_of
 
 SAMPLERS = ("Uniform", "Mabs", "Vrb", "Avare")
@@ -46,8 +44,6 @@ class Paper(Compare):
         """Yield the search for the optima, then all runs; in each the longest first, so that workers end together."""
         parts = PARTS if "all" in request.words else request.words
         names = [name for name in reversed(SETTINGS) if name in parts or "table" in parts]
-        for name in request.samplers:
-            samplers.get(name)  # raises an error if there is no such sampler
         data = {name: obtain(name, folder=request.folder, progress=request.progress)[0] for name in names}
         tables = yield Stage("optima", [paper_optimum(data[name]) for name in names])
         optima = {record["spec"]["dataset"]: record["facts"]["optimum"] for record in tables}

@@ -13,14 +13,13 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._optional import require
-from avare.experiments.base import Experiment, Stages, Task
-from avare.experiments.registry import of_kind
+from avare.experiments.base import Experiment, Stages, Task, of_kind
 from avare.experiments.store import Record, Spec, Store, key_of
 
 _LARGE = "1M"  # bytes from which an array is shared between processes rather than sent
@@ -30,14 +29,8 @@ _WAIT = 0.5  # seconds between two looks of a worker at its parent
 class Watch:
     """Receives the progress of a sweep; this one ignores it. Calls may come from any thread, one at a time."""
 
-    def say(self, text: str) -> None:
-        """Receive a line to print before the runs of a stage."""
-
     def begin(self, title: str, tasks: Sequence[Task], stored: Sequence[Record]) -> None:
         """Receive all runs, and the records of those that are stored already."""
-
-    def started(self, task: Task) -> None:
-        """Receive a run that has started."""
 
     def finished(self, task: Task, record: Record) -> None:
         """Receive a record that has been stored."""
@@ -46,16 +39,7 @@ class Watch:
         """Learn that no more runs follow."""
 
 
-class Workers(TypedDict, total=False):
-    """Who does the runs, and who receives the progress: keyword arguments of everything that runs."""
-
-    jobs: int
-    """How many runs to do at a time, each in its own process; 1, the default: in this process."""
-    watch: Watch | None
-    """Receives the progress."""
-
-
-def execute(experiments: Sequence[Stages], store: Store, **workers: Unpack[Workers]) -> list[Record]:
+def execute(experiments: Sequence[Stages], store: Store, *, jobs: int = 1, watch: Watch | None = None) -> list[Record]:
     """Do all stages of some experiments, one after the other; return all their records.
 
     Each experiment can refuse its request before the first of them runs.
@@ -66,16 +50,16 @@ def execute(experiments: Sequence[Stages], store: Store, **workers: Unpack[Worke
         As `Experiment.stages` returns them.
     store : Store
         Where results are kept.
-    **workers
-        See `Workers`.
+    jobs : int, default=1
+        How many runs to do at a time, each in its own process; 1: in this process.
+    watch : Watch, optional
+        Receives the progress.
     """
     records: list[Record] = []
     begun = [(stages, next(stages, None)) for stages in experiments]
     for stages, stage in begun:
         while stage is not None:
-            if stage.note:
-                (workers.get("watch") or Watch()).say(stage.note)
-            done = sweep(stage.tasks, store, title=stage.title, **workers)
+            done = sweep(stage.tasks, store, stage.title, jobs=jobs, watch=watch)
             records += done
             try:
                 stage = stages.send(done)
@@ -84,15 +68,17 @@ def execute(experiments: Sequence[Stages], store: Store, **workers: Unpack[Worke
     return records
 
 
-def sweep(tasks: Sequence[Task], store: Store, *, title: str = "", **workers: Unpack[Workers]) -> list[Record]:
+def sweep(
+    tasks: Sequence[Task], store: Store, title: str = "", *, jobs: int = 1, watch: Watch | None = None
+) -> list[Record]:
     """Do all runs that are not stored yet; return the records of all, in order. The title is for the watch."""
-    jobs, watch = validation.integer("jobs", workers.get("jobs", 1), at_least=1), workers.get("watch") or Watch()
+    jobs, watch = validation.integer("jobs", jobs, at_least=1), watch or Watch()
     store.make()  # so that a bad folder fails before any run
     found = {task.key: store.get(task.spec) for task in tasks}
     watch.begin(title, tasks, [record for record in found.values() if record is not None])
     pending = {task.key: task for task in tasks if found[task.key] is None}
     try:
-        with closing(_done(pending.values(), min(jobs, len(pending)), watch)) as records:
+        with closing(_done(pending.values(), min(jobs, len(pending)))) as records:
             for made in records:
                 key = key_of(made["spec"])
                 store.put(made)
@@ -137,28 +123,11 @@ def _processor() -> str:
     return f"{models[0]}, {len(models)} cores" if models else platform.processor() or "unknown processor"
 
 
-def duration(seconds: float) -> str:
-    """Write a time in words.
-
-    >>> duration(42.4), duration(600), duration(9000)
-    ('42 s', '10 min', '2 h 30 min')
-    """
-    if seconds < 90.0:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60.0)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _done(tasks: Iterable[Task], jobs: int, watch: Watch) -> Generator[Record, None, None]:
+def _done(tasks: Iterable[Task], jobs: int) -> Generator[Record, None, None]:
     """Yield the records of runs as they finish; after one that fails, runs under way still finish."""
     faults: list[Exception] = []
 
-    def begun() -> Iterator[Task]:
-        for task in itertools.takewhile(lambda _: not faults, tasks):
-            watch.started(task)
-            yield task
-
-    results = _side_by_side(begun(), jobs)
+    results = _side_by_side(itertools.takewhile(lambda _: not faults, tasks), jobs)
     try:
         for record in results:
             if isinstance(record, Exception):

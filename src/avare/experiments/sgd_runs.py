@@ -18,8 +18,7 @@ from avare import _validation as validation
 from avare import diagnostics, problems, samplers, schedules
 from avare.experiments.base import Task
 from avare.experiments.data import Data
-from avare.experiments.records import numbers
-from avare.experiments.store import Record, Spec
+from avare.experiments.store import Record, Spec, numbers
 from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.samplers.registry import LASTING_FLOOR
@@ -35,8 +34,6 @@ AUTO: Literal["auto"] = "auto"
 """Step sizes that are found for each sampler, and averaged iterates."""
 REVISION = 2  # of what a run computes; raise it when the numbers change, so that stored runs are done again
 MEASURES = ("suboptimality", "regret", "relative_error")
-SEEDS = (1_000_003, 1_000_033)
-"""Of the runs that tell noise from distance: not the seeds of the runs that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +105,6 @@ def find_optimum(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
         "smoothness_ratio": float(diagnostics.smoothness_ratio(problem.smoothness)),
     }
     return {"seconds": {"steps": time.perf_counter() - started}, "facts": facts, "status": "finished"}
-
-
-def limits_of(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Record:
-    """Do two runs of the baseline, and separate noise from distance."""
-    problem = problem_of(spec, X, y)
-    began = time.perf_counter()
-    samplers = [sampler_of({**spec, "seed": seed}, problem) for seed in SEEDS]
-    runs = [sgd(problem, each, AUTO, epochs=spec["epochs"], evaluate="never") for each in samplers]
-    noise, distance = separate(problem, [run.x for run in runs], optimum or 0.0)
-    steps = sum(run.seconds for run in runs)
-    seconds = {"steps": steps, "evaluation": time.perf_counter() - began - steps}
-    return {"seconds": seconds, "limits": {"noise": noise, "distance": distance}, "status": "finished"}
 
 
 def separate(problem: Linear, ends: Sequence[NDArray[np.float64]], optimum: float) -> tuple[float, float]:

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import problems
 from avare.experiments.aggregate import Group, Series
-from avare.experiments.records import count, number
 from avare.experiments.sgd_runs import BASELINE
+from avare.experiments.store import count, number
 
 CONFIDENCE = 0.95
 ALIKE = 1.25
@@ -211,7 +211,7 @@ def words_of_limits(limits: Mapping[str, float], faster: bool = False) -> str:
     'Conditioning, not noise, limits Uniform: at its end, noise is roughly 10 % '
     """
     share = share_of_noise(limits)
-    tenths = round(10.0 * share)  # two runs allow no more
+    tenths = round(10.0 * share)  # a few runs allow no more
     part = f"at its end, noise is {_ENDS.get(tenths, f'roughly {10 * tenths} %')} of its suboptimality"
     if share >= MOSTLY:
         return f"Noise limits {BASELINE}: {part}."

@@ -4,7 +4,7 @@ A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib a
 `avare.report` shows the same chart in a browser.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple
@@ -57,17 +57,16 @@ def order(names: Iterable[str]) -> list[str]:
     return ranked(set(names), _KNOWN)
 
 
-def ranked(names: Iterable[str], known: Iterable[str]) -> list[str]:
+def ranked(names: Iterable[str], known: Collection[str]) -> list[str]:
     """Sort names: the known in their order, then the others by the alphabet.
 
     >>> ranked(["b", "a", "z"], ["z", "y"])
     ['z', 'a', 'b']
     """
-    listed = list(known)
-    return sorted(names, key=lambda name: rank(name, listed))
+    return sorted(names, key=lambda name: rank(name, known))
 
 
-def rank(name: str, known: Iterable[str]) -> tuple[int, str]:
+def rank(name: str, known: Collection[str]) -> tuple[int, str]:
     """Return the sort key of `ranked`.
 
     >>> rank("b", ["a", "b"]), rank("c", ["a", "b"])

@@ -8,8 +8,6 @@ quadratic model with the l1 term by coordinate descent on the matrix of the seco
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from avare._compilation import kernel
@@ -95,16 +93,16 @@ def _fall(gradient: Table, slopes: Table, x: Table, l1: Table, step: Table) -> f
     return -0.5 * float(step @ (gradient + slopes)) - float(l1 @ (np.abs(x + step) - np.abs(x)))
 
 
-def first_set(total: Objective) -> int:
-    """Return how many columns the smallest working set has: its matrix costs as much as some products with X.
+def set_sizes(total: Objective) -> list[int]:
+    """Return how many columns a working set has whose matrix is cheap, and one with all columns that may be needed.
 
-    If the second derivative is the same everywhere, its matrix is computed once, and may cost more.
+    The matrix of the second costs as much as some products with X. If the second derivative is the same everywhere, it
+    is computed once, and may cost more.
     """
-    rows = total.rows
-    allowed = _OVERHEAD * CALL + (_ONCE if total.problem.is_quadratic else _PRODUCTS) * rows.curve_cost(1)
-    return max(
-        _FEWEST, int(rows.columns * math.sqrt(min(allowed / (rows.gram_cost() + _OF_ENTRY * rows.width**2), 1.0)))
-    )
+    rows, products = total.rows, _ONCE if total.problem.is_quadratic else _PRODUCTS
+    allowed = _OVERHEAD * CALL + np.array([0.0, products * rows.curve_cost(1)])
+    shares = np.sqrt(np.minimum(allowed / (rows.gram_cost() + _OF_ENTRY * rows.width**2), 1.0))
+    return [max(_FEWEST, int(share * rows.columns)) for share in shares]
 
 
 # --- kernels -------------------------------------------------------------------------------

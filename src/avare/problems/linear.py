@@ -26,7 +26,6 @@ from avare.problems.matrix import (
 )
 from avare.problems.minimum import minimum
 from avare.problems.newton import constant, gap_at
-from avare.problems.newton_steps import Objective
 from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
@@ -146,11 +145,6 @@ class Linear(Problem):
         self.model = LinearModel(matrix, targets, weights, self.loss())
 
     @property
-    def curvature_at_zero(self) -> float:
-        """The largest second derivative of the loss where all outputs are 0, or a bound on it."""
-        return self.curvature
-
-    @property
     def smoothness(self) -> Vector:
         """The smoothness constant of each example, its share l2 / n included. O(size of X)."""
         constants = self.curvature * self.squared_lengths()
@@ -166,10 +160,6 @@ class Linear(Problem):
     def coefficients(self, x: ArrayLike) -> Vector:
         """Return x as a table: a row per output, a column per column of X, and the bias last."""
         return self.vector("x", x).reshape(self.outputs, self.width)
-
-    def link(self, outputs: ArrayLike) -> NDArray[np.float64]:
-        """Turn outputs a.x into predictions: probabilities if the loss has them, otherwise the outputs themselves."""
-        return np.asarray(outputs, dtype=np.float64)
 
     def subset(self, indices: NDArray[np.int64], weights: Vector) -> Self:
         """Return the same problem with some of the examples only, with other sample weights. O(their size)."""
@@ -194,7 +184,7 @@ class Linear(Problem):
 
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""
-        return constant(Objective(self, self.rows(centred=False))).objective
+        return constant(self)[1]
 
     # --- all examples, by their outputs ---------------------------------------------------
 
@@ -245,11 +235,29 @@ class Linear(Problem):
         """Return outputs, the same for all examples, that nearly minimise the sum of the losses."""
         return np.zeros(self.outputs)
 
+    def condensed(self) -> Self:
+        """Return a problem of one example per class, without X: for models whose outputs are the same for all."""
+        if self.target == "numbers":
+            return self
+        few, sums = copy.copy(self), self.class_weights()[1]
+        labels = np.array([-1.0, 1.0]) if self.target == "two classes" else np.arange(len(sums), dtype=np.float64)
+        few.model, few.n = self.model._replace(targets=labels, sample_weight=sums), len(sums)
+        return few
+
     def sampling_scores(self) -> Vector:
         """Return scores that sum to 1, to draw a sample by: the sample weights, with the same sum for each class."""
-        scores, sums = np.empty(self.n), np.zeros(max(len(self.classes), 1))
-        _scores_into(self.model.targets, self.model.sample_weight, self.target == "two classes", sums, scores)
-        return scores
+        codes, sums = self.class_weights()
+        shares = np.divide(1.0, np.count_nonzero(sums) * sums, out=np.zeros(len(sums)), where=sums > 0.0)
+        if not sums.any():
+            return np.full(self.n, 1.0 / self.n)
+        return shares[codes] * self.model.sample_weight if len(self.model.sample_weight) else shares[codes]
+
+    def class_weights(self) -> tuple[NDArray[np.int64], Vector]:
+        """Return the class of each example, and the sum of the sample weights of each; numbers are of one class."""
+        targets, count = self.model.targets, 2 if self.target == "two classes" else self.outputs
+        codes = (targets > 0.0 if self.target == "two classes" else targets * (count > 1)).astype(np.int64)
+        weights = self.model.sample_weight if len(self.model.sample_weight) else None
+        return codes, np.bincount(codes, weights, count).astype(np.float64)
 
     # --- sums over the examples -----------------------------------------------------------
 
@@ -326,23 +334,6 @@ class Linear(Problem):
 
 
 # --- kernels -------------------------------------------------------------------------------
-
-
-@lean
-def _scores_into(targets, sample_weight, has_signs, sums, scores):
-    for i in range(len(scores)):
-        sums[_class_of(targets[i], has_signs, len(sums))] += _factor(sample_weight, i)
-    present = 0
-    for whole in sums:
-        present += 1 if whole > 0.0 else 0
-    for i in range(len(scores)):
-        whole = sums[_class_of(targets[i], has_signs, len(sums))]
-        scores[i] = _factor(sample_weight, i) / (present * whole) if whole > 0.0 else 1.0 / len(scores)
-
-
-@inlined
-def _class_of(target, has_signs, classes):
-    return 0 if classes == 1 else int(target > 0.0) if has_signs else int(target)
 
 
 @lean

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from avare._compilation import inlined, quick
 from avare.problems.linear import Linear, Terms
@@ -50,10 +50,6 @@ class Logistic(Linear):
     curvature = 0.25
     endless = math.log(2.0)  # the right class is the likelier one
 
-    def link(self, outputs: ArrayLike) -> NDArray[np.float64]:
-        """Return the probability of the larger label, for each output."""
-        return np.asarray(0.5 + 0.5 * np.tanh(0.5 * np.asarray(outputs, dtype=np.float64)))
-
     def loss(self) -> LogisticLoss:
         return LogisticLoss()
 
@@ -68,8 +64,7 @@ class Logistic(Linear):
         return float(_excess(self.model.targets, self.model.sample_weight, *arrays))
 
     def constant_outputs(self) -> NDArray[np.float64]:
-        positive = self.weighted_sum(self.model.targets > 0.0)
-        negative = self.weighted_sum(self.model.targets < 0.0)
+        negative, positive = self.class_weights()[1]
         return np.array([math.log(positive / negative) if positive > 0.0 < negative else 0.0])
 
 
@@ -128,18 +123,17 @@ def _terms_into(targets, sample_weight, outputs, slopes, curvatures, small, bits
             factor = sample_weight[first + i] if len(sample_weight) > 0 else 1.0
             slopes[first + i] = -targets[first + i] * factor * chance
             curvatures[first + i] = factor * chance * (1.0 - chance)
-            total += factor * (_log1p(small[i]) + max(-margin, 0.0))
+            total += factor * max(-margin, 0.0)
+        for i in range(count):
+            r = small[i] / (2.0 + small[i])
+            s = r * r
+            t = 1 / 25 + s * (1 / 27 + s * (1 / 29 + s * (1 / 31 + s / 33)))
+            t = 1 / 15 + s * (1 / 17 + s * (1 / 19 + s * (1 / 21 + s * (1 / 23 + s * t))))
+            t = 1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * (1 / 11 + s * (1 / 13 + s * t)))))
+            small[i] = 2.0 * r * (1.0 + s * t)
+        for i in range(count):
+            total += small[i] * (sample_weight[first + i] if len(sample_weight) > 0 else 1.0)
     return total
-
-
-@inlined
-def _log1p(x: float) -> float:
-    """Return log(1 + x) = 2 artanh(x / (2 + x)) for x from 0 to 1."""
-    r = x / (2.0 + x)
-    s = r * r
-    t = 1 / 25 + s * (1 / 27 + s * (1 / 29 + s * (1 / 31 + s / 33)))
-    t = 1 / 15 + s * (1 / 17 + s * (1 / 19 + s * (1 / 21 + s * (1 / 23 + s * t))))
-    return 2.0 * r * (1.0 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s * (1 / 9 + s * (1 / 11 + s * (1 / 13 + s * t)))))))
 
 
 @quick

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from avare.problems.l1_steps import L1Steps, first_set
+from avare.problems.l1_steps import L1Steps, set_sizes
 from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
-from avare.problems.rows import CALL, Rows, Table
+from avare.problems.rows import CALL, Rows, Table, column_sums
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -92,12 +92,11 @@ def newton(
     """
     rows = problem.rows()
     total = Objective(problem, rows)
-    first = constant(total)
-    scale = first.objective
+    flat, scale = constant(problem)
     table, solver = _from_samples(total, tol) if start is None else (rows.centre(start), None)
-    if table is not None:
-        tried = total.at(table, total.outputs(table))
-        first = tried if tried.objective < scale else first
+    first = None if table is None else total.at(table, total.outputs(table))
+    if first is None or not first.objective < scale:
+        first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
     if problem.l1 > 0.0:
         point, gap, count, status = _minimise_by_sets(total, first, tol * scale, steps, callback)
     else:
@@ -107,14 +106,17 @@ def newton(
     return Minimum(rows.centre(point.table, -1.0), point.objective, max(gap, 0.0), scale, total.passes, count, status)
 
 
-def constant(total: Objective) -> Point:
-    """Return the best constant model."""
-    problem = total.problem
-    table, outputs = np.zeros((problem.outputs, problem.width)), np.zeros((problem.n, problem.outputs))
-    if problem.has_free_bias:
-        table[:, -1] = problem.constant_outputs()
-        outputs += table[:, -1]
-    return settled(total, total.at(table, outputs))
+def constant(problem: Linear) -> tuple[Table, float]:
+    """Return the best constant model, and its objective. Examples with the same target are taken together."""
+    table, few = np.zeros((problem.outputs, problem.width)), problem.condensed()
+    outputs = np.zeros((few.n, problem.outputs))
+    if not problem.has_free_bias:
+        return table, few.terms_at(outputs).loss
+    table[:, -1] = few.constant_outputs()
+    outputs += table[:, -1]
+    shift, terms = _settle(few, outputs, few.terms_at(outputs))
+    table[:, -1] += shift
+    return table, terms.loss
 
 
 def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | None]:
@@ -131,10 +133,10 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
         indices = systematic(scores, size, generator)
         weights = problem.model.sample_weight[indices] if len(problem.model.sample_weight) else 1.0
         part = Objective(problem.subset(indices, weights / (size * scores[indices])), total.rows.subset(indices))
-        first = constant(part)
-        goal = max(tol, min(_OF_SAMPLE * problem.dim / size, 0.02)) * first.objective
-        if table is not None:
-            first = part.at(table, part.outputs(table))
+        flat, scale = constant(part.problem)
+        goal = max(tol, min(_OF_SAMPLE * problem.dim / size, 0.02)) * scale
+        table = flat if table is None else table
+        first = part.at(table, part.outputs(table))
         if problem.l1 > 0.0:
             table = _minimise_by_sets(part, first, goal, _STEPS_OF_SAMPLE, None)[0].table
         else:
@@ -195,7 +197,7 @@ def _minimise(
         decrease = total.promise(point, gradient, step)
         if not certify:
             steps = count + 1 if decrease <= goal else steps
-        elif total.is_direct or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
+        elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
             bound = _gap_of_step(total, point, step)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
@@ -212,7 +214,7 @@ def _minimise_by_sets(
     total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
 ) -> tuple[Point, float, int, str]:
     """Minimise with an l1 term, over working sets of columns; return as `_minimise` does."""
-    count, least, width, smallest = 0, math.inf, total.rows.columns, first_set(total)
+    count, least, width, (cheap, smallest) = 0, math.inf, total.rows.columns, set_sizes(total)
     while True:
         point = settled(total, point)
         total.passes += 0.5
@@ -224,8 +226,8 @@ def _minimise_by_sets(
         if status:
             return point, gap, count, status
         used = point.table[:, :width].any(axis=0)
-        size = min(max(smallest, 2 * int(used.sum())), width)
         scores = np.where(used, math.inf, (np.abs(sums) - total.l1)[:, :width].max(axis=0))
+        size = min(max(smallest, 2 * int(used.sum())), max(cheap, int((scores > 0.0).sum())), width)
         chosen = np.sort(np.argpartition(-scores, size - 1)[:size])
         kept = np.append(chosen, width) if total.rows.matrix.bias else chosen
         part = total if size == width else Objective(total.problem, total.rows.restrict(chosen), kept)
@@ -370,13 +372,17 @@ def settled(total: Objective, point: Point) -> Point:
     """Return the point after a free bias was minimised."""
     if not total.free_bias:
         return point
-    settle = _settle_one if total.problem.outputs == 1 else _settle_several
-    shift, terms = settle(total.problem, point.outputs, point.terms)
+    shift, terms = _settle(total.problem, point.outputs, point.terms)
     if not shift.any():
         return point
     table = point.table.copy()
     table[:, -1] += shift
     return Point(table, point.outputs + shift, terms, point.objective + terms.loss - point.terms.loss)
+
+
+def _settle(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
+    """Find what to add to all outputs of each column so that the sum of the losses is least, and the losses there."""
+    return (_settle_one if problem.outputs == 1 else _settle_several)(problem, outputs, terms)
 
 
 def _settle_one(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
@@ -403,7 +409,7 @@ def _settle_several(problem: Linear, outputs: Table, terms: Terms) -> tuple[Tabl
     """Find what to add to the outputs of each class: by Newton's method."""
     shift = np.zeros(problem.outputs)
     for _ in range(_STEPS):
-        slopes = np.ones(problem.n) @ terms.slopes
+        slopes = column_sums(terms.slopes)
         step = -np.linalg.lstsq(problem.summed_curvature(terms), slopes, rcond=1e-14)[0]
         decrease, length = -0.5 * float(slopes @ step), 1.0
         if not decrease > _ROUNDING * terms.loss:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -257,11 +258,6 @@ def systematic(scores: Table, size: int, generator: np.random.Generator) -> NDAr
     return indices
 
 
-def by_outputs_and_columns(total: Objective, point: Point) -> Factor:
-    """Factorise the whole second derivative of several outputs."""
-    return Factor(whole_matrix(total, point))
-
-
 def whole_matrix(total: Objective, point: Point) -> Table:
     """Return the second derivative by all coefficients; only its lower triangle counts."""
     outputs, width = total.l2.shape
@@ -373,15 +369,15 @@ class Steps:
                     factor = outputs * (share * rows.gram_cost() + factor_cost(rows.width))
                     cost = _OF_DRAWING * CALL + _OF_DRAWN_ROW * rows.n + self._product + factor
                     name, products = f"{share:.3g} of the rows", max(1.0, 4.6 / -math.log(ratio))
-                    levels.append(Level(name, cost, products, _sampled(share)))
+                    levels.append(Level(name, cost, products, partial(by_columns, share=share)))
             if outputs == 1 or len(levels) == 1:
                 whole = outputs * (rows.gram_cost() + factor_cost(rows.width))
-                levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, _sampled(1.0)))
+                levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, by_columns))
         if outputs == 1 and total.by_rows:
             levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows))
         if outputs > 1 and outputs * rows.width <= _WIDEST:
             cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
-            levels.append(Level("all classes", cost, 2.0, by_outputs_and_columns))
+            levels.append(Level("all classes", cost, 2.0, lambda total, point: Factor(whole_matrix(total, point))))
         return levels
 
     def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
@@ -411,7 +407,8 @@ class Steps:
             if not bend > _FLAT * height:
                 return Step(found, outputs, -left) if found.any() else by_bounds(total, point, gradient)
             size = height / bend
-            found, left, outputs = found + size * direction, left - size * curved, outputs + size * along
+            found, left = found + size * direction, left - size * curved
+            outputs += size * along
             self._spent += self._product
             if self.solver.exact and self._made_at is point:
                 repeats += 1
@@ -456,10 +453,6 @@ def _worthwhile(levels: list[Level]) -> list[Level]:
         if not found or level.cost < found[-1].cost:
             found.append(level)
     return found[::-1]
-
-
-def _sampled(share: float) -> Callable[[Objective, Point], Solver]:
-    return lambda total, point: by_columns(total, point, share)
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class Rows:
 
     def sums(self, factors: Table) -> Table:
         """Return the sum of all rows times their factors, for each column of factors. O(entries)."""
-        return self._with_bias(self._sums(factors), np.ones(len(factors)) @ factors)
+        return self._with_bias(self._sums(factors), column_sums(factors))
 
     def curve(self, table: Table, middle: Callable[[slice, Table], Table]) -> tuple[Table, Table]:
         """Return the outputs for a table, and the sums of all rows times `middle` of their outputs. O(entries).
@@ -120,7 +120,7 @@ class Rows:
             outputs[part] += bias
             factors = middle(part, outputs[part])
             total += factors.T @ rows
-            sums += np.ones(len(factors)) @ factors
+            sums += column_sums(factors)
         return outputs, self._with_bias(total, sums)
 
     def squares(self, factors: Table) -> Table:
@@ -129,8 +129,9 @@ class Rows:
         if self.matrix.sparse is not None:
             _add_squares(*self.matrix.sparse, factors, squares, sums)
         else:
+            work = self._scratch()
             for part, rows in self._chunks():
-                squares += factors[part] @ (rows * rows)
+                squares += factors[part] @ np.multiply(rows, rows, out=work[: len(rows)])
                 sums += factors[part] @ rows
         whole = factors.sum()
         if self.means is not None:
@@ -151,8 +152,9 @@ class Rows:
         if self.matrix.sparse is not None:
             _set_lengths(*self.matrix.sparse, scales, inner, result)
         else:
+            work = self._scratch()
             for part, rows in self._chunks():
-                result[part] = (rows * rows) @ scales + rows @ inner
+                result[part] = np.multiply(rows, rows, out=work[: len(rows)]) @ scales + rows @ inner
         return np.maximum(result + constant, 0.0)
 
     def gram(self, factors: Table, chosen: NDArray[np.int64] | None = None) -> Table:
@@ -171,9 +173,9 @@ class Rows:
             _add_products(*sparse, factors, work, sums)
             total = np.asfortranarray(work)
         else:
-            roots = np.sqrt(factors)
+            roots, work, is_plain = np.sqrt(factors), self._scratch(), factors.min() == factors.max() == 1.0
             for part, rows in self._dense_chunks(chosen):
-                scaled = rows * roots[part, None]
+                scaled = rows if is_plain else np.multiply(rows, roots[part, None], out=work[: len(rows)])
                 sums += roots[part] @ scaled
                 total = dsyrk(1.0, scaled.T, beta=1.0, c=total, overwrite_c=1, lower=1)
         if not self.matrix.bias:
@@ -184,11 +186,10 @@ class Rows:
 
     def kernel(self) -> Table:
         """Return the products of all pairs of centred rows, without the bias. O(n entries), and n^2 numbers."""
-        total = np.zeros((self.n, self.n))
-        rows = np.concatenate([rows for _, rows in self._dense_chunks()])
+        rows = np.concatenate([rows.copy() for _, rows in self._dense_chunks()])
         if self.means is not None:
             rows -= self.means
-        return np.dot(rows, rows.T, out=total)
+        return np.asarray(rows @ rows.T)
 
     # --- costs, in nanoseconds ------------------------------------------------------------
 
@@ -254,30 +255,42 @@ class Rows:
         return total
 
     def _chunks(self) -> Iterator[tuple[slice, Table]]:
-        """Yield dense rows in float64, some at a time."""
+        """Yield dense rows in float64, some at a time; copies share their memory with the next."""
         dense, step = self.matrix.dense, self._rows_at_a_time()
         assert dense is not None
+        work = None if dense.dtype == np.float64 else self._scratch()
         for part in parts_of(dense, step) if self.n > step else (slice(0, self.n),):
-            yield part, dense[part].astype(np.float64, copy=False)
+            yield part, dense[part] if work is None else np.positive(dense[part], out=work[: part.stop - part.start])
 
     def _dense_chunks(self, chosen: NDArray[np.int64] | None = None) -> Iterator[tuple[slice, Table]]:
-        """Yield some rows at a time, dense and in float64: of all rows, or of those chosen."""
+        """Yield rows as `_chunks` does, dense and in float64: of all rows, or of those chosen."""
         dense, step = self.matrix.dense, self._rows_at_a_time()
         if dense is not None and chosen is None:
             yield from self._chunks()
             return
+        work = self._scratch()
         for first in range(0, self.n if chosen is None else len(chosen), step):
             if dense is not None and chosen is not None:
                 part = slice(first, min(first + step, len(chosen)))
-                yield part, dense[chosen[part]].astype(np.float64, copy=False)
+                yield part, np.positive(dense[chosen[part]], out=work[: part.stop - part.start])
             else:
                 part = slice(first, min(first + step, self.n))
-                rows = np.zeros((part.stop - part.start, self.columns))
+                rows = work[: part.stop - part.start]
+                rows[:] = 0.0
                 _scatter(*self.matrix.sparse, part.start, part.stop, rows)  # type: ignore[misc]  # one is not None
                 yield part, rows
 
+    def _scratch(self) -> Table:
+        """Allocate rows to overwrite: new memory for each part would cost more than what is computed with it."""
+        return np.empty((min(self._rows_at_a_time(), self.n), self.columns))
+
     def _rows_at_a_time(self) -> int:
         return max(_FEWEST, _CHUNK // max(self.columns, 1))
+
+
+def column_sums(table: Table) -> Table:
+    """Return the sum of each column; of several, by a product, which is faster."""
+    return table.sum(axis=0) if table.shape[1] == 1 else np.ones(len(table)) @ table
 
 
 def factor_cost(size: int) -> float:
@@ -308,9 +321,13 @@ def _multiply(values, columns, starts, table, result):
 @lean
 def _add_rows(values, columns, starts, factors, sums):
     for i in range(len(factors)):
-        for j in range(starts[i], starts[i + 1]):
-            for k in range(factors.shape[1]):
-                sums[columns[j], k] += factors[i, k] * np.float64(values[j])
+        if factors.shape[1] == 1:
+            for j in range(starts[i], starts[i + 1]):
+                sums[columns[j], 0] += factors[i, 0] * np.float64(values[j])
+        else:
+            for j in range(starts[i], starts[i + 1]):
+                for k in range(factors.shape[1]):
+                    sums[columns[j], k] += factors[i, k] * np.float64(values[j])
 
 
 @product

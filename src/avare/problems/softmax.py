@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from avare._compilation import inlined, quick
 from avare.problems.linear import Linear, Terms
@@ -56,17 +56,6 @@ class Softmax(Linear):
     curvature = 0.5
     endless = math.log(2.0)  # the right class is likelier than all others together
 
-    @property
-    def curvature_at_zero(self) -> float:
-        """The largest second derivative where all outputs are 0: one over the number of classes."""
-        return 1.0 / self.outputs
-
-    def link(self, outputs: ArrayLike) -> NDArray[np.float64]:
-        """Return the probability of each class, for a row of outputs per example."""
-        z = np.asarray(outputs, dtype=np.float64)
-        shares = np.exp(z - z.max(axis=-1, keepdims=True))
-        return np.asarray(shares / shares.sum(axis=-1, keepdims=True))
-
     def loss(self) -> SoftmaxLoss:
         return SoftmaxLoss()
 
@@ -74,7 +63,9 @@ class Softmax(Linear):
 
     def terms_at(self, outputs: NDArray[np.float64]) -> Terms:
         slopes, chances = np.empty(outputs.shape), np.empty(outputs.shape)
-        loss = _terms_into(self.model.targets, self.model.sample_weight, outputs, slopes, chances)
+        loss = _subtract_largest(self.model.targets, self.model.sample_weight, outputs, chances)
+        np.exp(chances, out=chances)  # several at once, unlike `math.exp`
+        loss += _terms_into(self.model.targets, self.model.sample_weight, slopes, chances)
         return Terms(float(loss), slopes, chances)
 
     def curve(self, terms: Terms, directions: NDArray[np.float64], part: slice = slice(None)) -> NDArray[np.float64]:
@@ -100,16 +91,13 @@ class Softmax(Linear):
         relative = self.relative_slopes(slopes)
         products = np.einsum("ik,ik->i", outputs, relative)
         relative = relative.copy()
-        relative[self._places()] += 1.0
+        relative[np.arange(self.n), self.model.targets.astype(np.int64)] += 1.0
         return self.weighted_sum(-entr(relative).sum(axis=1) - products)
 
     def constant_outputs(self) -> NDArray[np.float64]:
-        shares = np.array([self.weighted_sum(self.model.targets == k) for k in range(self.outputs)])
+        shares = self.class_weights()[1]
         logarithms = np.log(shares) if shares.min() > 0.0 else np.zeros(self.outputs)
         return np.asarray(logarithms - logarithms.mean())
-
-    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return np.arange(self.n), self.model.targets.astype(np.int64)
 
     def _weighted(self, values: NDArray[np.float64], part: slice = slice(None)) -> NDArray[np.float64]:
         """Multiply by the sample weights, in place."""
@@ -130,24 +118,43 @@ def _value(loss: SoftmaxLoss, target: float, outputs: Any) -> float:
 
 
 def _slope(loss: SoftmaxLoss, target: float, outputs: Any) -> float:
-    _to_probabilities(outputs)
+    largest = _largest(outputs)
+    total = 0.0
+    for k in range(len(outputs)):
+        outputs[k] = math.exp(outputs[k] - largest)
+        total += outputs[k]
+    for k in range(len(outputs)):
+        outputs[k] /= total
     outputs[int(target)] -= 1.0
-    return math.sqrt(_sum_of_squares(outputs))
+    squares = 0.0
+    for k in range(len(outputs)):
+        squares += outputs[k] * outputs[k]
+    return math.sqrt(squares)
 
 
 @quick
-def _terms_into(targets, sample_weight, outputs, slopes, chances):
-    """Set all slopes and probabilities; return the sum of the losses."""
+def _subtract_largest(targets, sample_weight, outputs, result):
+    """Set the outputs less the largest of their row; return how far the targets' are below it, in sum."""
     loss = 0.0
     for i in range(len(outputs)):
-        factor, target = sample_weight[i] if len(sample_weight) > 0 else 1.0, int(targets[i])
         largest = _largest(outputs[i])
+        for k in range(outputs.shape[1]):
+            result[i, k] = outputs[i, k] - largest
+        loss -= (sample_weight[i] if len(sample_weight) > 0 else 1.0) * result[i, int(targets[i])]
+    return loss
+
+
+@quick
+def _terms_into(targets, sample_weight, slopes, chances):
+    """Set all slopes, and turn exponentials into probabilities; return the sum of the logarithms of their sums."""
+    loss = 0.0
+    for i in range(len(slopes)):
+        factor, target = sample_weight[i] if len(sample_weight) > 0 else 1.0, int(targets[i])
         total = 0.0
-        for k in range(outputs.shape[1]):
-            chances[i, k] = math.exp(outputs[i, k] - largest)
+        for k in range(slopes.shape[1]):
             total += chances[i, k]
-        loss += factor * (math.log(total) + largest - outputs[i, target])
-        for k in range(outputs.shape[1]):
+        loss += factor * math.log(total)
+        for k in range(slopes.shape[1]):
             chances[i, k] /= total
             slopes[i, k] = factor * chances[i, k]
         slopes[i, target] -= factor
@@ -160,25 +167,6 @@ def _largest(outputs: Any) -> Any:
     for k in range(1, len(outputs)):
         largest = max(largest, outputs[k])
     return largest
-
-
-@inlined
-def _to_probabilities(outputs: Any) -> None:
-    largest = _largest(outputs)
-    total = 0.0
-    for k in range(len(outputs)):
-        outputs[k] = math.exp(outputs[k] - largest)
-        total += outputs[k]
-    for k in range(len(outputs)):
-        outputs[k] /= total
-
-
-@inlined
-def _sum_of_squares(values: Any) -> float:
-    squares = 0.0
-    for k in range(len(values)):
-        squares += values[k] * values[k]
-    return squares
 
 
 register_vector_kernels(SoftmaxLoss, value=_value, slope=_slope)

@@ -29,7 +29,7 @@ def parse_targets(kind: Target, y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.
     if len(labels) > 2:
         some = ", ".join(repr(label) for label in labels[:3].tolist())
         raise ValueError(f"y has {len(labels)} classes, {some}{', ...' if len(labels) > 3 else ''}: must have 2")
-    return labels, np.where(places == 0, -1.0, 1.0)
+    return labels, 2.0 * places - 1.0
 
 
 def encode(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -47,7 +47,8 @@ def encode(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
     if array.dtype.kind in "iu" and len(array) and int(array.max()) - least < len(array):
         shifted = array - array.dtype.type(least)  # counting is several times faster than `unique`
         found = np.bincount(shifted) > 0
-        labels, places = (np.flatnonzero(found) + least).astype(array.dtype), (np.cumsum(found) - 1)[shifted]
+        labels = (np.flatnonzero(found) + least).astype(array.dtype)
+        places = shifted.astype(np.int64) if found.all() else (np.cumsum(found) - 1)[shifted]
     else:
         labels = _distinct(array)
         places = np.searchsorted(labels, array)  # many times faster than the inverse that `unique` would give

@@ -5,11 +5,10 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from avare._optional import require
 from avare.experiments.document import Column, Panel, Section
-from avare.experiments.records import numbers
+from avare.experiments.store import numbers
 from avare.plotting.charts import SMALLEST, Chart, Curve, Style
 from avare.report.tables import NUMBERS, shown
 
@@ -68,13 +67,8 @@ def _curve(curve: Curve, style: Style) -> dict[str, Any]:
         "label": curve.label,
         "guide": curve.guide,
         "style": style._asdict(),
-        **{name: _rounded(values[keep]) for name, values in columns.items() if values is not None},
+        **{name: numbers(values[keep]) for name, values in columns.items() if values is not None},
     }
-
-
-def _rounded(values: NDArray[np.float64]) -> list[float | None]:
-    """Five digits, more than a screen shows; null where there is no number."""
-    return numbers([float(f"{value:.5g}") for value in values.tolist()])
 
 
 def outline(marker: str) -> str:

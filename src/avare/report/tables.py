@@ -3,7 +3,7 @@
 import csv
 import io
 
-from avare.experiments.document import ANSWERS, Table, absent
+from avare.experiments.document import Table, absent
 
 NUMBERS = ("integer", "number", "ratio", "digits", "percent", "power", "seconds")
 """The kinds of columns that are aligned to the right."""
@@ -15,9 +15,7 @@ def as_csv(table: Table) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in table.columns])
     for row in table.rows:
-        writer.writerow(
-            ["" if absent(value) else ANSWERS[value] if isinstance(value, bool) else value for value in row]
-        )
+        writer.writerow(["" if absent(value) else value for value in row])
     return text.getvalue()
 
 

@@ -9,17 +9,14 @@ from typing import Any
 
 from avare._files import failing_as, remove_left_overs, write_whole
 from avare.datasets.files import check_folder
-from avare.experiments import registry
+from avare.experiments import base
 from avare.experiments.base import Summary
 from avare.experiments.document import Panel, Section
-from avare.experiments.records import Result, count, merged, together
-from avare.experiments.store import Store
+from avare.experiments.store import Result, Store, count, merged, together
 from avare.plotting.charts import Chart, styles_of
 from avare.report import page
 from avare.report.charts import render
 from avare.report.tables import as_csv, as_markdown
-
-_MOST_NAMED = 5  # files in an error message
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,8 +106,8 @@ def gather(store: str | os.PathLike[str]) -> Contents:
     place = Store(store)
     check_folder(f"store = {str(store)!r}", place.folder)
     found, skipped = place.read()
-    results, odd = registry.parsed(found)
-    known = {name: registry.get(name).summarise(members) for name, members in results.items()}
+    results, odd = base.parsed(found)
+    known = {name: base.get(name).summarise(members) for name, members in results.items()}
     everything = sorted((each for members in results.values() for each in members), key=lambda each: each.stored["key"])
     skipped = sorted([*skipped, *odd])
     skipped += [
@@ -120,8 +117,7 @@ def gather(store: str | os.PathLike[str]) -> Contents:
     ]
     shown = tuple(each for each in everything if each.shown)
     if not shown:
-        more = f" and {len(skipped) - _MOST_NAMED} more" if len(skipped) > _MOST_NAMED else ""
-        words = f"; skipped: {', '.join(skipped[:_MOST_NAMED])}{more}" if skipped else ""
+        words = f"; {count(len(skipped), 'file')} skipped, such as {skipped[0]}" if skipped else ""
         raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{words}")
     summaries = {name: summary for name, summary in known.items() if summary is not None}
     return Contents(summaries, shown, tuple(skipped))

@@ -2,7 +2,7 @@
 
 from avare._exports import public_names as _public_names
 from avare.samplers.base import Sampler as Sampler
-from avare.samplers.baselines.limits import LimitWarning as LimitWarning
+from avare.samplers.baselines.smoothed import LimitWarning as LimitWarning
 from avare.samplers.kernels import register_kernels as register_kernels
 from avare.samplers.registry import build as build
 from avare.samplers.registry import get as get

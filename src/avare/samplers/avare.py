@@ -97,11 +97,8 @@ class Avare(Remembering):
         if structure not in tuple(_STRUCTURES):
             raise ValueError(f"structure = {structure!r}: must be one of {', '.join(map(repr, _STRUCTURES))}")
         self.structure = structure
-        kind = _STRUCTURES[structure]
-        if initial_norms is None:
-            self._memory = kind.zeros(self.n)
-        else:
-            self._memory = kind(one_per_example("initial_norms", initial_norms, self.n))
+        norms = np.zeros(self.n) if initial_norms is None else initial_norms
+        self._memory = _STRUCTURES[structure](one_per_example("initial_norms", norms, self.n))
 
     def draw(self, size: int) -> Batch:
         if self.kernels is not None:

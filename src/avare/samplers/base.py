@@ -16,29 +16,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
+from avare import state as states
 from avare._compilation import lean
 from avare._randomness import Seed, uniform_source
 from avare.batch import Batch
 from avare.samplers.kernels import draw_into, learn_from, learns
 from avare.samplers.pending import PendingBatches
-from avare.state import (
-    Field,
-    Fields,
-    Nested,
-    State,
-    checksum,
-    generator_to_text,
-    plain,
-    read,
-    require_checksum,
-    require_same,
-)
+from avare.state import Field, Fields, Nested, State
 from avare.structures.cells import MAX_EXAMPLES
 
 _FORMAT = 1  # of the state; raise it when the meaning of the state changes
@@ -50,6 +40,7 @@ LARGEST_NORM = 1e140
 """Samplers that sum up squares take larger norms for this, so that no square overflows."""
 _OWNER = "this sampler"  # in messages
 _SHARED = {"generator", "source", "_moments", "_pending", "_lock"}  # attributes that need no declaration
+_FIXED = {"n", "batch_size", "replacement"}  # kernels rely on them
 _GAIN_DECAY = 0.99  # per batch: the running gain looks back roughly a hundred batches
 
 
@@ -109,9 +100,12 @@ class Sampler(ABC):
     """Optional arguments that `samplers.build` and experiments set: "horizon", "bound", "p_min"."""
 
     def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:
-        self._n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
-        self._batch_size = validation.integer("batch_size", batch_size, at_least=1, at_most=_LARGEST_BATCH)
-        self._replacement = validation.boolean("replacement", replacement)
+        self.n = validation.integer("n", n, at_least=1, at_most=MAX_EXAMPLES)
+        """Number of examples."""
+        self.batch_size = validation.integer("batch_size", batch_size, at_least=1, at_most=_LARGEST_BATCH)
+        """Number of draws per step."""
+        self.replacement = validation.boolean("replacement", replacement)
+        """Whether an index may occur twice in a batch."""
         if self.with_replacement_only and not self.replacement:
             raise ValueError(f"replacement = False: {type(self).__name__} draws with replacement only")
         if self.without_replacement_only and self.replacement:
@@ -120,7 +114,8 @@ class Sampler(ABC):
             raise ValueError(f"batch_size = {batch_size}: must be at most n = {self.n} without replacement")
         self.generator = np.random.default_rng(seed)
         self.source = uniform_source(self.generator)
-        self._steps = 0
+        self.steps = 0
+        """Number of batches drawn so far."""
         self._moments = np.zeros(2)  # running sums: the second moments of uniform sampling and of this sampler
         self._pending = PendingBatches()
         self._lock = threading.RLock()
@@ -135,13 +130,11 @@ class Sampler(ABC):
         size : int or None, default=None
             The number of draws; by default ``batch_size``. Without replacement it is at most n.
         """
-        if size is None:
-            size = self._batch_size
-        else:
-            size = validation.integer("size", size, at_least=1, at_most=None if self._replacement else self._n)
+        most = None if self.replacement else self.n
+        count = self.batch_size if size is None else validation.integer("size", size, at_least=1, at_most=most)
         with self._lock:
-            batch = self.draw(size)
-            self._steps += 1
+            batch = self.draw(count)
+            self.steps += 1
             self._pending.add(batch)
             return batch
 
@@ -210,26 +203,6 @@ class Sampler(ABC):
         """Whether a batch does not depend on those before it, apart from what was learned."""
         return True
 
-    @property
-    def n(self) -> int:
-        """Number of examples."""
-        return self._n
-
-    @property
-    def batch_size(self) -> int:
-        """Number of draws per step."""
-        return self._batch_size
-
-    @property
-    def replacement(self) -> bool:
-        """Whether an index may occur twice in a batch."""
-        return self._replacement
-
-    @property
-    def steps(self) -> int:
-        """Number of batches drawn so far."""
-        return self._steps
-
     def state_dict(self) -> State:
         """Return everything needed to resume with exactly the same draws: numbers, text and arrays.
 
@@ -240,14 +213,14 @@ class Sampler(ABC):
                 "format": _FORMAT,
                 "sampler": type(self).__name__,
                 **self.arguments(),
-                "steps": self._steps,
-                "generator": generator_to_text(self.generator),
+                "steps": self.steps,
+                "generator": states.generator_to_text(self.generator),
                 "moments": self._moments.copy(),
                 **self._pending.state(),
                 **self.own_state(),
             }
         state["fields"] = " ".join(sorted(state))
-        return {**state, "checksum": checksum(state)}
+        return {**state, "checksum": states.checksum(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state that a sampler with the same arguments has saved.
@@ -261,12 +234,12 @@ class Sampler(ABC):
         """Return the fields of a state for `replace_state`, or raise an error. Nothing changes."""
         if not isinstance(state, Mapping):
             raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
-        names = plain(state["fields"]) if "fields" in state else ""
+        names = states.plain(state["fields"]) if "fields" in state else ""
         if not isinstance(names, str):
             raise ValueError(f"state['fields'] is of type {type(names).__name__}: must be text")
-        found = {key: plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
-        require_same(found, {"format": _FORMAT}, "state", "this version of avare")
-        require_same(found, {"sampler": type(self).__name__, **self.arguments()}, "state", _OWNER)
+        found = {key: states.plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
+        states.require_same(found, {"format": _FORMAT}, "state", "this version of avare")
+        states.require_same(found, {"sampler": type(self).__name__, **self.arguments()}, "state", _OWNER)
         fields: Fields = {
             "steps": Field(int, at_least=0, at_most=_MOST_DRAWS // self.batch_size),
             "generator": Field(np.random.Generator),
@@ -277,8 +250,10 @@ class Sampler(ABC):
         for name in (*(key for key, field in fields.items() if isinstance(field, Field)), "fields", "checksum"):
             if name not in found:
                 raise ValueError(f"state lacks {name!r}: it is damaged, or not the state of {_OWNER}")
-        require_checksum(found, checksum({key: value for key, value in found.items() if key != "checksum"}))
-        values = {**found, **read(found, fields)}
+        states.require_checksum(
+            found, states.checksum({key: value for key, value in found.items() if key != "checksum"})
+        )
+        values = {**found, **states.read(found, fields)}
         self.check_state(values)
         return values
 
@@ -288,7 +263,7 @@ class Sampler(ABC):
             self.restore(values)
             self.generator = values["generator"]
             self.source = uniform_source(self.generator)
-            self._steps, self._moments, self._pending = values["steps"], values["moments"], values["pending"]
+            self.steps, self._moments, self._pending = values["steps"], values["moments"], values["pending"]
 
     def reseed(self, seed: Seed) -> None:
         """Continue with draws from another seed, and keep everything learned so far."""
@@ -316,9 +291,9 @@ class Sampler(ABC):
         The loop increases ``steps`` by the batches that it drew, and passes the rest to the kernels.
         """
         with self._lock:
-            draws = CompiledDraws(self.kernels, self._steps, self.source, self._moments)
+            draws = CompiledDraws(self.kernels, self.steps, self.source, self._moments)
             yield draws
-            self._steps = draws.steps
+            self.steps = draws.steps
 
     # --- what a sampler defines -------------------------------------------------------
 
@@ -329,7 +304,7 @@ class Sampler(ABC):
             raise NotImplementedError(f"{type(self).__name__} must define draw, or kernels")
         indices = np.empty(size, dtype=np.int64)
         probabilities, weights = np.empty(size), np.empty(size)
-        draw_into(state, self._steps, self.source, indices, probabilities, weights)
+        draw_into(state, self.steps, self.source, indices, probabilities, weights)
         return Batch(indices, weights, probabilities)
 
     @abstractmethod
@@ -401,6 +376,13 @@ class Sampler(ABC):
         return f"_{name}" if f"_{name}" in vars(self) else name
 
     # --- copies and text --------------------------------------------------------------
+
+    if not TYPE_CHECKING:  # otherwise mypy would accept any attribute
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in _FIXED and name in vars(self):
+                raise AttributeError(f"{name} = {value!r}: cannot be changed later; build another sampler")
+            super().__setattr__(name, value)
 
     def __getstate__(self) -> State:
         # The source holds addresses of this process, and a lock belongs to it too. A copy, because another thread may

@@ -19,11 +19,7 @@ from avare.structures.weighted_draws import draw_batch
 Norms = Callable[[], ArrayLike]
 
 
-def _some_norms(n: int) -> NDArray[np.float64]:
-    return 1.0 + np.arange(n, dtype=np.float64) % 5
-
-
-@register(example=lambda n: {"norms": partial(_some_norms, n)})
+@register(example=lambda n: {"norms": partial(np.arange, 1.0, n + 1.0)})
 class Optimal(Sampler):
     r"""Draw with the smallest possible variance: :math:`p_i \propto n_i`, the true norms at this step.
 

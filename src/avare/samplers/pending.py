@@ -29,9 +29,6 @@ class PendingBatches:
         self._waiting: deque[tuple[bytes, NDArray[np.float64], NDArray[np.float64]]] = deque()
         """Indices, weights and probabilities, oldest first."""
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, batch: Batch) -> None:
         """Keep a copy of a batch, and drop the oldest batches beyond the limit."""
         self._waiting.append((batch.indices.tobytes(), batch.weights.copy(), batch.probabilities.copy()))

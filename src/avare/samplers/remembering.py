@@ -31,14 +31,12 @@ class Remembering(Sampler):
     @property
     def floor(self) -> float:
         """The smallest probability at the next draw. O(1)."""
-        return self._schedule(self._steps + 1)
+        return self._schedule(self.steps + 1)
 
     def norms(self) -> NDArray[np.float64]:
         """Return the remembered norm of each example. O(N)."""
         with self._lock:
-            norms: NDArray[np.float64] = self._memory.norms()
-            return norms
+            return np.asarray(self._memory.norms())
 
     def compute_probabilities(self) -> NDArray[np.float64]:
-        probabilities: NDArray[np.float64] = self._memory.probabilities(self.floor)
-        return probabilities
+        return np.asarray(self._memory.probabilities(self.floor))

@@ -37,23 +37,10 @@ def split(scores: NDArray[np.float64], count: int) -> Groups:
     largest_first = np.argsort(-scores, kind="stable")
     group_of = _assign(scores[largest_first], count)
     by_group = np.argsort(group_of, kind="stable")
-    return arrange(scores, largest_first[by_group], np.bincount(group_of, minlength=count))
-
-
-def arrange(scores: NDArray[np.float64], order: NDArray[np.int64], sizes: NDArray[np.int64]) -> Groups:
-    """Build the groups from their members, group by group, and their sizes. O(N).
-
-    >>> import numpy as np
-    >>> arrange(np.array([5.0, 1.0, 3.0]), np.array([0, 2, 1]), np.array([1, 2])).masses
-    array([5., 4.])
-    """
+    order, sizes = largest_first[by_group], np.bincount(group_of, minlength=count)
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    return Groups(
-        order=order,
-        starts=starts,
-        sums=np.concatenate([np.zeros(1), np.cumsum(scores[order])]),
-        masses=np.add.reduceat(scores[order], starts[:-1]),
-    )
+    sums = np.concatenate([np.zeros(1), np.cumsum(scores[order])])
+    return Groups(order, starts, sums, masses=np.add.reduceat(scores[order], starts[:-1]))
 
 
 # --- kernels -------------------------------------------------------------------------------

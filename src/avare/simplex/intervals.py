@@ -36,28 +36,6 @@ _NEWTON_STEPS = 20  # usually 2 to 6 are enough
 _PASSES = _NEWTON_STEPS + 70
 
 
-def widened(
-    norms: NDArray[np.float64],
-    visited_at: NDArray[np.float64],
-    smoothness: NDArray[np.float64],
-    path: float,
-    unvisited: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return lower and upper bounds on all norms at the end of a path. O(N).
-
-    Each norm is known at one point of the path, ``visited_at``. From there on, the bounds move apart
-    by ``smoothness`` times the distance, which must be finite. If ``visited_at`` is negative, the
-    bounds are 0 and ``unvisited``.
-
-    >>> import numpy as np
-    >>> norms, visited_at, smoothness = np.array([3.0, 1.0, 0.0]), np.array([5.0, 4.0, -1.0]), np.full(3, 2.0)
-    >>> widened(norms, visited_at, smoothness, path=5.0, unvisited=9.0)
-    (array([3., 0., 0.]), array([3., 3., 9.]))
-    """
-    drift, visited = smoothness * (path - visited_at), visited_at >= 0.0
-    return np.where(visited, np.maximum(norms - drift, 0.0), 0.0), np.where(visited, norms + drift, unvisited)
-
-
 def safest(
     lower: NDArray[np.float64], upper: NDArray[np.float64], guess: float = 0.0
 ) -> tuple[NDArray[np.float64], float]:

@@ -20,10 +20,7 @@ d = (-0.5, 0.15, 0.35) and x = (0, 0.65, 0.35). The slope of the first, 0.5, is 
 this is the solution.
 """
 
-from __future__ import annotations
-
 import numpy as np
-from numpy.typing import NDArray
 
 from avare._compilation import kernel
 
@@ -32,12 +29,8 @@ _SMALLEST = 1e-300  # a step
 _ROUNDS = 20  # per coordinate; only rounding errors can make a set occur twice and reach this limit
 
 
-def newton_step(
-    point: NDArray[np.float64],
-    slope: NDArray[np.float64],
-    metric: NDArray[np.float64],
-    floors: NDArray[np.float64],
-) -> NDArray[np.float64]:
+@kernel
+def newton_step(point, slope, metric, floors):
     """Return the point of the simplex that minimises ``slope·d + d·metric·d / 2``. O(K^3) per round.
 
     Parameters
@@ -57,15 +50,6 @@ def newton_step(
     >>> newton_step(np.array([0.5, 0.5, 0.0]), np.array([1.0, 0.0, -0.2]), np.eye(3), np.zeros(3)).round(10)
     array([0.  , 0.65, 0.35])
     """
-    moved: NDArray[np.float64] = _newton_step(point, slope, metric, floors)
-    return moved
-
-
-# --- kernels -------------------------------------------------------------------------------
-
-
-@kernel
-def _newton_step(point, slope, metric, floors):
     x, free = point.copy(), point > floors
     for _ in range(_ROUNDS * len(x)):
         some = np.flatnonzero(free)

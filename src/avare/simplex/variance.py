@@ -49,5 +49,4 @@ def minimize_variance(a: ArrayLike, floor: float = 0.0) -> NDArray[np.float64]:
     kept = 1.0 - (n - np.arange(1, n + 1)) * floor
     rho = np.flatnonzero(ordered * kept >= floor * sums)[-1]
     scale = sums[rho] / kept[rho]
-    probabilities: NDArray[np.float64] = np.maximum(scaled / scale, floor)
-    return probabilities
+    return np.asarray(np.maximum(scaled / scale, floor))

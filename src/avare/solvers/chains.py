@@ -300,8 +300,7 @@ class ChainSteps(Steps):
 
     def settings(self) -> State:
         """Return what must be the same when a state is resumed."""
-        own = {"control": self.estimator.control, "adapt_until": self._adapt_until}
-        return {**super().settings(), **own}
+        return {**super().settings(), "control": self.estimator.control, "adapt_until": self._adapt_until}
 
     def memory(self) -> Memory:
         """Return what to save besides the iterate."""

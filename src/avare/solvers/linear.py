@@ -1,17 +1,26 @@
-"""What SAGA needs of a linear model: a sampler by name, the scale of the columns, a step size, and when to stop."""
+"""SAGA with any sampler: control variates and importance sampling together, for linear models.
+
+Next to the solver, this is what it needs of a model: a sampler by name, the scale of the columns, a step size, and
+when to stop.
+"""
 
 import inspect
 import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from avare import _validation as validation
 from avare._randomness import Seed
 from avare.problems import Linear
 from avare.problems.base import Vector
 from avare.samplers import Sampler, build, get
 from avare.solvers.estimators.table import TableEstimator
+from avare.solvers.loop import Callback, Loop, Watch, checked_pair
+from avare.solvers.run import Run, run_of
+from avare.solvers.step_sizes import sizes_of
 from avare.solvers.steps import Steps
 from avare.solvers.updates.proximal import proximal
 
@@ -21,6 +30,112 @@ _BATCH = 32
 _ROWS, _ROUNDS = 1024, 10  # of the power method: a rough estimate is enough
 _SHARE = 0.2  # of the batch over the total smoothness, and ...
 _LARGEST = 0.1  # ... of one over the smoothness of the sum: good on several problems, with and without weights
+
+
+def saga(
+    problem: Linear,
+    sampler: Sampler | str = DEFAULT,
+    step_size: float | Literal["auto"] = "auto",
+    *,
+    epochs: int = 100,
+    tol: float = 1e-4,
+    batch_size: int | None = None,
+    start: ArrayLike | None = None,
+    evaluate: Any = "epoch",
+    progress: bool = False,
+    callback: Callback | None = None,
+    resume: Mapping[str, Any] | None = None,
+    seed: Seed = None,
+) -> Run:
+    r"""Fit a linear model by SAGA, with batches drawn where the gradients have changed most.
+
+    A table holds the last slope :math:`c_i` of each example, and :math:`G = \sum_i c_i a_i`. A step draws a batch with
+    weights w, computes its slopes :math:`c'`, and moves x along :math:`G + \sum_j w_j (c'_j - c_j) a_j`. This is
+    unbiased for any sampler, and its variance falls to 0, so that a constant step size converges to the minimum. The
+    sampler learns the norms of the differences, :math:`|c'_j - c_j|\,|a_j|`.
+
+    Each coefficient has its own step size, in proportion to one over the curvature along it: X need not be scaled. The
+    penalties of the problem, l2 and l1, are taken by a proximal step.
+
+    This is the method to study samplers with, and for streams. To fit a linear model, `Linear.minimize` and the
+    estimators of `avare.sklearn` are faster: they use Newton's method.
+
+    Cost: O(entries of the batch + dim) per step. Memory: 8 bytes per example and output, and 4 per
+    example, besides the sampler's.
+
+    Parameters
+    ----------
+    problem : Linear
+        A linear model of `avare.problems`.
+    sampler : Sampler or str, default="Calibrated"
+        A sampler for the same number of examples, or the name of one. `Calibrated` is the best by far for differences.
+        A sampler continues from its present state.
+    step_size : "auto" or float, default="auto"
+        A number, which multiplies the sum of gradients divided by their curvatures, or "auto". Then it is
+        1 / (5 S / m + 10 L), with S the sum of all smoothness constants and L that of the sum, in the metric of the
+        steps, and m the batch size.
+    epochs : int, default=100
+        Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
+    tol : float, default=1e-4
+        Stop when the objective is certified to be at most tol^2 times the objective of the best constant model above
+        the minimum (`Linear.gap`). The bound costs some passes over the data; it is computed when an estimate, which
+        costs nothing, is small enough. 0 runs all epochs.
+    batch_size : int, optional
+        Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
+    start : array_like, optional
+        The first iterate; 0 by default.
+    evaluate : "epoch", "never", int or list of int, default="epoch"
+        As for `sgd`; "never" saves one pass over the data per epoch.
+    progress : bool, default=False
+        Whether to show the progress on the standard error stream.
+    callback : callable, optional
+        Called with a `Progress` after each evaluation. It can stop the run by returning True.
+    resume : mapping, optional
+        The state of an earlier run. The iterates are the same as without the interruption. Other
+        arguments must be the same, but there may be more epochs.
+    seed : int, SeedSequence or Generator, optional
+        Seed of the sampler, if it is given by name.
+
+    Returns
+    -------
+    Run
+        With ``status`` "converged" if `tol` was reached. Also after a divergence, with a `DivergenceWarning`.
+
+    Raises
+    ------
+    Interrupted
+        After Ctrl-C: a ``KeyboardInterrupt`` whose attribute ``run`` is the result so far.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import avare
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(1000, 3)) * [1.0, 100.0, 0.01]  # columns of any scale
+    >>> problem = avare.problems.LeastSquares(X, X @ [1.0, 2.0, 3.0] + 5.0, l2=0.0, bias="free")
+    >>> run = saga(problem, tol=1e-8, seed=0)
+    >>> run.status, run.x.round(3)
+    ('converged', array([1., 2., 3., 5.]))
+    """
+    if not isinstance(problem, Linear):
+        raise TypeError(f"problem is of type {type(problem).__name__}: must be a linear model of avare.problems")
+    epochs = validation.integer("epochs", epochs, at_least=0)
+    tol = validation.number("tol", tol, at_least=0.0)
+    if not isinstance(step_size, str):
+        step_size = validation.number("step_size", step_size, above=0.0)
+    elif step_size != "auto":
+        raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
+    preconditioner = preconditioner_of(problem)
+    if isinstance(sampler, str):
+        sampler = build_by_norms(sampler, problem, batch_size, *first_norms(problem, preconditioner), seed)
+    else:
+        checked_pair(problem, sampler, batch_size=batch_size, seed=seed)
+    x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
+    size = step_size_of(problem, preconditioner, sampler.batch_size) if isinstance(step_size, str) else step_size
+    estimator = TableEstimator(problem, x, sampler.batch_size, lengths=preconditioner.lengths)
+    steps = SagaSteps(sampler, estimator, preconditioner, size, tol)
+    watch = Watch(evaluate, progress, callback)
+    return run_of("saga", Loop(steps, watch, sizes_of(size), epochs * steps.epoch_steps), size, resume)
 
 
 def batch_size_of(n: int) -> int:

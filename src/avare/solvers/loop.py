@@ -35,7 +35,7 @@ from avare.solvers.checkpoint import ANY_NUMBER, Checkpoint, read, restore, run_
 from avare.solvers.kernels import NEVER
 from avare.solvers.step_sizes import Sizes
 from avare.solvers.steps import Steps
-from avare.solvers.trace import COLUMNS, Row, Trace, evaluation_steps, table
+from avare.solvers.trace import COLUMNS, TYPE, Row, Trace, evaluation_steps
 from avare.state import Field, State, generator_to_text, refuse_unless, require_checksum, require_same
 
 _CHUNK_SECONDS = 0.05  # the length of a chunk: after it, check for Ctrl-C
@@ -145,7 +145,7 @@ class Loop:
     @property
     def trace(self) -> Trace:
         """All evaluations so far."""
-        return table(self.rows)
+        return np.array(self.rows, dtype=TYPE).view(np.recarray)
 
     @property
     def x(self) -> Vector:

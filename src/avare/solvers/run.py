@@ -187,10 +187,8 @@ class Chain:
         draws, weights = self.weighted()
         order = np.argsort(draws, axis=0)
         reached = np.cumsum(weights[order], axis=0) >= q * (1.0 - 1e-12)
-        rows = np.argmax(reached, axis=0)
-        columns = np.arange(draws.shape[1])
-        quantiles: Vector = draws[order[rows, columns], columns]
-        return quantiles
+        first = np.take_along_axis(order, reached.argmax(axis=0)[None], axis=0)
+        return np.take_along_axis(draws, first, axis=0)[0]
 
     def summary(self, names: Sequence[str] | None = None) -> Any:
         """Return a table of the draws, one row per coordinate, as a pandas ``DataFrame``.

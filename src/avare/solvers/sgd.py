@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from avare import _validation as validation
 from avare.problems import Problem
 from avare.samplers import Sampler
-from avare.schedules import Auto
+from avare.schedules import Auto, Schedule
 from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.kernels import NEVER, record_of
 from avare.solvers.loop import Callback, Loop, Watch, checked_pair
@@ -124,7 +124,7 @@ def sgd(
         found_until, sizes = NEVER, 1.0
         if wanted.power is not None:
             found_until = max(1, steps // _PILOT)
-            sizes = falling(found_until, wanted.power)
+            sizes = Schedule(falling, (found_until, wanted.power))
         update = descent(x, first_move(problem, x, sampler.batch_size), found_until)
     record = record_of(problem.dim, average_from=average_from, average_power=power)
     loop = Loop(Steps("sgd", sampler, PlainEstimator(problem, x), update, record), watch, sizes_of(sizes), steps)

@@ -67,12 +67,8 @@ def request_of(step_size: Any) -> Auto | None:
     return step_size if isinstance(step_size, Auto) else None
 
 
-def falling(last: int, power: float) -> Schedule:
+def falling(t: Any, last: int, power: float) -> Any:
     """Return factors on the sizes found until step `last`: 1 until then, later falling by a power."""
-    return Schedule(_falling, (last, power))
-
-
-def _falling(t: Any, last: int, power: float) -> Any:
     return (np.maximum(t, last) / last) ** -power
 
 

@@ -1,6 +1,5 @@
 """The table of measurements that a solver returns."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,12 +30,7 @@ class Row(NamedTuple):
 
 
 COLUMNS = Row._fields
-_TYPE = np.dtype([(name, np.int64 if name == "step" else np.float64) for name in COLUMNS])
-
-
-def table(rows: Sequence[Row]) -> Trace:
-    """Return rows as a table whose columns are attributes."""
-    return np.array(rows, dtype=_TYPE).view(np.recarray)
+TYPE = np.dtype([(name, np.int64 if name == "step" else np.float64) for name in COLUMNS])
 
 
 def evaluation_steps(evaluate: Any, steps: int, epoch: int) -> NDArray[np.int64]:

@@ -41,27 +41,15 @@ from avare._compilation import inlined, kernel, lean, merged
 from avare._randomness import next_uniform
 from avare.state import State
 from avare.structures import cells as layout
+from avare.structures import float_codes as floats
 from avare.structures.base import Solution, Structure
 from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, ONE, REGISTERS, SUM, TOP, add, code_of, index_of, slot_of
-from avare.structures.float_codes import (
-    CELL_SHIFT,
-    CELLS,
-    CELLS_PER_OCTAVE,
-    CODE_SMALLEST,
-    IMPLICIT,
-    MANTISSA_BITS,
-    OCTAVES,
-    encode,
-    mantissa_of,
-    unit_of,
-    value_of,
-)
 from avare.structures.without_replacement import draw_distinct, draw_members
 
 _BIN_SHIFT = 13
-_BINS = OCTAVES << (MANTISSA_BITS - _BIN_SHIFT)
-_BINS_PER_CELL = 1 << (CELL_SHIFT - _BIN_SHIFT)
-_BINS_PER_OCTAVE = 1 << (MANTISSA_BITS - _BIN_SHIFT)
+_BINS = floats.OCTAVES << (floats.MANTISSA_BITS - _BIN_SHIFT)
+_BINS_PER_CELL = 1 << (floats.CELL_SHIFT - _BIN_SHIFT)
+_BINS_PER_OCTAVE = 1 << (floats.MANTISSA_BITS - _BIN_SHIFT)
 _BIN, _PART_COUNT, _PART_SUM = range(REGISTERS, REGISTERS + 3)  # further entries of `registers`
 _GUIDE = 512  # parts of the whole mass, each with the cell where it begins
 _GUIDED = 16  # the smallest batch for which the guide saves time, if there are not many more cells
@@ -134,23 +122,12 @@ class Buckets(Structure):
         _load(self._arrays, layout.NO_MEMBERS, values)
 
     @classmethod
-    def zeros(cls, n: int) -> "Buckets":
-        """Build with all norms zero. O(N)."""
-        self = cls.__new__(cls)
-        self.n = n
-        self._arrays = _allocate(n)
-        layout.fill(self._arrays, 0)
-        self._arrays.bins[0, COUNT] = n
-        return self
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], n: int, name: str = "memory") -> "Buckets":
+    def from_state(cls, state: Mapping[str, Any], n: int) -> "Buckets":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
         self = cls.__new__(cls)
         self.n = n
-        members = layout.members_of(state, name, n)
         self._arrays = _allocate(n)
-        _load(self._arrays, members, layout.NO_NORMS)
+        _load(self._arrays, layout.members_of(state, "memory", n), layout.NO_NORMS)
         return self
 
     def state(self) -> State:
@@ -180,7 +157,7 @@ class Buckets(Structure):
         """Assert every invariant. O(N)."""
         a = self._arrays
         codes = layout.check_cells(a)
-        assert (codes[codes != 0] >= CODE_SMALLEST).all(), "a code is out of range"
+        assert (codes[codes != 0] >= floats.CODE_SMALLEST).all(), "a code is out of range"
         layout.check_groups("bin", a.bins, codes, _BIN_SHIFT)
         crossing = int(a.registers[_BIN])
         above = slice(crossing + 1, (crossing // _BINS_PER_CELL + 1) * _BINS_PER_CELL)
@@ -194,8 +171,8 @@ def _allocate(n: int) -> _Arrays:
     arrays = _Arrays(
         **layout.allocate(n, registers=REGISTERS + 3),
         bins=np.zeros((_BINS, 2), dtype=np.int64),
-        masses=np.empty(OCTAVES, dtype=np.float64),
-        cumulative=np.empty(CELLS, dtype=np.float64),
+        masses=np.empty(floats.OCTAVES, dtype=np.float64),
+        cumulative=np.empty(floats.CELLS, dtype=np.float64),
         guide=np.empty(_GUIDE, dtype=np.int32),
     )
     arrays.registers[_BIN] = _BINS_PER_CELL - 1
@@ -212,9 +189,9 @@ def store(arrays, indices, norms):
     spread = np.int64(0)
     for j in range(len(indices)):
         old = code_of(arrays.members[arrays.slots[indices[j]]])
-        spread ^= arrays.bins[old >> _BIN_SHIFT, COUNT] ^ arrays.bins[encode(norms[j]) >> _BIN_SHIFT, COUNT]
+        spread ^= arrays.bins[old >> _BIN_SHIFT, COUNT] ^ arrays.bins[floats.encode(norms[j]) >> _BIN_SHIFT, COUNT]
     for j in range(len(indices)):
-        index, code = indices[j], encode(norms[j])
+        index, code = indices[j], floats.encode(norms[j])
         old = code_of(arrays.members[arrays.slots[index]])
         if code != old:
             layout.recode(arrays, index, old, code)
@@ -226,11 +203,11 @@ def store(arrays, indices, norms):
 @merged
 def _count_bin(arrays, code, times):
     """Add a code to the count and sum of its bin, and to those above the last threshold; or remove it (times = -1)."""
-    add(arrays.bins, code >> _BIN_SHIFT, times, times * mantissa_of(code))
+    add(arrays.bins, code >> _BIN_SHIFT, times, times * floats.mantissa_of(code))
     crossing = arrays.registers[_BIN]
-    if code >> CELL_SHIFT == crossing >> (CELL_SHIFT - _BIN_SHIFT) and code >> _BIN_SHIFT > crossing:
+    if code >> floats.CELL_SHIFT == crossing >> (floats.CELL_SHIFT - _BIN_SHIFT) and code >> _BIN_SHIFT > crossing:
         arrays.registers[_PART_COUNT] += times
-        arrays.registers[_PART_SUM] += times * mantissa_of(code)
+        arrays.registers[_PART_SUM] += times * floats.mantissa_of(code)
 
 
 @kernel
@@ -239,7 +216,7 @@ def _load(arrays, members, norms):
     layout.load(arrays, members, norms)
     for j in range(len(arrays.slots)):
         code = layout.code_at(members, norms, j)
-        add(arrays.bins, code >> _BIN_SHIFT, 1, mantissa_of(code))
+        add(arrays.bins, code >> _BIN_SHIFT, 1, floats.mantissa_of(code))
 
 
 # --- Lemma 1 -------------------------------------------------------------------------------
@@ -254,38 +231,38 @@ def solve(arrays, floor):
     layout.narrow(registers, octaves)
     top = registers[TOP]
     if top == 0 or floor * n >= 1.0:  # uniform: a threshold above all norms
-        threshold = 2.0 * IMPLICIT * unit_of(top)
-        return _Law(threshold, n * threshold, _BINS, 0, CELLS - 1, 0, 0, 0.0, 0.0)
+        threshold = 2.0 * floats.IMPLICIT * floats.unit_of(top)
+        return _Law(threshold, n * threshold, _BINS, 0, floats.CELLS - 1, 0, 0, 0.0, 0.0)
     low = registers[LOW]
 
     # The threshold is below the edge of a group as long as edge / Z(edge) >= floor.
     total, above = 0.0, 0  # of the octaves above
     octave = top
     while octave >= low:
-        more, count = total + octaves[octave, SUM] * unit_of(octave), above + octaves[octave, COUNT]
-        if IMPLICIT * unit_of(octave) * (1.0 - floor * (n - count)) < floor * more:
+        more, count = total + octaves[octave, SUM] * floats.unit_of(octave), above + octaves[octave, COUNT]
+        if floats.IMPLICIT * floats.unit_of(octave) * (1.0 - floor * (n - count)) < floor * more:
             break
         total, above = more, count
         octave -= 1
     if octave < low:  # only the zeros are below
         threshold = floor * total / (1.0 - floor * (n - above))
         scale = total + threshold * (n - above)
-        return _Law(threshold, scale, low * _BINS_PER_OCTAVE, above, low * CELLS_PER_OCTAVE - 1, 0, 0, 0.0, 0.0)
+        return _Law(threshold, scale, low * _BINS_PER_OCTAVE, above, low * floats.CELLS_PER_OCTAVE - 1, 0, 0, 0.0, 0.0)
 
-    unit = unit_of(octave)
-    lowest = octave * CELLS_PER_OCTAVE
+    unit = floats.unit_of(octave)
+    lowest = octave * floats.CELLS_PER_OCTAVE
     cell, part_sum, part_count = _descend(  # of the cells above, in this octave
-        cells, lowest + CELLS_PER_OCTAVE - 1, lowest, CELL_SHIFT, 0, 0, n - above, floor, total, unit
+        cells, lowest + floats.CELLS_PER_OCTAVE - 1, lowest, floats.CELL_SHIFT, 0, 0, n - above, floor, total, unit
     )
     total, above = total + part_sum * unit, above + part_count
 
     # Of the bins above, in this cell. Start from the last threshold, because it moves little.
     last = cell * _BINS_PER_CELL + _BINS_PER_CELL - 1
     bin_, part_sum, part_count = last, 0, 0
-    if registers[_BIN] >> (CELL_SHIFT - _BIN_SHIFT) == cell:
+    if registers[_BIN] >> (floats.CELL_SHIFT - _BIN_SHIFT) == cell:
         bin_, part_sum, part_count = registers[_BIN], registers[_PART_SUM], registers[_PART_COUNT]
     while bin_ < last and (
-        value_of((bin_ + 1) << _BIN_SHIFT) * (1.0 - floor * (n - above - part_count))
+        floats.value_of((bin_ + 1) << _BIN_SHIFT) * (1.0 - floor * (n - above - part_count))
         < floor * (total + part_sum * unit)
     ):
         bin_ += 1
@@ -296,11 +273,13 @@ def solve(arrays, floor):
     registers[_BIN], registers[_PART_SUM], registers[_PART_COUNT] = bin_, part_sum, part_count
     total, above = total + part_sum * unit, above + part_count
 
-    threshold = value_of((bin_ + 1) << _BIN_SHIFT)
+    threshold = floats.value_of((bin_ + 1) << _BIN_SHIFT)
     if bins[bin_, COUNT] == 0:
         threshold = min(threshold, floor * total / (1.0 - floor * (n - above)))
     scale = total + threshold * (n - above)
-    return _Law(threshold, scale, bin_ + 1, above, bin_ >> (CELL_SHIFT - _BIN_SHIFT), part_count, part_sum, 0.0, 0.0)
+    return _Law(
+        threshold, scale, bin_ + 1, above, bin_ >> (floats.CELL_SHIFT - _BIN_SHIFT), part_count, part_sum, 0.0, 0.0
+    )
 
 
 @merged
@@ -311,7 +290,7 @@ def _descend(groups, group, lowest, shift, part_sum, part_count, below, floor, t
     """
     while group > lowest:
         sum_, count = part_sum + groups[group, SUM], part_count + groups[group, COUNT]
-        if value_of(group << shift) * (1.0 - floor * (below - count)) < floor * (total + sum_ * unit):
+        if floats.value_of(group << shift) * (1.0 - floor * (below - count)) < floor * (total + sum_ * unit):
             break
         part_sum, part_count = sum_, count
         group -= 1
@@ -333,7 +312,7 @@ def _probabilities(arrays, floor):
 @inlined
 def _mass(code, law):
     """Return max(norm, threshold)."""
-    return value_of(code) if code >> _BIN_SHIFT >= law.first else law.threshold
+    return floats.value_of(code) if code >> _BIN_SHIFT >= law.first else law.threshold
 
 
 @inlined
@@ -345,7 +324,7 @@ def mass_of(arrays, law, index):
 @inlined
 def _cell_mass(cells, cell, law):
     """Return the sum over a cell of max(norm, threshold)."""
-    unit = unit_of(cell >> (MANTISSA_BITS - CELL_SHIFT))
+    unit = floats.unit_of(cell >> (floats.MANTISSA_BITS - floats.CELL_SHIFT))
     if cell > law.crossing:
         return cells[cell, SUM] * unit
     if cell < law.crossing:
@@ -356,13 +335,13 @@ def _cell_mass(cells, cell, law):
 @inlined
 def _octave_mass(cells, octaves, octave, law):
     """Return the sum over an octave of max(norm, threshold)."""
-    crossed = law.crossing >> (MANTISSA_BITS - CELL_SHIFT)
+    crossed = law.crossing >> (floats.MANTISSA_BITS - floats.CELL_SHIFT)
     if octave > crossed:
-        return octaves[octave, SUM] * unit_of(octave)
+        return octaves[octave, SUM] * floats.unit_of(octave)
     if octave < crossed:
         return octaves[octave, COUNT] * law.threshold
     mass = 0.0
-    for cell in range(octave * CELLS_PER_OCTAVE, (octave + 1) * CELLS_PER_OCTAVE):
+    for cell in range(octave * floats.CELLS_PER_OCTAVE, (octave + 1) * floats.CELLS_PER_OCTAVE):
         mass += _cell_mass(cells, cell, law)
     return mass
 
@@ -385,9 +364,9 @@ def weigh(arrays, law):
 def _without(law, code):
     """Return the law without a member, whose octave's mass is not updated yet."""
     threshold, scale, first, above, crossing, part_count, part_sum, total, exact = law
-    if code >> CELL_SHIFT == crossing and code >> _BIN_SHIFT >= first:
+    if code >> floats.CELL_SHIFT == crossing and code >> _BIN_SHIFT >= first:
         part_count -= 1
-        part_sum -= mantissa_of(code)
+        part_sum -= floats.mantissa_of(code)
     return _Law(threshold, scale, first, above, crossing, part_count, part_sum, total - _mass(code, law), exact)
 
 
@@ -397,7 +376,7 @@ def _exclude(arrays, law, codes, is_first):
         law = _without(law, codes[j])
     if is_first or law.total < 0.5 * law.exact:  # too much was subtracted for the rest to be exact
         return weigh(arrays, law)
-    octave = codes[0] >> MANTISSA_BITS
+    octave = codes[0] >> floats.MANTISSA_BITS
     arrays.masses[octave] = _octave_mass(arrays.cells, arrays.octaves, octave, law)
     return law
 
@@ -408,8 +387,8 @@ def _exclude(arrays, law, codes, is_first):
 @inlined
 def _rejects(code, fraction, mass, law):
     """Return whether a member is rejected, because its mass is below the largest possible one in its cell."""
-    cell = code >> CELL_SHIFT
-    return cell >= law.crossing and fraction * value_of((cell + 1) << CELL_SHIFT) >= mass
+    cell = code >> floats.CELL_SHIFT
+    return cell >= law.crossing and fraction * floats.value_of((cell + 1) << floats.CELL_SHIFT) >= mass
 
 
 @inlined
@@ -430,9 +409,9 @@ def _place(arrays, law, source, slots, fractions):
                 while octave_masses[octave] == 0.0:
                     octave += 1
                 x = octave_masses[octave]
-        cell = octave * CELLS_PER_OCTAVE + (CELLS_PER_OCTAVE - 1 if octave > 0 else 0)
+        cell = octave * floats.CELLS_PER_OCTAVE + (floats.CELLS_PER_OCTAVE - 1 if octave > 0 else 0)
         mass = _cell_mass(cells, cell, law)
-        while x >= mass and cell > octave * CELLS_PER_OCTAVE:
+        while x >= mass and cell > octave * floats.CELLS_PER_OCTAVE:
             x -= mass
             cell -= 1
             mass = _cell_mass(cells, cell, law)
@@ -450,7 +429,7 @@ def _place_guided(arrays, law, used, source, slots, fractions):
     """Do the same for a large batch: with cumulative masses of all cells, and a guide to where to look in them."""
     cells, directory, tables = arrays.cells, arrays.directory, arrays.tables
     cumulative, guide = arrays.cumulative, arrays.guide
-    highest = arrays.registers[TOP] * CELLS_PER_OCTAVE + CELLS_PER_OCTAVE - 1
+    highest = arrays.registers[TOP] * floats.CELLS_PER_OCTAVE + floats.CELLS_PER_OCTAVE - 1
     running, last, part = 0.0, 0, 0
     for i in range(used):
         mass = _cell_mass(cells, highest - i if i < used - 1 else 0, law)
@@ -485,7 +464,7 @@ def propose(arrays, law, source, slots, indices, masses):
     """
     cells, members, directory, tables = arrays.cells, arrays.members, arrays.directory, arrays.tables
     top, low = arrays.registers[TOP], arrays.registers[LOW]
-    used = (top - low + 1) * CELLS_PER_OCTAVE + 1
+    used = (top - low + 1) * floats.CELLS_PER_OCTAVE + 1
     if len(slots) >= _GUIDED and 0 < used <= 8 * len(slots):
         _place_guided(arrays, law, used, source, slots, masses)
     else:
@@ -496,7 +475,7 @@ def propose(arrays, law, source, slots, indices, masses):
         code, fraction = code_of(indices[j]), masses[j]
         masses[j] = _mass(code, law)
         while _rejects(code, fraction, masses[j], law):
-            cell = code >> CELL_SHIFT
+            cell = code >> floats.CELL_SHIFT
             place = next_uniform(source) * cells[cell, COUNT]
             k = np.int64(place)
             slots[j] = slot_of(directory, tables, cell, k)

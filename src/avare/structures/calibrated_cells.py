@@ -36,22 +36,13 @@ from avare._compilation import inlined, kernel, merged
 from avare._randomness import next_uniform
 from avare.state import Field, State, refuse_unless
 from avare.structures import cells as layout
+from avare.structures import float_codes as floats
 from avare.structures.base import Structure
 from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, SUM, TOP, code_of, index_of, slot_of
-from avare.structures.float_codes import (
-    CELL_SHIFT,
-    CELLS,
-    CELLS_PER_OCTAVE,
-    CODE_SMALLEST,
-    MANTISSA_BITS,
-    encode,
-    unit_of,
-    value_of,
-)
 from avare.structures.without_replacement import draw_distinct, draw_members
 
-_UNSEEN = 1 << CELL_SHIFT  # the code of examples never seen: in octave 0, next to the zeros
-_UNSEEN_CELL = _UNSEEN >> CELL_SHIFT
+_UNSEEN = 1 << floats.CELL_SHIFT  # the code of examples never seen: in octave 0, next to the zeros
+_UNSEEN_CELL = _UNSEEN >> floats.CELL_SHIFT
 _SQUARES, _OBSERVED = 0, 1  # columns of `tallies`
 _LARGEST_SCALE = 2.0**64
 _LARGEST_SQUARE = 2.0**257  # of a norm; rounded
@@ -134,26 +125,26 @@ class CalibratedCells(Structure):
     @classmethod
     def unseen(cls, n: int, *, prior: float) -> "CalibratedCells":
         """Build with no norm seen. O(N)."""
-        self = cls.__new__(cls)
-        self.n, self.prior = n, prior
-        self._arrays = _allocate(n)
-        layout.fill(self._arrays, _UNSEEN)
-        return self
+        return cls._of_members(np.arange(n) | _UNSEEN << layout.INDEX_BITS, prior)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int, *, prior: float) -> "CalibratedCells":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
         members = layout.members_of(state, "expectations_members", n, lowest=_UNSEEN)
         scale = Field(float, at_least=1.0, at_most=_LARGEST_SCALE).read(state, "expectations_scale")
-        tallies = Field(np.float64, (CELLS, 2), at_least=0.0).read(state, "expectations_tallies")
-        most = np.full((CELLS, 2), _MOST_OBSERVED)
+        tallies = Field(np.float64, (floats.CELLS, 2), at_least=0.0).read(state, "expectations_tallies")
+        most = np.full((floats.CELLS, 2), _MOST_OBSERVED)
         most[:, _SQUARES] = np.minimum(tallies[:, _OBSERVED], _MOST_OBSERVED) * _LARGEST_SQUARE + _FORGOTTEN
         refuse_unless(tallies <= most, tallies, "state['expectations_tallies']", "no norms can have this sum")
+        self = cls._of_members(members, prior)
+        self._arrays.scale[0], self._arrays.tallies[:] = scale, tallies
+        return self
+
+    @classmethod
+    def _of_members(cls, members: NDArray[np.int64], prior: float) -> "CalibratedCells":
         self = cls.__new__(cls)
-        self.n, self.prior = n, prior
-        self._arrays = _allocate(n)
-        self._arrays.scale[0] = scale
-        self._arrays.tallies[:] = tallies
+        self.n, self.prior = len(members), prior
+        self._arrays = _allocate(self.n)
         layout.load(self._arrays, members, layout.NO_NORMS)
         return self
 
@@ -192,7 +183,7 @@ class CalibratedCells(Structure):
         """Assert every invariant. O(N)."""
         a = self._arrays
         codes = layout.check_cells(a)
-        assert np.isin(codes[codes < CODE_SMALLEST], [0, _UNSEEN]).all(), "a code is out of range"
+        assert np.isin(codes[codes < floats.CODE_SMALLEST], [0, _UNSEEN]).all(), "a code is out of range"
         assert np.isfinite(a.tallies).all() and (a.tallies >= 0.0).all(), "a tally is out of range"
         assert 1.0 <= a.scale[0] <= _LARGEST_SCALE, "the scale is out of range"
 
@@ -200,13 +191,13 @@ class CalibratedCells(Structure):
 def _allocate(n: int) -> _Arrays:
     return _Arrays(
         **layout.allocate(n),
-        tallies=np.zeros((CELLS, 2), dtype=np.float64),
+        tallies=np.zeros((floats.CELLS, 2), dtype=np.float64),
         scale=np.ones(1, dtype=np.float64),
-        used=np.empty(CELLS, dtype=np.int64),
-        counts=np.empty(CELLS, dtype=np.int64),
-        masses=np.empty(CELLS, dtype=np.float64),
-        starts=np.empty(CELLS + 1, dtype=np.float64),
-        ranks=np.empty(CELLS, dtype=np.int64),
+        used=np.empty(floats.CELLS, dtype=np.int64),
+        counts=np.empty(floats.CELLS, dtype=np.int64),
+        masses=np.empty(floats.CELLS, dtype=np.float64),
+        starts=np.empty(floats.CELLS + 1, dtype=np.float64),
+        ranks=np.empty(floats.CELLS, dtype=np.int64),
     )
 
 
@@ -218,15 +209,15 @@ def learn(arrays, keep, indices, norms):
     """Tally norms in the cells of their examples, then remember them."""
     scale = arrays.scale[0] / max(keep, 1.0 / _LARGEST_SCALE)
     for j in range(len(indices)):
-        norm = value_of(encode(norms[j]))
-        cell = code_of(arrays.members[arrays.slots[indices[j]]]) >> CELL_SHIFT
+        norm = floats.value_of(floats.encode(norms[j]))
+        cell = code_of(arrays.members[arrays.slots[indices[j]]]) >> floats.CELL_SHIFT
         arrays.tallies[cell, _SQUARES] += scale * norm * norm
         arrays.tallies[cell, _OBSERVED] += scale
     arrays.scale[0] = scale
     if scale > _LARGEST_SCALE:
         _shrink(arrays.tallies, arrays.scale)
     for j in range(len(indices)):
-        layout.recode(arrays, indices[j], code_of(arrays.members[arrays.slots[indices[j]]]), encode(norms[j]))
+        layout.recode(arrays, indices[j], code_of(arrays.members[arrays.slots[indices[j]]]), floats.encode(norms[j]))
 
 
 @inlined
@@ -234,7 +225,7 @@ def _shrink(tallies, scale):
     """Divide all by a power of two: only observations of almost no weight are rounded."""
     factor = math.ldexp(1.0, 1 - math.frexp(scale[0])[1])
     scale[0] *= factor
-    for cell in range(CELLS):
+    for cell in range(floats.CELLS):
         tallies[cell, _SQUARES] *= factor
         tallies[cell, _OBSERVED] *= factor
 
@@ -258,8 +249,8 @@ def _expect(arrays, prior):
     octave = 0
     while octave <= registers[TOP]:
         if octaves[octave, COUNT] > 0:
-            unit = unit_of(octave)
-            for cell in range(octave * CELLS_PER_OCTAVE, (octave + 1) * CELLS_PER_OCTAVE):
+            unit = floats.unit_of(octave)
+            for cell in range(octave * floats.CELLS_PER_OCTAVE, (octave + 1) * floats.CELLS_PER_OCTAVE):
                 count = cells[cell, COUNT]
                 if count > 0 and cell != _UNSEEN_CELL:
                     norm = cells[cell, SUM] * unit / count
@@ -320,12 +311,12 @@ def _sum_up(arrays, size, first):
 @kernel
 def _probabilities(arrays, prior, floor):
     law = _solve(arrays, prior, floor)
-    by_cell = np.zeros(CELLS, dtype=np.float64)
+    by_cell = np.zeros(floats.CELLS, dtype=np.float64)
     for k in range(law.size):
         by_cell[arrays.used[k]] = arrays.masses[k] / law.total
     probabilities = np.empty(len(arrays.slots), dtype=np.float64)
     for index in range(len(probabilities)):
-        probabilities[index] = by_cell[code_of(arrays.members[arrays.slots[index]]) >> CELL_SHIFT]
+        probabilities[index] = by_cell[code_of(arrays.members[arrays.slots[index]]) >> floats.CELL_SHIFT]
     return probabilities
 
 
@@ -335,7 +326,7 @@ def _calibration(arrays, prior):
     remembered, observations = np.empty(size, dtype=np.float64), np.empty(size, dtype=np.float64)
     for k in range(size):
         cell = arrays.used[k]
-        unit = unit_of(cell >> (MANTISSA_BITS - CELL_SHIFT))
+        unit = floats.unit_of(cell >> (floats.MANTISSA_BITS - floats.CELL_SHIFT))
         remembered[k] = arrays.cells[cell, SUM] * unit / arrays.counts[k] if cell != _UNSEEN_CELL else np.nan
         observations[k] = arrays.tallies[cell, _OBSERVED] / arrays.scale[0]
     return arrays.counts[:size].copy(), remembered, arrays.masses[:size].copy(), observations
@@ -382,7 +373,7 @@ def _exclude(arrays, law, codes, is_first):
             arrays.ranks[arrays.used[k]] = k
             arrays.counts[k] = arrays.cells[arrays.used[k], COUNT]
     else:
-        changed = arrays.ranks[codes[0] >> CELL_SHIFT]
+        changed = arrays.ranks[codes[0] >> floats.CELL_SHIFT]
         arrays.counts[changed] -= 1
     return _Law(law.size, _sum_up(arrays, law.size, changed))
 

@@ -21,27 +21,17 @@ from numpy.typing import NDArray
 
 from avare._compilation import inlined, kernel, merged
 from avare.state import Field
-from avare.structures.float_codes import (
-    CELL_SHIFT,
-    CELLS,
-    CODE_LARGEST,
-    CODE_SMALLEST,
-    MANTISSA_BITS,
-    OCTAVES,
-    encode,
-    mantissa_of,
-    value_of,
-)
+from avare.structures import float_codes as floats
 
-_INDEX_BITS = 31  # a member is code << 31 | index, a positive number; a negative one is marked as drawn
-_INDEX_MASK = (1 << _INDEX_BITS) - 1
+INDEX_BITS = 31  # a member is code << 31 | index, a positive number; a negative one is marked as drawn
+_INDEX_MASK = (1 << INDEX_BITS) - 1
 UNMARKED = np.int64(0x7FFFFFFFFFFFFFFF)
 MARK = ~UNMARKED
 _PAGE_BITS = 7
 _PAGE = 1 << _PAGE_BITS
 _TABLE_BITS = 7
 _TABLE = 1 << _TABLE_BITS
-MAX_EXAMPLES = (1 << _INDEX_BITS) - (1 << 20)
+MAX_EXAMPLES = (1 << INDEX_BITS) - (1 << 20)
 
 COUNT, SUM = 0, 1  # columns of `octaves` and `cells`
 ONE = np.int64(1)  # typed, because Numba compiles a callee again for each literal
@@ -53,33 +43,20 @@ NO_MEMBERS, NO_NORMS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64
 def allocate(n: int, *, registers: int = REGISTERS) -> dict[str, Any]:
     """Allocate arrays for n examples, with all cells empty and room for further registers. O(N)."""
     # The last page and the last table of a cell may be nearly empty, but at most n cells are in use.
-    spare = min(n, CELLS) + 1
+    spare = min(n, floats.CELLS) + 1
     pages = n // _PAGE + spare
     tables = n // (_PAGE * _TABLE) + spare
     return {
         "members": np.empty(pages * _PAGE, dtype=np.int64),
         "slots": np.empty(n, dtype=np.int32),
-        "octaves": np.zeros((OCTAVES, 2), dtype=np.int64),
-        "cells": np.zeros((CELLS, 2), dtype=np.int64),
-        "directory": np.empty((CELLS, n // (_PAGE * _TABLE) + 1), dtype=np.int32),
+        "octaves": np.zeros((floats.OCTAVES, 2), dtype=np.int64),
+        "cells": np.zeros((floats.CELLS, 2), dtype=np.int64),
+        "directory": np.empty((floats.CELLS, n // (_PAGE * _TABLE) + 1), dtype=np.int32),
         "tables": np.empty(tables * _TABLE, dtype=np.int32),
         "free_pages": np.arange(pages - 1, -1, -1, dtype=np.int32),
         "free_tables": np.arange(tables - 1, -1, -1, dtype=np.int32),
-        "registers": np.array([0, OCTAVES, pages, tables] + [0] * (registers - REGISTERS), dtype=np.int64),
+        "registers": np.array([0, floats.OCTAVES, pages, tables] + [0] * (registers - REGISTERS), dtype=np.int64),
     }
-
-
-def fill(arrays: Any, code: int) -> None:
-    """Give every example one code below all norms, in arrays whose cells are empty. O(N)."""
-    n, cell = len(arrays.slots), code >> CELL_SHIFT
-    arrays.members[:n] = arrays.slots[:] = np.arange(n)
-    arrays.members[:n] |= code << _INDEX_BITS
-    arrays.cells[cell, COUNT] = arrays.octaves[0, COUNT] = n
-    pages, tables = -(-n // _PAGE), -(-n // (_PAGE * _TABLE))
-    arrays.tables[:pages] = np.arange(pages)
-    arrays.directory[cell, :tables] = np.arange(tables)
-    arrays.registers[_FREE_PAGES] -= pages
-    arrays.registers[_FREE_TABLES] -= tables
 
 
 def members_of(state: Mapping[str, Any], name: str, n: int, lowest: int = 0) -> NDArray[np.int64]:
@@ -100,14 +77,16 @@ def check_cells(arrays: Any) -> NDArray[np.int64]:
     slots = np.concatenate([np.empty(0, np.int64), *(_slots_of_cell(arrays, c) for c in np.flatnonzero(counts))])
     members = arrays.members[slots]
     assert (members >= 0).all(), "a member is still marked as drawn"
-    codes, indices = members >> _INDEX_BITS, members & _INDEX_MASK
+    codes, indices = members >> INDEX_BITS, members & _INDEX_MASK
     assert np.array_equal(np.sort(indices), np.arange(len(arrays.slots))), "an index is missing or occurs twice"
     assert np.array_equal(arrays.slots[indices], slots), "an index points to a wrong slot"
-    assert (codes <= CODE_LARGEST).all(), "a code is out of range"
-    assert np.array_equal(codes >> CELL_SHIFT, np.repeat(np.arange(CELLS), counts)), "a member is in a wrong cell"
-    check_groups("octave", arrays.octaves, codes, MANTISSA_BITS)
-    check_groups("cell", arrays.cells, codes, CELL_SHIFT)
-    used = codes[codes >= CODE_SMALLEST] >> MANTISSA_BITS
+    assert (codes <= floats.CODE_LARGEST).all(), "a code is out of range"
+    assert np.array_equal(codes >> floats.CELL_SHIFT, np.repeat(np.arange(floats.CELLS), counts)), (
+        "a member is in a wrong cell"
+    )
+    check_groups("octave", arrays.octaves, codes, floats.MANTISSA_BITS)
+    check_groups("cell", arrays.cells, codes, floats.CELL_SHIFT)
+    used = codes[codes >= floats.CODE_SMALLEST] >> floats.MANTISSA_BITS
     assert used.size == 0 or arrays.registers[LOW] <= used[0] <= used[-1] <= arrays.registers[TOP], (
         "an octave in use is out of the range of those in use"
     )
@@ -125,7 +104,7 @@ def check_cells(arrays: Any) -> NDArray[np.int64]:
 def check_groups(name: str, groups: NDArray[np.int64], codes: NDArray[np.int64], shift: int) -> None:
     """Assert that each group, the codes with the same ``code >> shift``, has the right count and sum. O(N)."""
     sums = np.zeros(len(groups), dtype=np.int64)
-    np.add.at(sums, codes >> shift, [mantissa_of(code) for code in codes])
+    np.add.at(sums, codes >> shift, [floats.mantissa_of(code) for code in codes])
     assert np.array_equal(groups[:, COUNT], np.bincount(codes >> shift, minlength=len(groups))), (
         f"{name} counts are wrong"
     )
@@ -138,7 +117,7 @@ def check_groups(name: str, groups: NDArray[np.int64], codes: NDArray[np.int64],
 @inlined
 def code_of(member):
     """Return the code of a member, marked or not."""
-    return (member & UNMARKED) >> _INDEX_BITS
+    return (member & UNMARKED) >> INDEX_BITS
 
 
 @inlined
@@ -197,7 +176,7 @@ def _move(arrays, index, slot, old_cell, cell):
         _reserve(arrays, cell, end)
     slot = slot_of(arrays.directory, arrays.tables, cell, end)
     arrays.slots[index] = slot
-    _widen(arrays.registers, cell >> (MANTISSA_BITS - CELL_SHIFT))
+    _widen(arrays.registers, cell >> (floats.MANTISSA_BITS - floats.CELL_SHIFT))
     return slot
 
 
@@ -205,22 +184,22 @@ def _move(arrays, index, slot, old_cell, cell):
 def recode(arrays, index, old, code):
     """Change the code of an example: move it to its new cell, and update the counts and sums."""
     slot = np.int64(arrays.slots[index])
-    cell, old_cell = code >> CELL_SHIFT, old >> CELL_SHIFT
+    cell, old_cell = code >> floats.CELL_SHIFT, old >> floats.CELL_SHIFT
     if cell != old_cell:
         slot = _move(arrays, index, slot, old_cell, cell)
         count(arrays, old, -ONE)
         count(arrays, code, ONE)
     else:
-        arrays.cells[cell, SUM] += mantissa_of(code) - mantissa_of(old)
-        arrays.octaves[code >> MANTISSA_BITS, SUM] += mantissa_of(code) - mantissa_of(old)
-    arrays.members[slot] = code << _INDEX_BITS | index
+        arrays.cells[cell, SUM] += floats.mantissa_of(code) - floats.mantissa_of(old)
+        arrays.octaves[code >> floats.MANTISSA_BITS, SUM] += floats.mantissa_of(code) - floats.mantissa_of(old)
+    arrays.members[slot] = code << INDEX_BITS | index
 
 
 @inlined
 def count(arrays, code, times):
     """Add a code to the counts and sums of its cell and octave (times = 1), or remove it (-1)."""
-    add(arrays.cells, code >> CELL_SHIFT, times, times * mantissa_of(code))
-    add(arrays.octaves, code >> MANTISSA_BITS, times, times * mantissa_of(code))
+    add(arrays.cells, code >> floats.CELL_SHIFT, times, times * floats.mantissa_of(code))
+    add(arrays.octaves, code >> floats.MANTISSA_BITS, times, times * floats.mantissa_of(code))
 
 
 @inlined
@@ -244,7 +223,7 @@ def narrow(registers, octaves):
     while registers[TOP] > 0 and octaves[registers[TOP], COUNT] == 0:
         registers[TOP] -= 1
     if registers[TOP] == 0:
-        registers[LOW] = OCTAVES
+        registers[LOW] = floats.OCTAVES
     else:
         while octaves[registers[LOW], COUNT] == 0:
             registers[LOW] += 1
@@ -256,7 +235,7 @@ def narrow(registers, octaves):
 @inlined
 def code_at(members, norms, j):
     """Return the code of one of the given members or, if there are none, of the norm of index j."""
-    return code_of(members[j]) if len(members) > 0 else encode(norms[j])
+    return code_of(members[j]) if len(members) > 0 else floats.encode(norms[j])
 
 
 @kernel
@@ -267,23 +246,23 @@ def load(arrays, members, norms):
     """
     for j in range(len(arrays.slots)):
         code = code_at(members, norms, j)
-        add(arrays.cells, code >> CELL_SHIFT, 1, mantissa_of(code))
-    ends = np.empty(CELLS, dtype=np.int64)  # the next slot of each cell
-    for cell in range(CELLS):
+        add(arrays.cells, code >> floats.CELL_SHIFT, 1, floats.mantissa_of(code))
+    ends = np.empty(floats.CELLS, dtype=np.int64)  # the next slot of each cell
+    for cell in range(floats.CELLS):
         size = arrays.cells[cell, COUNT]
         ends[cell] = (len(arrays.free_pages) - arrays.registers[_FREE_PAGES]) << _PAGE_BITS
         for k in range(0, size, _PAGE):
             _reserve(arrays, cell, k)
         if size > 0:
-            octave = cell >> (MANTISSA_BITS - CELL_SHIFT)
+            octave = cell >> (floats.MANTISSA_BITS - floats.CELL_SHIFT)
             add(arrays.octaves, octave, size, arrays.cells[cell, SUM])
             _widen(arrays.registers, octave)
     for j in range(len(arrays.slots)):
         code = code_at(members, norms, j)
         index = index_of(members[j]) if len(members) > 0 else j
-        slot = ends[code >> CELL_SHIFT]
-        ends[code >> CELL_SHIFT] = slot + 1
-        arrays.members[slot] = code << _INDEX_BITS | index
+        slot = ends[code >> floats.CELL_SHIFT]
+        ends[code >> floats.CELL_SHIFT] = slot + 1
+        arrays.members[slot] = code << INDEX_BITS | index
         arrays.slots[index] = slot
 
 
@@ -292,7 +271,7 @@ def export(arrays):
     """Return all members, cell by cell."""
     members = np.empty(len(arrays.slots), dtype=np.int64)
     j = 0
-    for cell in range(CELLS):
+    for cell in range(floats.CELLS):
         for k in range(arrays.cells[cell, COUNT]):
             members[j] = arrays.members[slot_of(arrays.directory, arrays.tables, cell, k)]
             j += 1
@@ -305,7 +284,7 @@ def norms_of(arrays):
     norms = np.empty(len(arrays.slots), dtype=np.float64)
     for index in range(len(norms)):
         code = code_of(arrays.members[arrays.slots[index]])
-        norms[index] = value_of(code) if code == 0 or code >= CODE_SMALLEST else np.nan
+        norms[index] = floats.value_of(code) if code == 0 or code >= floats.CODE_SMALLEST else np.nan
     return norms
 
 
@@ -316,12 +295,12 @@ def _find_fault(members, lowest):
     seen = np.zeros(n, dtype=np.bool_)
     cell = 0
     for j in range(n):
-        code, index = members[j] >> _INDEX_BITS, index_of(members[j])
-        valid = code == 0 or code == lowest or CODE_SMALLEST <= code <= CODE_LARGEST
-        if not valid or code >> CELL_SHIFT < cell or index >= n or seen[index]:
+        code, index = members[j] >> INDEX_BITS, index_of(members[j])
+        valid = code == 0 or code == lowest or floats.CODE_SMALLEST <= code <= floats.CODE_LARGEST
+        if not valid or code >> floats.CELL_SHIFT < cell or index >= n or seen[index]:
             return j
         seen[index] = True
-        cell = code >> CELL_SHIFT
+        cell = code >> floats.CELL_SHIFT
     return -1
 
 

@@ -84,11 +84,6 @@ class OrderTree(Structure):
         _build(self._arrays)
 
     @classmethod
-    def zeros(cls, n: int) -> "OrderTree":
-        """Build with all norms zero. O(N log N)."""
-        return cls(np.zeros(n))
-
-    @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int) -> "OrderTree":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N log N)."""
         return cls(Field(np.float64, (n,), at_least=0.0).read(state, "memory"))
@@ -112,8 +107,7 @@ class OrderTree(Structure):
 
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
         solution = self.solve(floor)
-        probabilities: NDArray[np.float64] = np.maximum(self._arrays.norms, solution.threshold) / solution.scale
-        return probabilities
+        return np.asarray(np.maximum(self._arrays.norms, solution.threshold) / solution.scale)
 
     def _draw(self, floor: float, *arguments: Any) -> bool:
         return bool(_draw(self._arrays, floor, *arguments))
@@ -122,25 +116,14 @@ class OrderTree(Structure):
         """Assert every invariant. O(N log N)."""
         a, empty = self._arrays, self.n
         assert a.sizes[empty] == 0 and a.left[empty] == a.right[empty] == empty, "the empty node was written to"
-        order: list[int] = []
-        waiting: list[int] = []
-        tree = int(a.registers[_ROOT])
-        while tree != empty or waiting:
-            if tree != empty:
-                waiting.append(tree)
-                assert len(waiting) <= self.n, "the tree has a cycle"
-                tree = int(a.left[tree])
-            else:
-                order.append(waiting.pop())
-                assert len(order) <= self.n, "a node is in two places"
-                tree = int(a.right[order[-1]])
-        assert order == np.lexsort((np.arange(self.n), -a.norms)).tolist(), "the tree is out of order"
         children = np.stack([a.left[:empty], a.right[:empty]])
-        assert np.array_equal(a.sizes[:empty], a.sizes[children].sum(axis=0) + 1), "a size is wrong"
+        assert np.array_equal(a.sizes[:empty], a.sizes[children].sum(axis=0) + 1), "a size is wrong"  # so no cycles
         priorities = np.array([*(_priority(node) for node in range(self.n)), -1])
         assert (priorities[children] <= priorities[:empty]).all(), "a node is below its child in the heap"
-        for rank, node in enumerate(order, start=1):
-            assert _rank(a, node) == rank and _select(a, rank) == node, f"node {node} does not have rank {rank}"
+        order = np.lexsort((np.arange(self.n), -a.norms)).tolist()
+        ranks = range(1, self.n + 1)
+        assert order == [_select(a, rank) for rank in ranks], "the tree is out of order"
+        assert list(ranks) == [_rank(a, node) for node in order], "a rank is wrong"
         assert np.array_equal(a.ordered, a.norms[order]), "the norms in order are wrong"
         _refresh(a)
         assert np.array_equal(a.sums, np.cumsum(a.ordered)), "the cumulative sums are wrong"
@@ -202,34 +185,23 @@ def _join(arrays, before, after):
 
 @kernel
 def _insert(arrays, node):
-    empty = len(arrays.norms)
-    parent, tree = empty, arrays.registers[_ROOT]
-    while tree != empty and _priority(tree) >= _priority(node):
-        arrays.sizes[tree] += 1
-        parent, tree = tree, arrays.left[tree] if _before(arrays, node, tree) else arrays.right[tree]
-    arrays.left[node], arrays.right[node] = _split(arrays, tree, node)
-    arrays.sizes[node] = arrays.sizes[arrays.left[node]] + arrays.sizes[arrays.right[node]] + 1
-    _attach(arrays, parent, node, node)
+    before, after = _split(arrays, arrays.registers[_ROOT], node)
+    arrays.left[node] = arrays.right[node] = len(arrays.norms)
+    arrays.sizes[node] = 1
+    arrays.registers[_ROOT] = _join(arrays, _join(arrays, before, node), after)
 
 
 @kernel
-def _delete(arrays, node):
-    parent, tree = len(arrays.norms), arrays.registers[_ROOT]
-    while tree != node:
-        arrays.sizes[tree] -= 1
-        parent, tree = tree, arrays.left[tree] if _before(arrays, node, tree) else arrays.right[tree]
-    _attach(arrays, parent, node, _join(arrays, arrays.left[node], arrays.right[node]))
-
-
-@kernel
-def _attach(arrays, parent, node, tree):
-    """Attach a tree to a parent, on the side where a node belongs."""
-    if parent == len(arrays.norms):
-        arrays.registers[_ROOT] = tree
-    elif _before(arrays, node, parent):
-        arrays.left[parent] = tree
+def _without(arrays, tree, node):
+    """Return a tree without one of its nodes."""
+    if tree == node:
+        return _join(arrays, arrays.left[node], arrays.right[node])
+    arrays.sizes[tree] -= 1
+    if _before(arrays, node, tree):
+        arrays.left[tree] = _without(arrays, arrays.left[tree], node)
     else:
-        arrays.right[parent] = tree
+        arrays.right[tree] = _without(arrays, arrays.right[tree], node)
+    return tree
 
 
 @kernel
@@ -271,7 +243,7 @@ def _update(arrays, indices, norms):
     for j in range(len(indices)):
         node = indices[j]
         before = _rank(arrays, node)
-        _delete(arrays, node)
+        arrays.registers[_ROOT] = _without(arrays, arrays.registers[_ROOT], node)
         arrays.norms[node] = min(max(norms[j], _SMALLEST), _LARGEST) if norms[j] > 0.0 else 0.0
         _insert(arrays, node)
         after = _rank(arrays, node)

@@ -49,5 +49,4 @@ def mass_left(p: NDArray[np.float64], indices: NDArray[np.int64]) -> NDArray[np.
     others = p.copy()
     others[indices] = 0.0
     sums = np.cumsum(np.append(others.sum(), p[indices][::-1]))
-    left: NDArray[np.float64] = sums[:0:-1] / sums[-1]
-    return left
+    return np.asarray(sums[:0:-1] / sums[-1])

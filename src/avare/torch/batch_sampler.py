@@ -16,6 +16,7 @@ from torch.utils.data import Sampler as TorchSampler
 from avare import _validation as validation
 from avare import samplers
 from avare import state as states
+from avare._compilation import lean
 from avare._randomness import Seed, derive
 from avare.batch import Batch
 from avare.samplers import Sampler, Uniform
@@ -23,7 +24,6 @@ from avare.state import Field, Fields, Nested, State
 from avare.torch.checkpoint import as_array, with_arrays, with_tensors
 from avare.torch.cursor import Cursor
 from avare.torch.distributed import Mode, Ranks
-from avare.torch.last_drawn import LastDrawn
 from avare.torch.pool import Pool
 from avare.torch.weighted_batches import Collate, Pairs, take_items
 
@@ -33,13 +33,14 @@ Values: TypeAlias = ArrayLike | torch.Tensor
 Score: TypeAlias = Callable[[Any], Values]
 """A function of a collated pool that returns a score for each example."""
 InUpdate = Literal["raise", "skip"]
-_FORMAT = 1  # of the state; raise it when the meaning of a field changes
+_FORMAT = 2  # of the state; raise it when the meaning of a field changes
 _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
+_WAITING, _REPORTED = 1, 2  # what is known of an example that was drawn
 _LATE = 64  # received batches that the gain may still count when their norms arrive
 
 
 class Draw(NamedTuple):
-    """A batch or a pool of all replicated ranks: what the cursor stores."""
+    """A batch or a pool of all ranks: what the cursor stores."""
 
     indices: NDArray[np.int64]
     weights: NDArray[np.float64]
@@ -58,7 +59,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     several processes, no framework may distribute the batches again, as Accelerate's ``prepare`` does
     with any other ``DataLoader``: each rank already has its part of every batch.
 
-    Cost: as the sampler's, O(batch size) for most. Memory: as the sampler's, and 4 bytes per example.
+    Cost: as the sampler's, O(batch size) for most. Memory: as the sampler's, and a byte per example.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         Number of examples.
     batch_size : int, default=128
         m, per process.
-    sampler, sampler_options, replacement, seed, batches_per_epoch, endless, distributed, process_group
+    sampler, sampler_options, replacement, seed, batches_per_epoch, distributed
         See `ImportanceLoader`.
     pool : Pool, optional
         The second stage, for a loader that calls `complete`.
@@ -74,9 +75,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     Attributes
     ----------
     sampler
-        The avare sampler: over all examples, or over this rank's part of them.
+        The avare sampler.
     ranks
-        Which examples and which part of each batch belong to this process.
+        Which part of each batch belongs to this process.
     cursor
         Where the epoch is: how many batches were drawn, and which of them were not received yet.
 
@@ -103,40 +104,32 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         replacement: bool | None = None,
         seed: Seed = None,
         batches_per_epoch: int | None = None,
-        endless: bool = False,
         distributed: Mode = "auto",
-        process_group: Any = None,
         pool: Pool | None = None,
     ) -> None:
         self.pool = pool
-        self.ranks = Ranks(n, batch_size, distributed, process_group)
-        if validation.boolean("endless", endless) and batches_per_epoch is not None:
-            raise ValueError(f"batches_per_epoch = {batches_per_epoch}: an endless epoch has no number of batches")
+        self.ranks = Ranks(n, batch_size, distributed)
         length = -(-self.ranks.n // self.ranks.whole_batch) if batches_per_epoch is None else batches_per_epoch
         length = validation.integer("batches_per_epoch", length, at_least=1)
         if not isinstance(sampler, str | Sampler):
-            raise TypeError(
-                f"sampler is of type {type(sampler).__name__}: must be the name of an avare sampler, or an avare "
-                "sampler; torch's have no probabilities to compute weights from (processes share the draws by "
-                "distributed=, and Lightning needs use_distributed_sampler=False)"
-            )
-        self.cursor: Cursor[Draw] = Cursor(None if endless else length, keep=_MOST_AHEAD)
+            raise TypeError(f"sampler is of type {type(sampler).__name__}: must be an avare sampler, or its name")
+        self.cursor: Cursor[Draw] = Cursor(length, keep=_MOST_AHEAD)
         common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
-        if seed is None and isinstance(sampler, str) and self.ranks.mode == "replicated":
+        if seed is None and isinstance(sampler, str) and not self.ranks.is_alone:
             seed = common["_entropy"]
         self.sampler = _make(self.ranks, sampler, dict(sampler_options or {}), replacement, seed)
         self._scale = self.ranks.whole_batch / self.ranks.n
-        self._last_drawn = LastDrawn(np.zeros(self.ranks.examples, dtype=np.int32))
+        self._known = np.zeros(self.ranks.n, dtype=np.int8)  # of each example: 0 if it was never drawn
         self._steps = 0  # batches and pools drawn so far
         self._fingerprint = 0  # of all batches drawn, in order
         self._samplers = {"sampler": self.sampler}  # "passes" in its place while no pool pays
         if pool is not None:
-            most = math.inf if self.sampler.replacement else self.ranks.fewest // self.ranks.copies
-            # From the state of the sampler's generator: the same on replicated ranks, and another on each shard.
+            most = math.inf if self.sampler.replacement else self.ranks.n // self.ranks.world
+            # From the state of the sampler's generator: the same on all ranks.
             of_pool, of_passes = derive(self.sampler.generator, 2)
-            pool.join(self.ranks.examples, self.ranks.batch_size, most, of_pool)
-            if pool.size.shuffles and self.ranks.draws <= self.ranks.fewest:
-                passes = Uniform(self.ranks.examples, self.ranks.draws, reshuffle=True, seed=of_passes)
+            pool.join(self.ranks.n, self.ranks.batch_size, most, of_pool)
+            if pool.size.shuffles and self.ranks.whole_batch <= self.ranks.n:
+                passes = Uniform(self.ranks.n, self.ranks.whole_batch, reshuffle=True, seed=of_passes)
                 self._samplers["passes"] = passes
         self.cursor.ended = self._warn_of_silence
 
@@ -151,8 +144,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return self.sampler.gain if self.pool is None else self.pool.gain
 
     def __len__(self) -> int:
-        if self.cursor.length is None:
-            raise TypeError("an endless epoch has no length")
         return self.cursor.length
 
     def __iter__(self) -> Iterator[Pairs]:
@@ -164,7 +155,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of examples that have been drawn.
 
-        Replicated ranks must all call it, each with its own part of the batch: their norms are gathered.
+        All ranks must call it, each with its own part of the batch: their norms are gathered.
 
         Parameters
         ----------
@@ -175,7 +166,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             The same number of finite numbers, none negative; otherwise nothing changes. Tensors are
             detached.
         not_finite : {"raise", "skip"}, default="raise"
-            What to do if a norm is NaN or infinite: "raise" an error, on all replicated ranks, or "skip"
+            What to do if a norm is NaN or infinite: "raise" an error, on all ranks, or "skip"
             that example, whose remembered norm does not change.
         """
         find = partial(self._checked, index, norms, not_finite)
@@ -187,7 +178,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             self.cursor.receive_until(lambda draw: np.array_equal(draw.indices, indices))
 
     def fail(self) -> None:
-        """Take part in the next `update` of the other replicated ranks with an error, so that they do not wait.
+        """Take part in the next `update` of the other ranks with an error, so that they do not wait.
 
         For a rank that has received a batch and, because of an error, does not call `update` for it, and does not end
         either. The others then raise an error from their `update`, and nothing changes on any rank.
@@ -197,8 +188,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def complete(self, loaded: tuple[Any, Pairs], collate_fn: Collate | None, pin: bool) -> tuple[Any, Pairs]:
         """Make the batch of the oldest unit ahead, which was loaded: the second stage.
 
-        An error of the score function, or in what it returns, changes nothing. Replicated ranks must all call it. A
-        pool is scored once: if the collate function raises an error, the next call begins there.
+        An error of the score function, or in what it returns, changes nothing. All ranks must call it. The batch is
+        drawn once: if the collate function raises an error, the next call collates the same examples.
 
         Parameters
         ----------
@@ -211,33 +202,32 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """
         batch, pairs = loaded
         pool, unit = cast(Pool, self.pool), self.cursor.ahead[0]
-        pool.weights = None
         size = len(unit.indices)
-        if size == self.ranks.draws:  # on all ranks
+        if size == self.ranks.whole_batch:  # on all ranks
+            pool.weights = None
             return loaded
-        own, most = self.ranks.own(size), -(-size // self.ranks.copies)
-        if pairs.scored is None:
-            pairs.scored = self.ranks.gather(
+        own, most = self.ranks.own(size), -(-size // self.ranks.world)
+        if pairs.chosen is None:
+            indices, scores, costs = self.ranks.gather(
                 lambda: (unit.indices[own], pool.scores(batch, len(pairs))),
                 self._fingerprint,
                 self._received + 1,
                 most,
                 pool.costs(),
             )
-        indices, scores, costs = pairs.scored
-        take = partial(take_items, loaded, collate_fn=collate_fn, pin=pin)
-        places, weights, chosen = pool.draw(unit.weights, scores, own, take, pairs.items is not None)
-        pool.take_costs(costs)
-        self._take_in(indices, scores)
-        return chosen, Pairs(pairs.indices[places], weights)
+            pairs.chosen = pool.draw(unit.weights, scores, own)
+            pool.take_costs(costs)
+            self._take_in(indices, scores)
+        places, weights = pairs.chosen
+        return take_items(loaded, places, collate_fn, pin), Pairs(pairs.indices[places], weights)
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: draws do not depend on the epoch. For code that calls it on every sampler."""
 
     def measures(self) -> dict[str, float]:
-        """Return what `ImportanceLoader.log` writes, by name. O(batch size)."""
-        found = {name: getattr(self._last_drawn, name) for name in ("age", "lag", "waiting")}
-        found |= {"gain": self.gain, "floor": getattr(self.sampler, "floor", math.nan)}
+        """Return what `ImportanceLoader.log` writes, by name. O(n), some microseconds for a million examples."""
+        waiting = np.count_nonzero(self._known == _WAITING)
+        found = {"gain": self.gain, "floor": getattr(self.sampler, "floor", math.nan), "waiting": waiting}
         weights: Any = None if self.cursor.latest is None else self.cursor.latest.weights
         if self.pool is not None:
             found["pool_ratio"] = self.pool.size.ratio
@@ -250,8 +240,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def state_dict(self) -> State:
         """Return all that is needed to resume with the same batches: numbers, text and tensors.
 
-        It is the same on all replicated ranks, and any number of ranks with the same whole batch may
-        load it. Each sharded rank has its own.
+        It is the same on all ranks, and any number of ranks with the same whole batch may load it.
         """
         epoch, drawn, ahead = self.cursor.state()
         state = {
@@ -260,7 +249,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "drawn": drawn,
             "ahead_indices": states.padded([unit.indices for unit in ahead], -1),
             "ahead_weights": states.padded([unit.weights for unit in ahead], 0.0),
-            "last_drawn": self._last_drawn.last,
+            "known": self._known,
             "fingerprint": self._fingerprint,
             **{name: sampler.state_dict() for name, sampler in self._samplers.items()},
             **({} if self.pool is None else self.pool.state()),
@@ -275,16 +264,11 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if not isinstance(state, Mapping):
             raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
         state, expected, fields = with_arrays(state), self._arguments(), self._fields()
-        owner = "this shard, which loads only its own state," if self.ranks.mode == "sharded" else "this loader"
-        states.require_same(state, expected, "state", owner)
-        for name in fields:
-            if name not in state:
-                raise ValueError(f"state lacks {name!r}: it is damaged, or not a loader's state")
-        states.require_checksum(
-            state, _checksum({key: state[key] for key in (*expected, *fields) if key != "checksum"})
-        )
+        states.require_same(state, expected, "state", "this loader")
         values = states.read(state, fields)
-        indices, weights, last_drawn = values["ahead_indices"], values["ahead_weights"], values["last_drawn"]
+        own = {key: state[key] for key in (*expected, *fields) if key != "checksum"}
+        states.require_checksum(state, _checksum(own))
+        indices, weights = values["ahead_indices"], values["ahead_weights"]
         if indices.shape != weights.shape or len(indices) > values["drawn"]:
             raise ValueError(
                 f"state['ahead_weights'] has shape {weights.shape}: must be that of ahead_indices, {indices.shape}, "
@@ -292,24 +276,23 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             )
         states.require_padding(indices, "state['ahead_indices']")
         ahead = [Draw(*arrays) for arrays in states.without_padding(indices, weights)]
-        steps = sum(values[name]["steps"] for name in self._samplers)
-        states.refuse_unless(np.abs(last_drawn) <= steps, last_drawn, "state['last_drawn']", "is beyond the last step")
         for name, sampler in self._samplers.items():
             sampler.replace_state(values[name])
-        self._last_drawn, self._steps, self._fingerprint = LastDrawn(last_drawn), steps, values["fingerprint"]
+        self._steps = sum(values[name]["steps"] for name in self._samplers)
+        self._known, self._fingerprint = values["known"], values["fingerprint"]
         if self.pool is not None:
             self.pool.load(values)
         self.cursor.load(values["epoch"], values["drawn"], ahead)
 
     def _fields(self) -> Fields:
         """Declare what a state holds, without the arguments."""
-        batches, examples, most = (None, None), self.ranks.examples, 1 << 62
+        batches, n, most = (None, None), self.ranks.n, 1 << 62
         return {
             "epoch": Field(int, at_least=0, at_most=most),
-            "drawn": Field(int, at_least=0, at_most=self.cursor.length or most),
-            "ahead_indices": Field(np.int64, batches, at_least=-1, at_most=examples - 1),
+            "drawn": Field(int, at_least=0, at_most=self.cursor.length),
+            "ahead_indices": Field(np.int64, batches, at_least=-1, at_most=n - 1),
             "ahead_weights": Field(np.float64, batches, at_least=0.0),
-            "last_drawn": Field(np.int32, (examples,), at_least=1 - 2**31),
+            "known": Field(np.int8, (n,), at_least=0, at_most=_REPORTED),
             "fingerprint": Field(int, at_least=0, at_most=2**32 - 1),
             "checksum": Field(int, at_least=0, at_most=2**32 - 1),
             **({} if self.pool is None else self.pool.fields()),
@@ -318,7 +301,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def _warn_of_silence(self) -> None:
         """Give a warning, once, if batches have been drawn and no norm was ever reported."""
-        is_silent = self._last_drawn.waiting and not self._last_drawn.are_reported
+        is_silent = self._known.any() and not (self._known == _REPORTED).any()
         if self.pool is None and self.sampler.learns and is_silent:
             self.cursor.ended = None
             warnings.warn(
@@ -330,22 +313,21 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def _settings(self, sampler: str | Sampler, seed: Seed) -> State:
         """What all ranks must have in common. Names with an underscore are not compared: rank 0's value counts."""
         own = self._arguments()
-        settings = {"distributed": self.ranks.mode, **{key: own[key] for key in ("n", "batches_per_epoch", "pool")}}
-        if self.ranks.mode != "sharded":  # there each rank draws alone, and may have its own batch size and sampler
-            settings["batch_size"] = self.ranks.batch_size
-            settings["sampler"] = sampler if isinstance(sampler, str) else repr(sampler)
-            settings["seed"] = seed if isinstance(seed, int) else type(seed).__name__
-            settings["_entropy"] = np.random.SeedSequence().entropy
-        return settings
+        return {
+            **{key: own[key] for key in ("n", "batches_per_epoch", "pool")},
+            "batch_size": self.ranks.batch_size,
+            "sampler": sampler if isinstance(sampler, str) else repr(sampler),
+            "seed": seed if isinstance(seed, int) else type(seed).__name__,
+            "_entropy": np.random.SeedSequence().entropy,
+        }
 
     def _arguments(self) -> State:
         """What must be the same for a state to be loaded."""
         return {
             "format": _FORMAT,
-            "layout": self.ranks.layout,
             "whole_batch": self.ranks.whole_batch,
             "n": self.ranks.n,
-            "batches_per_epoch": self.cursor.length or "endless",
+            "batches_per_epoch": self.cursor.length,
             "pool": str(self.pool),
         }
 
@@ -354,14 +336,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             self.sampler.keep(len(self.cursor.ahead) + _LATE)
         batch = self.sampler.sample() if self.pool is None else self._draw_unit(self.pool)
         self._steps += 1
-        self._last_drawn.draw(batch.indices, self._steps)
+        self._known[batch.indices] = _WAITING
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
         return Draw(batch.indices, self._scale * batch.weights)
 
     def _draw_unit(self, pool: Pool) -> Batch:
         """Draw a pool, or a batch: of a shuffled pass, if nothing keeps the memory of the sampler fresh."""
-        size, passes = pool.next_size() * self.ranks.copies, self._samplers.get("passes")
-        if passes is None or size > self.ranks.draws or not pool.draws_passes:
+        size, passes = pool.next_size() * self.ranks.world, self._samplers.get("passes")
+        if passes is None or size > self.ranks.whole_batch or not pool.draws_passes:
             return self.sampler.sample(size)
         return passes.sample()
 
@@ -371,39 +353,37 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return self._steps - len(self.cursor.ahead)
 
     def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        """Learn from the norms of all replicated ranks, which are valid."""
+        """Learn from the norms of all ranks, which are valid."""
         batch = self.sampler.receive(indices, norms)
         self.sampler.notify()
-        self._last_drawn.report(indices, self._steps)
+        self._known[indices] = _REPORTED
         if self.pool is not None and batch is not None:
             self.pool.observe(batch, norms)
 
     def _pairs(self, draw: Draw, place: int) -> Pairs:
-        """Return a copy of this rank's part of a batch, with indices into the whole dataset."""
+        """Return a copy of this rank's part of a batch."""
         own = self.ranks.own(len(draw.indices))
-        return Pairs(draw.indices[own] + self.ranks.offset, draw.weights[own].astype(np.float32), place)
+        return Pairs(draw.indices[own].copy(), draw.weights[own].astype(np.float32), place)
 
     def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return indices into this rank's sampler, and norms, or raise an error."""
+        """Return indices and norms, or raise an error."""
         if not_finite not in ("raise", "skip"):
             raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
         index, norms = as_array("index", index), as_array("norms", norms)
-        if self.ranks.mode == "alone" and _are_plain(index, norms):
+        if self.ranks.is_alone and _are_plain(index, norms):
             values = np.empty(len(norms))
-            if self._last_drawn.accepts(index, norms, values):
+            if _accept(self._known, index, norms, values):
                 return index, values  # the common case, in one loop
-        offset, end = self.ranks.offset, self.ranks.offset + self.ranks.examples
-        indices = validation.indices("index", index, self.ranks.n) - offset
+        indices = validation.indices("index", index, self.ranks.n)
         reported = validation.real("norms", norms)
         kept = np.isfinite(reported) if not_finite == "skip" else np.ones(reported.shape, dtype=bool)
         values = validation.nonnegative("norms", np.where(kept, reported, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
-        for place in self._last_drawn.never_drawn(indices):
-            shard = f"; this rank draws from [{offset}, {end})" if self.ranks.mode == "sharded" else ""
-            raise ValueError(f"index[{place}] = {indices[place] + offset}: never drawn{shard}")
-        most = self.ranks.batch_size if self.ranks.mode == "replicated" else len(indices)
-        if len(indices) > most:
-            raise ValueError(f"index has length {len(indices)}: must be at most {most}, the batch size")
+        states.refuse_unless(self._known[indices] > 0, indices, "index", "never drawn")
+        if len(indices) > self.ranks.batch_size and not self.ranks.is_alone:
+            raise ValueError(
+                f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, the batch size"
+            )
         return indices[kept], values[kept]
 
 
@@ -411,31 +391,25 @@ def _make(
     ranks: Ranks, sampler: str | Sampler, options: dict[str, Any], replacement: bool | None, seed: Seed
 ) -> Sampler:
     """Build the sampler of a name, or check the one that was passed."""
-    examples, draws = ranks.examples, ranks.draws
+    n, draws = ranks.n, ranks.whole_batch
     if isinstance(sampler, Sampler):
         if options or replacement is not None or seed is not None:
             raise ValueError("sampler_options, replacement and seed are for a sampler given by its name")
-        for name, found, wanted in (("n", sampler.n, examples), ("batch_size", sampler.batch_size, draws)):
+        for name, found, wanted in (("n", sampler.n, n), ("batch_size", sampler.batch_size, draws)):
             if found != wanted:
                 raise ValueError(f"sampler has {name} = {found}: must have {wanted}, what this process draws")
         return sampler
     kind = samplers.get(sampler)
-    for need in kind.needs:
-        if need not in options:
-            raise ValueError(
-                f"sampler = {sampler!r} needs {need}, which a dataset does not have: "
-                f"pass sampler_options={{{need!r}: ...}}"
-            )
+    for need in set(kind.needs) - set(options):
+        raise ValueError(f"sampler = {sampler!r} needs {need}: pass sampler_options={{{need!r}: ...}}")
     if replacement is None:
         replacement = kind.with_replacement_only
-    if not replacement and draws > ranks.fewest:
+    if not replacement and draws > n:
         raise ValueError(
-            f"batch_size = {ranks.batch_size}: {draws} of {ranks.fewest} examples cannot be drawn without "
-            "replacement; pass a smaller one, or replacement=True"
+            f"batch_size = {ranks.batch_size}: {draws} of {n} examples cannot be drawn without replacement; pass a "
+            "smaller one, or replacement=True"
         )
-    if ranks.mode == "sharded" and isinstance(seed, int | np.integer):
-        seed = np.random.SeedSequence(int(seed), spawn_key=(ranks.rank,))
-    return samplers.build(sampler, examples, draws, replacement=replacement, lasting_floor=True, seed=seed, **options)
+    return samplers.build(sampler, n, draws, replacement=replacement, lasting_floor=True, seed=seed, **options)
 
 
 def _are_plain(index: Any, norms: Any) -> bool:
@@ -447,8 +421,8 @@ def _are_plain(index: Any, norms: Any) -> bool:
 
 def _read_sampler(sampler: Sampler, name: str, state: State) -> State:
     """Return the fields of a sampler within the state of a loader, checked."""
-    if not isinstance(state[name], Mapping):
-        raise ValueError(f"state[{name!r}] is of type {type(state[name]).__name__}: it is damaged")
+    if not isinstance(state.get(name), Mapping):
+        raise ValueError(f"state lacks {name!r}, or it is not a mapping: it is damaged, or not a loader's state")
     return sampler.read_state(state[name])
 
 
@@ -456,3 +430,14 @@ def _checksum(state: Mapping[str, Any]) -> int:
     """The checksum of all fields; samplers have their own, which is used for them."""
     own = {key: value.get("checksum") for key, value in state.items() if isinstance(value, Mapping)}
     return states.checksum({**state, **own})
+
+
+@lean
+def _accept(known, indices, norms, values):
+    """Copy norms to values; return whether all are finite, not negative, and of examples that were drawn."""
+    for j in range(len(indices)):
+        index, norm = indices[j], norms[j]
+        if not (0 <= index < len(known) and known[index] != 0 and 0.0 <= norm < np.inf):
+            return False
+        values[j] = norm
+    return True

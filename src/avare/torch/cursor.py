@@ -75,14 +75,14 @@ class Cursor(Generic[Unit]):
     Parameters
     ----------
     length
-        Units per epoch; None for an epoch without end.
+        Units per epoch.
     keep
         None if the consumer confirms each unit by `receive`. Otherwise a unit counts as received when
         `receive_until` finds it, the consumer has started once a unit was drawn, and at most the ``keep``
         last units stay ahead: the oldest ones then count as received.
     """
 
-    def __init__(self, length: int | None, keep: int | None = None) -> None:
+    def __init__(self, length: int, keep: int | None = None) -> None:
         self.length = length
         self.keep = keep
         self.epoch = 0
@@ -103,7 +103,7 @@ class Cursor(Generic[Unit]):
     @property
     def is_over(self) -> bool:
         """Whether all units of this epoch have been received."""
-        return self.length is not None and self.position >= self.length
+        return self.position >= self.length
 
     def units(self, draw: Callable[[], Unit]) -> Iterator[Unit]:
         """Begin an iteration, and return its units: those ahead, then what ``draw`` returns."""
@@ -179,14 +179,6 @@ class Cursor(Generic[Unit]):
             raise RuntimeError(
                 "another iteration has begun, the epoch was finished, or a state was loaded: this one cannot continue"
             )
-
-    def check(self) -> None:
-        """Assert all invariants."""
-        assert self.epoch >= 0, self.state()
-        assert 0 <= self.position <= self.drawn, self.state()
-        assert self.length is None or self.drawn <= self.length, self.state()
-        assert self.keep is None or len(self.ahead) <= self.keep, self.state()
-        assert self.drawn > 0 or not self._started, self.state()
 
     def _units(self, draw: Callable[[], Unit], iteration: int) -> Iterator[Unit]:
         again = deque(self.ahead)

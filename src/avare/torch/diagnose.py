@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 
 from avare import _validation as validation
 from avare import diagnostics
-from avare.torch.evaluation import evaluation_mode
 from avare.torch.norms import LossFunction, output_norms
 from avare.torch.weighted_batches import check_dataset
 
@@ -76,9 +75,6 @@ def diagnose(
     loss_fn: LossFunction,
     dataset: Any,
     batch_size: int = 256,
-    *,
-    max_examples: int | None = None,
-    seed: int = 0,
     **options: Any,
 ) -> NormReport:
     """Measure what importance sampling can gain for a model in its present state.
@@ -98,14 +94,11 @@ def diagnose(
         ``torch.nn.functional`` have, it is set to "none"; otherwise it must return a loss for each
         example.
     dataset : Dataset
-        Pairs (input, target), by index. If an input has several tensors, all with the batch first, they are
-        the model's arguments: by position from a tuple, by name from a dict.
+        Pairs (input, target), by index; of a large dataset, a ``Subset`` chosen at random is enough. If an input
+        has several tensors, all with the batch first, they are the model's arguments:
+        by position from a tuple, by name from a dict.
     batch_size : int, default=256
         Examples at a time; it only affects the speed.
-    max_examples : int, optional
-        Measure at most this number of examples, drawn at random.
-    seed : int, default=0
-        For the choice of examples.
     **options
         For a ``DataLoader``: num_workers, or collate_fn, which makes a pair (inputs, targets) of a list of items.
 
@@ -122,21 +115,22 @@ def diagnose(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is of type {type(model).__name__}: must be a torch.nn.Module")
     check_dataset(dataset)
-    count = len(dataset)
-    if count == 0:
+    if len(dataset) == 0:
         raise ValueError("dataset is empty")
     batch_size = validation.integer("batch_size", batch_size, at_least=1)
-    if max_examples is not None:
-        count = min(count, validation.integer("max_examples", max_examples, at_least=1))
-    generator = np.random.default_rng(validation.integer("seed", seed, at_least=0))
-    chosen = np.sort(generator.choice(len(dataset), size=count, replace=False)).tolist()
     # With its own generator, the loader takes no random number from torch's global one.
-    loader = DataLoader(Subset(dataset, chosen), batch_size=batch_size, generator=torch.Generator(), **options)
+    loader = DataLoader(dataset, batch_size=batch_size, generator=torch.Generator(), **options)
     loss = _each(loss_fn)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     kind = "cuda" if device.type in ("cpu", "meta") else device.type
-    with torch.random.fork_rng(device_type=kind), evaluation_mode(), torch.no_grad():
-        values = torch.cat([_norms(model, loss, batch, device).double().cpu() for batch in loader]).numpy()
+    in_training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.random.fork_rng(device_type=kind), torch.no_grad():
+            values = torch.cat([_norms(model, loss, batch, device).double().cpu() for batch in loader]).numpy()
+    finally:
+        for module in in_training:
+            module.training = True
     carried = np.cumsum(np.sort(values)[::-1])
     half = int(np.searchsorted(carried, 0.5 * carried[-1])) + 1 if carried[-1] > 0.0 else len(values) / 2
     quantiles = {level: float(np.quantile(values, level)) for level in _LEVELS}

@@ -1,21 +1,9 @@
-"""Several processes: which examples and which part of each batch belong to a rank, and what ranks exchange.
+"""Several processes: which part of each batch belongs to a rank, and what ranks exchange.
 
-*Replicated*: every rank has the whole sampler, draws the whole batch and takes its slice of it. The draws are
-those of one process with that whole batch, and each update is one ``all_gather``.
-
-*Sharded*: every rank has a sampler over its own contiguous part of the examples. The ranks compare their
-settings once, and exchange nothing after that. With W ranks, batches of m on each and N examples in all, the
-weight is W m w / N, where w is the weight that the rank's sampler gives. The sum of w g over its batch estimates
-the sum of g over its part, so the mean over ranks of the mean over the batch of weight times g estimates
-
-    1/W sum_r 1/m sum_j (W m w_j / N) g_j  =  1/N sum_r sum_{i in part r} g_i,
-
-the mean over all examples, whatever the sizes of the parts.
+Every rank has the whole sampler, draws the whole batch and takes its slice of it. The draws are those of one process
+with that whole batch, and each update is one ``all_gather``.
 """
 
-import contextlib
-import itertools
-import time
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
@@ -26,20 +14,17 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 
-Mode: TypeAlias = Literal["auto", "replicated", "sharded"] | None
+Mode: TypeAlias = Literal["auto"] | None
 Floats: TypeAlias = NDArray[np.float64]
 Norms: TypeAlias = tuple[NDArray[np.int64], Floats]
 """Indices of examples, and their norms."""
 
-_MODES = ("auto", "replicated", "sharded")
 _FAILED = -1.0  # in place of a fingerprint
 _NO_COSTS = np.empty(0)
-_PATIENCE = 2.0  # seconds for the other ranks to notice that an exchange failed
-_NUMBERS = itertools.count()  # of the loaders, in the order in which every rank makes them
 
 
 class Ranks:
-    """Which examples, and which part of each batch, belong to this process.
+    """Which part of each batch belongs to this process.
 
     Parameters
     ----------
@@ -48,56 +33,25 @@ class Ranks:
     batch_size
         Per rank.
     distributed
-        "replicated", "sharded", None for a single process, or "auto": replicated if a process
-        group is initialised.
-    group
-        The process group; by default the whole world.
+        "auto": all ranks of the process group, if one is initialised. None: this process alone.
     """
 
-    def __init__(self, n: int, batch_size: int, distributed: Mode = "auto", group: Any = None) -> None:
+    def __init__(self, n: int, batch_size: int, distributed: Mode = "auto") -> None:
         self.n = validation.integer("n", n, at_least=1)
         self.batch_size = validation.integer("batch_size", batch_size, at_least=1)
-        if distributed is not None and distributed not in _MODES:
-            raise ValueError(f"distributed = {distributed!r}: must be None or one of {', '.join(map(repr, _MODES))}")
-        self.group = group
-        self._number = next(_NUMBERS)
-        self._calls = 0
+        if distributed not in ("auto", None):
+            raise ValueError(f"distributed = {distributed!r}: must be 'auto' or None")
         self.found_none = distributed == "auto" and not _is_initialised()
         """Whether "auto" found no process group."""
-        if distributed in ("replicated", "sharded") and not _is_initialised():
-            raise ValueError(f"distributed = {distributed!r}: there is no process group; call init_process_group first")
-        alone = distributed is None or self.found_none
-        self.mode = "alone" if alone else "replicated" if distributed == "auto" else distributed
-        self.rank: int = 0 if alone else dist.get_rank(group)
-        self.world: int = 1 if alone else dist.get_world_size(group)
-        if self.rank < 0:
-            raise ValueError("process_group: this process is not a member of it; make the loader on its members only")
-        if self.mode == "sharded" and self.world > self.n:
-            raise ValueError(f"distributed = 'sharded': {self.n} examples cannot be shared by {self.world} ranks")
-        is_sharded = self.mode == "sharded"
-        size, larger = divmod(self.n, self.world)
-        self.offset = self.rank * size + min(self.rank, larger) if is_sharded else 0
-        """The first example of this rank."""
-        self.examples = size + (self.rank < larger) if is_sharded else self.n
-        """How many examples this rank's sampler draws from."""
-        self.fewest = size if is_sharded else self.n
-        """The smallest number of examples that a rank's sampler draws from."""
-        self.copies = self.world if self.mode == "replicated" else 1
-        """How many ranks share what this rank's sampler draws."""
-        self.draws = self.batch_size * self.copies
-        """How many examples this rank's sampler draws per step."""
+        self.is_alone = distributed is None or self.found_none
+        self.rank: int = 0 if self.is_alone else dist.get_rank()
+        self.world: int = 1 if self.is_alone else dist.get_world_size()
         self.whole_batch = self.batch_size * self.world
-        """How many examples all ranks together use per step."""
-
-    @property
-    def layout(self) -> str:
-        """What a state must match: any number of replicated ranks may load the same one."""
-        return f"part {self.rank} of {self.world}" if self.mode == "sharded" else "whole"
+        """How many examples all ranks together use per step: what the sampler draws."""
 
     def own(self, size: int) -> slice:
-        """Return this rank's part of a batch or pool of this size that its sampler draws."""
-        place = self.rank if self.copies > 1 else 0
-        return slice(size * place // self.copies, size * (place + 1) // self.copies)
+        """Return this rank's part of a batch or pool of this size."""
+        return slice(size * self.rank // self.world, size * (self.rank + 1) // self.world)
 
     def check_unchanged(self) -> None:
         """Raise an error if a process group was initialised later."""
@@ -109,10 +63,10 @@ class Ranks:
 
     def agree(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return the settings of rank 0; raise an error if another rank's differ."""
-        if self.mode == "alone":
+        if self.is_alone:
             return settings
         found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, settings, group=self.group)
+        dist.all_gather_object(found, settings)
         first: dict[str, Any] = found[0]
         for rank, other in enumerate(found):
             for key in first:
@@ -148,7 +102,7 @@ class Ranks:
         except Exception:  # whatever it is, the other ranks must not wait
             self.refuse()
             raise
-        if self.mode != "replicated":
+        if self.is_alone:
             return indices, norms, costs[None]
         head = np.array([[fingerprint, step], [len(indices), most]])
         rows = np.column_stack([indices, norms])  # all numbers are exact in float64
@@ -163,7 +117,7 @@ class Ranks:
 
     def refuse(self) -> None:
         """Take part in a `gather` with an error, so that the other ranks do not wait."""
-        if self.mode == "replicated":
+        if not self.is_alone:
             self._exchange(np.full((2, 2), _FAILED), 2 + self.batch_size)
 
     def _compare(self, heads: NDArray[np.float64], own: NDArray[np.float64]) -> None:
@@ -172,7 +126,7 @@ class Ranks:
             raise ValueError(f"rank {rank} failed, or received invalid norms: nothing has changed on any rank")
         for rank in np.flatnonzero((heads[:, :, 1] != own[:, 1]).any(axis=1)):
             raise RuntimeError(
-                f"rank {rank} {_action(heads[rank])}, and rank {self.rank} {_action(own)}: all replicated ranks must "
+                f"rank {rank} {_action(heads[rank])}, and rank {self.rank} {_action(own)}: all ranks must "
                 "receive the same batches, and call update() for the same ones"
             )
         for rank in np.flatnonzero(heads[:, 0, 0] != own[0, 0]):
@@ -185,29 +139,16 @@ class Ranks:
         """Return the rows of every rank, in messages of ``size`` rows."""
         message = np.full((size, 2), np.nan)
         message[: len(rows)] = rows
-        device = exchange_device(dist.get_backend_config(self.group))
+        device = exchange_device(dist.get_backend_config())
         own = torch.from_numpy(message).to(device)
         found = torch.empty((self.world, size, 2), dtype=torch.float64, device=device)
-        self._calls += 1
         try:
-            dist.all_gather(list(found.unbind(0)), own, group=self.group)
+            dist.all_gather(list(found.unbind(0)), own)
         except RuntimeError as error:
-            raise RuntimeError(f"{self._absent()}: {error}") from error
+            raise RuntimeError(
+                f"another rank did not call update(), or has ended; all ranks must call it: {error}"
+            ) from error
         return cast(NDArray[np.float64], found.cpu().numpy())
-
-    def _absent(self) -> str:
-        """Say which ranks take no part in an exchange that failed. Those that do tell each other through the store."""
-        missing = "another rank"
-        with contextlib.suppress(Exception):  # the store may be gone, too
-            store = dist.distributed_c10d._get_default_store()
-            keys = [f"avare/{self._number}/{self._calls}/{rank}" for rank in range(self.world)]
-            store.set(keys[self.rank], "here")
-            time.sleep(_PATIENCE)
-            absent = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
-            missing = f"rank {', '.join(absent)}" if absent else missing
-        return (
-            f"{missing} did not call update() for batch {self._calls}, or has ended; all replicated ranks must call it"
-        )
 
 
 def exchange_device(backends: str) -> str:

@@ -62,8 +62,6 @@ class ImportanceCallback(lightning.Callback):
     def __init__(self, importance: Importance | None = None, *, score: Callable[..., Any] | None = None) -> None:
         if not isinstance(importance, Importance | None):
             raise TypeError(f"importance is of type {type(importance).__name__}: must be an avare.torch.Importance")
-        if score is not None and not callable(score):
-            raise TypeError(f"score is of type {type(score).__name__}: must be a function of a module and a batch")
         self.importance = importance or Importance()
         self.score = score
         self.loader: ImportanceLoader | None = None

@@ -1,7 +1,6 @@
 """The loader: a ``DataLoader`` that draws batches by importance and returns them with weights."""
 
 import functools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from avare.samplers import Sampler
 from avare.state import State
 from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Score, Values
 from avare.torch.distributed import Mode
-from avare.torch.pool import ACCELERATOR, Pool, ScoreMode, Timed
+from avare.torch.pool import ACCELERATOR, Pool, Timed
 from avare.torch.pool_sizes import AutomaticSize, PoolSize
 from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, as_triple, check_dataset
 
@@ -62,36 +61,29 @@ class ImportanceLoader(DataLoader[Any]):
         Per process; every batch is full.
     sampler : str or Sampler, default="Calibrated"
         The name of a sampler (see ``avare.samplers.names()``), or a sampler object. An object must have
-        the n and the batch size that this process draws: with replicated ranks, the whole batch of all
-        of them; with sharded ranks, this rank's number of examples.
+        the n of the dataset and, as batch size, the whole batch of all ranks.
     sampler_options : dict, optional
         Other arguments of the sampler's constructor, by name: for example ``{"decay": 0.99}``.
     replacement : bool, optional
         Whether an index may occur twice in a batch. By default it does not, if the sampler can do without.
     seed : int, SeedSequence, BitGenerator or Generator, optional
-        See `avare.Sampler`. With replicated ranks, None becomes one seed for all of them; with sharded
-        ranks, an integer becomes a different seed for each.
+        See `avare.Sampler`. With several ranks, None becomes one seed for all of them.
     collate_fn : callable, optional
         Makes a batch of a list of items, as for any ``DataLoader``. It does not see indices and weights.
     batches_per_epoch : int, optional
-        By default ceil(n / batch size), over all processes.
-    endless : bool, default=False
-        Whether the first epoch never ends.
-    distributed : {"auto", "replicated", "sharded"} or None, default="auto"
-        "auto": replicated if a process group is initialised. Replicated ranks draw one common batch and each
-        takes its part; sharded ranks draw from their own part of the examples; None: this process draws alone.
-    process_group : ProcessGroup, optional
-        By default the whole world.
+        By default ceil(n / batch size), over all processes. ``sys.maxsize`` for an epoch without end.
+    distributed : {"auto"} or None, default="auto"
+        "auto": all ranks draw the same whole batch, and each takes its part, if a process group is initialised. None:
+        this process draws alone. See `avare.torch.distributed`.
     score : callable, optional
         Switches the second stage on: a function that gets a collated pool and returns a score for each example, its
         gradient norm or a bound, up to a common factor. For example
         ``lambda batch: output_norms(model(batch[0]), batch[1])``. It runs under ``no_grad``, in the process that
-        trains; it moves the pool to its device itself.
+        trains; it moves the pool to its device itself, and switches to evaluation mode, if at all.
     pool : float, "auto" or PoolSize, default="auto"
         How many batches a pool has. "auto": as many as pay, by the measured costs of scoring and training, and none
-        while no pool pays. A number above 1: always this many. A `PoolSize`: by its rule.
-    score_mode : {"eval"}, optional
-        "eval": modules are in evaluation mode while they score. None: in the mode that they are in.
+        while no pool pays. A number above 1: always this many, or all examples if they are fewer. A
+        `PoolSize`: by its rule.
     cost_ratio : float, optional
         For "auto": the time to train on an example over the time that a pool takes for one, to load and score it. By
         default it is measured, and then a run cannot be repeated exactly, because times differ.
@@ -127,18 +119,15 @@ class ImportanceLoader(DataLoader[Any]):
         seed: Seed = None,
         collate_fn: Collate | None = None,
         batches_per_epoch: int | None = None,
-        endless: bool = False,
         distributed: Mode = "auto",
-        process_group: Any = None,
         score: Score | None = None,
         pool: float | Literal["auto"] | PoolSize = "auto",
-        score_mode: ScoreMode = None,
         cost_ratio: float | None = None,
         **options: Any,
     ) -> None:
         check_dataset(dataset)
         _check_options(options)
-        stage = _second_stage(score, pool, score_mode, cost_ratio)
+        stage = _second_stage(score, pool, cost_ratio)
         batches = AvareBatchSampler(
             len(dataset),
             batch_size,
@@ -147,9 +136,7 @@ class ImportanceLoader(DataLoader[Any]):
             replacement=replacement,
             seed=seed,
             batches_per_epoch=batches_per_epoch,
-            endless=endless,
             distributed=distributed,
-            process_group=process_group,
             pool=stage,
         )
         collate = IndexedCollate(collate_fn)
@@ -176,7 +163,7 @@ class ImportanceLoader(DataLoader[Any]):
 
     @property
     def importance_sampler(self) -> Sampler:
-        """The avare sampler that draws: over all examples, or over this rank's part of them."""
+        """The avare sampler that draws."""
         return self._batches.sampler
 
     @property
@@ -191,19 +178,6 @@ class ImportanceLoader(DataLoader[Any]):
     def pool_ratio(self) -> float:
         """The size of the next pool in batches; 1 while batches come straight from the sampler."""
         return 1.0 if self._batches.pool is None else self._batches.pool.size.ratio
-
-    @property
-    def relative_error(self) -> float:
-        """How far the sampler's distribution is from the best: its cost over the least, minus 1, from recent scores.
-
-        NaN without `score`.
-        """
-        return math.nan if self._batches.pool is None else self._batches.pool.relative_error
-
-    @property
-    def cost_ratio(self) -> float:
-        """The time to train on an example over the time that a pool takes for one; NaN until it is known."""
-        return math.nan if self._batches.pool is None else self._batches.pool.cost_ratio
 
     @property
     def epoch(self) -> int:
@@ -233,25 +207,23 @@ class ImportanceLoader(DataLoader[Any]):
         self._batches.update(index, norms, not_finite=not_finite)
 
     def fail(self) -> None:
-        """Tell the other replicated ranks that this one cannot report its norms: see `AvareBatchSampler.fail`."""
+        """Tell the other ranks that this one cannot report its norms: see `AvareBatchSampler.fail`."""
         self._batches.fail()
 
     def measures(self) -> dict[str, float]:
-        """Return what `log` writes, by name. O(batch size)."""
+        """Return what `log` writes, by name. O(n), some microseconds for a million examples."""
         return self._batches.measures()
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: draws do not depend on the epoch. For code that calls it on every loader."""
 
     def log(self, writer: Any, step: int, prefix: str = "avare") -> None:
-        """Write measurements to a TensorBoard ``SummaryWriter``. O(batch size).
+        """Write measurements to a TensorBoard ``SummaryWriter``. O(n), some microseconds for a million examples.
 
         ``gain``; ``floor``, the smallest probability, if the sampler has one; ``effective_sample_size``
-        of the weights of the last batch received, at most the batch size; ``age``, how many steps ago the
-        remembered norms were computed, on average over the last batch drawn, without examples whose last
-        draw is not reported; ``lag``, the mean number of steps between draw and update, over the last
-        batch reported; ``waiting``, how many examples have been drawn and not reported since. With `score`
-        also ``pool_ratio``, ``relative_error`` and ``cost_ratio``. What is not known yet is left out.
+        of the weights of the last batch received, at most the batch size; ``waiting``, how many examples have
+        been drawn and not reported since. With `score` also
+        ``pool_ratio``, ``relative_error`` and ``cost_ratio``. What is not known yet is left out.
 
         Parameters
         ----------
@@ -291,7 +263,7 @@ class Importance:
 
     Parameters
     ----------
-    sampler, sampler_options, replacement, seed, distributed, score_mode, cost_ratio
+    sampler, sampler_options, replacement, seed, distributed, cost_ratio
         See `ImportanceLoader`. With None as seed, the frameworks use theirs.
     pool : float, "auto" or None, default=None
         "auto", or a number of batches: see `ImportanceLoader`. None: "auto" if `score` is passed, otherwise no pool.
@@ -311,7 +283,6 @@ class Importance:
     seed: Seed = None
     distributed: Mode = "auto"
     pool: float | Literal["auto"] | None = None
-    score_mode: ScoreMode = None
     cost_ratio: float | None = None
 
     def loader(
@@ -387,11 +358,10 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
     return (weight.to(loss) * loss).sum() / max(len(loss), 1)
 
 
-def _second_stage(score: Score | None, pool: Any, score_mode: ScoreMode, cost_ratio: float | None) -> Pool | None:
+def _second_stage(score: Score | None, pool: Any, cost_ratio: float | None) -> Pool | None:
     """Return the second stage of the arguments; None without a score."""
     if score is None:
-        given = (("pool", pool, "auto"), ("score_mode", score_mode, None), ("cost_ratio", cost_ratio, None))
-        for name, value, default in given:
+        for name, value, default in (("pool", pool, "auto"), ("cost_ratio", cost_ratio, None)):
             if value != default:
                 raise ValueError(f"{name} = {value!r}: needs score, a function that scores the examples of a pool")
         return None
@@ -405,7 +375,7 @@ def _second_stage(score: Score | None, pool: Any, score_mode: ScoreMode, cost_ra
         size = PoolSize(validation.number("pool", pool, above=1.0))
     if cost_ratio is not None and not isinstance(size, AutomaticSize):
         raise ValueError(f"cost_ratio = {cost_ratio!r}: is for pool='auto' only")
-    return Pool(score, score_mode, size, cost_ratio)
+    return Pool(score, size, cost_ratio)
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ LossFunction = Callable[[Tensor, Any], Tensor]
 """A function of outputs and targets that returns the loss of each example, or at each of its positions."""
 LossName = Literal["cross_entropy", "binary", "squared"]
 NotFinite = Literal["raise", "keep"]
-Reduction = Literal["sum", "mean", "all"]
 _GRADIENTS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     "binary": lambda output, target: torch.sigmoid(output) - target,
     "squared": lambda output, target: 2.0 * (output - target),
@@ -34,10 +33,12 @@ def output_norms(
     *,
     label_smoothing: float = 0.0,
     class_dim: int = 1,
-    reduction: Reduction = "sum",
     not_finite: NotFinite = "raise",
 ) -> Tensor:
     r"""Return the norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
+
+    The loss of an example is the sum over its positions or entries that count. If yours is the mean, divide the norms
+    by their number, as you divide the losses.
 
     With class indices at many positions, as in language models, the output is read some examples at a time: no second
     tensor of its size is made, and positions that do not count have no effect.
@@ -59,9 +60,6 @@ def output_norms(
         For "cross_entropy": in [0, 1].
     class_dim : int, default=1
         For "cross_entropy": the dimension of the classes. -1 for logits of shape (batch, time, vocabulary).
-    reduction : {"sum", "mean", "all"}, default="sum"
-        What the loss of an example is, except for your own: the "sum" over its positions or entries that count, the
-        "mean" over them, or their sum divided by the number of "all" that count in the batch.
     not_finite : {"raise", "keep"}, default="raise"
         "raise" an error if the output, or the target, is not finite, or "keep" a norm that is not finite
         either, for ``loader.update(index, norms, not_finite="skip")``.
@@ -77,18 +75,17 @@ def output_norms(
     tensor([0.7071, 1.4142])
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss="squared")
     tensor([4., 0.])
-    >>> output_norms(torch.zeros(1, 3, 2), torch.tensor([[0, 1, -100]]), class_dim=-1, reduction="mean")
-    tensor([0.5000])
+    >>> output_norms(torch.zeros(1, 3, 2), torch.tensor([[0, 1, -100]]), class_dim=-1)
+    tensor([1.0000])
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss=lambda z, y: (z - y).abs())
     tensor([1., 0.])
     """
     check_not_finite(not_finite)
-    if (loss, label_smoothing, class_dim, reduction) == ("cross_entropy", 0.0, 1, "sum"):
+    if (loss, label_smoothing, class_dim) == ("cross_entropy", 0.0, 1):
         few = few_norms(output, target)
         if few is not None:
             return few
-    found, counts = _norms(output, target, loss, label_smoothing, class_dim, not_finite)
-    return _reduced(_row_norms(found), counts, reduction)
+    return _row_norms(_norms(output, target, loss, label_smoothing, class_dim, not_finite))
 
 
 def last_layer_norms(
@@ -100,7 +97,6 @@ def last_layer_norms(
     bias: bool = True,
     label_smoothing: float = 0.0,
     class_dim: int = 1,
-    reduction: Reduction = "sum",
     not_finite: NotFinite = "raise",
 ) -> Tensor:
     r"""Return the norm of each example's gradient in a last, linear layer. O(features + output).
@@ -118,7 +114,7 @@ def last_layer_norms(
         z, its output, of shape (batch,) or (batch, outputs), or with the classes where ``class_dim`` says.
     bias : bool, default=True
         Whether the layer has a trained bias.
-    target, loss, label_smoothing, class_dim, reduction, not_finite
+    target, loss, label_smoothing, class_dim, not_finite
         See `output_norms`.
 
     Examples
@@ -128,9 +124,8 @@ def last_layer_norms(
     tensor([3.6056, 0.7071])
     """
     _require_floating("features", features)
-    check_not_finite(not_finite)
     bias = validation.boolean("bias", bias)
-    found, counts = _norms(output, target, loss, label_smoothing, class_dim, not_finite)
+    found = _norms(output, target, loss, label_smoothing, class_dim, not_finite)
     if output.ndim > 2 and found.ndim != output.ndim - 1:
         raise ValueError(
             f"output has shape {tuple(output.shape)}: must be (batch,) or (batch, outputs), or have class indices at "
@@ -143,7 +138,7 @@ def last_layer_norms(
     if bias:
         sizes = torch.hypot(sizes, torch.ones_like(sizes))
     norms = (found * sizes).flatten(1).sum(dim=1) if found.ndim > 1 else found * sizes
-    return _reduced(_finite(norms, {"features": features}, not_finite), counts, reduction)
+    return _finite(norms, {"features": features}, not_finite)
 
 
 def from_output_grad(grad: Tensor, *, not_finite: NotFinite = "raise") -> Tensor:
@@ -163,7 +158,6 @@ def from_output_grad(grad: Tensor, *, not_finite: NotFinite = "raise") -> Tensor
     tensor([5., 1.])
     """
     grad = _floating("grad", grad)
-    check_not_finite(not_finite)
     if grad.ndim == 0:
         raise ValueError("grad has shape (): must have the batch as its first dimension")
     return _finite(_row_norms(grad), {"grad": grad}, not_finite)
@@ -177,8 +171,8 @@ def check_not_finite(not_finite: str) -> None:
 
 def _norms(
     output: Tensor, target: Any, loss: Any, label_smoothing: float, class_dim: int, not_finite: NotFinite
-) -> tuple[Tensor, Tensor]:
-    """Return the norm of each example, or at each position of class indices; and how many entries count in each."""
+) -> Tensor:
+    """Return the norm of each example, or at each position of class indices."""
     _require_floating("output", output)
     has_classes = loss == "cross_entropy"
     if not (callable(loss) or has_classes or loss in _GRADIENTS):
@@ -193,24 +187,24 @@ def _norms(
         leaf = _floating("output", output).requires_grad_()
         with torch.enable_grad():
             (gradient,) = torch.autograd.grad(loss(leaf, target).sum(), leaf)
-        return _finite(_row_norms(gradient), sources, not_finite), torch.tensor(1)
+        return _finite(_row_norms(gradient), sources, not_finite)
     if not isinstance(target, Tensor):
         raise TypeError(f"target is of type {type(target).__name__}: must be a tensor")
     if target.is_floating_point():
         sources["target"] = target
     if has_classes:
-        norms, counts = _norms_of_classes(output, target.detach(), label_smoothing, class_dim)
+        norms = _norms_of_classes(output, target.detach(), label_smoothing, class_dim)
     else:
         target = _matching(output, target.detach())
         if loss == "binary":
             _refuse("target", target, ~((target >= 0.0) & (target <= 1.0)), "must be in [0, 1]")
         wide = _floating("output", output)
-        norms, counts = _row_norms(_GRADIENTS[loss](wide, target.to(wide))), torch.tensor(output[:1].numel())
-    return _finite(norms, sources, not_finite), counts
+        norms = _row_norms(_GRADIENTS[loss](wide, target.to(wide)))
+    return _finite(norms, sources, not_finite)
 
 
-def _norms_of_classes(output: Tensor, target: Tensor, smoothing: float, class_dim: int) -> tuple[Tensor, Tensor]:
-    """Return the norms for class indices, at each position, or for class probabilities; and how many entries count."""
+def _norms_of_classes(output: Tensor, target: Tensor, smoothing: float, class_dim: int) -> Tensor:
+    """Return the norms for class indices, at each position, or for class probabilities."""
     place = validation.integer("class_dim", class_dim, at_least=1 - output.ndim, at_most=output.ndim - 1)
     if place == 0:
         raise ValueError("class_dim = 0: that is the batch")
@@ -228,18 +222,16 @@ def _norms_of_classes(output: Tensor, target: Tensor, smoothing: float, class_di
     wide = _floating("output", logits)
     wanted = (1.0 - smoothing) * target.movedim(place, -1).to(wide) + smoothing / logits.shape[-1]
     gradient = torch.softmax(wide, -1) * wanted.sum(dim=-1, keepdim=True) - wanted
-    return _row_norms(gradient), torch.tensor(logits[:1, ..., :1].numel())
+    return _row_norms(gradient)
 
 
-def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing: float) -> Tensor:
     """Read some examples at a time. Positions that do not count have no effect."""
-    if target.dtype == torch.bool or target.is_complex():
-        raise TypeError(f"target has dtype {target.dtype}: must hold class indices or class probabilities")
     shape, classes = logits.shape[:-1], logits.shape[-1]
     _require_shape(target, shape, "class indices", output)
     few = few_norms(logits, target) if smoothing == 0.0 else None
     if few is not None:
-        return few, torch.tensor(1)
+        return few
     own, ignored = target.long(), None
     if own.numel() and not 0 <= own.min().item() <= own.max().item() < classes:
         ignored = target == IGNORED
@@ -251,17 +243,7 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
         for part, classes in zip(logits.split(some), own.split(some), strict=True)
     ]
     norms = torch.cat(found).view(shape)
-    return (norms, torch.tensor(own[:1].numel())) if ignored is None else (norms.masked_fill_(ignored, 0.0), ~ignored)
-
-
-def _reduced(norms: Tensor, counts: Tensor, reduction: str) -> Tensor:
-    """Divide the norms of sums by what `reduction` says."""
-    if reduction not in ("sum", "mean", "all"):
-        raise ValueError(f"reduction = {reduction!r}: must be 'sum', 'mean' or 'all'")
-    if reduction == "sum":
-        return norms
-    counts = counts.flatten(1).sum(dim=1) if counts.ndim > 1 else counts.expand_as(norms)
-    return norms / (counts.sum() if reduction == "all" else counts).clamp(min=1).to(norms)
+    return norms if ignored is None else norms.masked_fill_(ignored, 0.0)
 
 
 def _row_norms(values: Tensor) -> Tensor:
@@ -303,6 +285,7 @@ def _require_floating(name: str, values: Any) -> None:
 
 def _finite(result: Tensor, sources: dict[str, Tensor], not_finite: NotFinite) -> Tensor:
     """Return the result, or raise an error that names what in the sources makes it NaN or infinite."""
+    check_not_finite(not_finite)
     if not_finite == "raise" and not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
         for name, values in sources.items():  # a logit of -inf is valid: NaN and inf first
             _refuse(name, values, torch.isnan(values) | torch.isposinf(values), "must be finite")

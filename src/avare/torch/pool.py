@@ -21,8 +21,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -35,10 +34,8 @@ from avare.batch import Batch
 from avare.state import Field, State, generator_to_text
 from avare.structures.systematic import choose
 from avare.torch.checkpoint import as_array
-from avare.torch.evaluation import evaluation_mode
 from avare.torch.pool_sizes import FIRST_POOLS, PoolSize
 
-ScoreMode = Literal["eval"] | None
 Floats: TypeAlias = NDArray[np.float64]
 ACCELERATOR: Any = getattr(torch, "accelerator", torch.cuda)
 """PyTorch's functions for the device of this machine, of any kind; before version 2.6, of CUDA only."""
@@ -57,21 +54,16 @@ class Pool:
     ----------
     score
         A function of a collated pool that returns a score for each example.
-    mode
-        "eval" to score in evaluation mode, None to leave the model as it is.
     size
         How large the next pool is.
     cost_ratio
         c, if it is not to be measured.
     """
 
-    def __init__(self, score: Callable[[Any], Any], mode: ScoreMode, size: PoolSize, cost_ratio: float | None) -> None:
+    def __init__(self, score: Callable[[Any], Any], size: PoolSize, cost_ratio: float | None) -> None:
         if not callable(score):
             raise TypeError(f"score is of type {type(score).__name__}: must be a function of a batch")
-        if mode not in (None, "eval"):
-            raise ValueError(f"score_mode = {mode!r}: must be 'eval' or None")
         self.score, self.size = score, size
-        self._mode = mode
         self._given = None if cost_ratio is None else validation.number("cost_ratio", cost_ratio, above=0.0)
         self.scored = 0
         """How many pools have been scored."""
@@ -98,11 +90,6 @@ class Pool:
         self.largest_ratio = most / batch_size
         """The most batches that a pool can have."""
         self._seed_with(generator)
-        if self._size_of(self.size.ratio) > most:
-            raise ValueError(
-                f"pool = {self.size}: {self._size_of(self.size.ratio)} examples per process cannot be drawn without "
-                f"replacement; pass at most {most / batch_size:g}, or replacement=True"
-            )
 
     def next_size(self) -> int:
         """Return how many examples this rank draws next, and count the draw."""
@@ -112,10 +99,7 @@ class Pool:
             self._since = 0
         elif self._since >= self.size.interval(self):
             self._since, ratio = 0, self.size.probe
-        return int(min(self._size_of(ratio), self._most))
-
-    def _size_of(self, ratio: float) -> int:
-        return math.ceil(ratio * self.batch_size - 1e-9)
+        return int(min(math.ceil(ratio * self.batch_size - 1e-9), self._most))
 
     @property
     def relative_error(self) -> float:
@@ -168,7 +152,7 @@ class Pool:
             began = time.perf_counter()
             ACCELERATOR.synchronize()  # what is still running belongs to the last step
             self._asked += time.perf_counter() - began
-        with torch.no_grad(), nullcontext() if self._mode is None else evaluation_mode():
+        with torch.no_grad():
             found = self.score(batch)
         scores = validation.nonnegative("score(batch)", as_array("score(batch)", found))
         if len(scores) != size:
@@ -199,12 +183,8 @@ class Pool:
         own, total = _add_moments(self._moments, decay, self.n, batch.weights, batch.probabilities, norms)
         self.size.observe(self, own / total**2 - 1.0 if total > 0.0 else 0.0)
 
-    def draw(
-        self, weights: Floats, scores: Floats, own: slice, take: Callable[[Any], Any], may_fail: bool
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32], Any]:
-        """Return the places of the batch in the pool, their weights, and what ``take`` makes of the places.
-
-        If ``take`` raises an error, the draw is taken back: the next one is the same.
+    def draw(self, weights: Floats, scores: Floats, own: slice) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the places of the batch in this rank's part of the pool, and their weights.
 
         Parameters
         ----------
@@ -213,23 +193,12 @@ class Pool:
         own
             The part of this rank, of which the batch is drawn: all ranks use the same generator, and each its own
             numbers.
-        take
-            A function of the places.
-        may_fail
-            Whether it may raise an error.
         """
         places, drawn = np.empty(self.batch_size, dtype=np.int64), np.empty(self.batch_size, dtype=np.float32)
         before, after, self._scored = own.start, len(weights) - own.stop, own.stop - own.start
-        state = self._generator.bit_generator.state if may_fail else None
         choose(weights[own], scores[own], self.size.floor, self._source, before, after, places, drawn)
-        try:
-            taken = take(places)
-        except BaseException:
-            if state is not None:
-                self._generator.bit_generator.state = state
-            raise
         self.weights = drawn
-        return places, drawn, taken
+        return places, drawn
 
     def state(self) -> State:
         """Return all that must be saved, by the names of `fields`."""

@@ -46,6 +46,7 @@ from avare.torch.weighted_batches import check_dataset
 __all__ = ["ImportanceMixin", "ImportanceTrainer"]
 
 _INDEX, _WEIGHT = "avare_index", "avare_weight"  # keys in the inputs of a training step
+_STATE = "importance.pt"  # the file of a checkpoint with the state of the loader
 _CLOSE = 1e-3  # the model's loss and ours differ by rounding errors only, in half precision too
 _Trainer: Any = object  # for type checkers: the mixin comes before a trainer
 
@@ -181,8 +182,8 @@ class ImportanceMixin(_Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         """Save the state of the loader with the checkpoint."""
         super()._save_rng_state(output_dir)
-        if self.importance_loader is not None and (self.args.should_save or self.importance.distributed == "sharded"):
-            save(self.importance_loader.state_dict(), self._state_file(output_dir))
+        if self.importance_loader is not None and self.args.should_save:
+            save(self.importance_loader.state_dict(), os.path.join(output_dir, _STATE))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the random state once, before the first pool is scored; the Trainer does it after that."""
@@ -191,13 +192,9 @@ class ImportanceMixin(_Trainer):
 
     # --- of this class ------------------------------------------------------------------
 
-    def _state_file(self, folder: str) -> str:
-        rank = f"_{self.args.process_index}" if self.importance.distributed == "sharded" else ""
-        return os.path.join(folder, f"importance{rank}.pt")
-
     def _load_importance(self, loader: ImportanceLoader, checkpoint: str) -> None:
         """Load the state of the loader from a checkpoint."""
-        file = self._state_file(checkpoint)
+        file = os.path.join(checkpoint, _STATE)
         if not os.path.isfile(file):
             warnings.warn(f"there is no {file}, so another trainer has saved it: no norms are known yet", stacklevel=2)
             return

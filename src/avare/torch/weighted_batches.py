@@ -41,10 +41,6 @@ class Indexed(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, pair: Any) -> tuple[Any, int, float]:
-        if not isinstance(pair, tuple):
-            raise TypeError(
-                f"{pair!r} is not a pair of an index and a weight: pass batch_sampler=AvareBatchSampler(...)"
-            )
         index, weight = pair
         return self.dataset[index], index, weight
 
@@ -80,7 +76,7 @@ class IndexedCollate:
         """Do the same with arrays, which are cheaper to send from a worker than small tensors.
 
         More than ``size`` items are a pool, of which a second stage makes a batch. If the default collate function has
-        made tensors, their rows are enough for that. Otherwise the items are sent, too.
+        made the pool, its rows are enough for that. Otherwise the items are sent, too.
         """
         if not isinstance(items, Fetched):
             rows, indices, weights = zip(*items, strict=True)
@@ -88,8 +84,7 @@ class IndexedCollate:
             items = Fetched(None, pairs, list(rows))
         batch, pairs = without_end(items.collated, self.collate_fn), items.pairs
         if size is not None and len(pairs) > size:
-            has_rows = self.collate_fn is None and (items.is_of_tensors or _has_rows(batch, len(pairs)))
-            pairs.items = None if has_rows else Items(items.items)
+            pairs.items = None if self.collate_fn is None else Items(items.items)
         return batch, pairs
 
 
@@ -107,8 +102,8 @@ class Pairs:
     """The place of the batch in its epoch."""
     items: "Items | None" = None
     """The items of a pool, if the rows of the collated pool are not enough to make a batch of some of them."""
-    scored: Any = None
-    """What the ranks know of a pool, once it is scored."""
+    chosen: Any = None
+    """The places of the batch in a pool and their weights, once the batch is drawn."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -183,15 +178,6 @@ def take_items(
     if pairs.items is None:
         return _rows(pool, len(pairs), torch.from_numpy(places), pin)
     return (collate_fn or default_collate)([pairs.items[place] for place in places])
-
-
-def _has_rows(batch: Any, size: int) -> bool:
-    """Whether a collated batch consists of tensors and texts with one row for each item."""
-    try:
-        _rows(batch, size, torch.empty(0, dtype=torch.int64))
-    except TypeError:
-        return False
-    return True
 
 
 def _rows(batch: Any, size: int, places: torch.Tensor, pin: bool = False) -> Any:

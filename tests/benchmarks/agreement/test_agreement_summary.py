@@ -3,13 +3,13 @@
 from typing import Any
 
 import stored_runs
-from avare.experiments import registry
+from avare.experiments import base
 from avare.experiments.base import Summary
 from stored_runs import csv_rows, parsed, run
 
 
 def summarised(records: list[dict[str, Any]]) -> Summary:
-    found = registry.get("paper").summarise(parsed(records))
+    found = base.get("paper").summarise(parsed(records))
     assert found is not None
     return found
 
@@ -29,11 +29,11 @@ def test_the_papers_numbers_are_next_to_runs_with_its_settings_only() -> None:
     found = csv_rows(summarised(records).tables["reproduce"])
     beside = {row["dataset"]: (row["regret_paper"], row["suboptimality_paper"]) for row in found}
     assert beside == {
-        "MNIST, batch size = 128, epochs = 100": ("150000000000.0", "1.9"),
-        "MNIST, batch size = 64, epochs = 100": ("", ""),
-        "MNIST, batch size = 128, epochs = 4": ("", ""),
-        "Synthetic, batch size = 1": ("1000.0", "-2.6"),
-        "Synthetic, batch size = 128": ("", ""),
+        "MNIST, batch_size = 128, epochs = 100": ("150000000000.0", "1.9"),
+        "MNIST, batch_size = 64, epochs = 100": ("", ""),
+        "MNIST, batch_size = 128, epochs = 4": ("", ""),
+        "Synthetic, batch_size = 1": ("1000.0", "-2.6"),
+        "Synthetic, batch_size = 128": ("", ""),
     }
     (short,) = csv_rows(summarised([run(epochs=4)]).tables["reproduce"])
     assert short["relative_error_log10"] and short["relative_error_paper"] == ""
@@ -56,4 +56,4 @@ def test_runs_that_all_diverged_are_in_the_check() -> None:
 
 
 def test_no_record_no_summary() -> None:
-    assert registry.get("paper").summarise([]) is None
+    assert base.get("paper").summarise([]) is None

@@ -32,7 +32,7 @@ def test_draws_are_unbiased_and_follow_the_law(ages: int) -> None:
     assert mean == pytest.approx(g.sum())
     steps, draws = sampler.steps, []
     for _ in range(4000):
-        sampler._steps = steps
+        sampler.steps = steps
         sampler._drawn = None
         batch = sampler.sample()
         assert np.array_equal(batch.probabilities, p[batch.indices])

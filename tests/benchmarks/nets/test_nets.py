@@ -519,13 +519,14 @@ def test_rows_are_chosen_and_classes_start_from_0() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_request_runs_the_plan_in_its_file(tmp_path: Path) -> None:
+def test_a_request_runs_the_plan_in_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = resources.files("nets").joinpath("plan.toml").read_text(encoding="utf-8")
     path = tmp_path / "mine.toml"
     path.write_text(text.split("[full]")[0] + MINE)
-    stages = NetsExperiment().stages(Request(words=("nets",), plan=str(path), jobs=2))
+    stages = NetsExperiment().stages(Request(words=("nets",), plan=str(path), jobs=2, progress=True))
     grid = next(stages)
-    assert grid.title == "nets: grid" and grid.note == "nets: 8 runs in all, about 0 s if none is stored"
+    assert grid.title == "nets: grid"
+    assert capsys.readouterr().err == "nets: 8 runs in all, about 0 s if none is stored\n"
     records = [{"spec": dict(task.spec), "trace": {"loss": [1.0]}} for task in grid.tasks]
     best = stages.send(records)
     assert best.title == "nets: best settings" and len(best.tasks) == 4

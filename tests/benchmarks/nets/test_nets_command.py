@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avare.experiments import registry
+from avare.experiments import base
 from nets import NetsExperiment
 from tiny_datasets import enter, mnist, write
 
@@ -37,8 +37,8 @@ best = { seeds = [1], checkpoints = 2, test_every = 1 }
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nets are registered, for this test."""
-    monkeypatch.setattr(registry, "_EXPERIMENTS", dict(registry._EXPERIMENTS))
-    registry.register(NetsExperiment())
+    monkeypatch.setattr(base, "_EXPERIMENTS", dict(base._EXPERIMENTS))
+    base.register(NetsExperiment())
 
 
 def test_reproduce_nets(avare_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

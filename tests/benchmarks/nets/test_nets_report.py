@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import avare.report
-from avare.experiments.records import Result
-from avare.experiments.store import key_of
+from avare.experiments.store import Result, key_of
 from avare.plotting.charts import drawing, styles_of
 from avare.report.charts import lay_out
 from avare.report.tables import as_markdown

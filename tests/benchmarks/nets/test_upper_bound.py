@@ -215,7 +215,7 @@ def test_a_pool_is_never_larger_than_the_dataset() -> None:
         sizes.append(len(batch[0]))
         return score(batch)
 
-    loader = pooled(DATA, watched, 2, UpperBound(smoothing=0.0, threshold=0.5), seed=0, endless=True)
+    loader = pooled(DATA, watched, 2, UpperBound(smoothing=0.0, threshold=0.5), seed=0, batches_per_epoch=10**9)
     for _, index, _ in itertools.islice(loader, 9):
         loader.update(index, [1.0, 1.0])
     assert sizes == [5] * 8  # the first batch is uniform

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from avare.experiments import Request
-from avare.experiments.records import RecordError
-from avare.experiments.registry import get
+from avare.experiments.base import get
 from avare.experiments.runner import perform
+from avare.experiments.store import RecordError
 from sampling import models
 from sampling.models import GRID, Model
 from sampling.results import aims, gather

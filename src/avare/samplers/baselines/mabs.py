@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers.base import LARGEST_NORM
-from avare.samplers.baselines.limits import Limited
-from avare.samplers.baselines.smoothed import SMALLEST_SHARE, Smoothed
+from avare.samplers.baselines.smoothed import SMALLEST_SHARE, Limited
 from avare.samplers.registry import register
 from avare.state import Field, Fields
 
@@ -21,7 +20,7 @@ _LARGEST_LOG = 1e200  # of a weight, in a state
 
 
 @register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
-class Mabs(Limited, Smoothed):
+class Mabs(Limited):
     r"""Multi-armed bandit sampling (Salehi, Celis & Thiran, 2017).
 
     Exponential weights on the estimated cost: with :math:`W = 0` at the start,
@@ -85,8 +84,7 @@ class Mabs(Limited, Smoothed):
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, horizon=horizon, bound=bound, seed=seed)
-        self.eta = validation.number("eta", eta, at_least=SMALLEST_SHARE, at_most=1.0)
-        self._share = self.eta
+        self._share = self.eta = validation.number("eta", eta, at_least=SMALLEST_SHARE, at_most=1.0)
         self._log_weights = np.zeros(self.n)
         self._reference = 0.0  # subtracted from all log-weights
 

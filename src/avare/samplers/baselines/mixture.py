@@ -162,7 +162,6 @@ class Mixture(RemembersDraws):
         }
 
     def check_state(self, values: State) -> None:
-        super().check_state(values)
         mixture, metric = values["mixture"], values["metric"]
         refuse_unless(mixture >= self._least * (1.0 - 1e-9), mixture, "state['mixture']", "is below its smallest share")
         if abs(mixture.sum() - 1.0) > 1e-9:

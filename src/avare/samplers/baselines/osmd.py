@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers.base import LARGEST_NORM
-from avare.samplers.baselines.limits import Limited
-from avare.samplers.baselines.smoothed import Smoothed
+from avare.samplers.baselines.smoothed import Limited
 from avare.samplers.registry import register
 from avare.state import Field, Fields
 from avare.structures.buckets import Buckets
@@ -21,7 +20,7 @@ _LARGEST_VALUE = 1e30
 
 
 @register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
-class Osmd(Limited, Smoothed):
+class Osmd(Limited):
     r"""Online stochastic mirror descent (Namkoong et al., 2017; Zhao et al., 2022).
 
     After each batch it makes a step of entropic mirror descent on the estimated cost, within

@@ -12,7 +12,7 @@ from avare._randomness import Seed
 from avare.batch import Batch
 from avare.samplers.base import Sampler, one_per_example
 from avare.samplers.registry import register
-from avare.simplex.intervals import safest, widened
+from avare.simplex.intervals import safest
 from avare.state import Field, Fields, State, checksum, refuse_unless
 from avare.structures.weighted_draws import draw_batch
 
@@ -102,12 +102,12 @@ class Safe(Sampler):
         constants = one_per_example("smoothness", smoothness, self.n)
         self._smoothness = np.minimum(constants, _LARGEST_FACTOR)
         self._smoothness_checksum = checksum({"smoothness": constants})
-        self.bound = 0.0 if bound is None else validation.number("bound", bound, above=0.0)
+        self.bound = 0.0 if bound is None else validation.number("bound", bound, above=0.0, at_most=_LARGEST)
         """The given bound, or 0."""
         self._norms = np.zeros(self.n)  # the last reported ones
         self._visited_at = np.full(self.n, -1.0)  # the length of the path then; -1: not reported yet
         self._path = 0.0
-        self._largest = self._first_bound()  # u of those not reported yet
+        self._largest = self.bound  # u of those not reported yet
         self._tau = 0.0  # of the last draw: the first guess for the next
 
     def move(self, distance: float) -> None:
@@ -129,10 +129,9 @@ class Safe(Sampler):
         """
         with self._lock:
             unvisited = self._largest if self._largest > 0.0 else math.inf
-            return widened(self._norms, self._visited_at, self._smoothness, self._path, unvisited)
-
-    def _first_bound(self) -> float:
-        return min(self.bound, _LARGEST)
+            drift, visited = self._smoothness * (self._path - self._visited_at), self._visited_at >= 0.0
+            lower = np.where(visited, np.maximum(self._norms - drift, 0.0), 0.0)
+            return lower, np.where(visited, self._norms + drift, unvisited)
 
     def compute_probabilities(self) -> NDArray[np.float64]:
         return self._solve()[0]
@@ -161,7 +160,7 @@ class Safe(Sampler):
             "norms": Field(np.float64, (self.n,), at_least=0.0, at_most=_LARGEST),
             "visited_at": Field(np.float64, (self.n,), at_least=0.0, at_most=_LARGEST_FACTOR, also=-1.0),
             "path": Field(float, at_least=0.0, at_most=_LARGEST_FACTOR),
-            "largest": Field(float, at_least=self._first_bound(), at_most=_LARGEST),
+            "largest": Field(float, at_least=self.bound, at_most=_LARGEST),
             "tau": Field(float, at_least=0.0),
         }
 

@@ -1,15 +1,17 @@
 """What samplers share that draw with replacement and learn from the probabilities of their draws."""
 
+import warnings
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from avare import _validation as validation
 from avare._compilation import kernel, merged
 from avare._randomness import Seed, next_uniform
 from avare.batch import weigh_into
-from avare.samplers.base import Sampler
+from avare.samplers.base import LARGEST_NORM, Sampler
 from avare.samplers.kernels import register_kernels
 from avare.state import Field, Fields, Nested
 from avare.structures.buckets import Buckets, mass_of, propose, solve, weigh
@@ -17,6 +19,7 @@ from avare.structures.uniform_draws import draw_below
 
 SMALLEST_SHARE = 1e-100
 """Of the uniform distribution: no weight overflows."""
+_SMALLEST_BOUND = 1e-140
 _SMALLEST_DRAWN = 1e-10 * SMALLEST_SHARE  # no sampler has a smaller probability
 
 
@@ -66,6 +69,77 @@ class Smoothed(RemembersDraws):
 
     def fields(self) -> Fields:
         return {**super().fields(), "memory": Nested(partial(Buckets.from_state, n=self.n))}
+
+
+class LimitWarning(UserWarning):
+    """A given horizon or bound turned out to be too small.
+
+    >>> import warnings
+    >>> import avare
+    >>> sampler = avare.Vrb(10, 2, horizon=100, bound=1.0, seed=0)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     sampler.update(sampler.sample().indices, [3.0, 0.5])
+    >>> print(caught[0].message)
+    a norm of 3 exceeds bound = 1: Vrb continues with 4
+    """
+
+
+class Limited(Smoothed):
+    """A smoothed sampler with two limits: a horizon T, in draws, and a bound G on the norms.
+
+    A given limit that turns out to be too small is doubled as often as necessary, with one warning. A limit that is not
+    given is learned: the horizon starts at ten passes over the data, the bound at the largest norm of the first
+    update, and both are doubled without a warning. Bounds are between 1e-140 and 1e140; larger norms count as 1e140.
+    """
+
+    takes: ClassVar[tuple[str, ...]] = ("horizon", "bound")
+    hyperparameters: ClassVar[tuple[str, ...]] = ("given_horizon", "given_bound")
+
+    def __init__(
+        self, n: int, batch_size: int, *, replacement: bool, horizon: int | None, bound: float | None, seed: Seed
+    ) -> None:
+        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        self._given_horizon, self._given_bound = 0, 0.0  # not given
+        if horizon is not None:
+            self._given_horizon = validation.integer("horizon", horizon, at_least=1, at_most=2**62)
+        if bound is not None:
+            self._given_bound = validation.number("bound", bound, at_least=_SMALLEST_BOUND, at_most=LARGEST_NORM)
+        self._horizon, self._bound = self._given_horizon or 10 * self.n, self._given_bound
+        self._messages: list[str] = []
+
+    def _observe(self, norms: NDArray[np.float64]) -> bool:
+        """Compare the number of draws so far, and norms, with the limits; return whether a limit was raised."""
+        horizon, bound = self._horizon, self._bound
+        while self.steps * self.batch_size > self._horizon:
+            self._horizon *= 2
+        largest = min(float(norms.max(initial=0.0)), LARGEST_NORM)
+        if self._bound == 0.0 < largest:
+            self._bound = max(largest, _SMALLEST_BOUND)
+        while largest > self._bound:
+            self._bound *= 2.0
+        name = type(self).__name__
+        if self._horizon > horizon == self._given_horizon:
+            self._messages.append(f"horizon = {horizon} is exceeded: {name} continues with {self._horizon} draws")
+        if self._bound > bound == self._given_bound > 0.0:
+            self._messages.append(
+                f"a norm of {largest:g} exceeds bound = {bound:g}: {name} continues with {self._bound:g}"
+            )
+        return (self._horizon, self._bound) != (horizon, bound)
+
+    def notify(self) -> None:
+        while self._messages:
+            warnings.warn(self._messages.pop(0), LimitWarning, stacklevel=3)  # points to the call of `update`
+
+    def fields(self) -> Fields:
+        unknown = None if self._given_bound else 0.0
+        return {
+            **super().fields(),
+            "horizon": Field(int, at_least=max(self._given_horizon, 1), at_most=2**64),
+            "bound": Field(
+                float, at_least=max(self._given_bound, _SMALLEST_BOUND), at_most=2.0 * LARGEST_NORM, also=unknown
+            ),
+        }
 
 
 # --- kernels -------------------------------------------------------------------------------

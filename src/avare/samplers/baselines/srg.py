@@ -69,9 +69,8 @@ class Srg(Smoothed):
         self, n: int, batch_size: int = 128, *, replacement: bool = True, theta: float = 0.5, seed: Seed = None
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
-        self.theta = validation.number("theta", theta, at_least=SMALLEST_SHARE, at_most=1.0)
-        self._share = self.theta
-        self._memory = Buckets.zeros(self.n)
+        self._share = self.theta = validation.number("theta", theta, at_least=SMALLEST_SHARE, at_most=1.0)
+        self._memory = Buckets(np.zeros(self.n))
         self._awaited = np.zeros(self.n, dtype=np.bool_)  # drawn uniformly since its last update
 
     def norms(self) -> NDArray[np.float64]:

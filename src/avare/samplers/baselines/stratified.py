@@ -10,9 +10,9 @@ from avare._randomness import Seed
 from avare.batch import Batch
 from avare.samplers.base import Sampler
 from avare.samplers.registry import register
-from avare.simplex.groups import arrange, split
+from avare.simplex.groups import Groups, split
 from avare.simplex.variance import minimize_variance
-from avare.state import Field, Fields, State, require_permutation
+from avare.state import Field, Fields, State
 
 
 @register()
@@ -84,7 +84,8 @@ class Stratified(Sampler):
         passes = -(-self.n // self.batch_size)
         self.period = passes if period is None else validation.integer("period", period, at_least=1)
         self._norms = np.zeros(self.n)
-        self._regroup()
+        self._scores = minimize_variance(self._norms, self.p_min)
+        self._groups = split(self._scores, self.batch_size)  # for the size that was last needed
 
     def norms(self) -> NDArray[np.float64]:
         """Return the remembered norm of each example. O(N)."""
@@ -92,32 +93,22 @@ class Stratified(Sampler):
             return self._norms.copy()
 
     def compute_probabilities(self) -> NDArray[np.float64]:
-        scores, groups = self._scores, self._groups
-        if self._is_due():
-            scores = minimize_variance(self._norms, self.p_min)
-            groups = split(scores, self.batch_size)
+        scores, groups = self._next(self.batch_size)
         p = np.empty(self.n)
         p[groups.order] = scores[groups.order] / np.repeat(groups.masses, np.diff(groups.starts)) / self.batch_size
         return p
 
-    def _is_due(self) -> bool:
-        """Return whether the next draw begins a new period; the first draw does not."""
-        return self._steps > 0 and self._steps % self.period == 0
-
-    def _regroup(self) -> None:
-        """Compute scores from the norms, and build groups of roughly equal sums."""
-        self._scores = minimize_variance(self._norms, self.p_min)
-        self._groups = self._other_groups = split(self._scores, self.batch_size)
-        self._order, self._sizes = self._groups.order, np.diff(self._groups.starts)
+    def _next(self, size: int) -> tuple[NDArray[np.float64], Groups]:
+        """Return the scores and groups of the next draw, new ones if it begins a period; the first draw does not."""
+        scores, groups = self._scores, self._groups
+        is_due = self.steps > 0 and self.steps % self.period == 0
+        if is_due:
+            scores = minimize_variance(self._norms, self.p_min)
+        return scores, split(scores, size) if is_due or len(groups.masses) != size else groups
 
     def draw(self, size: int) -> Batch:
-        if self._is_due():
-            self._regroup()
+        self._scores, self._groups = self._next(size)
         groups = self._groups
-        if size != self.batch_size:
-            if len(self._other_groups.masses) != size:
-                self._other_groups = split(self._scores, size)
-            groups = self._other_groups
         first, end = groups.starts[:-1], groups.starts[1:]
         low, high = groups.sums[first], groups.sums[end]
         places = np.searchsorted(groups.sums, low + self.generator.random(size) * (high - low), "right") - 1
@@ -131,19 +122,10 @@ class Stratified(Sampler):
     def fields(self) -> Fields:
         return {
             "groups": None,
-            "other_groups": None,
             "norms": Field(np.float64, (self.n,), at_least=0.0),
             "scores": Field(np.float64, (self.n,), at_least=self.p_min * (1.0 - 1e-9), at_most=1.0 + 1e-9),
-            "order": Field(np.int64, (self.n,), at_least=0, at_most=self.n - 1),
-            "sizes": Field(np.int64, (self.batch_size,), at_least=1, at_most=self.n),
         }
-
-    def check_state(self, values: State) -> None:
-        require_permutation(values["order"], "state['order']")
-        sizes = values["sizes"]
-        if sizes.sum() != self.n:
-            raise ValueError(f"state['sizes'] sums to {sizes.sum()}: must sum to {self.n}")
 
     def restore(self, values: State) -> None:
         super().restore(values)
-        self._groups = self._other_groups = arrange(self._scores, self._order, self._sizes)
+        self._groups = split(self._scores, self.batch_size)

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from avare._randomness import Seed
 from avare.samplers.base import LARGEST_NORM
-from avare.samplers.baselines.limits import Limited
-from avare.samplers.baselines.smoothed import Smoothed
+from avare.samplers.baselines.smoothed import Limited
 from avare.samplers.registry import register
 from avare.state import Field, Fields, State
 
@@ -18,7 +17,7 @@ _LARGEST_COST = 1e306
 
 
 @register(example=lambda n: {"horizon": 1000 * n, "bound": 10.0})
-class Vrb(Limited, Smoothed):
+class Vrb(Limited):
     r"""Variance reducer bandit (Borsos, Krause & Levy, 2018).
 
     It follows the regularised leader, the best fixed distribution for the costs so far: with :math:`w = 0`

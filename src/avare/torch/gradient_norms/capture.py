@@ -11,19 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avare.torch.gradient_norms.graph import POSITIONS, in_backward, parameter_uses
+from avare.torch.gradient_norms.graph import in_backward, parameter_uses
 from avare.torch.gradient_norms.survey import Place
-from avare.torch.gradient_norms.uses import Fallback, Recomputed, Use, tensors_of
+from avare.torch.gradient_norms.uses import SHARED, Recomputed, Use, tensors_of
 
 
 class Capture:
     """The uses of the watched modules of a model in its last backward pass."""
 
-    def __init__(self, model: nn.Module, places: list[Place], excluded: set[nn.Parameter], fallback: Fallback) -> None:
+    def __init__(self, model: nn.Module, places: list[Place], excluded: set[nn.Parameter]) -> None:
         self._model = model
         self._places = places
         self._excluded = excluded
-        self._fallback: Fallback = fallback
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         covered = {parameter for place in places for parameter in place.parameters}
         self._frozen = [parameter for parameter in self._names if parameter not in covered | excluded]
@@ -36,7 +35,6 @@ class Capture:
         self._called: list[nn.Module] = []  # in the current forward pass
         self._inspected: list[nn.Module] | None = None  # called in the last forward pass whose graph was inspected
         self._passes = 0
-        self._vectors: dict[Any, tuple[str, torch.Size]] = {}  # see `parameter_uses`
         self._reached: set[nn.Parameter] = set()  # parameters that got a gradient, from any use
         self._pass: int | None = None  # the backward pass of the uses
         self._within = 0  # how many modules without a rule are being run
@@ -64,7 +62,7 @@ class Capture:
 
     def reset(self) -> None:
         """Forget all uses."""
-        self._called, self._vectors, self.uses = [], {}, []
+        self._called, self.uses = [], []
         self._reached.clear()
         self._pass = None
         self.several = False
@@ -74,11 +72,9 @@ class Capture:
         first = self.uses[0]
         for use in self.uses:
             if use.count != first.count:
-                shared = use.is_of_a_vector or first.is_of_a_vector or min(use.count, first.count) == 1
-                hint = f"; {POSITIONS}" if shared else ""
                 raise ValueError(
                     f"{use.place.title} has a batch of {use.count}, {first.place.title} one of {first.count}: "
-                    f"the first dimension must be the batch, throughout the model{hint}"
+                    f"the first dimension must be the batch, throughout the model; {SHARED}"
                 )
         return first.count
 
@@ -116,10 +112,8 @@ class Capture:
             self._called.append(module)
         if rule is not None:
             use = Use(place, args[0] if args else next(iter(kwargs.values())), output.shape)
-            if use.is_of_a_vector and not in_backward():
-                self._vectors[output.grad_fn] = place.title, output.shape
         else:
-            use = Recomputed(place, args, kwargs, outputs, self._fallback, self._excluded)
+            use = Recomputed(place, args, kwargs, outputs, self._excluded)
         for j, each in enumerate(outputs):
             if each.requires_grad:
                 each.register_hook(lambda gradient, j=j: self._record(use, j, gradient))
@@ -139,7 +133,7 @@ class Capture:
         use.gradients[j] = recorded.clone() if recorded.shape[:1] == (1,) else recorded
 
     def _after_model(self, _: Place | None, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """After a forward pass, look for uses of parameters that no module sees, and for shared positions.
+        """After a forward pass, look for uses of parameters that no module sees.
 
         This takes some microseconds per operation, so only if other modules were called than in the last
         pass, and at passes 1, 2, 4, 8, ...
@@ -147,7 +141,6 @@ class Capture:
         if self.paused or not torch.is_grad_enabled():
             return
         called, self._called = self._called, []
-        vectors, self._vectors = self._vectors, {}
         self._passes += 1
         if called == self._inspected and self._passes & (self._passes - 1):
             return
@@ -155,7 +148,7 @@ class Capture:
         recomputed = {p for place in self._places if place.rule is None for p in place.parameters}
         watched = with_rule - recomputed - self._excluded
         calls = Counter(parameter for each in called for parameter in each.parameters(recurse=False))
-        for parameter, count in parameter_uses(output, vectors).items():
+        for parameter, count in parameter_uses(output).items():
             if parameter in watched and count > calls[parameter]:
                 raise ValueError(self._unseen(parameter))
         self._inspected = called

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from avare.torch.gradient_norms.capture import Capture
-from avare.torch.gradient_norms.survey import Place, members, survey
-from avare.torch.gradient_norms.uses import Fallback, Recomputed, Use
+from avare.torch.gradient_norms.survey import Place, parameters_of, survey
+from avare.torch.gradient_norms.uses import Recomputed, Use
 from avare.torch.layers.parts import Part, chunks, square_rows, squares
 from avare.torch.norms import NotFinite, check_not_finite
 
@@ -42,7 +42,7 @@ class GradientNorms:
     gradients. Frozen parameters do not count. Forward passes without gradients record nothing.
 
     There are rules for ``Linear``, ``Conv1d`` to ``Conv3d``, ``Embedding``, ``LayerNorm``, ``RMSNorm``,
-    ``GroupNorm``, ``InstanceNorm`` without running statistics, and ``BatchNorm`` in evaluation mode;
+    ``GroupNorm``, and ``BatchNorm`` in evaluation mode;
     `avare.torch.layers.register` adds more. A module with other parameters is an error that names it, unless
     ``fallback`` says what to do.
 
@@ -54,18 +54,13 @@ class GradientNorms:
     ----------
     model : Module
         Any module. With ``DistributedDataParallel``, each process has the norms of its own examples.
-    fallback : {"vmap", "loop"}, optional
+    fallback : {"vmap"}, optional
         What to do with the largest modules that own parameters without a rule, with all modules below them:
         None raises an error; "vmap" runs each of them a second time, by ``torch.func``, to get its gradients
-        example by example; "loop" does the same one example after another, for operations that ``vmap``
-        does not support. Such a module must not draw random numbers; this is checked.
+        example by example. Such a module must not draw random numbers; this is checked.
     exclude : iterable of Module or Parameter, default=()
         Parameters, and modules with all modules below them, that do not count, as if they were frozen. How
         they are used does not matter. They are trained all the same.
-    recompute : iterable of Module, default=()
-        Modules to run a second time, with all modules below them, as ``fallback`` says ("vmap" if None),
-        although their layers have rules: for example one inside which the first dimension is not always the
-        batch.
 
     Examples
     --------
@@ -84,14 +79,13 @@ class GradientNorms:
         self,
         model: nn.Module,
         *,
-        fallback: Fallback | None = None,
+        fallback: Literal["vmap"] | None = None,
         exclude: Iterable[nn.Module | nn.Parameter] = (),
-        recompute: Iterable[nn.Module] = (),
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model is of type {type(model).__name__}: must be a torch.nn.Module")
-        if fallback not in (None, "vmap", "loop"):
-            raise ValueError(f"fallback = {fallback!r}: must be None, 'vmap' or 'loop'")
+        if fallback not in (None, "vmap"):
+            raise ValueError(f"fallback = {fallback!r}: must be None or 'vmap'")
         if isinstance(model, nn.DataParallel):
             raise ValueError("model is a DataParallel, which copies it at each pass: use DistributedDataParallel")
         if hasattr(model, "_orig_mod"):
@@ -99,10 +93,9 @@ class GradientNorms:
         self._model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         for name, module in self._model.named_modules():
             Place(name, module, None).refuse()
-        self._excluded = members("exclude", exclude, self._model)
-        chosen = members("recompute", recompute, self._model, modules=True)
-        places = list(survey("", self._model, self._excluded, chosen, set()))
-        unknown = [place for place in places if place.rule is None and place.module not in chosen]
+        self._excluded = parameters_of("exclude", exclude, self._model)
+        places = list(survey("", self._model, self._excluded, set()))
+        unknown = [place for place in places if place.rule is None]
         if unknown and fallback is None:
             owners = (
                 f"{place.title[:-1]}: {', '.join(dict(place.module.named_parameters(recurse=False)))})"
@@ -112,7 +105,7 @@ class GradientNorms:
                 f"no rule is known for the parameters of {', '.join(owners)}: fallback='vmap' runs such modules a "
                 "second time, example by example; exclude= leaves them out; avare.torch.layers.register adds a rule"
             )
-        self._capture = Capture(self._model, places, self._excluded, fallback or "vmap")
+        self._capture = Capture(self._model, places, self._excluded)
 
     def attach(self) -> Self:
         """Start to record passes, until `detach`. Cost: some microseconds per module and pass."""
@@ -219,13 +212,10 @@ def _factors(weight: Any, count: int) -> Tensor | None:
     if weight is None:
         return None
     values = torch.as_tensor(weight).detach()
-    if values.dtype == torch.bool or values.is_complex():
-        raise TypeError(f"weight has dtype {values.dtype}: must hold real numbers")
     if values.shape != (count,):
         raise ValueError(f"weight has shape {tuple(values.shape)}: must be ({count},), one for each example")
     for place in (~torch.isfinite(values) | (values == 0)).nonzero().flatten().tolist():
-        reason = "the norm cannot be known from this pass" if values[place] == 0 else "must be finite"
-        raise ValueError(f"weight[{place}] = {values[place].item()}: {reason}")
+        raise ValueError(f"weight[{place}] = {values[place].item()}: must be finite and not 0")
     return values.abs()
 
 

@@ -34,32 +34,30 @@ class Place(NamedTuple):
             raise ValueError(f"{self.title}: {reason}")
 
 
-def survey(
-    name: str, module: nn.Module, excluded: set[Any], chosen: set[Any], visited: set[nn.Module]
-) -> Iterator[Place]:
+def survey(name: str, module: nn.Module, excluded: set[nn.Parameter], visited: set[nn.Module]) -> Iterator[Place]:
     """Return the modules to watch, each once; a module without a rule includes all modules below it."""
     if module in visited:  # it has another parent too: a second hook would count its gradient twice
         return
     visited.add(module)
-    rule = rule_of(module) if module not in chosen else None
+    rule = rule_of(module)
     if rule is not None:
         yield Place(name, module, rule)
-    elif module in chosen or any(p.requires_grad and p not in excluded for p in _own(module)):
+    elif any(p.requires_grad and p not in excluded for p in _own(module)):
         yield Place(name, module, None)
     else:
         for child_name, child in module.named_children():
-            yield from survey(f"{name}.{child_name}" if name else child_name, child, excluded, chosen, visited)
+            yield from survey(f"{name}.{child_name}" if name else child_name, child, excluded, visited)
 
 
-def members(argument: str, given: Iterable[Any], model: nn.Module, *, modules: bool = False) -> set[Any]:
-    """Return the modules, or the parameters given one by one or by module, and check that the model has them."""
-    known = {*model.modules(), *(() if modules else model.parameters())}
-    found: set[Any] = set()
+def parameters_of(argument: str, given: Iterable[Any], model: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters given one by one or by module, and check that the model has them."""
+    known = {*model.modules(), *model.parameters()}
+    found: set[nn.Parameter] = set()
     for place, member in enumerate(given):
         if member not in known:
-            kind = "a module" if modules else "a module or a parameter"
-            raise ValueError(f"{argument}[{place}] is of type {type(member).__name__}: must be {kind} of the model")
-        found.update([member] if modules or isinstance(member, nn.Parameter) else member.parameters())
+            kind = type(member).__name__
+            raise ValueError(f"{argument}[{place}] is of type {kind}: must be a module or a parameter of the model")
+        found.update([member] if isinstance(member, nn.Parameter) else member.parameters())
     return found
 
 

@@ -1,7 +1,7 @@
 """Uses of modules in a pass: with a rule, or run a second time, to get gradients example by example."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,10 @@ from torch.utils import _pytree as pytree
 from avare.torch.gradient_norms.survey import Place
 from avare.torch.layers.parts import Part
 
-Fallback = Literal["vmap", "loop"]
+SHARED = (
+    "pass positions that all examples share once per example, as torch.arange(T).expand(n, T), or leave them out by "
+    "exclude="
+)
 
 
 class Use:
@@ -32,11 +35,6 @@ class Use:
         self._versions = self.versions()
 
     @property
-    def is_of_a_vector(self) -> bool:
-        """Whether it is an embedding of a vector: of one row per example, or of positions that examples share."""
-        return isinstance(self.place.module, nn.Embedding) and self.inputs is not None and self.inputs.ndim == 1
-
-    @property
     def device(self) -> Any:
         """The device of its gradients."""
         return next(iter(self.gradients.values())).device
@@ -54,7 +52,12 @@ class Use:
         return [self.inputs._version]
 
     def check(self) -> None:
-        """Raise an error if what was recorded has changed since; a bias does not need the input."""
+        """Raise an error if what was recorded has changed since, or is not of the examples; a bias needs no input."""
+        is_vector = (
+            isinstance(self.place.module, nn.Embedding) and self.place.rule is not None and self.inputs.ndim == 1
+        )
+        if is_vector and len(self.inputs) > 2 and (self.inputs.diff() == 1).all():
+            raise ValueError(f"{self.place.title}: its input is the same positions for all examples; {SHARED}")
         if self._versions == self.versions():
             return
         trained = {name for name, parameter in self.place.module.named_parameters() if parameter.requires_grad}
@@ -90,8 +93,6 @@ class Recomputed(Use):
         The arguments of the call.
     outputs
         The tensors that the call returned.
-    fallback
-        "vmap", all examples of a chunk at once, or "loop", one after another.
     excluded
         Parameters that do not count.
     """
@@ -99,19 +100,12 @@ class Recomputed(Use):
     changeable = "its input, or a parameter,"
 
     def __init__(
-        self,
-        place: Place,
-        args: Any,
-        kwargs: Any,
-        outputs: list[Tensor],
-        fallback: Fallback,
-        excluded: set[nn.Parameter],
+        self, place: Place, args: Any, kwargs: Any, outputs: list[Tensor], excluded: set[nn.Parameter]
     ) -> None:
         leaves, self._arguments = pytree.tree_flatten((args, kwargs))
         self._leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         # Copied, because later layers may change it in place.
         self._outputs = [leaf.detach().clone() for leaf in outputs]
-        self._fallback = fallback
         kind = self._outputs[0].device.type
         is_mixed, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
         self._autocast = torch.autocast(kind, dtype, is_mixed, cache_enabled=False)  # the present mode, for later
@@ -147,12 +141,9 @@ class Recomputed(Use):
         each = grad(total, has_aux=True)
         try:
             with self._autocast:
-                run = vmap if self._fallback == "vmap" else _in_a_loop
-                results, outputs = run(each, in_dims=(None, dims, 0))(parameters, leaves, pulled)
+                results, outputs = vmap(each, in_dims=(None, dims, 0))(parameters, leaves, pulled)
         except RuntimeError as error:
-            hint = "; fallback='loop' may help" if self._fallback == "vmap" else ""
-            reason = f"it cannot be run example by example{hint}: {error}"
-            raise ValueError(f"{self.place.title}: {reason}") from error
+            raise ValueError(f"{self.place.title}: it cannot be run example by example by vmap: {error}") from error
         for j, found in outputs.items():
             if not _agree(found, self._outputs[j][examples]):
                 raise ValueError(
@@ -166,20 +157,6 @@ class Recomputed(Use):
 def tensors_of(output: Any) -> list[Tensor]:
     """Return the tensors of real numbers in the output of a module."""
     return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-
-
-def _in_a_loop(function: Callable[..., Any], in_dims: Any) -> Callable[..., Any]:
-    """Do what ``vmap`` does, for operations that it does not support."""
-    dims = in_dims[1]
-
-    def run(parameters: Any, leaves: list[Any], pulled: Mapping[int, Tensor]) -> Any:
-        results = []
-        for i in range(len(next(iter(pulled.values())))):
-            own = [leaf if dim is None else leaf[i] for leaf, dim in zip(leaves, dims, strict=True)]
-            results.append(function(parameters, own, {j: each[i] for j, each in pulled.items()}))
-        return pytree.tree_map(lambda *each: torch.stack(each), *results)
-
-    return run
 
 
 def _agree(found: Tensor, kept: Tensor) -> bool:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from avare.torch.layers.parts import Dense, OneHot, Outer
 from avare.torch.layers.registry import Parts, is_trained, refuse, register, require_batch
@@ -102,13 +101,10 @@ def norm_over_features(module: nn.Module, inputs: Tensor, gradients: Tensor) -> 
 
 
 @register(
-    nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
-    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm,
+    nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm,
 )  # fmt: skip
 def norm_over_channels(module: nn.Module, inputs: Tensor, gradients: Tensor) -> Parts:
-    """Over channels or groups of them, or by running statistics, which are constants in evaluation mode."""
-    if isinstance(module, _InstanceNorm):
-        require_batch(inputs, module._get_no_batch_dim() + 1, exactly=True)
+    """Over groups of channels, or by running statistics, which are constants in evaluation mode."""
     return _affine(module, inputs, gradients, range(2, gradients.ndim))
 
 
@@ -120,14 +116,6 @@ def mixes_examples(module: nn.Module) -> str | None:
             "it normalises by the statistics of the batch, so the loss of an example depends on the others, and no "
             "example has a gradient of its own: put it in evaluation mode, or use GroupNorm or LayerNorm instead"
         )
-    return None
-
-
-@refuse(_InstanceNorm)
-def tracks_statistics(module: nn.Module) -> str | None:
-    """Running statistics are those of all examples."""
-    if module.track_running_stats:
-        return "it keeps running statistics of all examples: make it with track_running_stats=False"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Stochastic gradient Langevin dynamics with any sampler."""
+"""Draw from a posterior with any sampler: stochastic gradient Langevin dynamics and Hamiltonian Monte Carlo."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from avare import _validation as validation
 from avare.problems import Problem
 from avare.samplers import Sampler
 from avare.solvers.chains import Control, Plan, Precondition, draw_chains
@@ -127,3 +128,115 @@ def sgld(
     """
     plan = Plan(problem, sampler, step_size, control, precondition, batch_size, steps, burn_in, thin, chains)
     return draw_chains("sgld", plan, start, seed, Watch(evaluate, progress, callback), resume)
+
+
+def sghmc(
+    problem: Problem,
+    sampler: Sampler | str | None = None,
+    step_size: StepSize | Literal["auto"] = "auto",
+    *,
+    friction: float = 1.0,
+    control: Control = None,
+    precondition: Precondition = None,
+    batch_size: int | None = None,
+    steps: int = 10_000,
+    burn_in: int = 0,
+    thin: int = 1,
+    chains: int = 4,
+    start: ArrayLike | None = None,
+    seed: int | np.random.SeedSequence | None = None,
+    evaluate: Any = "never",
+    progress: bool = False,
+    callback: Callback | None = None,
+    resume: Mapping[str, Any] | None = None,
+) -> Chain:
+    r"""Draw from the density :math:`e^{-f(x)}` by Hamiltonian dynamics with friction and noise.
+
+    An iterate has a velocity, so that a chain crosses the posterior in fewer steps than with `sgld`. A step is split
+    such that its size hardly matters as long as it is stable: for a normal posterior and exact gradients the law is
+    exact (the BAOAB splitting of Leimkuhler and Matthews). The noise of the gradient is measured now and then, with a
+    copy of the sampler, and that much less noise is added with the friction. What is left is in ``chain.noise``.
+
+    Parameters
+    ----------
+    problem : Problem
+        One of `avare.problems`.
+    sampler : Sampler, str or None, default=None
+        A sampler for the same number of examples, which continues from its present state. Or, for a linear model,
+        the name of one: it is built with the norms that are expected near the mode, those of gradients or, with a
+        control variate, of differences. By default `Static`, whose fixed probabilities are the best if a mode is known;
+        each step uses all examples if there are few. For steps that fall as t^-b, use `Avare` with ``delta=b / 2``.
+    step_size : "auto", float, schedule or callable, default="auto"
+        "auto" chooses, for a linear model, a constant step size with which all standard deviations should be right to
+        5 %, by the largest curvature in the metric and the noise of the gradient. It costs the mode, and a few rounds
+        of short chains, which also improve the metric and the point of the control variate if the posterior is not
+        normal. Or a number, one of `avare.schedules`, or a function of the step t = 1, 2, ...
+    friction : float, default=1.0
+        How fast the velocity is forgotten, per unit of time; a step takes `step_size`. With ``precondition="hessian"``
+        a coordinate oscillates with a period of about 6.3, and 1 is a good choice.
+    control : {"none", "mode", "saga"} or array_like, optional
+        How to estimate the gradient from a batch. "none": by the gradients of the batch. "mode": by how much they
+        differ from those at a mode, which ``problem.minimize`` finds; or pass your own point instead of the word.
+        "saga": by how much they differ from the last ones of the same examples, in a table. The sampler then learns
+        the norms of the differences. By default "mode" if the step size is "auto",
+        otherwise "none".
+    precondition : {"none", "hessian", "moments"} or array_like, optional
+        The metric in which steps are made. "none": no scaling. "hessian": the inverse of the second derivative of f at
+        the mode, a whole matrix for up to 256 coordinates, above a diagonal plus 32 directions; columns may be scaled,
+        correlated or dummies. "moments": a diagonal, one over the mean square of the gradient estimate, adapted until
+        `burn_in`. Or your own diagonal. By default "hessian" for a linear model, otherwise "none".
+    batch_size : int, optional
+        Draws per step if the sampler is not an object. By default all examples if there are at most 512, otherwise 32
+        or the number of coordinates, and more if the gradient is noisy.
+    steps : int, default=10_000
+        Number of steps of each chain.
+    burn_in : int, default=0
+        Number of steps before the first draw is kept.
+    thin : int, default=1
+        After `burn_in`, one of every `thin` iterates is kept.
+    chains : int, default=4
+        Number of chains, each in a thread: compiled loops run in parallel, Python functions in turn. R-hat needs some.
+        The first chain uses the sampler itself, the others copies of it with different seeds.
+    start : array_like, optional
+        The first iterate: a vector, or one vector per chain. By default the last draws of short chains if the step size
+        is "auto", otherwise the mode if it was needed, or 0.
+    seed : int or SeedSequence, optional
+        Seed of the noise, and of the samplers of all chains after the first.
+    evaluate : "epoch", "never", int or list of int, default="never"
+        As for `sgd`; "never" by default.
+    progress : bool, default=False
+        Whether to show the progress on the standard error stream.
+    callback : callable, optional
+        Called with a `Progress` after each evaluation, in the thread of its chain. It can stop that
+        chain by returning True.
+    resume : mapping, optional
+        The state of an earlier call. The draws are the same as without the interruption. Other
+        arguments must be the same, but there may be more steps.
+
+    Returns
+    -------
+    Chain
+        Each call ends with a check of R-hat, of the effective number of draws, and by gradients at some draws of means
+        and standard deviations. What is wrong is in ``chain.warnings``, and a `ConvergenceWarning` says it. After a
+        divergence there is a `DivergenceWarning`: see ``chain.status``.
+
+    Raises
+    ------
+    Interrupted
+        After Ctrl-C: a ``KeyboardInterrupt`` whose attribute ``run`` is the chain so far.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import avare
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(500, 2)) * [1.0, 100.0]
+    >>> problem = avare.problems.LeastSquares(X, X @ [1.0, -0.01] + rng.normal(size=500), l2=1.0)
+    >>> chain = sghmc(problem, batch_size=10, steps=5000, seed=0)
+    >>> exact = np.sqrt(np.diag(np.linalg.inv(problem.gram(np.zeros(2)))))
+    >>> (chain.mean() * [1.0, 100.0]).round(1), (chain.std() / exact).round(1)
+    (array([ 1., -1.]), array([1., 1.]))
+    """
+    friction = validation.number("friction", friction, above=0.0)
+    plan = Plan(problem, sampler, step_size, control, precondition, batch_size, steps, burn_in, thin, chains, friction)
+    return draw_chains("sghmc", plan, start, seed, Watch(evaluate, progress, callback), resume)
