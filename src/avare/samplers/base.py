@@ -162,6 +162,10 @@ class Sampler(ABC):
         with self._lock:
             return self.compute_probabilities()
 
+    def remembered(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the remembered norms of some examples; NaN without one, as for samplers without a memory."""
+        return np.full(len(indices), np.nan)
+
     @property
     def gain(self) -> float:
         """Second moment of uniform sampling divided by this sampler's, estimated from the draws.
