@@ -62,7 +62,7 @@ def report(result: dict[str, Any]) -> str:
     """Write the tables."""
     parts = ["# One number for a batch", str(__doc__).split("\n\n", 1)[1].strip().replace("\n", " ")]
     for size in sorted({row["size"] for row in result["runs"]}):
-        cells = {}
+        cells: dict[str, list[tuple[float, float]]] = {}
         for row in result["runs"]:
             if row["size"] == size:
                 name = row["sampler"] if row["sampler"] == "Uniform" else f"{row['sampler']}, {row['report']}"

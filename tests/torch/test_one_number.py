@@ -82,6 +82,6 @@ def test_refuses_what_is_not_a_number() -> None:
     loader = trained("Calibrated")
     _, index, _ = next(iter(loader))
     with pytest.raises(TypeError, match="norms has dtype"):
-        loader.update(index, "3")  # type: ignore[arg-type]
+        loader.update(index, "3")
     with pytest.raises(ValueError, match=r"index\[0\] = 9"):
         loader.update([9], 1.0)

@@ -1,7 +1,7 @@
 """Draw examples in proportion to weights that change: in place of ``torch.utils.data.WeightedRandomSampler``."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from avare.state import Field, State, checksum, require_same
 from avare.structures import WeightTree
 from avare.structures.seeded_tree import SeededTree
 from avare.torch.checkpoint import as_array, with_arrays, with_tensors
-from avare.torch.distributed import Ranks
+from avare.torch.distributed import Mode, Ranks
 
 _AHEAD = 256  # indices that iteration draws at a time
 
@@ -71,11 +71,9 @@ class WeightedSampler(Sampler[int]):
         replacement: bool = True,
         *,
         seed: int | None = None,
-        distributed: Literal["auto"] | None = "auto",
+        distributed: Mode = "auto",
     ) -> None:
         tree = WeightTree(as_array("weights", weights))
-        if distributed not in ("auto", None):
-            raise ValueError(f"distributed = {distributed!r}: must be 'auto' or None")
         self.replacement = validation.boolean("replacement", replacement)
         self._wanted = None if num_samples is None else validation.integer("num_samples", num_samples, at_least=1)
         self._ranks = Ranks(tree.n, 1, distributed)
