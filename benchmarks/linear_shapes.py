@@ -380,6 +380,8 @@ def overview(result: dict[str, Any]) -> str:
     for rows, name in ((0, "all"), (MANY, f"n ≥ {MANY:,}")):
         for target in TARGETS:
             found = ratios(result, target, rows)
+            if not len(found):
+                continue
             close = [
                 row["seconds"] <= row["other"] + _SLACK
                 for row in (each["targets"][f"{target:g}"] for each in result["shapes"] if each["n"] >= rows)

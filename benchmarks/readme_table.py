@@ -95,12 +95,14 @@ def posteriors() -> Row:
     rows = [row for row in result["rows"] if row["solver"] == "sghmc"]
     error = float(np.median([abs(row["sd"] - 1.0) for row in rows]))
     silent = sum((not 0.7 <= row["sd"] <= 1.3 or row["mean"] > 0.5) and not row["warnings"] for row in rows)
-    speeds = [row["ess"] / row["processor"] / (row["nuts"]["ess"] / row["nuts"]["processor"]) for row in result["compared"]]
+    speeds = [
+        row["ess"] / row["processor"] / (row["nuts"]["ess"] / row["nuts"]["processor"]) for row in result["compared"]
+    ]
     return Row(
         have="a posterior of such a model",
         use="[`avare.sghmc`](docs/sampling.md)",
-        get=f"{np.median(speeds):.1f} × its effective draws per processor second (median of {len(speeds)} posteriors); standard "
-        f"deviations right to {100.0 * error:.1f} % (median of {len(rows)}), {silent} wrong without a warning "
+        get=f"{np.median(speeds):.1f} × its effective draws per processor second (median of {len(speeds)} posteriors); "
+        f"standard deviations right to {100.0 * error:.1f} % (median of {len(rows)}), {silent} wrong without a warning "
         "([table](benchmarks/results/random_posteriors.md))",
         otherwise="NUTS of BlackJAX",
     )

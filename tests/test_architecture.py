@@ -18,8 +18,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 MOST_LINES = 600
 LONGER: dict[str, str] = {}  # file: why it is one idea
 SHARED_LINES = 6
-# Lines of code by package: what there is may only shrink. The aim: 13,000 in all, 1,800 in solvers, 2,800 in torch.
-MOST_CODE = {"": 13_664, "solvers": 1_831, "experiments": 1_305, "datasets": 586, "torch": 2_772}
+# Lines of code by package: what there is may only shrink.
+MOST_CODE = {"": 13_018, "solvers": 1_795, "experiments": 1_230, "datasets": 573, "torch": 2_501}
 MOST_PUBLIC_NAMES = 140
 LONGEST_FUNCTION = 80
 MOST_ARGUMENTS = 10  # of a constructor in solvers

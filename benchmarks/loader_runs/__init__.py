@@ -14,13 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._optional import require
-from avare.experiments.base import Experiment, Request, Stage, Stages, Summary, Task
+from avare.experiments.base import Experiment, Request, Stage, Stages, Summary, Task, register
 from avare.experiments.data import Data
 from avare.experiments.document import Table
-from avare.experiments.records import Result, count, together
-from avare.experiments.registry import register
 from avare.experiments.runner import surroundings
-from avare.experiments.store import Record, Spec
+from avare.experiments.store import Record, Result, Spec, count, together
 
 __all__ = ["LoadersExperiment"]
 

@@ -18,7 +18,6 @@ from torch.utils.data import Dataset
 from avare import datasets
 from avare.datasets import DatasetError
 from avare.experiments.data import Data, Place, digest
-from avare.torch.pool import ScoreMode
 from nets.training import build
 
 TEXT = "tinyshakespeare.txt"
@@ -43,7 +42,7 @@ class Script:
     select: Callable[["Script", Place], tuple[NDArray[Any], NDArray[np.int64]]]
     cost_ratio: float  # of training to scoring an example; measured once, so that runs with score= can be repeated
     judged: str = "error"  # "f1" if a class is rare
-    score_mode: ScoreMode = None  # of score=: "eval" for a net with BatchNorm, as the guide says
+    scores_in_eval: bool = False  # for score= and a net with BatchNorm, as the guide says
 
     def load(self, folder: Place) -> Data:
         """Return the rows for training, validation and test, in this order."""
@@ -246,7 +245,7 @@ SCRIPTS: Mapping[str, Script] = {
         small_resnet,
         select_images,
         cost_ratio=4.25,
-        score_mode="eval",
+        scores_in_eval=True,
     ),
     "cnn": Script(
         "CNN on CIFAR10",

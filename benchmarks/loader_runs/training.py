@@ -98,14 +98,18 @@ class Training:
         if output.ndim == 2:
             return avt.output_norms(output, targets)
         following = inputs[:, 1 : output.shape[1] + 1]
-        return avt.output_norms(output, following, class_dim=-1, reduction="mean")
+        return avt.output_norms(output, following, class_dim=-1) / following.shape[1]
 
     def score(self, batch: Any) -> Tensor:
         """Score a pool, and count it."""
         inputs, targets = batch
         self.pools += 1
         self.scored += len(inputs)
-        return self.norms(self.model(inputs), inputs, targets)
+        was_training = self.model.training
+        self.model.train(was_training and not self.script.scores_in_eval)
+        found = self.norms(self.model(inputs), inputs, targets)
+        self.model.train(was_training)
+        return found
 
     def evaluate(self) -> dict[str, float]:
         """Return the training loss, and loss and error on validation and test examples, without augmentation."""
@@ -156,7 +160,6 @@ def _scored(training: Training, dataset: Dataset[Any], pool: Any, cost_ratio: fl
         seed=training.spec["seed"],
         score=training.score,
         pool=pool,
-        score_mode=training.script.score_mode,
         cost_ratio=cost_ratio,
     )
     return loader, _Mapped(loader, lambda found: (found[0], None, found[2]))

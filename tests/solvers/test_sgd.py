@@ -21,7 +21,7 @@ from avare.samplers.kernels import can_learn
 from avare.solvers import DivergenceWarning, Progress, steps
 from avare.solvers.trace import COLUMNS
 from linear_models import PROBLEMS, N, make, plainly, saved_and_loaded
-from sampler_checks import by_name, check_structures, own_names, ways
+from sampler_checks import by_name, own_names, ways
 
 COMPILED = [name for name in own_names() if can_learn(by_name(name)(N, 5).kernels)]
 
