@@ -163,7 +163,10 @@ class Sampler(ABC):
             return self.compute_probabilities()
 
     def remembered(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the remembered norms of some examples; NaN without one, as for samplers without a memory."""
+        """Return the remembered norms of some examples, NaN for those without one.
+
+        By default all are NaN: `Avare`, `Calibrated` and `Passes` return theirs.
+        """
         return np.full(len(indices), np.nan)
 
     @property
