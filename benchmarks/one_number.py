@@ -3,7 +3,8 @@
 A net with one hidden layer learns the handwritten digits of scikit-learn, of which one class is rare, from batches of
 16 and 64. After each epoch the gain is computed exactly: the second moment of the gradients in the output, drawn
 uniformly, over the second moment with the probabilities of the sampler. It is averaged over the second half of the
-epochs, and so is `loader.gain`, the estimate. The training loss is that of all examples at the end. Means of the seeds, with standard errors.
+epochs, and so is `loader.gain`, the estimate. The training loss is that of all examples at the end. Means of the
+seeds, with standard errors.
 """
 
 import argparse
