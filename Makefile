@@ -118,6 +118,7 @@ bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks
 	@$(RUN) benchmarks/linear_choices.py
 	@$(RUN) benchmarks/gradient_norms.py
 	@$(RUN) benchmarks/torch_loader.py
+	@$(RUN) benchmarks/replay.py
 	@$(RUN) benchmarks/frameworks.py
 	@$(RUN) benchmarks/calibrated.py
 	@$(RUN) benchmarks/nets_race.py

@@ -16,12 +16,14 @@ from avare.structures import (
     CalibratedCells,
     OrderTree,
     Structure,
+    WeightTree,
     buckets,
     calibrated_cells,
     cells,
     float_codes,
     order_tree,
     uniform_draws,
+    weight_tree,
     without_replacement,
 )
 from compiled import assert_kernels_release_the_gil_and_are_cached
@@ -41,6 +43,11 @@ class Kind(NamedTuple):
     change: Callable[[Any, NDArray[np.int64], Vector], None] = lambda structure, indices, values: structure.replace(
         indices, values
     )
+    takes_floors: bool = True
+
+    def floor(self, floor: float) -> float:
+        """The floor, or 0 for a structure that takes none."""
+        return floor if self.takes_floors else 0.0
 
 
 def learn(structure: CalibratedCells, indices: NDArray[np.int64], values: Vector) -> None:
@@ -53,6 +60,7 @@ KINDS = {
     "OrderTree": Kind(OrderTree, 49),
     "CalibratedCells": Kind(lambda values: CalibratedCells(values, **PRIOR), 13, PRIOR, learn),
     "CalibratedCells, some unseen": Kind(lambda values: CalibratedCells.unseen(len(values), **PRIOR), 13, PRIOR, learn),
+    "WeightTree": Kind(WeightTree, 9.1, takes_floors=False),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 # Values with a floor, away from neutral ones: some share a cell, a bin, an octave, and some do not; some are
@@ -86,7 +94,7 @@ def reached(kind: Kind, values: list[float]) -> Structure:
 
 def test_all_have_one_signature() -> None:
     for name in ("draw", "probabilities", "state", "check", "replace", "update"):
-        for owner in (Buckets, OrderTree, CalibratedCells):
+        for owner in (Buckets, OrderTree, CalibratedCells, WeightTree):
             ours, shared = (inspect.signature(getattr(each, name)).parameters for each in (owner, Structure))
             assert list(ours)[: len(shared)] == list(shared)
 
@@ -99,7 +107,7 @@ def test_all_have_one_signature() -> None:
 def test_probabilities_sum_to_one(kind: Kind, case: str) -> None:
     values, floor = CASES[case]
     for structure in (kind.make(values), reached(kind, values)):
-        for share in (floor, 1.0 / len(values), 7.0):
+        for share in map(kind.floor, (floor, 1.0 / len(values), 7.0)):
             p = structure.probabilities(share)
             assert p.shape == (len(values),) and p.sum() == pytest.approx(1.0, rel=1e-12)
             assert p.min() >= min(share, 1.0 / len(values)) * (1 - 1e-12)
@@ -109,7 +117,7 @@ def test_probabilities_sum_to_one(kind: Kind, case: str) -> None:
 @every_kind
 @pytest.mark.parametrize("case", CASES)
 def test_draws_with_replacement_follow_the_probabilities(kind: Kind, case: str) -> None:
-    values, floor = CASES[case]
+    values, floor = CASES[case][0], kind.floor(CASES[case][1])
     structure = reached(kind, values)
     generator = np.random.default_rng(21)
     p = structure.probabilities(floor)
@@ -125,7 +133,7 @@ def test_draws_with_replacement_follow_the_probabilities(kind: Kind, case: str) 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("size", [2, 5])
 def test_draws_without_replacement_follow_the_probabilities(kind: Kind, case: str, size: int) -> None:
-    values, floor = CASES[case]
+    values, floor = CASES[case][0], kind.floor(CASES[case][1])
     structure = reached(kind, values)
     generator = np.random.default_rng(22)
     source = uniform_source(generator)
@@ -144,7 +152,7 @@ def test_draws_without_replacement_follow_the_probabilities(kind: Kind, case: st
 def test_draws_in_small_batches_follow_the_probabilities(kind: Kind) -> None:
     # Batches of all sizes, since large ones may be drawn in another way.
     structure = reached(kind, np.geomspace(0.1, 100.0, 40).tolist())
-    floor, generator = 0.01, np.random.default_rng(23)
+    floor, generator = kind.floor(0.01), np.random.default_rng(23)
     source = uniform_source(generator)
     p = structure.probabilities(floor)
     draws: list[tuple[int, ...]] = []
@@ -163,7 +171,7 @@ def test_sets_many_aside_and_puts_them_back(kind: Kind) -> None:
     structure, source = kind.make(values), uniform_source(generator)
     before = structure.state()
     for size in (n // 50, n // 2, n - 1, n):
-        indices, p = structure.draw(size, replacement=False, source=source, floor=1e-9)
+        indices, p = structure.draw(size, replacement=False, source=source, floor=kind.floor(1e-9))
         assert len(np.unique(indices)) == size and p.sum() <= 1.0 + 1e-9
         structure.check()
         assert_same_state(structure.state(), before)
@@ -179,7 +187,7 @@ def test_draws_nothing(kind: Kind) -> None:
         assert generator.random() == np.random.default_rng(0).random()
 
 
-@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "CalibratedCells")])
+@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "CalibratedCells", "WeightTree")])
 def test_without_a_floor_zeros_are_never_drawn(kind: Kind) -> None:
     structure, generator = kind.make([0.0, 3.0, 0.0, 1.0]), np.random.default_rng(3)
     source = uniform_source(generator)
@@ -202,7 +210,7 @@ def test_the_largest_value_can_take_almost_all(kind: Kind) -> None:
     assert np.array_equal(found, structure.probabilities()[indices])
     kind.change(structure, np.array([1]), np.array([1.0]))  # and leaves no trace
     structure.check()
-    if isinstance(structure, Buckets | OrderTree):
+    if isinstance(structure, Buckets | OrderTree | WeightTree):
         assert structure.probabilities().tolist() == [0.25] * 4
 
 
@@ -236,7 +244,7 @@ def test_resumes_with_the_same_draws(kind: Kind) -> None:
     one, two = np.random.default_rng(7), np.random.default_rng(7)
     for step in range(20):
         for replacement in (True, False):
-            arguments: dict[str, Any] = {"replacement": replacement, "floor": 0.001}
+            arguments: dict[str, Any] = {"replacement": replacement, "floor": kind.floor(0.001)}
             ours, p = structure.draw(20, source=uniform_source(one), **arguments)
             theirs, q = twin.draw(20, source=uniform_source(two), **arguments)
             assert ours.tolist() == theirs.tolist() and p.tolist() == q.tolist()
@@ -269,6 +277,8 @@ def test_refuses_a_damaged_state(kind: Kind) -> None:
         for other in damaged:
             if name.endswith("tallies") and np.array_equal(other, value * 0):
                 continue  # nothing observed is a state, too
+            if name == "weights" and np.array_equal(other, value * 0):
+                continue  # as are weights that are all zero
             if name == "memory" and not isinstance(structure, Buckets) and np.array_equal(other, value * 0):
                 continue  # so are norms that are all zero
             with pytest.raises(ValueError, match=rf"state\['{name}'\]"):
@@ -296,12 +306,21 @@ def test_refuses_bad_input(kind: Kind) -> None:
         structure.draw(3, replacement=False, source=source)
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0)])
+def test_a_weight_tree_takes_no_floor() -> None:
+    tree, source = WeightTree([1.0, 2.0]), uniform_source(generator := np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"floor = 0.1: a WeightTree takes none"):
+        tree.probabilities(0.1)
+    with pytest.raises(ValueError, match=r"floor = 0.1: a WeightTree takes none"):
+        tree.draw(1, replacement=True, source=source, floor=0.1)
+    assert generator.random() == np.random.default_rng(0).random()
+
+
+@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0), WeightTree])
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (lambda make: make([]), "n = 0: must be at least 1"),
-        (lambda make: make([1.0, np.nan]), r"norms\[1\] = nan"),
+        (lambda make: make([1.0, np.nan]), r"(norms|weights)\[1\] = nan"),
         (lambda make: make([1.0, 2.0]).update([2], [1.0]), r"indices\[0\] = 2"),
         (lambda make: make([1.0, 2.0]).update([0], [-1.0]), r"values\[0\] = -1.0"),
         (lambda make: make([1.0, 2.0]).update([0], [1.0, 2.0]), "values has length 2"),
@@ -312,7 +331,7 @@ def test_refuses_bad_values(make: Callable[..., Structure], wrong: Callable[...,
         wrong(make)
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree])
+@pytest.mark.parametrize("make", [Buckets, OrderTree, WeightTree])
 def test_the_last_value_of_a_repeated_index_counts(make: Callable[..., Structure]) -> None:
     structure = make([1.0, 2.0, 3.0])
     structure.update([1, 0, 1], [7.0, 8.0, 9.0])
@@ -340,6 +359,7 @@ def test_memory(kind: Kind, n: int) -> None:
         uniform_draws,
         calibrated_cells,
         order_tree,
+        weight_tree,
     ],
     ids=lambda module: module.__name__,
 )

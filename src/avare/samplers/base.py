@@ -162,6 +162,13 @@ class Sampler(ABC):
         with self._lock:
             return self.compute_probabilities()
 
+    def remembered(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the remembered norms of some examples, NaN for those without one.
+
+        By default all are NaN: `Avare`, `Calibrated` and `Passes` return theirs.
+        """
+        return np.full(len(indices), np.nan)
+
     @property
     def gain(self) -> float:
         """Second moment of uniform sampling divided by this sampler's, estimated from the draws.

@@ -96,8 +96,13 @@ class Passes(Sampler):
 
     def norms(self) -> NDArray[np.float64]:
         """Return the remembered norm of each example, NaN for those without one. O(N)."""
+        return self.remembered(np.arange(self.n))
+
+    def remembered(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the remembered norms of some examples, NaN for those without one. O(size)."""
         with self._lock:
-            return np.where(self._norms == _UNSEEN, math.nan, self._norms)
+            found = self._norms[indices]
+            return np.where(found == _UNSEEN, math.nan, found)
 
     def compute_probabilities(self) -> NDArray[np.float64]:
         drawn, count = self._progress

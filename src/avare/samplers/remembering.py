@@ -38,5 +38,10 @@ class Remembering(Sampler):
         with self._lock:
             return np.asarray(self._memory.norms())
 
+    def remembered(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the remembered norms of some examples. O(size)."""
+        with self._lock:
+            return np.asarray(self._memory.norms(indices))
+
     def compute_probabilities(self) -> NDArray[np.float64]:
         return np.asarray(self._memory.probabilities(self.floor))

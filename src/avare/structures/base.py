@@ -90,10 +90,15 @@ class Structure(ABC):
 
     def update(self, indices: ArrayLike, values: ArrayLike) -> None:
         """Replace the values of some examples, after checking them; the last one of a repeated index counts."""
-        where = validation.indices("indices", indices, self.n)
-        what = validation.nonnegative("values", values)
-        validation.same_length("values", len(what), "indices", len(where))
-        self.replace(where, what)
+        self.replace(*self.checked(indices, values))
+
+    def checked(
+        self, indices: ArrayLike, values: ArrayLike, name: str = "values"
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return indices and values as arrays, or raise an error that names the wrong one. O(size)."""
+        where, what = validation.indices("indices", indices, self.n), validation.nonnegative(name, values)
+        validation.same_length(name, len(what), "indices", len(where))
+        return where, what
 
     @abstractmethod
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:

@@ -134,9 +134,9 @@ class Buckets(Structure):
         """Return the code and index of each member, cell by cell. O(N)."""
         return {"memory": layout.export(self._arrays)}
 
-    def norms(self) -> NDArray[np.float64]:
-        """Return the norms as they are kept, by index. O(N)."""
-        return layout.norms_of(self._arrays)
+    def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """Return the norms as they are kept: of some examples, or by index. O(1) each."""
+        return layout.norms_of(self._arrays, np.arange(self.n) if indices is None else indices)
 
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace norms without any checks. O(1) each."""

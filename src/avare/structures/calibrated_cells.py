@@ -156,9 +156,9 @@ class CalibratedCells(Structure):
             "expectations_scale": float(self._arrays.scale[0]),
         }
 
-    def norms(self) -> NDArray[np.float64]:
-        """Return the norms as they are kept, by index; NaN where never seen. O(N)."""
-        return layout.norms_of(self._arrays)
+    def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """Return the norms as they are kept; NaN where never seen: of some examples, or by index. O(1) each."""
+        return layout.norms_of(self._arrays, np.arange(self.n) if indices is None else indices)
 
     def calibration(self) -> Calibration:
         """Return the remembered and the expected norm of each cell. O(1)."""

@@ -279,12 +279,12 @@ def export(arrays):
 
 
 @kernel
-def norms_of(arrays):
-    """Return the norms as they are kept, by index; NaN for a code between 0 and those of norms."""
-    norms = np.empty(len(arrays.slots), dtype=np.float64)
-    for index in range(len(norms)):
-        code = code_of(arrays.members[arrays.slots[index]])
-        norms[index] = floats.value_of(code) if code == 0 or code >= floats.CODE_SMALLEST else np.nan
+def norms_of(arrays, indices):
+    """Return the norms of some examples as they are kept; NaN for a code between 0 and those of norms."""
+    norms = np.empty(len(indices), dtype=np.float64)
+    for j in range(len(indices)):
+        code = code_of(arrays.members[arrays.slots[indices[j]]])
+        norms[j] = floats.value_of(code) if code == 0 or code >= floats.CODE_SMALLEST else np.nan
     return norms
 
 

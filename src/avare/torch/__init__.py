@@ -13,6 +13,7 @@ from avare.torch.loader import Importance, ImportanceLoader, weighted_mean
 from avare.torch.log_posterior import log_posterior
 from avare.torch.norms import from_output_grad, last_layer_norms, output_norms
 from avare.torch.weighted_batches import Indexed, IndexedCollate
+from avare.torch.weighted_sampler import WeightedSampler
 
 __all__ = [
     "AvareBatchSampler",
@@ -22,6 +23,7 @@ __all__ = [
     "Indexed",
     "IndexedCollate",
     "NormReport",
+    "WeightedSampler",
     "diagnose",
     "from_output_grad",
     "last_layer_norms",

@@ -162,9 +162,11 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         index : Tensor or array
             The index that came with the batch, at once or later; tensors may be on any device. An
             example that was never drawn is a ``ValueError``.
-        norms : Tensor or array
+        norms : Tensor, array or float
             The same number of finite numbers, none negative; otherwise nothing changes. Tensors are
-            detached.
+            detached. Or one number: the mean over these examples of their norms or losses, without their weights.
+            The remembered norm h of each is then multiplied by ``(1 + number / mean of h) / 2``, the means being over
+            these examples. One without a remembered norm gets the number. `gain` is then an estimate from these.
         not_finite : {"raise", "skip"}, default="raise"
             What to do if a norm is NaN or infinite: "raise" an error, on all ranks, or "skip"
             that example, whose remembered norm does not change.
@@ -370,6 +372,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if not_finite not in ("raise", "skip"):
             raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
         index, norms = as_array("index", index), as_array("norms", norms)
+        if np.ndim(norms) == 0:
+            index = validation.indices("index", index, self.ranks.n)
+            norms = spread(validation.real("norms", norms), self.sampler.remembered(index))
         if self.ranks.is_alone and _are_plain(index, norms):
             values = np.empty(len(norms))
             if _accept(self._known, index, norms, values):
@@ -383,6 +388,20 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if len(indices) > self.ranks.batch_size and not self.ranks.is_alone:
             raise ValueError(f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, one batch")
         return indices[kept], values[kept]
+
+
+def spread(number: NDArray[np.float64], remembered: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return new norms of examples whose mean norm is known, and of some also a remembered norm.
+
+    Half of the relative difference between the number and the mean of the remembered norms goes to each of them.
+
+    >>> spread(np.array(4.0), np.array([1.0, 3.0, np.nan]))
+    array([1.5, 4.5, 4. ])
+    """
+    norms, known = np.full(remembered.shape, number), remembered > 0.0
+    if known.any() and 0.0 <= number < math.inf:  # otherwise the number itself is refused
+        norms[known] = remembered[known] * (1.0 + number / remembered[known].mean()) / 2.0
+    return norms
 
 
 def _make(
