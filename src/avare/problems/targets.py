@@ -29,7 +29,7 @@ def parse_targets(kind: Target, y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.
     if len(labels) > 2:
         some = ", ".join(repr(label) for label in labels[:3].tolist())
         raise ValueError(f"y has {len(labels)} classes, {some}{', ...' if len(labels) > 3 else ''}: must have 2")
-    return labels, 2.0 * places - 1.0
+    return labels, places.astype(np.float64) * 2.0 - 1.0
 
 
 def encode(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
