@@ -55,6 +55,7 @@ def report(result: dict[str, Any]) -> str:
     facts = (
         "“Gap wrong”: an objective was found that is lower than the gap allows. “Not certified”: the fit says so by a "
         "`ConvergenceWarning`. “Farthest above”: of the objective of the best constant model; 10⁻⁴ was asked for. "
+        f"Seeds {rows[0]['seed']} to {rows[-1]['seed']}; the method was mended on seeds 0 to 999. "
         f"Seeds not certified: {open_ones}. Seeds with a wrong gap: {wrong}."
     )
     return "\n\n".join([table(headings, lines), facts])
@@ -63,11 +64,13 @@ def report(result: dict[str, Any]) -> str:
 def main() -> None:
     """Check some problems, and keep the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=5000, help="the first seed; those below 1,000 found defects")
     parser.add_argument("--problems", type=int, default=1000)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     with threadpool_limits(1), np.errstate(all="ignore"):
-        result = {"where": where(), "problems": [check(seed) for seed in range(arguments.problems)]}
+        seeds = range(arguments.first, arguments.first + arguments.problems)
+        result = {"where": where(), "problems": [check(seed) for seed in seeds]}
     save("linear_certificates", result, report(result))
     print(report(result))
 
