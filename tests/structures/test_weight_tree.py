@@ -70,7 +70,8 @@ def test_distinct_draws_of_any_range() -> None:
 
 def test_what_is_left_before_each_distinct_draw() -> None:
     tree, left = WeightTree([1.0, 1e-17, 1e-17]), np.empty(3)
-    tree.draw(3, replacement=False, source=uniform_source(np.random.default_rng(0)), left=left)
+    generator = np.random.default_rng(0)  # it must outlive its source
+    tree.draw(3, replacement=False, source=uniform_source(generator), left=left)
     assert left.tolist() == [1.0, 2e-17, 1e-17]
 
 
@@ -88,7 +89,8 @@ def test_draws_at_every_depth(n: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_all_zero_means_uniform(size: int) -> None:
-    tree, source = WeightTree.zeros(3), uniform_source(np.random.default_rng(5))
+    tree, generator = WeightTree.zeros(3), np.random.default_rng(5)  # it must outlive its source
+    source = uniform_source(generator)
     draws = [tuple(tree.draw(size, replacement=False, source=source)[0].tolist()) for _ in range(draws_of(8000, 500))]
     assert chi_square(draws, dict(ordered_samples(np.full(3, 1 / 3), size, replacement=False))) > FALSE_ALARM
     assert (tree.total, tree.minimum) == (0.0, 0.0)

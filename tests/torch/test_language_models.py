@@ -73,9 +73,7 @@ def test_language_models(kind: str) -> None:
 def test_positions_that_examples_share_are_refused_by_name_and_can_be_left_out() -> None:
     torch.manual_seed(0)
     model, inputs = gpt2(), {"input_ids": batch()["input_ids"]}  # GPT-2 makes positions of shape (1, time) itself
-    with pytest.raises(
-        ValueError, match=r"transformer.wpe \(Embedding\).*expand\(n, T\), or leave them out by exclude="
-    ):
+    with pytest.raises(ValueError, match=r"transformer.wpe \(Embedding\).*expand\(n, T\), or exclude them"):
         in_one_pass(model, inputs)
     table = model.transformer.wpe
     found = in_one_pass(model, inputs, exclude=[table])
@@ -85,7 +83,7 @@ def test_positions_that_examples_share_are_refused_by_name_and_can_be_left_out()
 def test_a_layer_without_a_rule_is_refused_by_name_and_can_be_run_again() -> None:
     torch.manual_seed(0)
     model = llama("Gemma")  # its normalisation multiplies by 1 + weight
-    with pytest.raises(ValueError, match=r"model.layers.0.input_layernorm \(GemmaRMSNorm: weight\).*fallback='vmap'"):
+    with pytest.raises(ValueError, match=r"model.layers.0.input_layernorm \(GemmaRMSNorm\).*fallback='vmap'"):
         avt.GradientNorms(model)
     found = in_one_pass(model, batch(), fallback="vmap")
     torch.testing.assert_close(found.double(), one_by_one(model, batch(), set()), rtol=2e-4, atol=1e-6)
