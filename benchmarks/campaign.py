@@ -87,7 +87,7 @@ def laws(generator: np.random.Generator) -> int:
     return DRAWS
 
 
-_OTHER_LAWS = ("Mixture", "Stratified")
+_OTHER_LAWS = ("Mixture", "Passes", "Stratified")
 
 
 def expectations(generator: np.random.Generator) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agreement import checking
-from agreement.numbers import numbers_of
+from agreement.reproduced import numbers_of
 from avare.experiments import Figure, Panel, Result, Section, Summary, Table, register
 from avare.experiments.aggregate import Group, figures_of, groups_of, last_rows
 from avare.experiments.base import RUNS

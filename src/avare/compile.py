@@ -20,7 +20,7 @@ _ROWS, _COLUMNS, _WIDE = 2000, 5, 200
 def _samplers() -> None:
     import avare
 
-    for kind in (avare.Calibrated, avare.Avare, avare.Uniform):
+    for kind in (avare.Calibrated, avare.Avare, avare.Passes, avare.Uniform):
         sampler = kind(_ROWS, 32, seed=0)
         batch = sampler.sample()
         sampler.update(batch.indices, np.ones(len(batch)))

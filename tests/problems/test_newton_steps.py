@@ -171,3 +171,12 @@ def test_nothing_is_below_what_the_gap_promises(seed: int) -> None:
 def test_most_extreme_problems_are_certified() -> None:
     status = [newton(extreme_problem(seed), tol=1e-4).status for seed in range(60)]
     assert status.count("converged") >= 55, status
+
+
+@pytest.mark.parametrize("bias", [False, True, "free"])
+def test_an_l1_term_that_leaves_no_coefficient(bias: Any) -> None:
+    generator = np.random.default_rng(0)
+    X, y = 1e3 + generator.normal(size=(30, 4)), generator.integers(0, 3, 30)
+    problem = Softmax(X, y, l2=0.0, l1=1e6, bias=bias)
+    table = problem.coefficients(problem.minimize())
+    assert not table[:, :4].any() and problem.objective(table.ravel()) <= 30 * np.log(3) * (1 + 1e-12)  # rounding

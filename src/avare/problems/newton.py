@@ -289,7 +289,7 @@ def polish(problem: Linear, table: Table, tolerance: float) -> tuple[Table, floa
         rows = rows.restrict(columns)
     total = Objective(problem, rows, kept)
     ways = L1Steps(total) if problem.l1 > 0.0 else Steps(total)
-    while least > tolerance and wasted < _PATIENCE:
+    while least > tolerance and wasted < _PATIENCE and len(columns):
         centred = rows.centre(best[:, kept])
         point = total.at(centred, total.outputs(centred))
         step = ways.solve(point, total.gradient(point), _TIGHT, 0.0).table
