@@ -120,7 +120,7 @@ def test_any_problem_takes_a_control_variate() -> None:
         for each in (problem, plainly(problem))
     )
     assert np.allclose(linear.draws, generic.draws, rtol=1e-9)
-    found = sgld(plainly(problem), avare.Avare(N, 5, seed=1), SIZE, control="mode", steps=20, seed=4)
+    found = sgld(plainly(problem), avare.Uniform(N, 5, seed=1), SIZE, control="mode", steps=20, seed=4)
     assert np.allclose(found.draws, linear.draws, atol=1e-3)  # the same mode, found by gradients alone
     with pytest.raises(TypeError, match=r'control = "saga": needs a linear model of avare.problems, not Generic'):
         sgld(plainly(problem), avare.Avare(N, 5), SIZE, control="saga", steps=2)
