@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch")  # what follows imports it: hence the exemptions from E402
 
 import loader_runs as loaders  # noqa: E402
 import which_loader  # noqa: E402
