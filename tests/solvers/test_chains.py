@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import arviz
+import numba
 import numpy as np
 import pytest
 
@@ -329,6 +330,8 @@ def test_the_metric_of_draws_and_gradients(count: int) -> None:
 
 
 def test_steps_are_short_enough_for_a_wall() -> None:
+    if numba.config.DISABLE_JIT:
+        pytest.skip("a minute and a half without compiled code; the compiled run tests it")
     """One step inwards from the steepest draws, the curvature is still stable."""
     generator = np.random.default_rng(0)
     X = generator.normal(size=(200, 1))
