@@ -330,9 +330,9 @@ def test_the_metric_of_draws_and_gradients(count: int) -> None:
 
 
 def test_steps_are_short_enough_for_a_wall() -> None:
+    """One step inwards from the steepest draws, the curvature is still stable."""
     if numba.config.DISABLE_JIT:
         pytest.skip("a minute and a half without compiled code; the compiled run tests it")
-    """One step inwards from the steepest draws, the curvature is still stable."""
     generator = np.random.default_rng(0)
     X = generator.normal(size=(200, 1))
     problem = avare.problems.Logistic(X, X[:, 0] > 0.0, l2=1e-4)
