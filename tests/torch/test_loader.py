@@ -446,7 +446,7 @@ ANYTHING: Any = [1, 2]
 NEEDS = [(name, need) for name in avare.samplers.names() for need in avare.samplers.get(name).needs]
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
-        lambda: avt.ImportanceLoader(Stream(), 2),
+        lambda: avt.Indexed(Stream()),
         TypeError,
         "must have __getitem__ and __len__, as a map-style dataset",
     ),

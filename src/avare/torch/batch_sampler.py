@@ -232,8 +232,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         found = {"gain": self.gain, "floor": getattr(self.sampler, "floor", math.nan), "waiting": waiting}
         weights: Any = None if self.cursor.latest is None else self.cursor.latest.weights
         if self.pool is not None:
-            found["pool_ratio"] = self.pool.size.ratio
-            found |= {name: getattr(self.pool, name) for name in ("relative_error", "cost_ratio")}
+            found |= self.pool.measures()
             weights = weights if self.pool.weights is None else self.pool.weights.astype(np.float64)
         if weights is not None:
             found["effective_sample_size"] = weights.sum() ** 2 / (weights**2).sum()

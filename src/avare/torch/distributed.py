@@ -114,6 +114,12 @@ class Ranks:
         of_ranks = [each[count : count + len(costs), 0] for each, count in zip(found, counts, strict=True)]
         return rows[:, 0].astype(np.int64), np.ascontiguousarray(rows[:, 1]), np.array(of_ranks)
 
+    def share(self, number: float) -> Floats:
+        """Return a number of each rank."""
+        if self.is_alone:
+            return np.array([number], dtype=np.float64)
+        return self._exchange(np.array([[number, 0.0]]), 1)[:, 0, 0]
+
     def refuse(self) -> None:
         """Take part in a `gather` with an error, so that the other ranks do not wait."""
         if not self.is_alone:

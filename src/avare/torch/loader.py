@@ -7,16 +7,18 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers import Sampler
 from avare.state import State
 from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Score, Values
+from avare.torch.cursor import Cursor
 from avare.torch.distributed import Mode
 from avare.torch.pool import ACCELERATOR, Pool, Timed
 from avare.torch.pool_sizes import AutomaticSize, PoolSize
+from avare.torch.stream import StreamBatches, collate_block
 from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, as_triple, check_dataset
 
 _NOT_OURS: dict[str, tuple[tuple[Any, ...], str]] = {  # options of DataLoader, with the values that change nothing
@@ -24,6 +26,11 @@ _NOT_OURS: dict[str, tuple[tuple[Any, ...], str]] = {  # options of DataLoader, 
     "shuffle": ((None, True), "batches are drawn at random; for examples in order use a DataLoader"),
     "drop_last": ((None, True, False), "every batch is full, so there is none to drop"),
     "in_order": ((True,), "batches must arrive in the order of their draws, or a state could not say which come next"),
+}
+_NOT_OF_STREAMS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "batch_sampler": ((None,), "a stream is read in order"),
+    "shuffle": ((None, False), "a stream is read in order; shuffle the stream itself"),
+    "in_order": _NOT_OURS["in_order"],
 }
 _OF_WORKERS = (
     "num_workers", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor", "persistent_workers",
@@ -56,7 +63,9 @@ class ImportanceLoader(DataLoader[Any]):
     Parameters
     ----------
     dataset : Dataset
-        Any map-style dataset.
+        Any map-style dataset; or, with `score`, an ``IterableDataset``: see `avare.torch.stream`. A stream has no
+        memory: pools come from it in order, ``pool`` is a whole number of batches, `update` is an error, and
+        `sampler`, `replacement` and `batches_per_epoch` do not apply. Each rank reads its own part.
     batch_size : int, default=128
         Per process; every batch is full.
     sampler : str or Sampler, default="Calibrated"
@@ -125,30 +134,31 @@ class ImportanceLoader(DataLoader[Any]):
         cost_ratio: float | None = None,
         **options: Any,
     ) -> None:
-        check_dataset(dataset)
-        _check_options(options)
         stage = _second_stage(score, pool, cost_ratio)
-        batches = AvareBatchSampler(
-            len(dataset),
-            batch_size,
-            sampler=sampler,
-            sampler_options=sampler_options,
-            replacement=replacement,
-            seed=seed,
-            batches_per_epoch=batches_per_epoch,
-            distributed=distributed,
-            pool=stage,
-        )
-        collate = IndexedCollate(collate_fn)
-        super().__init__(
-            Indexed(dataset),
-            batch_sampler=batches,
-            collate_fn=collate.apart if stage is None else functools.partial(collate.apart, size=batch_size),
-            **options,
-        )
-        self._batches = batches
+        is_stream = isinstance(dataset, IterableDataset)
+        _check_options(options, is_stream)
+        own = {"sampler": sampler, "sampler_options": sampler_options, "replacement": replacement}
+        own["batches_per_epoch"] = batches_per_epoch
+        self._batches: AvareBatchSampler | StreamBatches
+        if is_stream:
+            _refuse_with_stream(stage, own)
+            workers = options.get("num_workers", 0) > 0
+            self._batches = StreamBatches(
+                dataset, batch_size, pool=stage, seed=seed, distributed=distributed, in_workers=workers
+            )
+            options |= {"batch_size": batch_size, "collate_fn": functools.partial(collate_block, collate_fn=collate_fn)}
+        else:
+            check_dataset(dataset)
+            self._batches = AvareBatchSampler(
+                len(dataset), batch_size, seed=seed, distributed=distributed, pool=stage, **own
+            )
+            collate = IndexedCollate(collate_fn).apart
+            options["collate_fn"] = collate if stage is None else functools.partial(collate, size=batch_size)
+            options["batch_sampler"] = self._batches
+            dataset = Indexed(dataset)
+        super().__init__(dataset, **options)
         self._collate_of_items = collate_fn
-        self._cursor = batches.cursor
+        self._cursor: Cursor[Any] = self._batches.cursor
         self._cursor.keep = None  # this loader confirms what the consumer receives
 
     @property
@@ -177,19 +187,26 @@ class ImportanceLoader(DataLoader[Any]):
     @property
     def pool_ratio(self) -> float:
         """The size of the next pool in batches; 1 while batches come straight from the sampler."""
-        return 1.0 if self._batches.pool is None else self._batches.pool.size.ratio
+        return 1.0 if self._batches.pool is None else self._batches.pool.ratio
 
     @property
     def epoch(self) -> int:
         """How many epochs have ended."""
         return self._cursor.epoch
 
+    def __len__(self) -> int:
+        return len(self._batches)
+
     def __iter__(self) -> Iterator[Any]:
         pool, complete = self._batches.pool, as_triple if self._batches.pool is None else self._complete
         is_resumed = self._cursor.position > 0 and self._cursor.latest is None
         # PyTorch draws a seed for workers; a resumed run has drawn that of this epoch before it was interrupted.
         with torch.random.fork_rng(devices=[], enabled=is_resumed):
-            batches = self._cursor.deliver(super().__iter__, complete, lambda loaded: loaded[1].place)
+            if isinstance(self._batches, StreamBatches):
+                read = functools.partial(self._batches.load, super().__iter__)
+                batches = self._cursor.deliver(read, complete, lambda _: self._cursor.position)
+            else:
+                batches = self._cursor.deliver(super().__iter__, complete, lambda loaded: loaded[1].place)
         if pool is not None:
             batches = Timed(pool, batches)
         if not self._moves_batches:
@@ -215,7 +232,7 @@ class ImportanceLoader(DataLoader[Any]):
         return self._batches.measures()
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing: draws do not depend on the epoch. For code that calls it on every loader."""
+        """Do nothing, for code that calls it on every loader: draws do not depend on the epoch; a stream learns it."""
 
     def log(self, writer: Any, step: int, prefix: str = "avare") -> None:
         """Write measurements to a TensorBoard ``SummaryWriter``. O(n), some microseconds for a million examples.
@@ -320,6 +337,7 @@ class Importance:
             raise TypeError(f"the train loader is of type {type(plain).__name__}: must be one torch DataLoader")
         if batch_size is None:
             raise ValueError("the train loader has no batch_size: make it with batch_size= and without batch_sampler=")
+        check_dataset(plain.dataset)
         collate_fn = None if plain.collate_fn is default_collate else plain.collate_fn
         options = {name: getattr(plain, name) for name in _OF_WORKERS}
         options["pin_memory"] = plain.pin_memory and ACCELERATOR.is_available()
@@ -377,9 +395,19 @@ def _second_stage(score: Score | None, pool: Any, cost_ratio: float | None) -> P
     return Pool(score, size, cost_ratio)
 
 
-def _check_options(options: dict[str, Any]) -> None:
+def _refuse_with_stream(stage: Pool | None, own: dict[str, Any]) -> None:
+    """Raise an error for arguments that a stream cannot have, or lacks."""
+    if stage is None:
+        raise ValueError("score = None: a stream needs score, a function that scores the examples of a pool")
+    defaults = {"sampler": DEFAULT_SAMPLER}
+    for name, value in own.items():
+        if value != defaults.get(name):
+            raise ValueError(f"{name} = {value!r}: a stream is read in order, so nothing is drawn; leave it out")
+
+
+def _check_options(options: dict[str, Any], is_stream: bool) -> None:
     """Raise an error for options of ``DataLoader`` that this loader cannot have, and say why."""
-    for name, (allowed, reason) in _NOT_OURS.items():
+    for name, (allowed, reason) in (_NOT_OF_STREAMS if is_stream else _NOT_OURS).items():
         value = options.pop(name, allowed[0])
         if value not in allowed:
             raise ValueError(f"{name} = {value!r}: {reason}; leave it out")

@@ -84,16 +84,26 @@ class Pool:
         given = "" if self._given is None else f", cost ratio {self._given:g}"
         return f"{self.size}{given}"
 
-    def join(self, n: int, batch_size: int, most: float, generator: np.random.Generator) -> None:
-        """Learn what the loader draws from: n examples, batches of this size, pools of at most ``most``."""
-        self.n, self.batch_size, self._most = n, batch_size, most
+    def join(
+        self, n: int, batch_size: int, most: float, generator: np.random.Generator, *, whole: bool = False
+    ) -> None:
+        """Learn what the loader draws from: n examples, batches of this size, pools of at most ``most``.
+
+        If ``whole``, pools are whole numbers of batches, rounded down.
+        """
+        self.n, self.batch_size, self._most, self._whole = n, batch_size, most, whole
         self.largest_ratio = most / batch_size
         """The most batches that a pool can have."""
         self._seed_with(generator)
 
+    @property
+    def ratio(self) -> float:
+        """The size of the next pool, in batches."""
+        return float(math.floor(self.size.ratio)) if self._whole else self.size.ratio
+
     def next_size(self) -> int:
         """Return how many examples this rank draws next, and count the draw."""
-        ratio = self.size.ratio
+        ratio = self.ratio
         self._since += 1
         if ratio > 1.0:
             self._since = 0
@@ -121,9 +131,9 @@ class Pool:
     @property
     def gain(self) -> float:
         """Uniform's second moment over the next batch's; NaN until there are scores."""
-        if self.scored and self.size.ratio == 1.0 and self.draws_passes:
+        if self.scored and self.ratio == 1.0 and self.draws_passes:
             return 1.0
-        return self.possible_gain / (1.0 + self.relative_error / self.size.ratio)
+        return self.possible_gain / (1.0 + self.relative_error / self.ratio)
 
     @property
     def cost_ratio(self) -> float:
@@ -176,7 +186,7 @@ class Pool:
 
     def observe(self, batch: Batch, norms: NDArray[np.float64]) -> None:
         """Learn from a pool or a batch of all ranks whose norms are known."""
-        apart = self.size.ratio == 1.0 and self._since == 0
+        apart = self.ratio == 1.0 and self._since == 0
         if self.scored >= FIRST_POOLS:  # before that, pools are drawn to measure what they cost
             self._since = 0
         decay = _DECAY_APART if apart else _DECAY
@@ -199,6 +209,10 @@ class Pool:
         choose(weights[own], scores[own], self.size.floor, self._source, before, after, places, drawn)
         self.weights = drawn
         return places, drawn
+
+    def measures(self) -> dict[str, float]:
+        """Return what loaders log of the second stage, by name."""
+        return {"pool_ratio": self.ratio, "relative_error": self.relative_error, "cost_ratio": self.cost_ratio}
 
     def state(self) -> State:
         """Return all that must be saved, by the names of `fields`."""
