@@ -158,7 +158,7 @@ def test_the_pool_is_switched_off_and_on_again() -> None:
             spread[::20] = 60.0  # possible gain 12.5: relative error 11.5
         next(batches)
         ratios.append(loader.pool_ratio)
-        sizes.append(len(loader._batches.cursor.latest.indices))  # type: ignore[union-attr]  # there is one
+        sizes.append(len(loader._batches.cursor.latest.indices))
     assert set(ratios[:200]) == {1.0} and sizes[:10] == [8, 16] * 5  # to measure the costs
     assert sizes[10:26] == [8, 16] * 2 + [8] * 3 + [16] + [8] * 7 + [16]  # more and more seldom
     assert sizes[26:196] == ([8] * 9 + [16]) * 17  # one draw in ten is a small pool
@@ -260,7 +260,7 @@ def test_without_a_pool_batches_are_shuffled_passes_until_norms_are_reported() -
     def plain(loader: avt.ImportanceLoader, count: int) -> list[list[int]]:
         found = []
         for _, index, weight in itertools.islice(loader, count):
-            if len(loader._batches.cursor.latest.indices) == 5:  # type: ignore[union-attr]  # there is one
+            if len(loader._batches.cursor.latest.indices) == 5:
                 weights.update(weight.tolist())
                 found.append(index.tolist())
         return found
@@ -301,7 +301,7 @@ def test_no_epoch_takes_more_than_half_again_as_long(cost: float) -> None:
     for _ in range(6):
         spent = 0.0
         for _ in loader:
-            size = len(loader._batches.cursor.latest.indices) / 8  # type: ignore[union-attr]  # there is one
+            size = len(loader._batches.cursor.latest.indices) / 8
             spent += cost + (size if size > 1.0 else 0.0)
             assert loader.pool_ratio <= 5.0
         assert spent <= 1.5 * 100 * cost

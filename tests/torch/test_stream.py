@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import datasets
 import numpy as np
 import pytest
 import torch
-from datasets.distributed import split_dataset_by_node
 from torch.utils.data import IterableDataset, get_worker_info
 
 import avare.torch as avt
@@ -15,6 +13,8 @@ from avare.structures.systematic import inclusion
 from avare.torch.pool_sizes import PoolSize
 from thread_ranks import Threads
 
+datasets: Any = pytest.importorskip("datasets", reason="Hugging Face datasets are not installed")
+nodes: Any = pytest.importorskip("datasets.distributed")
 N, BATCH = 50, 4
 
 
@@ -87,7 +87,7 @@ def test_each_example_has_its_weight_over_its_probability() -> None:
         pool = np.arange(first, min(first + 3 * BATCH, N))
         first += len(pool)
         count = min(BATCH, len(pool))
-        sizes = np.array([value_of(place) ** 2 for place in pool]) * count / len(pool)
+        sizes = np.array([value_of(int(place)) ** 2 for place in pool]) * count / len(pool)
         probabilities = inclusion(sizes, count, PoolSize.floor) if len(pool) > BATCH else np.ones(len(pool))
         assert set(index.tolist()) <= set(pool.tolist()) and index.tolist() == rows["place"].tolist()
         expected = count / (len(pool) * probabilities)
@@ -143,7 +143,7 @@ def test_the_rest_of_a_stream_is_a_smaller_batch_or_none() -> None:
 
 class Row(NamedTuple):
     name: str
-    both: tuple[float, torch.Tensor]
+    both: tuple[Any, torch.Tensor]
 
 
 class Rows(IterableDataset[Row]):
@@ -336,7 +336,7 @@ def test_ranks_read_their_own_parts_and_end_together(monkeypatch: pytest.MonkeyP
 
 def test_the_parts_of_hugging_face(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(rank: int) -> Any:
-        loader = loader_of(split_dataset_by_node(shuffled(), rank=rank, world_size=2), pool=2)
+        loader = loader_of(nodes.split_dataset_by_node(shuffled(), rank=rank, world_size=2), pool=2)
         return [place for batch in loader for place in seen(batch)[0]]
 
     zero, one = Threads(monkeypatch, 2).run(read)

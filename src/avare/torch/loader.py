@@ -137,14 +137,18 @@ class ImportanceLoader(DataLoader[Any]):
         stage = _second_stage(score, pool, cost_ratio)
         is_stream = isinstance(dataset, IterableDataset)
         _check_options(options, is_stream)
-        own = {"sampler": sampler, "sampler_options": sampler_options, "replacement": replacement}
+        own: dict[str, Any] = {"sampler": sampler, "sampler_options": sampler_options, "replacement": replacement}
         own["batches_per_epoch"] = batches_per_epoch
-        self._batches: AvareBatchSampler | StreamBatches
+        self._batches: Any  # AvareBatchSampler or StreamBatches
         if is_stream:
-            _refuse_with_stream(stage, own)
             workers = options.get("num_workers", 0) > 0
             self._batches = StreamBatches(
-                dataset, batch_size, pool=stage, seed=seed, distributed=distributed, in_workers=workers
+                dataset,
+                batch_size,
+                pool=_stage_of_stream(stage, own),
+                seed=seed,
+                distributed=distributed,
+                in_workers=workers,
             )
             options |= {"batch_size": batch_size, "collate_fn": functools.partial(collate_block, collate_fn=collate_fn)}
         else:
@@ -395,14 +399,15 @@ def _second_stage(score: Score | None, pool: Any, cost_ratio: float | None) -> P
     return Pool(score, size, cost_ratio)
 
 
-def _refuse_with_stream(stage: Pool | None, own: dict[str, Any]) -> None:
-    """Raise an error for arguments that a stream cannot have, or lacks."""
+def _stage_of_stream(stage: Pool | None, own: dict[str, Any]) -> Pool:
+    """Return the second stage, or raise an error for arguments that a stream cannot have, or lacks."""
     if stage is None:
         raise ValueError("score = None: a stream needs score, a function that scores the examples of a pool")
     defaults = {"sampler": DEFAULT_SAMPLER}
     for name, value in own.items():
         if value != defaults.get(name):
             raise ValueError(f"{name} = {value!r}: a stream is read in order, so nothing is drawn; leave it out")
+    return stage
 
 
 def _check_options(options: dict[str, Any], is_stream: bool) -> None:

@@ -189,7 +189,7 @@ def take_rows(
     parts = np.split(places, np.searchsorted(places, ends[:-1]))
     chosen = [part - end + len(pairs) for part, end, (_, pairs) in zip(parts, ends, blocks, strict=True)]
     if collate_fn is not None:
-        items = [pairs.items for _, pairs in blocks]
+        items: list[Any] = [pairs.items for _, pairs in blocks]
         return collate_fn([found[place] for found, part in zip(items, chosen, strict=True) for place in part])
     rows = [
         _rows(batch, len(pairs), torch.from_numpy(part))
