@@ -4,6 +4,8 @@ Every rank has the whole sampler, draws the whole batch and takes its slice of i
 with that whole batch, and each update is one ``all_gather``.
 """
 
+import atexit
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
@@ -44,6 +46,8 @@ class Ranks:
         self.found_none = distributed == "auto" and not _is_initialised()
         """Whether "auto" found no process group."""
         self.is_alone = distributed is None or self.found_none
+        if not self.is_alone:
+            _leave_at_exit()
         self.rank: int = 0 if self.is_alone else dist.get_rank()
         self.world: int = 1 if self.is_alone else dist.get_world_size()
         self.whole_batch = self.batch_size * self.world
@@ -171,3 +175,9 @@ def _action(head: NDArray[np.float64]) -> str:
 
 def _is_initialised() -> bool:
     return bool(dist.is_available() and dist.is_initialized())
+
+
+@functools.cache
+def _leave_at_exit() -> None:
+    """Leave the process group when the process ends, if the script has not: a thread of gloo may abort it otherwise."""
+    atexit.register(lambda: dist.destroy_process_group() if _is_initialised() else None)
