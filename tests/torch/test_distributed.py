@@ -476,21 +476,18 @@ import torch.distributed as dist
 from avare.torch import AvareBatchSampler, ImportanceLoader
 rank, place, pool = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "pool"
 dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=3, timeout=timedelta(seconds=8))
-try:
-    if pool:
-        loader = ImportanceLoader(range(30), 2, seed=0, score=lambda batch: 1.0 + batch, pool=3)
-        for step, (_, index, _) in enumerate(loader):
-            if rank != 1 or step != 1:
-                loader.update(index, [1.0, 2.0])
-    else:
-        batches = AvareBatchSampler(30, 2, seed=0)
-        for step, pairs in enumerate(batches):
-            if rank == 1 and step == 1:
-                sys.stdin.read()  # it continues without update(), and does not end
-                break
-            batches.update(pairs.indices, [1.0, 2.0])
-finally:
-    dist.destroy_process_group()  # without it, a thread of gloo may abort a process that ends
+if pool:
+    loader = ImportanceLoader(range(30), 2, seed=0, score=lambda batch: 1.0 + batch, pool=3)
+    for step, (_, index, _) in enumerate(loader):
+        if rank != 1 or step != 1:
+            loader.update(index, [1.0, 2.0])
+else:
+    batches = AvareBatchSampler(30, 2, seed=0)
+    for step, pairs in enumerate(batches):
+        if rank == 1 and step == 1:
+            sys.stdin.read()  # it continues without update(), and does not end
+            break
+        batches.update(pairs.indices, [1.0, 2.0])
 """
 
 
