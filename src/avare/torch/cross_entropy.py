@@ -71,6 +71,11 @@ def few_norms(logits: Any, target: Any) -> Tensor | None:
     return torch.from_numpy(norms) if _softmax_norms(rows, target.numpy(), norms) else None
 
 
+def count_targets(target: Tensor) -> Tensor:
+    """Return how many class indices of each example count."""
+    return target.ne(IGNORED).reshape(len(target), -1).sum(dim=1)
+
+
 def class_gradients(rows: Tensor, classes: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Return the gradient of each row's cross-entropy in its logits, in float32 or wider."""
     return _subtract(torch.softmax(rows, 1, torch.promote_types(rows.dtype, torch.float32)), classes, label_smoothing)

@@ -17,15 +17,17 @@ shuffled passes, since nothing keeps the remembered norms fresh; if the consumer
 batches come straight from the sampler.
 """
 
+import functools
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from avare import _validation as validation
 from avare._compilation import lean
@@ -37,6 +39,7 @@ from avare.torch.checkpoint import as_array
 from avare.torch.pool_sizes import FIRST_POOLS, PoolSize
 
 Floats: TypeAlias = NDArray[np.float64]
+ScoreMode: TypeAlias = Literal["eval"] | None
 ACCELERATOR: Any = getattr(torch, "accelerator", torch.cuda)
 """PyTorch's functions for the device of this machine, of any kind; before version 2.6, of CUDA only."""
 _DECAY = 0.8  # of the moments, per observation
@@ -58,12 +61,18 @@ class Pool:
         How large the next pool is.
     cost_ratio
         c, if it is not to be measured.
+    mode
+        "eval": modules score in evaluation mode. None: in the mode that they are in.
     """
 
-    def __init__(self, score: Callable[[Any], Any], size: PoolSize, cost_ratio: float | None) -> None:
+    def __init__(
+        self, score: Callable[[Any], Any], size: PoolSize, cost_ratio: float | None, mode: ScoreMode = None
+    ) -> None:
         if not callable(score):
             raise TypeError(f"score is of type {type(score).__name__}: must be a function of a batch")
-        self.score, self.size = score, size
+        if mode not in ("eval", None):
+            raise ValueError(f"score_mode = {mode!r}: must be 'eval' or None")
+        self.score, self.size = score if mode is None else functools.partial(in_evaluation_mode, score), size
         self._given = None if cost_ratio is None else validation.number("cost_ratio", cost_ratio, above=0.0)
         self.scored = 0
         """How many pools have been scored."""
@@ -250,6 +259,25 @@ class Timed(Iterator[Any]):
         self._returned = time.perf_counter()
         self._pool.ends(self._returned)
         return batch
+
+
+def in_evaluation_mode(score: Callable[[Any], Any], batch: Any) -> Any:
+    """Score with every module in evaluation mode when it is called, and restore its mode at the end."""
+    switched: list[torch.nn.Module] = []
+
+    def switch(module: torch.nn.Module, _: Any) -> None:
+        for each in module.modules() if module.training else ():
+            if each.training:
+                switched.append(each)
+                each.training = False
+
+    handle = register_module_forward_pre_hook(switch)
+    try:
+        return score(batch)
+    finally:
+        handle.remove()
+        for each in switched:
+            each.training = True
 
 
 # --- kernels -------------------------------------------------------------------------------
