@@ -430,10 +430,11 @@ def _make(
         raise ValueError(f"sampler = {sampler!r} needs {need}: pass sampler_options={{{need!r}: ...}}")
     if replacement is None:
         replacement = kind.with_replacement_only
-    if not replacement and draws > n:
+    fewest = ranks.total // ranks.world if ranks.is_sharded else n  # so that all ranks raise an error
+    if not replacement and draws > fewest:
         raise ValueError(
-            f"batch_size = {ranks.batch_size}: {draws} of {n} examples cannot be drawn without replacement; pass a "
-            "smaller one, or replacement=True"
+            f"batch_size = {ranks.batch_size}: {draws} of {fewest} examples cannot be drawn without replacement; pass "
+            "a smaller one, or replacement=True"
         )
     if ranks.is_sharded and isinstance(seed, int | np.integer):
         seed = np.random.SeedSequence(int(seed), spawn_key=(ranks.rank,))
