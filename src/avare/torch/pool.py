@@ -44,6 +44,7 @@ ACCELERATOR: Any = getattr(torch, "accelerator", torch.cuda)
 """PyTorch's functions for the device of this machine, of any kind; before version 2.6, of CUDA only."""
 _DECAY = 0.8  # of the moments, per observation
 _DECAY_APART = 0.5  # ... that was made many batches after the one before
+_RARELY = 8  # pools between two looks at the measured times, after the first ones
 _RECENT = 32  # measured times, of which the least counts: other processes make the others longer, by any factor
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
@@ -82,7 +83,7 @@ class Pool:
         """The weights of the last batch, if it was drawn from a pool."""
         self._since = 0  # batches that were drawn since a pool was, or norms were reported
         self._moments = np.zeros(4)  # decaying sums: of 1, the second moments of uniform's and our draws, and the norms
-        self._costs = np.full(3, np.nan)  # see `costs`: the mean over the ranks
+        self._measured = self._costs = np.full(3, np.nan)  # see `costs`: of this rank, and the mean over the ranks
         self._loads: deque[float] = deque(maxlen=_RECENT)  # seconds, as measured by this rank
         self._pools: deque[tuple[float, int]] = deque(maxlen=_RECENT)  # to load, score and draw; and their sizes
         self._steps: deque[float] = deque(maxlen=_RECENT)
@@ -169,14 +170,16 @@ class Pool:
         return scores
 
     def costs(self) -> NDArray[np.float64]:
-        """Return what this rank has measured.
+        """Return what this rank has measured, a few pools ago at most.
 
         The seconds to load a batch without a pool; those that a pool takes in addition, for each of its examples; and
         those that the consumer takes for a batch.
         """
-        load = min(self._loads, default=0.0)  # the least of all, for each pool: one slow load must not make pools free
-        more = [max(seconds - load, 0.0) / size for seconds, size in self._pools]
-        return np.array([load, min(more, default=math.nan), min(self._steps, default=math.nan)])
+        if self.scored <= FIRST_POOLS or self.scored % _RARELY == 0:
+            load = min(self._loads, default=0.0)  # the least of all, for each: one slow load must not make pools free
+            more = min((max(seconds - load, 0.0) / size for seconds, size in self._pools), default=math.nan)
+            self._measured = np.array([load, more, min(self._steps, default=math.nan)])
+        return self._measured
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
         """Use the mean of the ranks' costs."""
@@ -234,7 +237,7 @@ class Pool:
         self.is_reported = bool(is_reported)
         self.size.load(state["pool_size"].tolist())
         self._seed_with(state["pool_generator"])
-        self._costs = np.full(3, np.nan)  # measured again: the machine may be another one
+        self._measured = self._costs = np.full(3, np.nan)  # measured again: the machine may be another one
         for times in (self._loads, self._pools, self._steps):
             times.clear()
         self.weights = None
