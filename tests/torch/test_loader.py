@@ -145,8 +145,12 @@ def test_an_epoch_draws_n_examples(workers: int) -> None:
 def test_epochs_of_any_length_and_without_end() -> None:
     loader = avt.ImportanceLoader(make_dataset(50), 8, batches_per_epoch=3)
     assert len(loader) == 3 and len(list(loader)) == 3
-    endless = avt.ImportanceLoader(make_dataset(50), 8, batches_per_epoch=10**9)
+    endless = avt.ImportanceLoader(make_dataset(50), 8, endless=True)
     assert len(list(itertools.islice(endless, 40))) == 40
+    with pytest.raises(TypeError, match="an endless epoch has no length"):
+        len(endless)
+    with pytest.raises(ValueError, match="batches_per_epoch = 3: an endless epoch has no number of batches"):
+        avt.ImportanceLoader(make_dataset(50), 8, batches_per_epoch=3, endless=True)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

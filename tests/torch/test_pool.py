@@ -416,6 +416,28 @@ def test_scores_under_autocast() -> None:
     assert set(kinds) == {torch.bfloat16}
 
 
+@pytest.mark.parametrize("mode", ["eval", None])
+def test_score_mode(mode: Literal["eval"] | None) -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Dropout(0.9))
+    model[1].eval()  # stays so
+    modes, before = [], model[0].running_mean.clone()
+
+    def watched(batch: Any) -> torch.Tensor:
+        found = model(batch[0][:, None])
+        modes.append([each.training for each in model.modules()])
+        if len(modes) == 1:
+            raise OSError("which must not leave the modules in another mode")
+        return found.abs()[:, 0]
+
+    batches = iter(avt.ImportanceLoader(DATA, 2, score=watched, score_mode=mode, pool=2, seed=0))
+    with pytest.raises(OSError, match="another mode"):
+        next(batches)
+    next(batches)
+    assert modes == [[False] * 3 if mode == "eval" else [True, True, False]] * 2
+    assert [each.training for each in model.modules()] == [True, True, False]
+    assert torch.equal(model[0].running_mean, before) == (mode == "eval")
+
+
 # --- bad scores and arguments --------------------------------------------------------------
 
 
@@ -496,6 +518,8 @@ def test_a_collate_function_that_fails_changes_nothing() -> None:
         ({"score": 3}, TypeError, "score is of type int: must be a function of a batch"),
         ({"score": None, "pool": 3}, ValueError, "pool = 3: needs score"),
         ({"score": None, "cost_ratio": 3.0}, ValueError, "cost_ratio = 3.0: needs score"),
+        ({"score": None, "score_mode": "eval"}, ValueError, "score_mode = 'eval': needs score"),
+        ({"score_mode": "train"}, ValueError, "score_mode = 'train': must be 'eval' or None"),
         ({"pool": "automatic"}, ValueError, "pool = 'automatic': must be 'auto' or a number of batches"),
         ({"pool": 1}, ValueError, "pool = 1.0: must be above 1"),
         ({"pool": math.nan}, ValueError, "pool = nan: must be finite"),

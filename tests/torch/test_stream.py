@@ -300,6 +300,8 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: loader_of(Stream(), replacement=True), ValueError, "replacement = True: a stream is read in order"),
     (lambda: loader_of(Stream(), batches_per_epoch=3), ValueError, "batches_per_epoch = 3: a stream"),
     (lambda: loader_of(Stream(), pool=2.5), ValueError, "pool = 2.5: must be a whole number of batches"),
+    (lambda: loader_of(Stream(), endless=True), ValueError, "a stream is read in order"),
+    (lambda: loader_of(Stream(), distributed="sharded"), ValueError, "ranks read their parts of a stream"),
     (lambda: loader_of(Stream(), shuffle=True), ValueError, "shuffle the stream itself"),
     (lambda: loader_of(Stream()).update([1], [1.0]), TypeError, "a stream has no memory"),
     (lambda: loader_of(Stream()).fail(), TypeError, "a stream has no memory"),

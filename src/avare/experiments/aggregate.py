@@ -210,6 +210,8 @@ def last_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
                 curve = series.curve(measure)
                 row[measure] = number(float(curve.mean[-1]))
                 row[f"{measure}_deviation"] = None if curve.deviation is None else number(float(curve.deviation[-1]))
+            tested = [run.stored.get("test_error") for run in series.finished]
+            row["test_error"] = float(np.mean(tested)) if tested and None not in tested else None
             rows.append({**row, "seconds": number(series.seconds("steps"))})
     return rows
 
@@ -219,7 +221,9 @@ def last_epoch(rows: Sequence[Mapping[str, Any]]) -> Table:
     columns = (
         "dataset; steps; sampler; runs||integer; diverged||integer; epochs||integer; relative_error||digits; "
         "relative_error_deviation||detail; suboptimality||digits; suboptimality_deviation||detail; "
-        "regret||power; regret_deviation||detail; seconds|seconds a run|seconds"
+        "regret||power; regret_deviation||detail; test_error||digits; seconds|seconds a run|seconds"
     )
     table = Table.of("At the last epoch, mean of the runs", columns, rows)
+    if all(row["test_error"] is None for row in rows):
+        table = table.without("test_error")
     return table if any(row["diverged"] for row in rows) else table.without("diverged")

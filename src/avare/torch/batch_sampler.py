@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -109,7 +110,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     ) -> None:
         self.pool = pool
         self.ranks = Ranks(n, batch_size, distributed)
-        length = -(-self.ranks.n // self.ranks.whole_batch) if batches_per_epoch is None else batches_per_epoch
+        length = -(-self.ranks.total // self.ranks.whole_batch) if batches_per_epoch is None else batches_per_epoch
         length = validation.integer("batches_per_epoch", length, at_least=1)
         if not isinstance(sampler, str | Sampler):
             raise TypeError(f"sampler is of type {type(sampler).__name__}: must be an avare sampler, or its name")
@@ -118,18 +119,18 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if seed is None and isinstance(sampler, str) and not self.ranks.is_alone:
             seed = common["_entropy"]
         self.sampler = _make(self.ranks, sampler, dict(sampler_options or {}), replacement, seed)
-        self._scale = self.ranks.whole_batch / self.ranks.n
+        self._scale = self.ranks.whole_batch / self.ranks.total
         self._known = np.zeros(self.ranks.n, dtype=np.int8)  # of each example: 0 if it was never drawn
         self._steps = 0  # batches and pools drawn so far
         self._fingerprint = 0  # of all batches drawn, in order
         self._samplers = {"sampler": self.sampler}  # "passes" in its place while no pool pays
         if pool is not None:
-            most = math.inf if self.sampler.replacement else self.ranks.n // self.ranks.world
+            most = math.inf if self.sampler.replacement else self.ranks.n // self.ranks.copies
             # From the state of the sampler's generator: the same on all ranks.
             of_pool, of_passes = derive(self.sampler.generator, 2)
             pool.join(self.ranks.n, self.ranks.batch_size, most, of_pool)
-            if pool.size.shuffles and self.ranks.whole_batch <= self.ranks.n:
-                passes = Uniform(self.ranks.n, self.ranks.whole_batch, reshuffle=True, seed=of_passes)
+            if pool.size.shuffles and self.ranks.draws <= self.ranks.n:
+                passes = Uniform(self.ranks.n, self.ranks.draws, reshuffle=True, seed=of_passes)
                 self._samplers["passes"] = passes
         self.cursor.ended = self._warn_of_silence
 
@@ -144,6 +145,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return self.sampler.gain if self.pool is None else self.pool.gain
 
     def __len__(self) -> int:
+        if self.cursor.length == sys.maxsize:
+            raise TypeError("an endless epoch has no length")
         return self.cursor.length
 
     def __iter__(self) -> Iterator[Pairs]:
@@ -205,10 +208,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         batch, pairs = loaded
         pool, unit = cast(Pool, self.pool), self.cursor.ahead[0]
         size = len(unit.indices)
-        if size == self.ranks.whole_batch:  # on all ranks
+        if size == self.ranks.draws:  # on all ranks
             pool.weights = None
             return loaded
-        own, most = self.ranks.own(size), -(-size // self.ranks.world)
+        own, most = self.ranks.own(size), -(-size // self.ranks.copies)
         if pairs.chosen is None:
             indices, scores, costs = self.ranks.gather(
                 lambda: (unit.indices[own], pool.scores(batch, len(pairs))),
@@ -241,7 +244,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def state_dict(self) -> State:
         """Return all that is needed to resume with the same batches: numbers, text and tensors.
 
-        It is the same on all ranks, and any number of ranks with the same whole batch may load it.
+        It is the same on all replicated ranks, and any number of them with the same whole batch may load it. Each
+        sharded rank has its own.
         """
         epoch, drawn, ahead = self.cursor.state()
         state = {
@@ -313,9 +317,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def _settings(self, sampler: str | Sampler, seed: Seed) -> State:
         """What all ranks must have in common. Names with an underscore are not compared: rank 0's value counts."""
-        own = self._arguments()
+        arguments = self._arguments()
+        shared = {"n": self.ranks.total, **{key: arguments[key] for key in ("batches_per_epoch", "pool")}}
+        if self.ranks.is_sharded:  # each rank draws alone, and may have its own sampler
+            return {**shared, "distributed": "sharded"}
         return {
-            **{key: own[key] for key in ("n", "batches_per_epoch", "pool")},
+            **shared,
+            "distributed": "replicated",
             "batch_size": self.ranks.batch_size,
             "sampler": sampler if isinstance(sampler, str) else repr(sampler),
             "seed": seed if isinstance(seed, int) else type(seed).__name__,
@@ -328,6 +336,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "format": _FORMAT,
             "whole_batch": self.ranks.whole_batch,
             "n": self.ranks.n,
+            "part": f"{self.ranks.rank} of {self.ranks.world}" if self.ranks.is_sharded else "whole",
             "batches_per_epoch": self.cursor.length,
             "pool": str(self.pool),
         }
@@ -343,8 +352,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def _draw_unit(self, pool: Pool) -> Batch:
         """Draw a pool, or a batch: of a shuffled pass, if nothing keeps the memory of the sampler fresh."""
-        size, passes = pool.next_size() * self.ranks.world, self._samplers.get("passes")
-        if passes is None or size > self.ranks.whole_batch or not pool.draws_passes:
+        size, passes = pool.next_size() * self.ranks.copies, self._samplers.get("passes")
+        if passes is None or size > self.ranks.draws or not pool.draws_passes:
             return self.sampler.sample(size)
         return passes.sample()
 
@@ -364,13 +373,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def _pairs(self, draw: Draw, place: int) -> Pairs:
         """Return a copy of this rank's part of a batch."""
         own = self.ranks.own(len(draw.indices))
-        return Pairs(draw.indices[own].copy(), draw.weights[own].astype(np.float32), place)
+        return Pairs(draw.indices[own] + self.ranks.first, draw.weights[own].astype(np.float32), place)
 
     def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and norms, or raise an error."""
         if not_finite not in ("raise", "skip"):
             raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
-        index, norms = as_array("index", index), as_array("norms", norms)
+        index, norms = self.ranks.local(as_array("index", index)), as_array("norms", norms)
         if np.ndim(norms) == 0:
             index = validation.indices("index", index, self.ranks.n)
             norms = spread(validation.real("norms", norms), self.sampler.remembered(index))
@@ -383,7 +392,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         kept = np.isfinite(reported) if not_finite == "skip" else np.ones(reported.shape, dtype=bool)
         values = validation.nonnegative("norms", np.where(kept, reported, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
-        states.refuse_unless(self._known[indices] > 0, indices, "index", "never drawn")
+        states.refuse_unless(self._known[indices] > 0, indices + self.ranks.first, "index", "never drawn")
         if len(indices) > self.ranks.batch_size and not self.ranks.is_alone:
             raise ValueError(f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, one batch")
         return indices[kept], values[kept]
@@ -407,7 +416,7 @@ def _make(
     ranks: Ranks, sampler: str | Sampler, options: dict[str, Any], replacement: bool | None, seed: Seed
 ) -> Sampler:
     """Build the sampler of a name, or check the one that was passed."""
-    n, draws = ranks.n, ranks.whole_batch
+    n, draws = ranks.n, ranks.draws
     if isinstance(sampler, Sampler):
         if options or replacement is not None or seed is not None:
             raise ValueError("sampler_options, replacement and seed are for a sampler given by its name")
@@ -420,11 +429,14 @@ def _make(
         raise ValueError(f"sampler = {sampler!r} needs {need}: pass sampler_options={{{need!r}: ...}}")
     if replacement is None:
         replacement = kind.with_replacement_only
-    if not replacement and draws > n:
+    fewest = ranks.total // ranks.world if ranks.is_sharded else n  # so that all ranks raise an error
+    if not replacement and draws > fewest:
         raise ValueError(
-            f"batch_size = {ranks.batch_size}: {draws} of {n} examples cannot be drawn without replacement; pass a "
-            "smaller one, or replacement=True"
+            f"batch_size = {ranks.batch_size}: {draws} of {fewest} examples cannot be drawn without replacement; pass "
+            "a smaller one, or replacement=True"
         )
+    if ranks.is_sharded and isinstance(seed, int | np.integer):
+        seed = np.random.SeedSequence(int(seed), spawn_key=(ranks.rank,))
     return samplers.build(sampler, n, draws, replacement=replacement, lasting_floor=True, seed=seed, **options)
 
 

@@ -1,6 +1,7 @@
 """The loader: a ``DataLoader`` that draws batches by importance and returns them with weights."""
 
 import functools
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from avare.state import State
 from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Score, Values
 from avare.torch.cursor import Cursor
 from avare.torch.distributed import Mode
-from avare.torch.pool import ACCELERATOR, Pool, Timed
+from avare.torch.pool import ACCELERATOR, Pool, ScoreMode, Timed
 from avare.torch.pool_sizes import AutomaticSize, PoolSize
 from avare.torch.stream import StreamBatches, collate_block
 from avare.torch.weighted_batches import Collate, Indexed, IndexedCollate, as_triple, check_dataset
@@ -70,29 +71,37 @@ class ImportanceLoader(DataLoader[Any]):
         Per process; every batch is full.
     sampler : str or Sampler, default="Calibrated"
         The name of a sampler (see ``avare.samplers.names()``), or a sampler object. An object must have
-        the n of the dataset and, as batch size, the whole batch of all ranks.
+        the n of the dataset and, as batch size, the whole batch of all ranks; with sharded ranks, this rank's
+        number of examples and its batch size.
     sampler_options : dict, optional
         Other arguments of the sampler's constructor, by name: for example ``{"decay": 0.99}``.
     replacement : bool, optional
         Whether an index may occur twice in a batch. By default it does not, if the sampler can do without.
     seed : int, SeedSequence, BitGenerator or Generator, optional
-        See `avare.Sampler`. With several ranks, None becomes one seed for all of them.
+        See `avare.Sampler`. With replicated ranks, None becomes one seed for all of them; sharded ranks derive
+        their own from a number.
     collate_fn : callable, optional
         Makes a batch of a list of items, as for any ``DataLoader``. It does not see indices and weights.
     batches_per_epoch : int, optional
-        By default ceil(n / batch size), over all processes. ``sys.maxsize`` for an epoch without end.
-    distributed : {"auto"} or None, default="auto"
-        "auto": all ranks draw the same whole batch, and each takes its part, if a process group is initialised. None:
-        this process draws alone. See `avare.torch.distributed`.
+        By default ceil(n / batch size), over all processes.
+    endless : bool, default=False
+        Whether the epoch never ends. The loader then has no length.
+    distributed : {"auto", "replicated", "sharded"} or None, default="auto"
+        "replicated": all ranks draw the same whole batch, and each takes its part. "sharded": each draws from its part
+        of the examples. "auto": replicated if a process group is initialised. None: this process draws alone. See
+        `avare.torch.distributed`.
     score : callable, optional
         Switches the second stage on: a function that gets a collated pool and returns a score for each example, its
         gradient norm or a bound, up to a common factor. For example
         ``lambda batch: output_norms(model(batch[0]), batch[1])``. It runs under ``no_grad``, in the process that
-        trains; it moves the pool to its device itself, and switches to evaluation mode, if at all.
+        trains, and moves the pool to its device itself.
     pool : float, "auto" or PoolSize, default="auto"
         How many batches a pool has. "auto": as many as pay, by the measured costs of scoring and training, and none
         while no pool pays. A number above 1: always this many, or all examples if they are fewer. A
         `PoolSize`: by its rule.
+    score_mode : {"eval"}, optional
+        "eval": all modules that are called are in evaluation mode while they score, so that dropout adds no noise and
+        BatchNorm updates no statistics. By default they stay in the mode that they are in.
     cost_ratio : float, optional
         For "auto": the time to train on an example over the time that a pool takes for one, to load and score it. By
         default it is measured, and then a run cannot be repeated exactly, because times differ.
@@ -128,17 +137,21 @@ class ImportanceLoader(DataLoader[Any]):
         seed: Seed = None,
         collate_fn: Collate | None = None,
         batches_per_epoch: int | None = None,
+        endless: bool = False,
         distributed: Mode = "auto",
         score: Score | None = None,
         pool: float | Literal["auto"] | PoolSize = "auto",
+        score_mode: ScoreMode = None,
         cost_ratio: float | None = None,
         **options: Any,
     ) -> None:
-        stage = _second_stage(score, pool, cost_ratio)
+        stage = _second_stage(score, pool, score_mode, cost_ratio)
         is_stream = isinstance(dataset, IterableDataset)
         _check_options(options, is_stream)
         own: dict[str, Any] = {"sampler": sampler, "sampler_options": sampler_options, "replacement": replacement}
-        own["batches_per_epoch"] = batches_per_epoch
+        if validation.boolean("endless", endless) and batches_per_epoch is not None:
+            raise ValueError(f"batches_per_epoch = {batches_per_epoch}: an endless epoch has no number of batches")
+        own["batches_per_epoch"] = sys.maxsize if endless else batches_per_epoch
         self._batches: Any  # AvareBatchSampler or StreamBatches
         if is_stream:
             workers = options.get("num_workers", 0) > 0
@@ -284,7 +297,7 @@ class Importance:
 
     Parameters
     ----------
-    sampler, sampler_options, replacement, seed, distributed, cost_ratio
+    sampler, sampler_options, replacement, seed, distributed, score_mode, cost_ratio
         See `ImportanceLoader`. With None as seed, the frameworks use theirs.
     pool : float, "auto" or None, default=None
         "auto", or a number of batches: see `ImportanceLoader`. None: "auto" if `score` is passed, otherwise no pool.
@@ -304,6 +317,7 @@ class Importance:
     seed: Seed = None
     distributed: Mode = "auto"
     pool: float | Literal["auto"] | None = None
+    score_mode: ScoreMode = None
     cost_ratio: float | None = None
 
     def loader(
@@ -379,10 +393,11 @@ def weighted_mean(loss: Tensor, weight: Tensor) -> Tensor:
     return (weight.to(loss) * loss).sum() / max(len(loss), 1)
 
 
-def _second_stage(score: Score | None, pool: Any, cost_ratio: float | None) -> Pool | None:
+def _second_stage(score: Score | None, pool: Any, mode: ScoreMode, cost_ratio: float | None) -> Pool | None:
     """Return the second stage of the arguments; None without a score."""
     if score is None:
-        for name, value, default in (("pool", pool, "auto"), ("cost_ratio", cost_ratio, None)):
+        given = ("pool", pool, "auto"), ("score_mode", mode, None), ("cost_ratio", cost_ratio, None)
+        for name, value, default in given:
             if value != default:
                 raise ValueError(f"{name} = {value!r}: needs score, a function that scores the examples of a pool")
         return None
@@ -396,7 +411,7 @@ def _second_stage(score: Score | None, pool: Any, cost_ratio: float | None) -> P
         size = PoolSize(validation.number("pool", pool, above=1.0))
     if cost_ratio is not None and not isinstance(size, AutomaticSize):
         raise ValueError(f"cost_ratio = {cost_ratio!r}: is for pool='auto' only")
-    return Pool(score, size, cost_ratio)
+    return Pool(score, size, cost_ratio, mode)
 
 
 def _stage_of_stream(stage: Pool | None, own: dict[str, Any]) -> Pool:

@@ -17,15 +17,17 @@ shuffled passes, since nothing keeps the remembered norms fresh; if the consumer
 batches come straight from the sampler.
 """
 
+import functools
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from avare import _validation as validation
 from avare._compilation import lean
@@ -37,10 +39,12 @@ from avare.torch.checkpoint import as_array
 from avare.torch.pool_sizes import FIRST_POOLS, PoolSize
 
 Floats: TypeAlias = NDArray[np.float64]
+ScoreMode: TypeAlias = Literal["eval"] | None
 ACCELERATOR: Any = getattr(torch, "accelerator", torch.cuda)
 """PyTorch's functions for the device of this machine, of any kind; before version 2.6, of CUDA only."""
 _DECAY = 0.8  # of the moments, per observation
 _DECAY_APART = 0.5  # ... that was made many batches after the one before
+_RARELY = 8  # pools between two looks at the measured times, after the first ones
 _RECENT = 32  # measured times, of which the least counts: other processes make the others longer, by any factor
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
@@ -58,12 +62,18 @@ class Pool:
         How large the next pool is.
     cost_ratio
         c, if it is not to be measured.
+    mode
+        "eval": modules score in evaluation mode. None: in the mode that they are in.
     """
 
-    def __init__(self, score: Callable[[Any], Any], size: PoolSize, cost_ratio: float | None) -> None:
+    def __init__(
+        self, score: Callable[[Any], Any], size: PoolSize, cost_ratio: float | None, mode: ScoreMode = None
+    ) -> None:
         if not callable(score):
             raise TypeError(f"score is of type {type(score).__name__}: must be a function of a batch")
-        self.score, self.size = score, size
+        if mode not in ("eval", None):
+            raise ValueError(f"score_mode = {mode!r}: must be 'eval' or None")
+        self.score, self.size = score if mode is None else functools.partial(in_evaluation_mode, score), size
         self._given = None if cost_ratio is None else validation.number("cost_ratio", cost_ratio, above=0.0)
         self.scored = 0
         """How many pools have been scored."""
@@ -73,7 +83,7 @@ class Pool:
         """The weights of the last batch, if it was drawn from a pool."""
         self._since = 0  # batches that were drawn since a pool was, or norms were reported
         self._moments = np.zeros(4)  # decaying sums: of 1, the second moments of uniform's and our draws, and the norms
-        self._costs = np.full(3, np.nan)  # see `costs`: the mean over the ranks
+        self._measured = self._costs = np.full(3, np.nan)  # see `costs`: of this rank, and the mean over the ranks
         self._loads: deque[float] = deque(maxlen=_RECENT)  # seconds, as measured by this rank
         self._pools: deque[tuple[float, int]] = deque(maxlen=_RECENT)  # to load, score and draw; and their sizes
         self._steps: deque[float] = deque(maxlen=_RECENT)
@@ -170,14 +180,16 @@ class Pool:
         return scores
 
     def costs(self) -> NDArray[np.float64]:
-        """Return what this rank has measured.
+        """Return what this rank has measured, a few pools ago at most.
 
         The seconds to load a batch without a pool; those that a pool takes in addition, for each of its examples; and
         those that the consumer takes for a batch.
         """
-        load = min(self._loads, default=0.0)  # the least of all, for each pool: one slow load must not make pools free
-        more = [max(seconds - load, 0.0) / size for seconds, size in self._pools]
-        return np.array([load, min(more, default=math.nan), min(self._steps, default=math.nan)])
+        if self.scored <= FIRST_POOLS or self.scored % _RARELY == 0:
+            load = min(self._loads, default=0.0)  # the least of all, for each: one slow load must not make pools free
+            more = min((max(seconds - load, 0.0) / size for seconds, size in self._pools), default=math.nan)
+            self._measured = np.array([load, more, min(self._steps, default=math.nan)])
+        return self._measured
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
         """Use the mean of the ranks' costs."""
@@ -239,7 +251,7 @@ class Pool:
         self.is_reported = bool(is_reported)
         self.size.load(state["pool_size"].tolist())
         self._seed_with(state["pool_generator"])
-        self._costs = np.full(3, np.nan)  # measured again: the machine may be another one
+        self._measured = self._costs = np.full(3, np.nan)  # measured again: the machine may be another one
         for times in (self._loads, self._pools, self._steps):
             times.clear()
         self.weights = None
@@ -264,6 +276,25 @@ class Timed(Iterator[Any]):
         self._returned = time.perf_counter()
         self._pool.ends(self._returned)
         return batch
+
+
+def in_evaluation_mode(score: Callable[[Any], Any], batch: Any) -> Any:
+    """Score with every module in evaluation mode when it is called, and restore its mode at the end."""
+    switched: list[torch.nn.Module] = []
+
+    def switch(module: torch.nn.Module, _: Any) -> None:
+        for each in module.modules() if module.training else ():
+            if each.training:
+                switched.append(each)
+                each.training = False
+
+    handle = register_module_forward_pre_hook(switch)
+    try:
+        return score(batch)
+    finally:
+        handle.remove()
+        for each in switched:
+            each.training = True
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -57,6 +57,10 @@ class StreamBatches:
         self.pool = pool
         if not float(pool.size.ratio).is_integer():
             raise ValueError(f"pool = {pool.size.ratio:g}: must be a whole number of batches for a stream")
+        if distributed not in ("auto", None):
+            raise ValueError(
+                f"distributed = {distributed!r}: must be 'auto' or None: ranks read their parts of a stream"
+            )
         self.ranks = Ranks(1, batch_size, distributed)
         self.cursor: Cursor[int] = Cursor(sys.maxsize)
         self.cursor.ended = self._begin
