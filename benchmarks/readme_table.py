@@ -25,7 +25,7 @@ _LOADERS = "([table](benchmarks/results/which_loader.md))"
 BY_ERROR = IF_RARE = "Passes"
 """The loaders that the guide recommends: for classifiers, and for rare events."""
 CALLS = {
-    "Passes": '`sampler="Passes"` and `update()`',
+    "Passes": "`update()`",
     "score": "[`score=`](docs/torch.md#a-pool-freshly-scored)",
 }
 

@@ -4,6 +4,7 @@ The laws are tested in tests/statistical/test_posteriors.py.
 """
 
 import math
+import re
 from typing import Any
 
 import arviz
@@ -448,3 +449,42 @@ def test_a_sampler_by_name_is_built_from_the_norms_near_the_mode() -> None:
         sgld(plainly(make("LeastSquares")), "Static", SIZE, steps=2)
     with pytest.raises(ValueError, match="batch_size = 5: the sampler has its own"):
         sgld(problem, avare.Uniform(N, 5), SIZE, batch_size=5)
+
+
+def improper_and_proper() -> list[Any]:
+    generator = np.random.default_rng(0)
+    X, kinds = generator.normal(size=(600, 3)), np.eye(4)[generator.integers(0, 4, 600)]
+    y = generator.random(600) < 1.0 / (1.0 + np.exp(-X[:, 0]))
+    pure = y | (kinds[:, 2] > 0.0)  # one column has one class only
+    rare = np.arange(600) < 2
+    flat = r"f is flat along x\[.*: these columns determine each other, or a class"
+    logistic, squares = avare.problems.Logistic, avare.problems.LeastSquares
+    return [
+        pytest.param(logistic(X, X[:, 0] > 0.2, l2=0.0, bias=True), "separate the classes", id="separable"),
+        pytest.param(logistic(kinds, y, l2=0.0, bias=True), flat, id="dummies and an intercept"),
+        pytest.param(squares(kinds, X[:, 0], l2=0.0, bias=True), flat, id="dummies, squares"),
+        pytest.param(logistic(kinds, pure, l2=0.0), r"flat along x\[2\]: these", id="a column with one class"),
+        pytest.param(avare.problems.Softmax(X, y + pure, l2=0.0), flat, id="softmax"),
+        pytest.param(squares(X[:2], X[:2, 0], l2=0.0), flat, id="fewer rows than columns"),
+        pytest.param(logistic(X * [1e-6, 1.0, 1e6], y, l2=0.0, bias=True), None, id="scaled columns"),
+        pytest.param(logistic(X, rare, l2=0.0, bias=True), None, id="rare events"),
+        pytest.param(logistic(kinds, y, l2=1.0, bias="free"), None, id="dummies with a prior"),
+        pytest.param(logistic(X, X[:, 0] > 0.2, l2=1e-6), None, id="separable with a prior"),
+    ]
+
+
+@pytest.mark.compiled  # the warning is that of the mode, whatever the steps do
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("problem", "reason"), improper_and_proper())
+@pytest.mark.filterwarnings("ignore::avare.problems.ToleranceWarning", "ignore::avare.solvers.DivergenceWarning")
+def test_an_improper_posterior_is_named(problem: Any, reason: str | None, method: str) -> None:
+    chain = METHODS[method](problem, steps=400, chains=2, seed=0)
+    assert chain.noise is not None
+    if reason is None:
+        assert not chain.noise.improper and "improper" not in str(chain.noise)
+    else:
+        (text,) = chain.noise.warnings()
+        assert re.fullmatch(rf"the posterior is improper \(.*{reason}.*\): pass l2 > 0", text)
+        assert text in chain.warnings and text in str(chain.noise)
+        again = METHODS[method](problem, steps=500, chains=2, seed=0, resume=chain.state_dict())
+        assert again.noise is not None and again.noise.improper

@@ -96,8 +96,8 @@ def obtain(
     >>> data.name, data.X.shape, loss
     ('synthetic', (100, 10), 'logistic')
     """
-    if loss is not None and loss not in problems.names():
-        raise ValueError(f"loss = {loss!r}: must be one of {', '.join(problems.names())}")
+    if loss is not None:
+        validation.choice("loss", loss, problems.names())
     if isinstance(source, str) and source in datasets.names():
         for option, value in (("target", target), ("drop", drop), ("categories", categories)):
             if value:

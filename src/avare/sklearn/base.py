@@ -135,7 +135,7 @@ class LinearEstimator(BaseEstimator):
         constant = problem.best_constant()
         gap = problem.gap(run.x) if scale is None else math.nan
         warns = scale is None and run.status == "finished"
-        self._report("saga", gap, constant, f"max_iter = {self.max_iter} epochs", warns=warns)
+        self._report("saga", gap, constant, f"max_iter = {self.max_iter} epochs", warns and (problem, run.x))
         return problem.coefficients(run.x), run.epochs
 
     def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
@@ -149,20 +149,24 @@ class LinearEstimator(BaseEstimator):
                 callback=lambda step, height, gap: line.say(f"step {step}: objective {height:.6g}, gap {gap:.3g}"),
             )
         limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
-        self._report("newton", found.gap, found.scale, limit, warns=found.status != "converged")
+        warns = found.status != "converged"
+        self._report("newton", found.gap, found.scale, limit, warns and (problem, found.table.ravel()))
         return found.table, found.steps
 
-    def _report(self, solver: str, gap: float, constant: float, limit: str, *, warns: bool) -> None:
-        """Say which solver ran and how far it came; warn if it did not come as far as it should."""
+    def _report(self, solver: str, gap: float, constant: float, limit: str, warns: Any) -> None:
+        """Say which solver ran and how far it came; warn of a problem and an x, if it did not come far enough."""
         share = gap / constant if constant > 0.0 else gap
         self.solver_, self.gap_ = solver, share
         if warns and self.tol > 0.0 and not share <= self.tol**2:
-            warnings.warn(
-                f"{solver} did not converge to tol = {self.tol:g} within {limit}: the objective may be {share:.2g} of "
-                "the objective of a constant model above the minimum",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
+            why = f"the objective may be {share:.2g} of the objective of a constant model above the minimum"
+            if warns[0].falls_without_end(warns[1]):
+                why = (
+                    f"the columns separate the classes, so that there is no minimum with C = {self.C}; pass a finite C"
+                )
+            elif math.isinf(share):
+                why = "how far the objective is above the minimum is not known"
+            text = f"{solver} did not converge to tol = {self.tol:g} within {limit}: {why}"
+            warnings.warn(text, ConvergenceWarning, stacklevel=6)
 
     def _seen(self, count: int, weight: Any) -> tuple[NDArray[np.float64], float]:
         """Count the examples of a stream; return their weights, and how to scale the step."""

@@ -30,7 +30,7 @@ from avare.solvers.steps import Steps
 from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune
 from avare.solvers.updates.dynamics import Hamiltonian, hamiltonian, langevin, subtract
 from avare.solvers.updates.metric import blank, diagonal, metric_at, whitened
-from avare.solvers.verdict import ConvergenceWarning, batch_gradients, judge
+from avare.solvers.verdict import ConvergenceWarning, batch_gradients, improper, judge
 from avare.state import Field, State, refuse_unless
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
@@ -83,7 +83,8 @@ def draw_chains(
         first = loops[chain.sound[0]].method
         sampler = copy.deepcopy(first.sampler)
         sampler.reseed(_SEED)
-        chain.noise = judge(chain.draws, chain.weighted()[1], first.estimator, sampler, chains * chain.steps)
+        weights, steps = chain.weighted()[1], chains * chain.steps
+        chain.noise = judge(chain.draws, weights, first.estimator, sampler, steps, plan.improper)
         chain.warnings += chain.noise.warnings()
         if chain.noise.warnings():
             warnings.warn("; ".join(chain.noise.warnings()), ConvergenceWarning, stacklevel=3)
@@ -165,7 +166,7 @@ class Plan:
             self.metric = at_mode if whole else self.metric
             points = points_around(mode, at_mode, len(self.tuning.points))
             self.tuning = self.tuning._replace(anchor=mode, points=points)
-        self.starts = self.tuning.anchor
+        self.starts, self.improper = self.tuning.anchor, improper(problem, self.tuning.anchor)
         if self.automatic and state is None:
             tune(self, moves=self.control == "mode" and self.point is None, scales=whole)
 

@@ -20,7 +20,7 @@ from avare import state as states
 from avare._compilation import lean
 from avare._randomness import Seed, derive
 from avare.batch import Batch
-from avare.samplers import Sampler, Uniform
+from avare.samplers import Calibrated, Passes, Sampler, Uniform
 from avare.state import Field, Fields, Nested, State
 from avare.torch.checkpoint import as_array, with_arrays, with_tensors
 from avare.torch.cursor import Cursor
@@ -28,8 +28,6 @@ from avare.torch.distributed import Mode, Ranks
 from avare.torch.pool import Pool
 from avare.torch.weighted_batches import Collate, Pairs, take_items
 
-DEFAULT_SAMPLER = "Calibrated"
-"""The sampler of `ImportanceLoader` and `AvareBatchSampler` by default. Both build samplers with a lasting floor."""
 Values: TypeAlias = ArrayLike | torch.Tensor
 Score: TypeAlias = Callable[[Any], Values]
 """A function of a collated pool that returns a score for each example."""
@@ -100,7 +98,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         n: int,
         batch_size: int = 128,
         *,
-        sampler: str | Sampler = DEFAULT_SAMPLER,
+        sampler: str | Sampler | None = None,
         sampler_options: Mapping[str, Any] | None = None,
         replacement: bool | None = None,
         seed: Seed = None,
@@ -110,6 +108,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     ) -> None:
         self.pool = pool
         self.ranks = Ranks(n, batch_size, distributed)
+        options = dict(sampler_options or {})
+        if sampler is None:
+            sampler = default_sampler(replacement, options, has_pool=pool is not None)
         length = -(-self.ranks.total // self.ranks.whole_batch) if batches_per_epoch is None else batches_per_epoch
         length = validation.integer("batches_per_epoch", length, at_least=1)
         if not isinstance(sampler, str | Sampler):
@@ -118,7 +119,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
         if seed is None and isinstance(sampler, str) and not self.ranks.is_alone:
             seed = common["_entropy"]
-        self.sampler = _make(self.ranks, sampler, dict(sampler_options or {}), replacement, seed)
+        self.sampler = _make(self.ranks, sampler, options, replacement, seed)
         self._scale = self.ranks.whole_batch / self.ranks.total
         self._known = np.zeros(self.ranks.n, dtype=np.int8)  # of each example: 0 if it was never drawn
         self._steps = 0  # batches and pools drawn so far
@@ -231,7 +232,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def measures(self) -> dict[str, float]:
         """Return what `ImportanceLoader.log` writes, by name. O(n), some microseconds for a million examples."""
-        waiting = np.count_nonzero(self._known == _WAITING)
+        is_expected = self.pool is None or not self.pool.draws_passes  # otherwise nobody reports norms
+        waiting = np.count_nonzero(self._known == _WAITING) if is_expected else math.nan
         found = {"gain": self.gain, "floor": getattr(self.sampler, "floor", math.nan), "waiting": waiting}
         weights: Any = None if self.cursor.latest is None else self.cursor.latest.weights
         if self.pool is not None:
@@ -398,6 +400,18 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return indices[kept], values[kept]
 
 
+def default_sampler(replacement: bool | None, options: Mapping[str, Any], *, has_pool: bool) -> str:
+    """Return the name of the sampler if none is given: `Passes`, unless something is asked for that it cannot do.
+
+    Its passes take no pools and no draws with replacement, and its only option is ``least``.
+
+    >>> default_sampler(None, {}, has_pool=False), default_sampler(None, {"decay": 0.99}, has_pool=False)
+    ('Passes', 'Calibrated')
+    """
+    fits = not has_pool and not replacement and set(options) <= set(Passes.hyperparameters)
+    return (Passes if fits else Calibrated).__name__
+
+
 def spread(number: NDArray[np.float64], remembered: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return new norms of examples whose mean norm is known, and of some also a remembered norm.
 
@@ -424,7 +438,7 @@ def _make(
             if found != wanted:
                 raise ValueError(f"sampler has {name} = {found}: must have {wanted}, what this process draws")
         return sampler
-    kind = samplers.get(sampler)
+    kind = samplers.get(validation.choice("sampler", sampler, samplers.names()))
     for need in set(kind.needs) - set(options):
         raise ValueError(f"sampler = {sampler!r} needs {need}: pass sampler_options={{{need!r}: ...}}")
     if replacement is None:

@@ -43,19 +43,16 @@ class NormReport:
 
     @property
     def advice(self) -> str:
-        """What to use: `Passes` with `update`, `score=`, or shuffled batches."""
+        """What to use: an `ImportanceLoader` with `update`, `score=`, or shuffled batches."""
         if self.quantiles[1.0] == 0.0:
             return "All gradients are zero: these examples have nothing to teach the model now."
         if self.gain >= _LARGE:
             return (
-                'Use an ImportanceLoader with sampler="Passes" and update(), which costs next to nothing; pass score= '
-                "if the training loss is the aim, or the examples that matter are rare."
+                "Use an ImportanceLoader with update(), which costs next to nothing; pass score= if the training loss "
+                "is the aim, or the examples that matter are rare."
             )
         if self.gain >= _SMALL:
-            return (
-                'An ImportanceLoader with sampler="Passes" and update() may pay, and score= does not. Measure again '
-                "later in training."
-            )
+            return "An ImportanceLoader with update() may pay, and score= does not. Measure again later in training."
         return (
             "Too early to say: the norms are alike, as in a net that has not been trained. Measure again after an "
             "epoch; if they are still alike, keep shuffled batches."

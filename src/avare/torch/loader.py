@@ -14,7 +14,7 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers import Sampler
 from avare.state import State
-from avare.torch.batch_sampler import DEFAULT_SAMPLER, AvareBatchSampler, InUpdate, Score, Values
+from avare.torch.batch_sampler import AvareBatchSampler, InUpdate, Score, Values
 from avare.torch.cursor import Cursor
 from avare.torch.distributed import Mode
 from avare.torch.pool import ACCELERATOR, Pool, ScoreMode, Timed
@@ -48,7 +48,9 @@ class ImportanceLoader(DataLoader[Any]):
 
     Which sampler, and how small its probabilities may become:
 
-    - The default sampler is `avare.Calibrated`, which learns how far an old norm can be trusted.
+    - By default, `avare.Passes`: shuffled passes, thinned by remembered norms. With `score`, with
+      ``replacement=True`` or with ``sampler_options`` other than ``least``, which `Passes` cannot do, the default is
+      `avare.Calibrated`, which learns how far an old norm can be trusted.
     - Samplers whose smallest probability falls with the number of steps (`Calibrated` and `Avare`) get
       ``p_min = 1 / (5 n)``, a floor that lasts, unless ``sampler_options`` has ``p_min`` or ``c``: the
       step sizes of nets stay large, so that old norms become stale.
@@ -69,12 +71,12 @@ class ImportanceLoader(DataLoader[Any]):
         `sampler`, `replacement` and `batches_per_epoch` do not apply. Each rank reads its own part.
     batch_size : int, default=128
         Per process; every batch is full.
-    sampler : str or Sampler, default="Calibrated"
+    sampler : str or Sampler, optional
         The name of a sampler (see ``avare.samplers.names()``), or a sampler object. An object must have
         the n of the dataset and, as batch size, the whole batch of all ranks; with sharded ranks, this rank's
-        number of examples and its batch size.
+        number of examples and its batch size. By default "Passes" or "Calibrated": see above.
     sampler_options : dict, optional
-        Other arguments of the sampler's constructor, by name: for example ``{"decay": 0.99}``.
+        Other arguments of the sampler's constructor, by name: for example ``{"least": 0.3}``.
     replacement : bool, optional
         Whether an index may occur twice in a batch. By default it does not, if the sampler can do without.
     seed : int, SeedSequence, BitGenerator or Generator, optional
@@ -131,7 +133,7 @@ class ImportanceLoader(DataLoader[Any]):
         dataset: Any,
         batch_size: int = 128,
         *,
-        sampler: str | Sampler = DEFAULT_SAMPLER,
+        sampler: str | Sampler | None = None,
         sampler_options: Mapping[str, Any] | None = None,
         replacement: bool | None = None,
         seed: Seed = None,
@@ -256,7 +258,7 @@ class ImportanceLoader(DataLoader[Any]):
 
         ``gain``; ``floor``, the smallest probability, if the sampler has one; ``effective_sample_size``
         of the weights of the last batch received, at most the batch size; ``waiting``, how many examples have
-        been drawn and not reported since. With `score` also
+        been drawn and not reported since, unless scores alone are to be learned from. With `score` also
         ``pool_ratio``, ``relative_error`` and ``cost_ratio``. What is not known yet is left out.
 
         Parameters
@@ -311,7 +313,7 @@ class Importance:
     (2, 2)
     """
 
-    sampler: str | Sampler = DEFAULT_SAMPLER
+    sampler: str | Sampler | None = None
     sampler_options: Mapping[str, Any] | None = None
     replacement: bool | None = None
     seed: Seed = None
@@ -337,7 +339,7 @@ class Importance:
         own = {**vars(self), "score": score, **options}
         if self.pool is None:
             own["pool"] = "auto"
-        if self.seed is None and isinstance(self.sampler, str):
+        if self.seed is None and not isinstance(self.sampler, Sampler):
             own["seed"] = seed
         return ImportanceLoader(dataset, batch_size, **own)
 
@@ -418,9 +420,8 @@ def _stage_of_stream(stage: Pool | None, own: dict[str, Any]) -> Pool:
     """Return the second stage, or raise an error for arguments that a stream cannot have, or lacks."""
     if stage is None:
         raise ValueError("score = None: a stream needs score, a function that scores the examples of a pool")
-    defaults = {"sampler": DEFAULT_SAMPLER}
     for name, value in own.items():
-        if value != defaults.get(name):
+        if value is not None:
             raise ValueError(f"{name} = {value!r}: a stream is read in order, so nothing is drawn; leave it out")
     return stage
 
