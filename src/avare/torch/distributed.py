@@ -49,6 +49,10 @@ class Ranks:
         self.whole_batch = self.batch_size * self.world
         """How many examples all ranks together use per step: what the sampler draws."""
 
+    def batches(self, n: int) -> int:
+        """Return how many whole batches a pass over n examples takes."""
+        return -(-n // self.whole_batch)
+
     def own(self, size: int) -> slice:
         """Return this rank's part of a batch or pool of this size."""
         return slice(size * self.rank // self.world, size * (self.rank + 1) // self.world)

@@ -86,10 +86,15 @@ class Pool:
 
     def join(self, n: int, batch_size: int, most: float, generator: np.random.Generator) -> None:
         """Learn what the loader draws from: n examples, batches of this size, pools of at most ``most``."""
-        self.n, self.batch_size, self._most = n, batch_size, most
-        self.largest_ratio = most / batch_size
-        """The most batches that a pool can have."""
+        self.batch_size = batch_size
+        self.resize(n, most)
         self._seed_with(generator)
+
+    def resize(self, n: int, most: float) -> None:
+        """Follow a new number of examples."""
+        self.n, self._most = n, most
+        self.largest_ratio = most / self.batch_size
+        """The most batches that a pool can have."""
 
     def next_size(self) -> int:
         """Return how many examples this rank draws next, and count the draw."""
