@@ -305,6 +305,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if not isinstance(state, Mapping):
             raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
         state, expected = with_arrays(state), self._arguments()
+        del expected["batches_per_epoch"]
+        states.require_same(state, expected, "state", "this loader")
         samplers, length = self._for_state(state)
         expected["batches_per_epoch"], fields = length, self._fields(samplers, length)
         states.require_same(state, expected, "state", "this loader")
@@ -334,13 +336,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
         If the set has changed since the loader of the state was made, these samplers have the n that it had then.
         """
-        samplers, saved = self._samplers, state.get("sampler")
-        length = self.ranks.batches(self.ranks.n) if self._follows_n else self.cursor.length
-        if isinstance(saved, Mapping) and "added" in saved and self._follows_n:
-            length = Field(int, at_least=1, at_most=length).read(state, "batches_per_epoch")
-        if isinstance(saved, Mapping) and "added" in saved and self._is_by_name:
-            first = Field(int, at_least=1, at_most=self.ranks.n).read(saved, "n", "state['sampler']")
-            if first != self.sampler.arguments()["n"]:
+        samplers, n, saved = self._samplers, self.ranks.n, state.get("sampler")
+        length = self.ranks.batches(n) if self._follows_n else self.cursor.length
+        if isinstance(saved, Mapping) and ("added" in saved or saved.get("n") != n):
+            first = Field(int, at_least=1, at_most=n).read(saved, "n", "state['sampler']")
+            if self._follows_n:
+                length = Field(int, at_least=1, at_most=length).read(state, "batches_per_epoch")
+            if self._is_by_name and first != self.sampler.arguments()["n"]:
                 samplers = {"sampler": self._make(first, None)}
                 if "passes" in self._samplers:
                     samplers["passes"] = Uniform(first, self.ranks.whole_batch, reshuffle=True)
