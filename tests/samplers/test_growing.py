@@ -320,8 +320,8 @@ def test_static_needs_constants() -> None:
 def test_samplers_of_a_fixed_set() -> None:
     names = [name for name in own_names() if not get(name).grows]
     assert len(names) == 9
-    for make in (*map(by_name, names), lambda n, m: avare.Avare(n, m, structure="order_tree")):
-        sampler = make(5, 2)
+    samplers = [by_name(name)(5, 2) for name in names]
+    for sampler in (*samplers, avare.Avare(5, 2, structure="order_tree")):
         for change in (lambda each=sampler: each.append(1), lambda each=sampler: each.retire([1])):
             with pytest.raises(
                 TypeError, match=r"has a fixed set of examples: Avare \(on buckets\), Calibrated, Static"

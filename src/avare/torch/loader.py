@@ -213,7 +213,7 @@ class ImportanceLoader(DataLoader[Any]):
 
         They are drawn from the next epoch on, also by persistent workers, which begin again with it.
         """
-        new = self._batches.extend(len(self.dataset))  # type: ignore[arg-type]  # it was checked to have a length
+        new = self._batches.extend(len(self.dataset))
         self._iterator = None  # of persistent workers, which have copies of the dataset
         return new
 
