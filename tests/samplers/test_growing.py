@@ -341,7 +341,7 @@ def test_batches_in_flight(make: Make) -> None:
     before = sampler.probabilities()
     sampler.update(batch.indices[:2], [1e6, 1e6])
     assert np.array_equal(sampler.probabilities(), before)
-    sampler.update(batch.indices, [1e6, 1e6, 1.0, 2.0])
+    sampler.step(batch.indices, np.array([1e6, 1e6, 1.0, 2.0]))
     assert sampler.gain != gone  # the whole batch counts as it was drawn
     assert np.isnan(sampler.remembered(batch.indices[:2])).all()
     check(sampler, set(range(10)) - set(batch.indices[:2].tolist()))

@@ -26,7 +26,7 @@ from avare import state as states
 from avare._compilation import lean
 from avare._randomness import Seed, uniform_source
 from avare.batch import Batch
-from avare.samplers.kernels import draw_into, learn_from, learns
+from avare.samplers.kernels import draw_into, learn_from, learns, step_into
 from avare.samplers.pending import PendingBatches
 from avare.state import Field, Fields, Nested, State
 from avare.structures.cells import MAX_EXAMPLES
@@ -158,11 +158,33 @@ class Sampler(ABC):
             The norm of each of them, finite and not negative. Otherwise a ``ValueError`` is raised, and nothing
             has changed.
         """
-        checked = validation.indices("indices", indices, self.n)
-        values = validation.nonnegative("norms", norms)
-        validation.same_length("norms", len(values), "indices", len(checked))
-        self.receive(checked, values)
+        self.receive(*validation.indexed("norms", norms, indices, self.n))
         self.notify()
+
+    def step(self, indices: ArrayLike, norms: ArrayLike) -> Batch:
+        """Call `update` and then `sample`, in less time: for a loop that does one after the other.
+
+        The result is exactly the same. It saves some microseconds if the sampler learns by kernels, as `Calibrated` and
+        `Avare` do, and the arrays are of int64 and float64.
+
+        Parameters
+        ----------
+        indices, norms : array-like
+            See `update`.
+        """
+        with self._lock:
+            state = self.kernels
+            if learns(state) and self.present == self.n and validation.are_plain(indices, norms):
+                self._require_enough(self.batch_size)
+                batch = _empty_batch(self.batch_size)
+                drawn = (batch.indices, batch.probabilities, batch.weights)
+                if step_into(state, self.steps, self.source, self.n, indices, norms, *drawn):
+                    self._settle(indices, norms)
+                    self.steps += 1
+                    self._pending.add(batch)
+                    return batch
+            self.update(indices, norms)
+            return self.sample()
 
     def append(self, k: int | None = None, *, norms: ArrayLike | None = None) -> NDArray[np.int64]:
         """Add examples to the set, and return their indices: the next draw may have them. O(1) each, amortised.
@@ -333,10 +355,14 @@ class Sampler(ABC):
                 self.learn(indices[kept], norms[kept])
             else:
                 self.learn(indices, norms)
-            batch = self._pending.pop(indices)
-            if batch is not None:
-                smooth(self._moments, self.present, batch.weights, batch.probabilities, norms)
-            return batch
+            return self._settle(indices, norms)
+
+    def _settle(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> Batch | None:
+        """Count a batch that waited for its norms in `gain`, and return it."""
+        batch = self._pending.pop(indices)
+        if batch is not None:
+            smooth(self._moments, self.present, batch.weights, batch.probabilities, norms)
+        return batch
 
     @contextlib.contextmanager
     def compiled_draws(self) -> Iterator[CompiledDraws]:
@@ -357,10 +383,9 @@ class Sampler(ABC):
         state = self.kernels
         if state is None:
             raise NotImplementedError(f"{type(self).__name__} must define draw, or kernels")
-        indices = np.empty(size, dtype=np.int64)
-        probabilities, weights = np.empty(size), np.empty(size)
-        draw_into(state, self.steps, self.source, indices, probabilities, weights)
-        return Batch(indices, weights, probabilities)
+        batch = _empty_batch(size)
+        draw_into(state, self.steps, self.source, batch.indices, batch.probabilities, batch.weights)
+        return batch
 
     @abstractmethod
     def compute_probabilities(self) -> NDArray[np.float64]:
@@ -466,6 +491,10 @@ class Sampler(ABC):
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.arguments().items())
         return f"{type(self).__name__}({arguments})"
+
+
+def _empty_batch(size: int) -> Batch:
+    return Batch(np.empty(size, dtype=np.int64), np.empty(size), np.empty(size))
 
 
 def _copy_with(sampler: Sampler, attributes: State) -> Sampler:
