@@ -25,6 +25,7 @@ import numpy as np
 
 BATCH = 128
 SIZES = (10**4, 10**6)
+SMALL_SIZES = (10**4, 10**5)
 SAMPLERS = ("Avare", "Calibrated", "Uniform", "Static", "Vrb")
 SHAPES = {"dense, 20,000 × 20": (20_000, 20, 1.0), "dense, 2,000 × 300": (2_000, 300, 1.0)}
 SHAPES |= {"sparse, 10,000 × 5,000": (10_000, 5_000, 0.01)}
@@ -33,6 +34,7 @@ LEAST = 0.05  # processor seconds of one measurement
 ABOUT = (
     "Processor time of the new tree as a fraction of the old one's, in turns in two processes with empty caches of "
     "kernels: below 1 is faster. A step of a structure or a sampler is a draw of 128 and the update of their norms; "
+    "a loop does the same without replacement and with settled norms, in one call (`step`) in trees that have it; "
     "SGD, SAGA and chains are timed by the epoch or by 1,000 steps, without evaluations and checks."
 )
 Step = Callable[[], object]
@@ -54,6 +56,9 @@ def cases() -> dict[str, Callable[[], Step]]:
         found[f"structures/CalibratedCells, n = {n:,}"] = partial(structure, "CalibratedCells", n, prior=0.7)
         for name in SAMPLERS:
             found[f"samplers/{name}, n = {n:,}"] = partial(sampling, name, n)
+    for n in SMALL_SIZES:
+        for name in ("Avare", "Calibrated"):
+            found[f"loops/{name}, n = {n:,}"] = partial(loop, name, n)
     for name in ("Uniform", "Avare", "Calibrated"):
         for size in (1, BATCH):
             found[f"solvers/sgd, {name}, batches of {size}"] = partial(sgd, name, size)
@@ -93,6 +98,29 @@ def sampling(name: str, n: int) -> Step:
     def step() -> None:
         sampler.update(sampler.sample().indices, norms)
 
+    return step
+
+
+def loop(name: str, n: int) -> Step:
+    """An update of a sampler and its next draw, after ten passes; in one call, if the tree has `step`."""
+    import avare
+
+    norms = np.random.default_rng(0).lognormal(0.0, 1.0, n)
+    sampler = getattr(avare, name)(n, BATCH, seed=0)
+    batch = sampler.sample()
+
+    def two_calls(indices: Any, values: Any) -> Any:
+        sampler.update(indices, values)
+        return sampler.sample()
+
+    advance = getattr(sampler, "step", two_calls)
+
+    def step() -> None:
+        nonlocal batch
+        batch = advance(batch.indices, norms[batch.indices])
+
+    for _ in range(10 * n // BATCH):
+        step()
     return step
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare._compilation import kernel
+from avare._compilation import kernel, lean
+
+_INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 
 
 def integer(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> int:
@@ -164,6 +166,27 @@ def indices(name: str, values: ArrayLike, n: int) -> NDArray[np.int64]:
     return result
 
 
+def indexed(name: str, values: Any, at: Any, n: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Indices in [0, n), and the same number of finite numbers, none negative.
+
+    >>> indexed("norms", [2.0], [0, 1], 5)
+    Traceback (most recent call last):
+    ValueError: norms has length 1: must match indices, which has 2
+    """
+    if are_plain(at, values) and all_valid(at, values, n):
+        return at, values  # the common case, in one loop
+    places, numbers = indices("indices", at, n), nonnegative(name, values)
+    same_length(name, len(numbers), "indices", len(places))
+    return places, numbers
+
+
+def are_plain(at: Any, values: Any) -> bool:
+    """Whether these are vectors of int64 and of float64, of the same length, for `all_valid`."""
+    if not (type(at) is type(values) is np.ndarray and at.dtype is _INT64 and values.dtype is _FLOAT64):
+        return False
+    return bool(at.ndim == 1 and at.shape == values.shape and at.flags.carray and values.flags.carray)
+
+
 def same_length(name: str, length: int, other: str, other_length: int) -> None:
     """Two lengths that must agree."""
     if length != other_length:
@@ -171,6 +194,15 @@ def same_length(name: str, length: int, other: str, other_length: int) -> None:
 
 
 # --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def all_valid(at, values, n):
+    """Return whether all indices are in [0, n), and all values finite and not negative."""
+    wrong = 0
+    for j in range(len(at)):
+        wrong += not (0 <= at[j] < n and 0.0 <= values[j] < np.inf)
+    return wrong == 0
 
 
 @kernel

@@ -98,7 +98,8 @@ def test_refuses_a_damaged_state(damage, message: str) -> None:  # type: ignore[
         ("bins", (150_000, 0)),
         ("bins", (150_000, 1)),
         ("registers", 2),
-        ("registers", 5),
+        ("registers", 4),
+        ("registers", 6),
     ],
 )
 def test_check_notices_damage(name: str, place: int | tuple[int, int]) -> None:

@@ -80,7 +80,17 @@ def makers() -> dict[str, Callable[..., Sampler]]:
         "Static from fixed constants": lambda n, m, **more: avare.Static(
             n, m, smoothness=10.0 ** -np.arange(n), uniform=0.0, **more
         ),
+        "Avare that grew": lambda n, m, **more: changed(avare.Avare(n - 2, m, **more)),
+        "Calibrated in a ring": lambda n, m, **more: changed(avare.Calibrated(n - 2, m, capacity=n, **more)),
+        "Uniform that grew": lambda n, m, **more: changed(avare.Uniform(n - 2, m, **more)),
     }
+
+
+def changed(sampler: Sampler) -> Sampler:
+    """The sampler with two more examples, or in a ring none, and without two others."""
+    sampler.append(4)
+    sampler.retire([2, 5])
+    return sampler
 
 
 def sealed(state: Mapping[str, Any]) -> dict[str, Any]:

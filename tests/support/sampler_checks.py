@@ -256,6 +256,26 @@ class SamplerChecks:
             sampler.sample(2.0)  # type: ignore[arg-type]  # the point
         assert snapshot(sampler) == before
 
+    def test_a_step_is_an_update_and_a_draw(self, make: Make, replacement: bool) -> None:
+        sampler, twin = (make(40, 6, replacement=replacement, seed=12) for _ in range(2))
+        batch = twin.sample()
+        expected, found = train(sampler, 21), [(batch.indices.tolist(), batch.weights.tolist())]
+        for step in range(20):
+            norms = norms_at(twin.steps, batch.indices)
+            # Arrays of the plain kinds go to one kernel, others to `update` and `sample`.
+            batch = twin.step(batch.indices, norms) if step % 4 else twin.step(batch.indices.tolist(), norms.tolist())
+            found.append((batch.indices.tolist(), batch.weights.tolist()))
+        assert found == expected
+        twin.update(batch.indices, norms_at(twin.steps, batch.indices))
+        assert snapshot(twin) == snapshot(sampler)
+        for bad in ([-1.0, *norms[1:]], [*norms[1:], math.nan], [math.inf, *norms[1:]]):
+            with pytest.raises(ValueError, match="must be finite and not negative"):
+                twin.step(batch.indices, np.array(bad))
+        for wrong in (np.full(6, 40), np.full(6, -1), np.arange(5)):
+            with pytest.raises(ValueError, match="indices"):
+                twin.step(wrong, norms)
+        assert snapshot(twin) == snapshot(sampler)
+
     @pytest.mark.parametrize("norms", ["zero", "one huge", "tiny", "beyond float32"])
     def test_extreme_norms(self, make: Make, norms: str) -> None:
         sampler = make(9, 3, seed=4)

@@ -137,7 +137,14 @@ def test_two_processes(death_and_resume: tuple[Run, Run], alone: dict[str, Any])
         assert "has drawn different batches" in each["apart"]
         assert "index has length 8: must be at most 4" in each["too many"]
         assert each["object"] == (4, -(-N // 8))
+        assert f"n = {N + 2} on rank 1 and {N + 1} on rank 0" in each["extended apart"]
+        assert "index = " in each["retired apart"]
     assert zero["unseeded"] == one["unseeded"]
+    grown = avt.AvareBatchSampler(N, 8, seed=5)
+    grown.extend(N + 30)
+    grown.retire(np.arange(N))
+    parts = zip(zero["grown"], one["grown"], strict=True)
+    assert [first + second for first, second in parts] == [pairs.indices.tolist() for pairs in grown]
     assert zero["refused"].startswith("ValueError: rank 1 failed, or received invalid norms")
     assert one["refused"].startswith("ValueError: norms[2] = nan")
 

@@ -305,6 +305,8 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: loader_of(Stream(), shuffle=True), ValueError, "shuffle the stream itself"),
     (lambda: loader_of(Stream()).update([1], [1.0]), TypeError, "a stream has no memory"),
     (lambda: loader_of(Stream()).fail(), TypeError, "a stream has no memory"),
+    (lambda: loader_of(Stream()).extend(), TypeError, "a stream has no memory"),
+    (lambda: loader_of(Stream()).retire([1]), TypeError, "a stream has no memory"),
     (lambda: len(loader_of(Stream())), TypeError, "the number of batches of a stream is not known"),
     (lambda: loader_of(Stream()).importance_sampler, AttributeError, "a stream has no sampler"),
     (lambda: next(iter(loader_of(Stream(), score=lambda batch: [1.0]))), ValueError, "must have 4, one for each"),

@@ -123,10 +123,8 @@ class Prioritized:
 
     def store(self, places: ArrayLike, priorities: ArrayLike, used: int | None = None) -> None:
         """Set the priorities at some places of the ring, used or not, for a storage that chooses them itself."""
-        where = validation.indices("indices", places, self.capacity if used is None else used)
-        values = validation.nonnegative("priorities", priorities)
-        validation.same_length("priorities", len(values), "indices", len(where))
-        self._replace(where, values, "priorities")
+        most = self.capacity if used is None else used
+        self._replace(*validation.indexed("priorities", priorities, places, most), "priorities")
 
     def _replace(self, places: NDArray[np.int64], priorities: NDArray[np.float64], name: str) -> None:
         weights = priorities**self.alpha

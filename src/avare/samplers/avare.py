@@ -58,6 +58,8 @@ class Avare(Remembering):
         reported norm are drawn with the floor's probability.
     structure : {"buckets", "order_tree"}, default="buckets"
         "buckets", in constant time, or "order_tree", the paper's own structure in O(n), as the reference.
+    capacity : int or None, default=None
+        At least n. If `append` exceeds it, new examples replace the oldest.
     seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
 
@@ -91,12 +93,15 @@ class Avare(Remembering):
         p_min: float = 0.0,
         initial_norms: ArrayLike | None = None,
         structure: Literal["buckets", "order_tree"] = "buckets",
+        capacity: int | None = None,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement, delta, c, p_min, seed)
+        super().__init__(n, batch_size, replacement, delta, c, p_min, capacity, seed)
         if structure not in tuple(_STRUCTURES):
             raise ValueError(f"structure = {structure!r}: must be one of {', '.join(map(repr, _STRUCTURES))}")
-        self.structure = structure
+        self.structure, self.grows = structure, structure == "buckets"
+        if capacity is not None and not self.grows:
+            raise ValueError(f"capacity = {capacity}: needs structure='buckets'")
         norms = np.zeros(self.n) if initial_norms is None else initial_norms
         self._memory = _STRUCTURES[structure](one_per_example("initial_norms", norms, self.n))
 
@@ -119,7 +124,9 @@ class Avare(Remembering):
         return AvareState(self._memory.arrays, self._schedule.constants, self.replacement)
 
     def fields(self) -> Fields:
-        return {"memory": Nested(partial(_STRUCTURES[self.structure].from_state, n=self.n))}
+        if not self.grows:
+            return {"memory": Nested(partial(OrderTree.from_state, n=self.n))}
+        return {"memory": Nested(partial(Buckets.from_state, n=self.n, present=self.present))}
 
 
 _STRUCTURES: dict[str, type[Buckets] | type[OrderTree]] = {"buckets": Buckets, "order_tree": OrderTree}

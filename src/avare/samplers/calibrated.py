@@ -67,6 +67,8 @@ class Calibrated(Remembering):
         The limit of the floor, in [0, 1/n]. Use 0 for decreasing steps; 1 / (5n) costs little if steps stay large.
     initial_norms : array-like or None, default=None
         The norms to start from; by default none is known.
+    capacity : int or None, default=None
+        At least n. If `append` exceeds it, new examples replace the oldest.
     seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
 
@@ -107,17 +109,18 @@ class Calibrated(Remembering):
         c: float | None = None,
         p_min: float = 0.0,
         initial_norms: ArrayLike | None = None,
+        capacity: int | None = None,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement, delta, c, p_min, seed)
+        super().__init__(n, batch_size, replacement, delta, c, p_min, capacity, seed)
         self._prior = validation.number("prior", prior, at_least=_SMALLEST_PRIOR, at_most=_LARGEST_PRIOR)
         if initial_norms is None:
             self._memory = CalibratedCells.unseen(self.n, prior=self._prior)
         else:
             self._memory = CalibratedCells(one_per_example("initial_norms", initial_norms, self.n), prior=self._prior)
-        if decay is None:
-            decay = min(math.exp(-min(self.batch_size / (_EPOCHS * self.n), 1.0)), _SLOWEST)
-        self._decay = validation.number("decay", decay, above=0.0, at_most=1.0)
+        self._default_decay = decay is None
+        decay = self._decay_by_default() if decay is None else decay
+        self._decay = self._decay_now = validation.number("decay", decay, above=0.0, at_most=1.0)
 
     def calibration(self) -> Calibration:
         """Return the remembered and the expected norm of each cell, from small norms to large ones. O(1).
@@ -132,14 +135,23 @@ class Calibrated(Remembering):
         return CalibratedState(
             self._memory.arrays,
             self._prior,
-            self._decay,
+            self._decay_now,
             self.batch_size,
             self._schedule.constants,
             self.replacement,
         )
 
     def fields(self) -> Fields:
-        return {"memory": Nested(partial(CalibratedCells.from_state, n=self.n, prior=self._prior))}
+        build = partial(CalibratedCells.from_state, n=self.n, present=self.present, prior=self._prior)
+        return {"memory": Nested(build)}
+
+    def _resized(self) -> None:
+        super()._resized()
+        if self._default_decay:
+            self._decay_now = self._decay_by_default()
+
+    def _decay_by_default(self) -> float:
+        return min(math.exp(-min(self.batch_size / (_EPOCHS * self.present), 1.0)), _SLOWEST)
 
 
 _EPOCHS, _SLOWEST = 10.0, 0.999  # the default decay: how many epochs it looks back, and its largest value

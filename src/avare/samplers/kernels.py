@@ -21,6 +21,7 @@ import numba
 from avare._compilation import ByType, lean
 from avare._compilation import kernel as kernel
 from avare._randomness import next_uniform as next_uniform
+from avare._validation import all_valid
 
 _DRAW, _LEARN = ByType("draw_into"), ByType("learn_from")
 draw_into, learn_from = _DRAW.function, _LEARN.function
@@ -67,7 +68,17 @@ def can_learn(state: Any) -> bool:
 
 def learns(state: Any) -> bool:
     """Whether a state has a compiled `learn` that changes something."""
-    return can_learn(state) and _LEARN[type(state)] is not learn_nothing
+    return type(state) in _LEARN and _LEARN[type(state)] is not learn_nothing
+
+
+@kernel
+def step_into(state, step, source, n, given, norms, indices, probabilities, weights):
+    """Learn from norms and fill the arrays with the next batch; or return False, if a norm or an index is not valid."""
+    if not all_valid(given, norms, n):
+        return False
+    learn_from(state, given, norms)
+    draw_into(state, step, source, indices, probabilities, weights)
+    return True
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:

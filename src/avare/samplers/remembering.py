@@ -1,16 +1,17 @@
 """What samplers share that remember one norm per example and keep all probabilities above a floor."""
 
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare import schedules
 from avare._randomness import Seed
-from avare.samplers.base import Sampler
+from avare.samplers.growing import Growing
 
 
-class Remembering(Sampler):
+class Remembering(Growing):
     r"""Draw from remembered norms, with no probability below a floor that falls with the steps.
 
     The floor is :math:`\varepsilon_t = C^{\delta/3-1} (C + m(t-1))^{-\delta/3} + p_{\min}`, see `schedules.floor`.
@@ -19,12 +20,19 @@ class Remembering(Sampler):
 
     takes = ("p_min",)
     hyperparameters: ClassVar[tuple[str, ...]] = ("delta", "c", "p_min")
-    _memory: Any
 
     def __init__(
-        self, n: int, batch_size: int, replacement: bool, delta: float, c: float | None, p_min: float, seed: Seed
+        self,
+        n: int,
+        batch_size: int,
+        replacement: bool,
+        delta: float,
+        c: float | None,
+        p_min: float,
+        capacity: int | None,
+        seed: Seed,
     ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        super().__init__(n, batch_size, replacement=replacement, capacity=capacity, seed=seed)
         self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
         _, self._c, self._delta, self._p_min = self._schedule.constants
 
@@ -34,7 +42,7 @@ class Remembering(Sampler):
         return self._schedule(self.steps + 1)
 
     def norms(self) -> NDArray[np.float64]:
-        """Return the remembered norm of each example. O(N)."""
+        """Return the remembered norm of each example, NaN for those retired. O(N)."""
         with self._lock:
             return np.asarray(self._memory.norms())
 
@@ -45,3 +53,8 @@ class Remembering(Sampler):
 
     def compute_probabilities(self) -> NDArray[np.float64]:
         return np.asarray(self._memory.probabilities(self.floor))
+
+    def _resized(self) -> None:
+        ratio = self.present / self._n
+        constants = (self.batch_size, self._c * ratio, self._delta, self._p_min / ratio)
+        self._schedule = replace(self._schedule, constants=constants)

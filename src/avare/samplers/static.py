@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,15 +12,16 @@ from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import Seed
 from avare.batch import Batch, weigh_into
-from avare.samplers.base import Sampler, one_per_example
+from avare.samplers.base import one_per_example
+from avare.samplers.growing import Growing
 from avare.samplers.kernels import learn_nothing, register_kernels
 from avare.samplers.registry import register
-from avare.state import Fields, checksum
+from avare.state import Fields, Nested, checksum
 from avare.structures.buckets import Buckets, draw
 
 
 @register(example=lambda n: {"smoothness": 1.0 + np.arange(n) % 5})
-class Static(Sampler):
+class Static(Growing):
     r"""Draw from a fixed distribution, from constants known in advance (Needell et al., 2014; Zhao & Zhang, 2015).
 
     .. math:: p_i = (1 - u)\, L_i / \textstyle\sum L + u / N,
@@ -30,6 +32,9 @@ class Static(Sampler):
 
     Choose it if no norms are available during training, and the constants differ widely. SGD then
     converges as if the largest constant were their mean.
+
+    If the set changes, :math:`p_i` is in proportion to :math:`(1 - u) L_i + u \bar L`, where :math:`\bar L` is the mean
+    of the first N constants.
 
     Probabilities are kept with 24 significant bits, and positive ones are at least 2^-149 of the largest.
 
@@ -47,6 +52,8 @@ class Static(Sampler):
         u, the share of the uniform distribution, in [0, 1]. With 0, examples whose constant is 0 are never drawn.
     replacement : bool, default=False
         Whether an index may occur twice in a batch.
+    capacity : int or None, default=None
+        At least n. If `append` exceeds it, new examples replace the oldest.
     seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
 
@@ -74,20 +81,23 @@ class Static(Sampler):
         smoothness: ArrayLike,
         uniform: float = 0.5,
         replacement: bool = False,
+        capacity: int | None = None,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        super().__init__(n, batch_size, replacement=replacement, capacity=capacity, seed=seed)
         constants = one_per_example("smoothness", smoothness, self.n)
         if not constants.any():
             raise ValueError("smoothness is all zero: at least one must be above 0")
         self.uniform = validation.number("uniform", uniform, at_least=0.0, at_most=1.0)
         self._smoothness_checksum = checksum({"smoothness": constants})
-        share = constants / constants.max()
-        p = (1.0 - self.uniform) * (share / share.sum()) + self.uniform / self.n
-        self._possible = np.count_nonzero(p)
+        self._largest = float(constants.max())
+        self._sum = float((constants / self._largest).sum())
+        p = self._mixed(constants)
+        self._unit = float(p.max())
+        self._memory = Buckets(p / self._unit)
+        self._resized()
         if not self.replacement and self._possible < self.batch_size:
             raise ValueError(f"batch_size = {batch_size}: only {self._possible} examples have a probability above 0")
-        self._memory = Buckets(p / p.max())
 
     def compute_probabilities(self) -> NDArray[np.float64]:
         return self._memory.probabilities()
@@ -97,12 +107,24 @@ class Static(Sampler):
             raise ValueError(f"size = {size}: only {self._possible} examples have a probability above 0")
         return super().draw(size)
 
+    def _mixed(self, constants: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the probabilities of examples in the first set."""
+        return (1.0 - self.uniform) * (constants / self._largest / self._sum) + self.uniform / self._n
+
+    def _values_of_new(self, norms: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+        if norms is None:
+            raise TypeError("Static needs the constants of new examples: append(norms=...)")
+        return self._mixed(norms) / self._unit
+
+    def _resized(self) -> None:
+        self._possible = self._memory.solve(0.0).above or self.present  # how many can be drawn
+
     @property
     def kernels(self) -> StaticState:
         return StaticState(self._memory.arrays, self.replacement)
 
     def fields(self) -> Fields:
-        return {"memory": None}
+        return {"memory": Nested(partial(Buckets.from_state, n=self.n, present=self.present))}
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -355,8 +355,8 @@ def checked_pair(problem: Any, sampler: Any, **by_name: Any) -> None:
     checked_problem(problem)
     if not isinstance(sampler, Sampler):
         raise TypeError(f"sampler is of type {type(sampler).__name__}: must be one of avare.samplers")
-    if problem.n != sampler.n:
-        raise ValueError(f"sampler has n = {sampler.n}: must match the problem's {problem.n}")
+    if not problem.n == sampler.n == sampler.present:
+        raise ValueError(f"sampler has n = {sampler.n}: must match the problem's {problem.n}, with no example retired")
     for name, value in by_name.items():
         if value is not None:
             raise ValueError(f"{name} = {value!r}: the sampler has its own; pass it only with the name of a sampler")

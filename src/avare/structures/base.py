@@ -96,9 +96,7 @@ class Structure(ABC):
         self, indices: ArrayLike, values: ArrayLike, name: str = "values"
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and values as arrays, or raise an error that names the wrong one. O(size)."""
-        where, what = validation.indices("indices", indices, self.n), validation.nonnegative(name, values)
-        validation.same_length(name, len(what), "indices", len(where))
-        return where, what
+        return validation.indexed(name, values, indices, self.n)
 
     @abstractmethod
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:

@@ -42,7 +42,7 @@ from avare._randomness import next_uniform
 from avare.state import State
 from avare.structures import cells as layout
 from avare.structures import float_codes as floats
-from avare.structures.base import Solution, Structure
+from avare.structures.base import Solution
 from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, ONE, REGISTERS, SUM, TOP, add, code_of, index_of, slot_of
 from avare.structures.without_replacement import draw_distinct, draw_members
 
@@ -59,7 +59,7 @@ class _Arrays(NamedTuple):
     """Everything the kernels read and write. The first nine arrays are those of `cells`."""
 
     members: NDArray[np.int64]  # by slot: code << 31 | index
-    slots: NDArray[np.int32]  # by index: its slot in `members`
+    slots: NDArray[np.int32]  # by index: its slot in `members`; 0: absent
     octaves: NDArray[np.int64]  # by octave: count, sum of mantissas
     cells: NDArray[np.int64]  # by cell: count, sum of mantissas
     directory: NDArray[np.int32]  # by cell and k >> 14: its page tables
@@ -67,8 +67,7 @@ class _Arrays(NamedTuple):
     free_pages: NDArray[np.int32]  # a stack of page numbers
     free_tables: NDArray[np.int32]  # a stack of page-table numbers
     registers: NDArray[np.int64]
-    """Highest and lowest octave in use (without the zeros), heights of the stacks, the bin of the last threshold,
-    and count and sum of the bins above it in its cell."""
+    """Those of `cells`, the bin of the last threshold, and count and sum of the bins above it in its cell."""
     bins: NDArray[np.int64]  # by bin: count, sum of mantissas
     masses: NDArray[np.float64]  # by octave: scratch for one draw
     cumulative: NDArray[np.float64]  # by cell, from the top: scratch for large batches
@@ -89,7 +88,7 @@ class _Law(NamedTuple):
     exact: float  # the total when it was last summed without a subtraction
 
 
-class Buckets(Structure):
+class Buckets(layout.Cells):
     """Norms of n examples: draw from them, solve Lemma 1 and replace norms in constant time.
 
     Norms are rounded to 24 significant bits; positive norms outside [2^-149, 2^128) become the nearer
@@ -122,21 +121,18 @@ class Buckets(Structure):
         _load(self._arrays, layout.NO_MEMBERS, values)
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], n: int) -> "Buckets":
+    def from_state(cls, state: Mapping[str, Any], n: int, present: int | None = None) -> "Buckets":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
         self = cls.__new__(cls)
         self.n = n
+        members = layout.members_of(state, "memory", n, present)
         self._arrays = _allocate(n)
-        _load(self._arrays, layout.members_of(state, "memory", n), layout.NO_NORMS)
+        _load(self._arrays, members, layout.NO_NORMS)
         return self
 
     def state(self) -> State:
         """Return the code and index of each member, cell by cell. O(N)."""
         return {"memory": layout.export(self._arrays)}
-
-    def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        """Return the norms as they are kept: of some examples, or by index. O(1) each."""
-        return layout.norms_of(self._arrays, np.arange(self.n) if indices is None else indices)
 
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace norms without any checks. O(1) each."""
@@ -147,8 +143,14 @@ class Buckets(Structure):
         law = solve(self._arrays, self._checked(floor))
         return Solution(law.threshold / law.scale, law.threshold, law.scale, law.above)
 
+    def _with_room(self, room: int) -> "Buckets":
+        return Buckets.from_state(self.state(), room, int(self._arrays.registers[layout.PRESENT]))
+
+    def _changed(self, members: NDArray[np.int64], times: np.int64) -> None:
+        _count_bins(self._arrays, members, times)
+
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
-        return _probabilities(self._arrays, floor)
+        return _probabilities(self._arrays, floor)[: self.n]
 
     def _draw(self, floor: float, *arguments: Any) -> bool:
         return bool(draw(self._arrays, floor, *arguments))
@@ -211,10 +213,16 @@ def _count_bin(arrays, code, times):
 
 
 @kernel
+def _count_bins(arrays, members, times):
+    for j in range(len(members)):
+        _count_bin(arrays, code_of(members[j]), times)
+
+
+@kernel
 def _load(arrays, members, norms):
     """Put members, or those for norms by index, into arrays without any; each cell in the order given."""
     layout.load(arrays, members, norms)
-    for j in range(len(arrays.slots)):
+    for j in range(arrays.registers[layout.PRESENT]):
         code = layout.code_at(members, norms, j)
         add(arrays.bins, code >> _BIN_SHIFT, 1, floats.mantissa_of(code))
 
@@ -227,7 +235,7 @@ def solve(arrays, floor):
     """Find the threshold for a floor; return how to draw, without the total, which `weigh` computes."""
     # Unpack once: each access costs two atomic operations, on reference counts.
     octaves, cells, bins, registers = arrays.octaves, arrays.cells, arrays.bins, arrays.registers
-    n = len(arrays.slots)
+    n = registers[layout.PRESENT]
     layout.narrow(registers, octaves)
     top = registers[TOP]
     if top == 0 or floor * n >= 1.0:  # uniform: a threshold above all norms
@@ -300,9 +308,10 @@ def _descend(groups, group, lowest, shift, part_sum, part_count, below, floor, t
 @kernel
 def _probabilities(arrays, floor):
     law = solve(arrays, floor)
-    probabilities = np.empty(len(arrays.slots), dtype=np.float64)
+    probabilities = np.zeros(len(arrays.slots), dtype=np.float64)
     for index in range(len(probabilities)):
-        probabilities[index] = mass_of(arrays, law, index) / law.scale
+        if arrays.slots[index] > 0:
+            probabilities[index] = mass_of(arrays, law, index) / law.scale
     return probabilities
 
 
@@ -489,7 +498,7 @@ def propose(arrays, law, source, slots, indices, masses):
 def draw(arrays, floor, replacement, source, indices, probabilities, left):
     """Draw indices, without replacement also what is left before each; return whether there are enough."""
     law = weigh(arrays, solve(arrays, floor))
-    available = len(arrays.slots) if law.threshold > 0.0 else law.above
+    available = arrays.registers[layout.PRESENT] if law.threshold > 0.0 else law.above
     return draw_members(
         arrays, law, available, law.scale, replacement, source, indices, probabilities, left, propose, _draw_distinct
     )

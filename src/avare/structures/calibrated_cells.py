@@ -37,8 +37,7 @@ from avare._randomness import next_uniform
 from avare.state import Field, State, refuse_unless
 from avare.structures import cells as layout
 from avare.structures import float_codes as floats
-from avare.structures.base import Structure
-from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, SUM, TOP, code_of, index_of, slot_of
+from avare.structures.cells import COUNT, LOW, MAX_EXAMPLES, PRESENT, SUM, TOP, Cells, code_of, index_of, slot_of
 from avare.structures.without_replacement import draw_distinct, draw_members
 
 _UNSEEN = 1 << floats.CELL_SHIFT  # the code of examples never seen: in octave 0, next to the zeros
@@ -96,7 +95,7 @@ class _Law(NamedTuple):
     total: float  # their mass
 
 
-class CalibratedCells(Structure):
+class CalibratedCells(Cells):
     """Norms of n examples: learn what to expect of them, and draw, in constant time.
 
     Norms are rounded and bounded as in `Buckets`.
@@ -113,6 +112,7 @@ class CalibratedCells(Structure):
     """
 
     _arrays: _Arrays
+    _code_of_new = _UNSEEN
 
     def __init__(self, norms: ArrayLike, *, prior: float) -> None:
         """Build from norms that were seen, finite and not negative, and the weight of the prior, above 0. O(N)."""
@@ -125,25 +125,27 @@ class CalibratedCells(Structure):
     @classmethod
     def unseen(cls, n: int, *, prior: float) -> "CalibratedCells":
         """Build with no norm seen. O(N)."""
-        return cls._of_members(np.arange(n) | _UNSEEN << layout.INDEX_BITS, prior)
+        return cls._of_members(n, np.arange(n) | _UNSEEN << layout.INDEX_BITS, prior)
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], n: int, *, prior: float) -> "CalibratedCells":
+    def from_state(
+        cls, state: Mapping[str, Any], n: int, present: int | None = None, *, prior: float
+    ) -> "CalibratedCells":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
-        members = layout.members_of(state, "expectations_members", n, lowest=_UNSEEN)
+        members = layout.members_of(state, "expectations_members", n, present, lowest=_UNSEEN)
         scale = Field(float, at_least=1.0, at_most=_LARGEST_SCALE).read(state, "expectations_scale")
         tallies = Field(np.float64, (floats.CELLS, 2), at_least=0.0).read(state, "expectations_tallies")
         most = np.full((floats.CELLS, 2), _MOST_OBSERVED)
         most[:, _SQUARES] = np.minimum(tallies[:, _OBSERVED], _MOST_OBSERVED) * _LARGEST_SQUARE + _FORGOTTEN
         refuse_unless(tallies <= most, tallies, "state['expectations_tallies']", "no norms can have this sum")
-        self = cls._of_members(members, prior)
+        self = cls._of_members(n, members, prior)
         self._arrays.scale[0], self._arrays.tallies[:] = scale, tallies
         return self
 
     @classmethod
-    def _of_members(cls, members: NDArray[np.int64], prior: float) -> "CalibratedCells":
+    def _of_members(cls, n: int, members: NDArray[np.int64], prior: float) -> "CalibratedCells":
         self = cls.__new__(cls)
-        self.n, self.prior = len(members), prior
+        self.n, self.prior = n, prior
         self._arrays = _allocate(self.n)
         layout.load(self._arrays, members, layout.NO_NORMS)
         return self
@@ -155,10 +157,6 @@ class CalibratedCells(Structure):
             "expectations_tallies": self._arrays.tallies.copy(),
             "expectations_scale": float(self._arrays.scale[0]),
         }
-
-    def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        """Return the norms as they are kept; NaN where never seen: of some examples, or by index. O(1) each."""
-        return layout.norms_of(self._arrays, np.arange(self.n) if indices is None else indices)
 
     def calibration(self) -> Calibration:
         """Return the remembered and the expected norm of each cell. O(1)."""
@@ -173,8 +171,11 @@ class CalibratedCells(Structure):
         """
         learn(self._arrays, keep, indices, values)
 
+    def _with_room(self, room: int) -> "CalibratedCells":
+        return CalibratedCells.from_state(self.state(), room, int(self._arrays.registers[PRESENT]), prior=self.prior)
+
     def _probabilities(self, floor: float) -> NDArray[np.float64]:
-        return _probabilities(self._arrays, self.prior, floor)
+        return _probabilities(self._arrays, self.prior, floor)[: self.n]
 
     def _draw(self, floor: float, *arguments: Any) -> bool:
         return bool(draw(self._arrays, self.prior, floor, *arguments))
@@ -275,7 +276,7 @@ def _solve(arrays, prior, floor):
     highest = 0.0
     for k in range(listed):
         highest = max(highest, masses[k])
-    if highest == 0.0 or floor * len(arrays.slots) >= 1.0:  # uniform: a threshold above all
+    if highest == 0.0 or floor * arrays.registers[PRESENT] >= 1.0:  # uniform: a threshold above all
         threshold = max(highest, 1.0)
     else:
         threshold, more = -1.0, 0.0
@@ -314,9 +315,11 @@ def _probabilities(arrays, prior, floor):
     by_cell = np.zeros(floats.CELLS, dtype=np.float64)
     for k in range(law.size):
         by_cell[arrays.used[k]] = arrays.masses[k] / law.total
-    probabilities = np.empty(len(arrays.slots), dtype=np.float64)
+    probabilities = np.zeros(len(arrays.slots), dtype=np.float64)
     for index in range(len(probabilities)):
-        probabilities[index] = by_cell[code_of(arrays.members[arrays.slots[index]]) >> floats.CELL_SHIFT]
+        slot = arrays.slots[index]
+        if slot > 0:
+            probabilities[index] = by_cell[code_of(arrays.members[slot]) >> floats.CELL_SHIFT]
     return probabilities
 
 

@@ -111,7 +111,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         options = dict(sampler_options or {})
         if sampler is None:
             sampler = default_sampler(replacement, options, has_pool=pool is not None)
-        length = -(-self.ranks.total // self.ranks.whole_batch) if batches_per_epoch is None else batches_per_epoch
+        self._follows_n = batches_per_epoch is None  # the length of an epoch
+        length = self.ranks.batches(self.ranks.total) if batches_per_epoch is None else batches_per_epoch
         length = validation.integer("batches_per_epoch", length, at_least=1)
         if not isinstance(sampler, str | Sampler):
             raise TypeError(f"sampler is of type {type(sampler).__name__}: must be an avare sampler, or its name")
@@ -119,17 +120,17 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
         if seed is None and isinstance(sampler, str) and not self.ranks.is_alone:
             seed = common["_entropy"]
-        self.sampler = _make(self.ranks, sampler, options, replacement, seed)
-        self._scale = self.ranks.whole_batch / self.ranks.total
+        self._make = partial(_make, self.ranks, sampler, options, replacement)
+        self._is_by_name = isinstance(sampler, str)
+        self.sampler = self._make(self.ranks.n, seed)
         self._known = np.zeros(self.ranks.n, dtype=np.int8)  # of each example: 0 if it was never drawn
         self._steps = 0  # batches and pools drawn so far
         self._fingerprint = 0  # of all batches drawn, in order
         self._samplers = {"sampler": self.sampler}  # "passes" in its place while no pool pays
         if pool is not None:
-            most = math.inf if self.sampler.replacement else self.ranks.n // self.ranks.copies
             # From the state of the sampler's generator: the same on all ranks.
             of_pool, of_passes = derive(self.sampler.generator, 2)
-            pool.join(self.ranks.n, self.ranks.batch_size, most, of_pool)
+            pool.join(self.ranks.n, self.ranks.batch_size, self._largest_pool, of_pool)
             if pool.size.shuffles and self.ranks.draws <= self.ranks.n:
                 passes = Uniform(self.ranks.n, self.ranks.draws, reshuffle=True, seed=of_passes)
                 self._samplers["passes"] = passes
@@ -154,6 +155,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """Return the batches of a new epoch or, if a state has just been loaded, the rest of its epoch."""
         self.ranks.check_unchanged()
         units = self.cursor.units(self._draw)
+        if self.cursor.drawn == 0:
+            self._grow()
         return map(self._pairs, units, itertools.count(self.cursor.position))
 
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
@@ -182,6 +185,44 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._take_in(indices, values)
         if self.cursor.keep is not None:
             self.cursor.receive_until(lambda draw: np.array_equal(draw.indices, indices))
+
+    def extend(self, n: int) -> NDArray[np.int64]:
+        """Add examples to the set, after the dataset has grown, and return their indices. O(n) bytes are copied.
+
+        They are drawn from the next epoch on: in the present one, workers may have copies of the dataset as it was. By
+        default an epoch then has ceil(present examples / batch size) batches. All ranks must call it with the same n,
+        after the same batch. Nothing is known of the new examples, as at the start.
+
+        Parameters
+        ----------
+        n : int
+            The number of examples in the dataset, with those that were retired.
+        """
+        n = validation.integer("n", n, at_least=self.ranks.n)
+        self._refuse_parts()
+        if not self.sampler.grows or self.sampler.needs or getattr(self.sampler, "capacity", None):
+            name = type(self.sampler).__name__
+            raise TypeError(f"sampler = {name}: extend needs Avare, Calibrated or Uniform, without a capacity")
+        self.ranks.agree({"n": n, "batches drawn": self._steps})
+        new = np.arange(self.ranks.n, n)
+        self.ranks.n = self.ranks.total = n
+        self._known = np.append(self._known, np.zeros(len(new), dtype=np.int8))
+        if self.cursor.drawn == 0:
+            self._grow()
+        return new
+
+    def retire(self, index: Values) -> None:
+        """Never draw some examples again, from the next draw on: see `avare.Sampler.retire`.
+
+        Batches that were drawn ahead may still contain them. All ranks must call it with the same index, after the same
+        batch.
+        """
+        indices = validation.indices("index", as_array("index", index), self.sampler.n)
+        self._refuse_parts()
+        self.ranks.agree({"index": zlib.crc32(indices.data), "batches drawn": self._steps})
+        for sampler in self._samplers.values():
+            sampler.retire(indices)
+        self._resize_pool()
 
     def fail(self) -> None:
         """Take part in the next `update` of the other ranks with an error, so that they do not wait.
@@ -270,7 +311,11 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
-        state, expected, fields = with_arrays(state), self._arguments(), self._fields()
+        state, expected = with_arrays(state), self._arguments()
+        del expected["batches_per_epoch"]
+        states.require_same(state, expected, "state", "this loader")
+        samplers, length = self._for_state(state)
+        expected["batches_per_epoch"], fields = length, self._fields(samplers, length)
         states.require_same(state, expected, "state", "this loader")
         values = states.read(state, fields)
         own = {key: state[key] for key in (*expected, *fields) if key != "checksum"}
@@ -283,27 +328,46 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             )
         states.require_padding(indices, "state['ahead_indices']")
         ahead = [Draw(*arrays) for arrays in states.without_padding(indices, weights)]
-        for name, sampler in self._samplers.items():
+        for name, sampler in samplers.items():
             sampler.replace_state(values[name])
+        self._samplers, self.sampler, self.cursor.length = samplers, samplers["sampler"], length
+        self._resize_pool()
         self._steps = sum(values[name]["steps"] for name in self._samplers)
         self._known, self._fingerprint = values["known"], values["fingerprint"]
         if self.pool is not None:
             self.pool.load(values)
         self.cursor.load(values["epoch"], values["drawn"], ahead)
 
-    def _fields(self) -> Fields:
+    def _for_state(self, state: State) -> tuple[dict[str, Sampler], int]:
+        """Return the samplers that can load a state, and the length of its epoch.
+
+        If the set has changed since the loader of the state was made, these samplers have the n that it had then.
+        """
+        samplers, n, saved = self._samplers, self.ranks.n, state.get("sampler")
+        length = self.ranks.batches(self.ranks.total) if self._follows_n else self.cursor.length
+        if isinstance(saved, Mapping) and ("added" in saved or saved.get("n") != n):
+            first = Field(int, at_least=1, at_most=n).read(saved, "n", "state['sampler']")
+            if self._follows_n:
+                length = Field(int, at_least=1, at_most=length).read(state, "batches_per_epoch")
+            if self._is_by_name and first != self.sampler.arguments()["n"]:
+                samplers = {"sampler": self._make(first, None)}
+                if "passes" in self._samplers:
+                    samplers["passes"] = Uniform(first, self.ranks.draws, reshuffle=True)
+        return samplers, length
+
+    def _fields(self, samplers: Mapping[str, Sampler], length: int) -> Fields:
         """Declare what a state holds, without the arguments."""
         batches, n, most = (None, None), self.ranks.n, 1 << 62
         return {
             "epoch": Field(int, at_least=0, at_most=most),
-            "drawn": Field(int, at_least=0, at_most=self.cursor.length),
+            "drawn": Field(int, at_least=0, at_most=length),
             "ahead_indices": Field(np.int64, batches, at_least=-1, at_most=n - 1),
             "ahead_weights": Field(np.float64, batches, at_least=0.0),
             "known": Field(np.int8, (n,), at_least=0, at_most=_REPORTED),
             "fingerprint": Field(int, at_least=0, at_most=2**32 - 1),
             "checksum": Field(int, at_least=0, at_most=2**32 - 1),
             **({} if self.pool is None else self.pool.fields()),
-            **{name: Nested(partial(_read_sampler, sampler, name)) for name, sampler in self._samplers.items()},
+            **{name: Nested(partial(_read_sampler, sampler, name)) for name, sampler in samplers.items()},
         }
 
     def _warn_of_silence(self) -> None:
@@ -350,7 +414,30 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._steps += 1
         self._known[batch.indices] = _WAITING
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
-        return Draw(batch.indices, self._scale * batch.weights)
+        examples = self.ranks.total if self.ranks.is_sharded else self.sampler.present
+        return Draw(batch.indices, self.ranks.whole_batch / examples * batch.weights)
+
+    def _grow(self) -> None:
+        """Begin an epoch with all examples that there are."""
+        more = self.ranks.n - self.sampler.n
+        if more > 0:
+            for sampler in self._samplers.values():
+                sampler.append(more)
+            self._resize_pool()
+        if self._follows_n and not self.ranks.is_sharded:
+            self.cursor.length = self.ranks.batches(self.sampler.present)
+
+    def _refuse_parts(self) -> None:
+        if self.ranks.is_sharded:
+            raise TypeError("distributed = 'sharded': the parts of the ranks cannot change")
+
+    @property
+    def _largest_pool(self) -> float:
+        return math.inf if self.sampler.replacement else self.sampler.present // self.ranks.copies
+
+    def _resize_pool(self) -> None:
+        if self.pool is not None:
+            self.pool.resize(self.sampler.present, self._largest_pool)
 
     def _draw_unit(self, pool: Pool) -> Batch:
         """Draw a pool, or a batch: of a shuffled pass, if nothing keeps the memory of the sampler fresh."""
@@ -427,10 +514,10 @@ def spread(number: NDArray[np.float64], remembered: NDArray[np.float64]) -> NDAr
 
 
 def _make(
-    ranks: Ranks, sampler: str | Sampler, options: dict[str, Any], replacement: bool | None, seed: Seed
+    ranks: Ranks, sampler: str | Sampler, options: dict[str, Any], replacement: bool | None, n: int, seed: Seed
 ) -> Sampler:
     """Build the sampler of a name, or check the one that was passed."""
-    n, draws = ranks.n, ranks.draws
+    draws = ranks.draws
     if isinstance(sampler, Sampler):
         if options or replacement is not None or seed is not None:
             raise ValueError("sampler_options, replacement and seed are for a sampler given by its name")

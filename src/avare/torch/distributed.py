@@ -71,6 +71,10 @@ class Ranks:
         self.draws = self.batch_size * self.copies
         """How many examples the sampler of this rank draws per step."""
 
+    def batches(self, n: int) -> int:
+        """Return how many whole batches a pass over n examples takes."""
+        return -(-n // self.whole_batch)
+
     def own(self, size: int) -> slice:
         """Return this rank's part of a batch or pool of this size that its sampler draws."""
         return _part(size, self.rank % self.copies, self.copies)

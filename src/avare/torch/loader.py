@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
@@ -241,6 +243,19 @@ class ImportanceLoader(DataLoader[Any]):
     def update(self, index: Values, norms: Values, *, not_finite: InUpdate = "raise") -> None:
         """Report the gradient norms of examples that have been drawn: see `AvareBatchSampler.update`."""
         self._batches.update(index, norms, not_finite=not_finite)
+
+    def extend(self) -> NDArray[np.int64]:
+        """Add the new examples, after the dataset has grown, and return their indices: see `AvareBatchSampler.extend`.
+
+        They are drawn from the next epoch on, also by persistent workers, which begin again with it.
+        """
+        new: NDArray[np.int64] = self._batches.extend(len(self.dataset) if hasattr(self.dataset, "__len__") else 0)
+        self._iterator = None  # of persistent workers, which have copies of the dataset
+        return new
+
+    def retire(self, index: Values) -> None:
+        """Never draw some examples again, from the next draw on: see `AvareBatchSampler.retire`."""
+        self._batches.retire(index)
 
     def fail(self) -> None:
         """Tell the other ranks that this one cannot report its norms: see `AvareBatchSampler.fail`."""

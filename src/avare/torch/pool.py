@@ -101,10 +101,15 @@ class Pool:
 
         If ``whole``, pools are whole numbers of batches, rounded down.
         """
-        self.n, self.batch_size, self._most, self._whole = n, batch_size, most, whole
-        self.largest_ratio = most / batch_size
-        """The most batches that a pool can have."""
+        self.batch_size, self._whole = batch_size, whole
+        self.resize(n, most)
         self._seed_with(generator)
+
+    def resize(self, n: int, most: float) -> None:
+        """Follow a new number of examples."""
+        self.n, self._most = n, most
+        self.largest_ratio = most / self.batch_size
+        """The most batches that a pool can have."""
 
     @property
     def ratio(self) -> float:

@@ -87,13 +87,11 @@ class StreamBatches:
     def __len__(self) -> int:
         raise TypeError("the number of batches of a stream is not known")
 
-    def update(self, index: Any, norms: Any, *, not_finite: str = "raise") -> None:
+    def update(self, *arguments: Any, **options: Any) -> None:
         """Raise an error: nothing is remembered."""
-        raise TypeError("a stream has no memory, so update() has no use: score= finds the norms of each pool")
+        raise TypeError("a stream has no memory: update, fail, extend and retire do not apply; score= finds the norms")
 
-    def fail(self) -> None:
-        """Raise an error: nothing is remembered."""
-        raise TypeError("a stream has no memory, so fail() has no use")
+    fail = extend = retire = update
 
     def load(self, read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Begin an iteration, and return its pools. ``read`` begins to read the blocks."""
