@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -306,7 +306,10 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         (lambda: avt.output_norms(three, torch.tensor([[0], [3]])), r"target\[1, 0\] = 3: must be in \[0, 3\)"),
         (lambda: avt.output_norms(wrong((1, 2, 0), nan, (2, 3, 1)), labels[:, None]), r"output\[1, 2, 0\] = nan"),
         (lambda: avt.output_norms(two, labels, class_dim=0), "class_dim = 0: that is the batch"),
-        (lambda: avt.output_norms(two, labels, reduction="max"), "reduction = 'max': must be 'sum', 'mean' or 'all'"),
+        (
+            lambda: avt.output_norms(two, labels, reduction=cast(Any, "max")),
+            "reduction = 'max': must be 'sum', 'mean' or 'all'",
+        ),
         (lambda: avt.output_norms(two, two, lambda z, y: z, reduction="mean"), "'sum' for a loss of your own"),
         (lambda: avt.output_norms(two, two, "squared", class_dim=-1), "label_smoothing and class_dim are for"),
         (lambda: avt.last_layer_norms(wrong((1, 0), nan), two, labels), r"features\[1, 0\] = nan"),

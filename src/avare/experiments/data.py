@@ -113,8 +113,8 @@ def obtain(
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
         name = Path(found.source).name if is_taken else found.name
     label = source if isinstance(source, str) else name
-    about = {"notes": found.notes, "filled": found.filled}
-    return Data(name, found.X, found.y, digest(found.X, found.y), **about), _fitting(label, found.y, loss)
+    data = Data(name, found.X, found.y, digest(found.X, found.y), found.notes, filled=found.filled)
+    return data, _fitting(label, found.y, loss)
 
 
 def digest(X: Any, y: NDArray[Any]) -> str:

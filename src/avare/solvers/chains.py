@@ -263,18 +263,17 @@ class ChainSteps(Steps):
         dim = self.problem.dim
         noise = np.zeros((dim, dim) if len(update.factor) else dim)
         self._measured = Measured(np.zeros(dim), noise, np.zeros(1))
-        self._trial: Sampler | None = None
         if self._corrects:
             self.period = max(1, _PERIOD // _OFTEN)
         if self._adapt_until > 0:
             self.period = max(1, self._adapt_until // _ADAPTATIONS)
 
     def check(self, step: int) -> str | None:
-        """Measure the noise of the gradient, with batches of a copy of the sampler; a chain never ends."""
+        """Measure the noise of the gradient, with more batches; a chain never ends."""
         late = step > max(self._adapt_until, _OFTEN * _PERIOD)
         if late and (not self._corrects or step % _PERIOD >= self.period):
             return None
-        found, motion = batch_gradients(self.estimator, self._copy(), self.x, _BATCHES), self.update
+        found, motion = self._batch_gradients(), self.update
         if step <= self._adapt_until:
             moments = self._measured.moments
             self._take_in(moments, np.mean((found + self.problem.penalty.l2 * self.x) ** 2, axis=0))
@@ -288,12 +287,20 @@ class ChainSteps(Steps):
         self._measured.times[0] += 1.0
         return None
 
-    def _copy(self) -> Sampler:
-        """Return a copy of the sampler with a seed that depends on the step only, so that resuming changes nothing."""
-        if self._trial is None or self.sampler.learns or not self.sampler.independent:
-            self._trial = copy.deepcopy(self.sampler)
-        self._trial.reseed(np.random.SeedSequence([_SEED, self.sampler.steps]))
-        return self._trial
+    def _batch_gradients(self) -> Vector:
+        """Return estimates from some batches, with a seed that depends on the step only: resuming changes nothing.
+
+        A copy of the sampler draws, unless draws leave no trace: batches are independent, and nothing is learned.
+        """
+        sampler, generator = self.sampler, self.sampler.generator
+        if sampler.learns or not sampler.independent:
+            sampler = copy.deepcopy(sampler)
+        sampler.reseed(np.random.SeedSequence([_SEED, sampler.steps]))
+        try:
+            return batch_gradients(self.estimator, sampler, self.x, _BATCHES)
+        finally:
+            if sampler is self.sampler:
+                sampler.reseed(generator)
 
     def _take_in(self, average: Vector, found: Vector) -> None:
         keep = min(_KEEP, 1.0 - 1.0 / (self._measured.times[0] + 1.0))

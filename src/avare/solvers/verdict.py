@@ -182,11 +182,10 @@ def gradients_at(estimator: PlainEstimator, sampler: Sampler, points: Vector, st
 
 
 def batch_gradients(estimator: PlainEstimator, sampler: Sampler, x: Vector, batches: int) -> Vector:
-    """Return estimates at x from some batches of a copy of a sampler, which does not learn; one per row."""
+    """Return estimates at x from some batches of a copy of a sampler, which counts and learns nothing; one per row."""
     found = np.empty((batches, len(x)))
     for each in found:
-        batch = sampler.sample()
-        sampler.forget(batch)
+        batch = sampler.draw(sampler.batch_size)
         each[:] = estimator.at(x, batch.indices, batch.weights)[0]
     return found
 

@@ -180,28 +180,19 @@ def _draw(arrays, floor, replacement, source, indices, probabilities, left):
 @kernel
 def _draw_distinct(arrays, threshold, scale, rho, source, indices, probabilities, left):
     """Drop repeated draws while at least half of the mass is left; then go through all that are left, one by one."""
-    n, size = len(arrays.norms), len(indices)
-    masses = np.empty(n, dtype=np.float64)
-    for i in range(n):
-        masses[i] = max(arrays.norms[i], threshold) / scale
-    if size > np.count_nonzero(masses):
+    masses, mass = np.maximum(arrays.norms, threshold) / scale, 1.0
+    if len(indices) > np.count_nonzero(masses):
         return False
-    mass = 1.0
-    for j in range(size):
-        drawn, left[j] = -1, mass
+    for j in range(len(indices)):
+        left[j] = mass
         if mass >= 0.5:
             drawn = _draw_one(arrays, threshold, scale, rho, source)
             while masses[drawn] == 0.0:
                 drawn = _draw_one(arrays, threshold, scale, rho, source)
         else:
-            left[j] = masses.sum()
-            x = next_uniform(source) * left[j]
-            for i in range(n):
-                if masses[i] > 0.0:
-                    drawn = i
-                    x -= masses[i]
-                    if x < 0.0:
-                        break
+            sums = np.cumsum(masses)
+            left[j] = sums[-1]
+            drawn = np.searchsorted(sums, next_uniform(source) * left[j], side="right")
         indices[j], probabilities[j] = drawn, masses[drawn]
         mass -= masses[drawn]
         masses[drawn] = 0.0
