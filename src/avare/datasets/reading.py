@@ -79,8 +79,7 @@ def read(
     >>> data.y
     array([-1,  1])
     """
-    if task not in get_args(Task):
-        raise ValueError(f"task = {task!r}: must be one of {', '.join(map(repr, get_args(Task)))}")
+    validation.choice("task", task, get_args(Task))
     drop, categories = ([given] if isinstance(given, str) else list(map(str, given)) for given in (drop, categories))
     wanted = Wanted(target, drop, categories, validation.number("limit", limit, above=0.0))
     if hasattr(source, "__arrow_c_stream__") or hasattr(source, "iloc"):

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from avare import _validation as validation
 from avare._compilation import lean
 from avare._randomness import Seed
 from avare.batch import Batch, weigh, weigh_into
@@ -94,9 +95,7 @@ class Avare(Remembering):
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement, delta, c, p_min, seed)
-        if structure not in tuple(_STRUCTURES):
-            raise ValueError(f"structure = {structure!r}: must be one of {', '.join(map(repr, _STRUCTURES))}")
-        self.structure = structure
+        self.structure = validation.choice("structure", structure, _STRUCTURES)
         norms = np.zeros(self.n) if initial_norms is None else initial_norms
         self._memory = _STRUCTURES[structure](one_per_example("initial_norms", norms, self.n))
 
