@@ -33,7 +33,7 @@ _MOST_UNSURE = 0.15  # ... but no more than this: what is not known to be right 
 _POINTS = 512  # draws at which gradients are computed
 _ROWS = 4_000_000  # of a linear model, up to which these gradients are exact
 _COLUMNS = 32  # at a time
-_SINGULAR = 1e-11  # of the largest second derivative: a direction below it counts as flat
+_SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
 class ConvergenceWarning(UserWarning):
@@ -126,7 +126,8 @@ def improper(problem: Problem, mode: Vector) -> str:
     squares = np.diag(problem.rows(centred=False).gram(np.ones(problem.n)))
     scale = 1.0 / np.sqrt(np.maximum(np.tile(squares, problem.outputs) + problem.penalty.l2, 1e-300))
     values, vectors = np.linalg.eigh(scale[:, None] * hessian(problem, mode) * scale)
-    if values[0] > _SINGULAR * values[-1]:
+    weights = problem.model.sample_weight
+    if values[0] > _SINGULAR * problem.curvature * (weights.max() if len(weights) else 1.0):
         return ""
     along = np.abs(vectors[:, 0])
     places = ", ".join(f"x[{j}]" for j in np.flatnonzero(along > 0.1 * along.max())[:4])
