@@ -22,7 +22,7 @@ from nets.training import InfoBatch, build, one_cycle
 BATCH_SIZE = 64
 _CHUNK = 2000  # examples per forward pass of an evaluation
 _TURN, _ROUNDS = 40, 9  # steps of a turn, and turns, of which the median counts
-_WIDTHS = (192, 384, 640, 1088)  # of hidden layers: steps of roughly 0.5, 1, 2 and 5 milliseconds
+_WIDTHS = (192, 384, 640, 960)  # of hidden layers: steps of roughly 0.5, 1, 2 and 5 milliseconds
 Step = Callable[[], object]
 
 
