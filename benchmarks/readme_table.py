@@ -177,7 +177,7 @@ def keep_uniform() -> Row:
         have="**none of these**",
         use="`DataLoader(shuffle=True)`",
         get="Keep it if gradient norms are alike (`avt.diagnose` says so after an epoch), if you train for two or "
-        f"three epochs only, or if a step takes less than half a millisecond: `update()` adds {min(added):.1f} to "
+        "three epochs only, or if a step takes less than half a millisecond: `update()` adds up to "
         f"{max(added):.1f} ms.",
         otherwise="",
     )

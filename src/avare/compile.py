@@ -10,7 +10,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +28,10 @@ def _samplers() -> None:
         sampler.update(batch.indices, np.ones(len(batch)))
 
 
-def _data() -> tuple[NDArray[np.float64], dict[str, NDArray[Any]]]:
-    """Return rows, and targets by the name of a loss."""
+def _data() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(_ROWS, _COLUMNS))
-    score = X[:, 0] + generator.normal(size=_ROWS)
-    return X, {"least_squares": score, "logistic": score > 0.0, "softmax": np.digitize(score, [-1.0, 1.0])}
+    return X, X[:, 0] + generator.normal(size=_ROWS)
 
 
 def _linear_models() -> None:
@@ -42,39 +39,36 @@ def _linear_models() -> None:
 
     from avare.sklearn import AvareClassifier, AvareRegressor
 
-    X, targets = _data()
+    X, score = _data()
     wide = sparse.random(_ROWS, _WIDE, density=0.05, format="csr", random_state=0)
     for data in (X, X.astype(np.float32), wide):
-        AvareClassifier().fit(data, targets["logistic"])
-        AvareClassifier().fit(data, targets["softmax"])
-        AvareRegressor().fit(data, targets["least_squares"])
+        AvareClassifier().fit(data, score > 0.0)
+        AvareClassifier().fit(data, np.digitize(score, [-1.0, 1.0]))
+        AvareRegressor().fit(data, score)
 
 
 def _loader() -> None:
-    from avare.torch import ImportanceLoader
+    from avare.torch import ImportanceLoader, output_norms
 
     loader = ImportanceLoader([np.zeros(1, dtype=np.float32)] * _ROWS, batch_size=32)
     _, index, _ = next(iter(loader))
-    loader.update(index, np.ones(len(index)))
+    loader.update(index, output_norms(index.float()[:, None].repeat(1, 3), index % 3))
 
 
 def _solvers() -> None:
     import avare
 
-    X, targets = _data()
-    for loss in ("least_squares", "logistic"):
-        problem = avare.problems.get(loss)(X, targets[loss])
-        avare.sgd(problem, avare.Avare(_ROWS, 32, seed=0), steps=1)
+    X, score = _data()
+    for problem in (avare.problems.LeastSquares(X, score), avare.problems.Logistic(X, score > 0.0)):
+        for kind in (avare.Avare, avare.Calibrated, avare.Uniform):
+            avare.sgd(problem, kind(_ROWS, 32, seed=0), steps=1)
         avare.sghmc(problem, steps=1000, thin=10, seed=0)
 
 
 def _diagnosis() -> None:
-    from avare.experiments import diagnose
-    from avare.experiments.data import Data
+    from avare.experiments import diagnose, obtain
 
-    X, targets = _data()
-    for loss in targets:
-        diagnose(Data("", X, targets[loss], ""), loss, epochs=1, runs=2)
+    diagnose(*obtain("digits"), epochs=1, runs=2)
 
 
 PARTS: dict[str, Callable[[], None]] = {

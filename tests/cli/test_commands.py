@@ -310,7 +310,7 @@ def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 0 and (found["n"], found["rows"], found["dim"]) == (1797, 1000, 640)
     assert found["verdict"] in ("yes", "a little", "no", "inconclusive") and found["fit_seconds"] is None
     assert found["words"].lower().startswith(found["verdict"]) and "limit" in found["words"]
-    assert found["in_epochs"]["runs"] == 5 and found["gain"] > 1.0 and found["noise"] >= 0.0 <= found["distance"]
+    assert found["in_epochs"]["runs"] == 20 and found["gain"] > 1.0 and found["noise"] >= 0.0 <= found["distance"]
     assert "--runs" in avare_command("diagnose", "synthetic", "--runs", "1")[2]
 
 

@@ -334,7 +334,7 @@ TABLE, ROWS = b"a,y\n1,0\n2,1\n", b"1 1:1\n0 2:3\n"
 @pytest.mark.parametrize(
     ("name", "arguments", "error", "message"),
     [
-        ("a", {"task": "ranking"}, ValueError, "task = 'ranking': must be one of 'classification', 'regression'"),
+        ("a", {"task": "ranking"}, ValueError, "task = 'ranking': must be one of classification, regression"),
         ("a", {"target": "y"}, ValueError, "a is read as LIBSVM text, which has no named columns for target, drop and"),
         ("a.npz", {"target": "y"}, ValueError, "a.npz is read as zip archive, which has no named columns"),
         ("a", {"drop": "z"}, ValueError, "a is read as LIBSVM text, which has no named columns"),

@@ -616,6 +616,16 @@ def test_log() -> None:
     assert seen["effective_sample_size"] == pytest.approx(expected)
 
 
+def test_nothing_waits_for_norms_that_only_scores_report() -> None:
+    norms = torch.ones(64)  # alike: no pool pays
+    loader = avt.ImportanceLoader(TensorDataset(norms), 4, score=lambda batch: batch[0], cost_ratio=5.0, seed=0)
+    for _ in itertools.chain(loader, loader):
+        assert "waiting" not in loader.measures()
+    assert loader.pool_ratio == 1.0  # shuffled passes
+    loader.update([0], [1.0])  # from now on, all of them are expected
+    assert loader.measures()["waiting"] > 0
+
+
 def test_workers_end_with_their_epoch() -> None:
     before = set(multiprocessing.active_children())
     loader = avt.ImportanceLoader(DATA, 2, score=score, pool=2, seed=0, num_workers=2)

@@ -182,9 +182,7 @@ def diagnose(
     batch_size: BatchSize = None,
     raw: Raw = False,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
-    runs: Annotated[
-        int | None, typer.Option("--runs", min=2, help="Runs of each sampler: 5, of small data 20.")
-    ] = None,
+    runs: Annotated[int | None, typer.Option(min=2, help="Runs of each sampler, by default 5 or 20.")] = None,
     folder: Folder = None,
     machine: Machine = False,
 ) -> None:

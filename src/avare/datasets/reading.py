@@ -84,8 +84,7 @@ def read(
     >>> data.y
     array([-1,  1])
     """
-    if task not in get_args(Task):
-        raise ValueError(f"task = {task!r}: must be one of {', '.join(map(repr, get_args(Task)))}")
+    validation.choice("task", task, get_args(Task))
     drop, categories = ([given] if isinstance(given, str) else list(map(str, given)) for given in (drop, categories))
     features = None if features is None else validation.integer("features", features, at_least=1)
     wanted = Wanted(target, drop, categories, validation.number("limit", limit, above=0.0), features)

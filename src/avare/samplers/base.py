@@ -540,14 +540,10 @@ def smooth(moments, n, weights, probabilities, norms):
         norm = min(norms[j], 1e140)  # so that the sums do not overflow
         uniform += n * weights[j] * norm * norm
         own += weights[j] * norm * norm / probabilities[j]
-    if not uniform < np.inf:
-        return
-    scale = moments[2] / max(moments[3], 1.0)
-    if uniform > _JUMP * scale:  # the first batch, or norms of another size altogether
-        scale = uniform
-    moments[2] = _SCALE_DECAY * moments[2] + uniform
-    moments[3] = _SCALE_DECAY * moments[3] + 1.0
-    if scale > 0.0:
-        uniform, own = uniform / scale, own / scale
-    moments[0] = _GAIN_DECAY * moments[0] + uniform
-    moments[1] = _GAIN_DECAY * moments[1] + own
+    before = moments[2] / max(moments[3], 1.0)
+    scale = before if uniform <= _JUMP * before else uniform  # the first batch, or norms of another size altogether
+    if 0.0 < scale < np.inf:
+        moments[0] = _GAIN_DECAY * moments[0] + uniform / scale
+        moments[1] = _GAIN_DECAY * moments[1] + own / scale
+        moments[2] = _SCALE_DECAY * moments[2] + uniform
+        moments[3] = _SCALE_DECAY * moments[3] + 1.0

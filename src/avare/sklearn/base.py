@@ -12,10 +12,11 @@ from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import assert_all_finite, check_random_state
-from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from avare import _validation as validation
 from avare import samplers
 from avare._progress import Line
 from avare.problems import Linear
@@ -71,9 +72,7 @@ class LinearEstimator(BaseEstimator):
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **options: Any) -> tuple[Any, Any, Any]:
         """Check the data as scikit-learn's own linear models do."""
-        if self.sampler not in samplers.names():
-            rule = f"must be one of {', '.join(samplers.names())}. Got {self.sampler!r} instead."
-            raise InvalidParameterError(f"The 'sampler' parameter of {type(self).__name__} {rule}")
+        validation.choice("sampler", self.sampler, samplers.names())
         if reset and _is_plain(X, y) and not hasattr(self, "feature_names_in_"):
             self.n_features_in_ = X.shape[1]
             return X, y, self._read_weight(X, sample_weight)
@@ -135,7 +134,7 @@ class LinearEstimator(BaseEstimator):
         constant = problem.best_constant()
         gap = problem.gap(run.x) if scale is None else math.nan
         warns = scale is None and run.status == "finished"
-        self._report("saga", gap, constant, f"max_iter = {self.max_iter} epochs", warns and (problem, run.x))
+        self._report("saga", gap, constant, f"max_iter = {self.max_iter} epochs", warns=warns)
         return problem.coefficients(run.x), run.epochs
 
     def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
@@ -149,22 +148,17 @@ class LinearEstimator(BaseEstimator):
                 callback=lambda step, height, gap: line.say(f"step {step}: objective {height:.6g}, gap {gap:.3g}"),
             )
         limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
-        warns = found.status != "converged"
-        self._report("newton", found.gap, found.scale, limit, warns and (problem, found.table.ravel()))
+        self._report("newton", found.gap, found.scale, limit, warns=found.status != "converged")
         return found.table, found.steps
 
-    def _report(self, solver: str, gap: float, constant: float, limit: str, warns: Any) -> None:
-        """Say which solver ran and how far it came; warn of a problem and an x, if it did not come far enough."""
+    def _report(self, solver: str, gap: float, constant: float, limit: str, *, warns: bool) -> None:
+        """Say which solver ran and how far it came; warn if it did not come as far as it should."""
         share = gap / constant if constant > 0.0 else gap
         self.solver_, self.gap_ = solver, share
         if warns and self.tol > 0.0 and not share <= self.tol**2:
             why = f"the objective may be {share:.2g} of the objective of a constant model above the minimum"
-            if warns[0].falls_without_end(warns[1]):
-                why = (
-                    f"the columns separate the classes, so that there is no minimum with C = {self.C}; pass a finite C"
-                )
-            elif math.isinf(share):
-                why = "how far the objective is above the minimum is not known"
+            if math.isinf(share):
+                why = "there may be no minimum, as if columns separate the classes and C is infinite: pass a smaller C"
             text = f"{solver} did not converge to tol = {self.tol:g} within {limit}: {why}"
             warnings.warn(text, ConvergenceWarning, stacklevel=6)
 

@@ -226,9 +226,7 @@ def _word_or_vector(
         return default, None
     if not isinstance(value, str):
         return "none", problem.vector(name, value)
-    if value not in allowed:
-        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
-    return value, None
+    return validation.choice(name, value, allowed), None
 
 
 def _starts(problem: Problem, start: ArrayLike | None, chains: int) -> Vector | None:

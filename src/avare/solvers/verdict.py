@@ -33,8 +33,7 @@ _MOST_UNSURE = 0.15  # ... but no more than this: what is not known to be right 
 _POINTS = 512  # draws at which gradients are computed
 _ROWS = 4_000_000  # of a linear model, up to which these gradients are exact
 _COLUMNS = 32  # at a time
-_SINGULAR = 1e-11  # of the largest second derivative: a direction below it has no posterior, as far as can be seen
-_PART = 0.1  # of the largest coordinate of such a direction, which is named
+_SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
 class ConvergenceWarning(UserWarning):
@@ -90,9 +89,10 @@ class Verdict:
         found = []
         for values, above, what, advice in checks:
             above = np.where(np.isnan(above), np.inf, above)
-            places = [j for j in np.argsort(-above) if above[j] > 0.0]
-            if places:
-                found.append(f"{what.format(values[np.argmax(above)])} at {_listed(places)}: {advice}")
+            named = [f"x[{j}]" for j in np.argsort(-above) if above[j] > 0.0]
+            if named:
+                some = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+                found.append(f"{what.format(values[np.argmax(above)])} at {some}: {advice}")
         return found
 
     def __str__(self) -> str:
@@ -113,8 +113,8 @@ def improper(problem: Problem, mode: Vector) -> str:
     """Return why a posterior is improper, with what to do; "" if it is not, or if that is not known.
 
     It is if f does not rise along some direction: without a prior, and with columns that determine each other, or with
-    columns that separate the classes, so that the mode is at infinity. The second derivative at the mode is then
-    singular, compared to the largest that the losses can have.
+    columns that separate the classes, so that the mode is at infinity. The second derivative at the mode, in units of
+    the columns, is then singular.
     """
     if not isinstance(problem, Linear) or (problem.penalty.l2 > 0.0).all():
         return ""
@@ -123,22 +123,15 @@ def improper(problem: Problem, mode: Vector) -> str:
         return advice.format("the columns separate the classes, so that f has no minimum")
     if problem.dim > WIDEST:
         return ""
-    weights = problem.curvature * (
-        problem.model.sample_weight if len(problem.model.sample_weight) else np.ones(problem.n)
-    )
-    squares = np.tile(np.diag(problem.rows(centred=False).gram(weights)), problem.outputs) + problem.penalty.l2
-    scale = 1.0 / np.sqrt(np.maximum(squares, 1e-300))
+    squares = np.diag(problem.rows(centred=False).gram(np.ones(problem.n)))
+    scale = 1.0 / np.sqrt(np.maximum(np.tile(squares, problem.outputs) + problem.penalty.l2, 1e-300))
     values, vectors = np.linalg.eigh(scale[:, None] * hessian(problem, mode) * scale)
-    if values[0] > _SINGULAR:
+    weights = problem.model.sample_weight
+    if values[0] > _SINGULAR * problem.curvature * (weights.max() if len(weights) else 1.0):
         return ""
     along = np.abs(vectors[:, 0])
-    flat = [j for j in np.argsort(-along, kind="stable") if along[j] > _PART * along.max()]
-    return advice.format(f"f is flat along {_listed(flat)}: these columns determine each other, or a class")
-
-
-def _listed(places: list[int]) -> str:
-    named = [f"x[{j}]" for j in places]
-    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+    places = ", ".join(f"x[{j}]" for j in np.flatnonzero(along > 0.1 * along.max())[:4])
+    return advice.format(f"f is flat along {places}: columns that determine each other, or a class")
 
 
 def judge(
