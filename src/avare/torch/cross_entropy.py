@@ -191,6 +191,6 @@ def _subtract_classes(logits, classes, softmax, losses):
         top = own
         if not softmax[i, own] > _SMALL:
             top = softmax[i].argmax()
-        losses[i] = np.float64(logits[i, top]) - logits[i, own] - math.log(softmax[i, top])
+        losses[i] = float(logits[i, top]) - float(logits[i, own]) - math.log(softmax[i, top])
         softmax[i, own] -= 1.0
     return True
