@@ -177,15 +177,15 @@ def _begin_pass(state, size, source):
     """Choose the examples of the next pass, at least ``size``."""
     n = len(state.norms)
     count = choose_probabilities(state.norms, state.least, size, state.kept)
+    first, last = 0, count
     kept = draw_systematically(state.kept, count, source)
-    is_kept = np.zeros(n, dtype=np.bool_)
-    is_kept[kept] = True
-    place = count
-    for index in range(n):
-        if not is_kept[index]:
-            state.order[place] = index
-            place += 1
-    state.order[:count] = kept
+    for index in range(n):  # both are in increasing order
+        if first < count and kept[first] == index:
+            state.order[first] = index
+            first += 1
+        else:
+            state.order[last] = index
+            last += 1
     state.progress[0], state.progress[1] = 0, count
 
 
@@ -198,7 +198,7 @@ def choose_probabilities(norms, least, size, kept):
             total += norm
             seen += 1
     if not total > 0.0:
-        kept[:] = 1.0
+        kept.fill(1.0)
         return n
     expected = float(n - seen)
     for norm in norms:
@@ -208,7 +208,9 @@ def choose_probabilities(norms, least, size, kept):
     sizes = np.empty(n)
     for i in range(n):
         sizes[i] = _FIRST if norms[i] == _UNSEEN else norms[i] * (seen / total)
-    kept[:] = inclusion(sizes, count, least * n / count)
+    chances = inclusion(sizes, count, least * n / count)
+    for i in range(n):
+        kept[i] = chances[i]
     return count
 
 

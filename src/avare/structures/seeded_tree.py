@@ -30,7 +30,7 @@ class SeededTree:
     def draw(self, size: int, replacement: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Draw indices, and return the probability of each at the first draw. O(size log N)."""
         if self.tree.total == 0.0:
-            raise ValueError("all weights are 0: there is nothing to draw")
+            raise ValueError("there is nothing to draw: no item was added yet, or all weights are 0")
         try:
             return self.tree.draw(size, replacement=replacement, source=uniform_source(self._generator))
         except ValueError:  # all were drawn, and more were wanted
