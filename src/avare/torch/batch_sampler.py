@@ -128,7 +128,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if pool is not None:
             # From the state of the sampler's generator: the same on all ranks.
             of_pool, of_passes = derive(self.sampler.generator, 2)
-            pool.join(self.ranks.n, self.ranks.batch_size, self._largest_pool, of_pool)
+            pool.join(self.ranks.batch_size, of_pool)
+            self._resize_pool()
             if pool.size.shuffles and self.ranks.whole_batch <= self.ranks.n:
                 passes = Uniform(self.ranks.n, self.ranks.whole_batch, reshuffle=True, seed=of_passes)
                 self._samplers["passes"] = passes
@@ -414,13 +415,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if self._follows_n:
             self.cursor.length = self.ranks.batches(self.sampler.present)
 
-    @property
-    def _largest_pool(self) -> float:
-        return math.inf if self.sampler.replacement else self.sampler.present // self.ranks.world
-
     def _resize_pool(self) -> None:
         if self.pool is not None:
-            self.pool.resize(self.sampler.present, self._largest_pool)
+            n = self.sampler.present
+            self.pool.resize(n, math.inf if self.sampler.replacement else n // self.ranks.world)
 
     def _draw_unit(self, pool: Pool) -> Batch:
         """Draw a pool, or a batch: of a shuffled pass, if nothing keeps the memory of the sampler fresh."""

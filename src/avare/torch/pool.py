@@ -84,14 +84,13 @@ class Pool:
         given = "" if self._given is None else f", cost ratio {self._given:g}"
         return f"{self.size}{given}"
 
-    def join(self, n: int, batch_size: int, most: float, generator: np.random.Generator) -> None:
-        """Learn what the loader draws from: n examples, batches of this size, pools of at most ``most``."""
+    def join(self, batch_size: int, generator: np.random.Generator) -> None:
+        """Learn what the loader draws: batches of this size; `resize` follows."""
         self.batch_size = batch_size
-        self.resize(n, most)
         self._seed_with(generator)
 
     def resize(self, n: int, most: float) -> None:
-        """Follow a new number of examples."""
+        """Learn what the loader draws from: n examples, pools of at most ``most``."""
         self.n, self._most = n, most
         self.largest_ratio = most / self.batch_size
         """The most batches that a pool can have."""
