@@ -136,7 +136,7 @@ def test_two_processes(death_and_resume: tuple[Run, Run], alone: dict[str, Any])
         assert "index has length 8: must be at most 4" in each["too many"]
         assert each["object"] == (4, -(-N // 8))
         assert f"n = {N + 2} on rank 1 and {N + 1} on rank 0" in each["extended apart"]
-        assert "index = " in each["retired apart"]
+        assert "checksum of index = " in each["retired apart"]
     assert zero["unseeded"] == one["unseeded"]
     grown = avt.AvareBatchSampler(N, 8, seed=5)
     grown.extend(N + 30)
