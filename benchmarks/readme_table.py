@@ -25,7 +25,7 @@ _LOADERS = "([table](benchmarks/results/which_loader.md))"
 BY_ERROR = IF_RARE = "Passes"
 """The loaders that the guide recommends: for classifiers, and for rare events."""
 CALLS = {
-    "Passes": '`sampler="Passes"` and `update()`',
+    "Passes": "`update()`",
     "score": "[`score=`](docs/torch.md#a-pool-freshly-scored)",
 }
 
@@ -59,7 +59,7 @@ def written(page: Path) -> str:
 def block(prefix: str) -> str:
     """Return the table, with links that begin with a prefix."""
     scripts = scripts_of(stored("which_loader"))
-    rows = [linear(), posteriors(), rare(scripts), training_loss(), test_error(scripts), paper(), keep_uniform()]
+    rows = [linear(), posteriors(), rare(scripts), training_loss(scripts), test_error(scripts), paper(), keep_uniform()]
     lines: list[Sequence[str]] = [HEADINGS, ["---"] * len(HEADINGS), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines).replace("](", f"]({prefix}")
 
@@ -122,17 +122,17 @@ def rare(scripts: dict[str, Script]) -> Row:
     )
 
 
-def training_loss() -> Row:
-    """Say after which part of its seconds uniform's training loss is reached, with annealed steps."""
-    front = (RESULTS / "nets_fronts.md").read_text().partition("Annealed runs against")[2]
-    lines = [line.strip("| ").split(" | ") for line in front.splitlines()]
-    parts = [float(cells[1]) for cells in lines if len(cells) == 5 and cells[0].endswith(", TwoStages")]
+def training_loss(scripts: dict[str, Script]) -> Row:
+    """Compare training losses of nets after the same seconds."""
+    ours, scored = (
+        [script.ratio(loader, "train_loss") for script in scripts.values()] for loader in (BY_ERROR, "score")
+    )
     return Row(
         have="a net, judged by its training loss",
-        use=f"`ImportanceLoader` with {CALLS['score']}",
-        get=f"its training loss in {min(parts):.2f} to {max(parts):.2f} of its seconds, on {len(parts)} nets without "
-        "augmentation, annealed ([table](benchmarks/results/nets_fronts.md))",
-        otherwise="`DataLoader(shuffle=True)`",
+        use=f"`ImportanceLoader` with {CALLS[BY_ERROR]} or {CALLS['score']}",
+        get=f"{min(ours):.2f} to {max(ours):.2f} × its training loss, {min(scored):.2f} to {max(scored):.2f} × with "
+        f"`score=`, on {len(ours)} nets with augmentation, annealed {_LOADERS}",
+        otherwise="`DataLoader(shuffle=True)` in the same seconds",
     )
 
 
@@ -142,14 +142,12 @@ def test_error(scripts: dict[str, Script]) -> Row:
     better = sum(each.mean < -_ERRORS * each.error for each in apart)
     worse = sum(each.mean > _ERRORS * each.error for each in apart)
     low, high = (f"{100.0 * pick(each.mean for each in apart):+.2f}".replace("-", "−") for pick in (min, max))
-    ratios = [script.ratio(BY_ERROR, "train_loss") for script in scripts.values()]
     others = [100.0 * script.difference("InfoBatch", "test_error").mean for script in scripts.values()]
     return Row(
         have="a net, judged by its test error",
         use=f"`ImportanceLoader` with {CALLS[BY_ERROR]}",
         get=f"{low} to {high} points of test error on {len(apart)} nets with augmentation, annealed ({better} better "
-        f"and {worse} worse by {_ERRORS:g} standard errors), and {min(ratios):.2f} to {max(ratios):.2f} × the training "
-        f"loss {_LOADERS}",
+        f"and {worse} worse by {_ERRORS:g} standard errors) {_LOADERS}",
         otherwise="`DataLoader(shuffle=True)` in the same seconds; with InfoBatch "
         f"{min(others):+.2f} to {max(others):+.2f} points".replace("-", "−"),
     )
@@ -177,7 +175,7 @@ def keep_uniform() -> Row:
         have="**none of these**",
         use="`DataLoader(shuffle=True)`",
         get="Keep it if gradient norms are alike (`avt.diagnose` says so after an epoch), if you train for two or "
-        f"three epochs only, or if a step takes less than half a millisecond: `update()` adds {min(added):.1f} to "
+        "three epochs only, or if a step takes less than half a millisecond: `update()` adds up to "
         f"{max(added):.1f} ms.",
         otherwise="",
     )

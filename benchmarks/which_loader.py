@@ -1,9 +1,9 @@
 """Which loader pays: the runs of ``python benchmarks reproduce loaders``, and the seconds that their steps take.
 
 ``--store results/runs`` takes the runs of a store over into the stored result. ``--measure`` measures the seconds of a
-step with each loader, in turns, and keeps them: three minutes on a machine without other work. The seconds of a run
-follow from both. The report compares each loader at the end of its runs with the ``DataLoader``, after the same epochs
-and after the same seconds.
+step with each loader, in turns, and keeps them: three minutes on a machine without other work. ``--small`` measures
+steps of 0.5 to 5 milliseconds only. The seconds of a run follow from both. The report compares each loader at the end
+of its runs with the ``DataLoader``, after the same epochs and after the same seconds.
 Needs MNIST, IJCNN1, CIFAR10 and tinyshakespeare.txt, from ``--data``, AVARE_DATA or, except the text, the network.
 """
 
@@ -22,11 +22,12 @@ from loader_runs import COMPARED, LONGER, SEEDS
 
 NAME = "which_loader"
 PAGE, MARK = Path(__file__).parents[1] / "docs" / "nets.md", "<!-- made by benchmarks/which_loader.py -->"
+MARK_SMALL = "<!-- small steps, made by benchmarks/which_loader.py -->"
 UNIFORM = COMPARED[0]
 LABELS = {
     UNIFORM: "`DataLoader(shuffle=True)`",
     "update": '`update()`, `sampler="Calibrated"`',
-    "Passes": '`update()`, `sampler="Passes"`',
+    "Passes": "`update()`",
     "score": "`score=`",
     "InfoBatch": "InfoBatch",
 }
@@ -62,6 +63,7 @@ def main() -> None:
     parser.add_argument("--data", help="folder with the raw files")
     parser.add_argument("--store", type=Path, help="store with the runs, such as results/runs")
     parser.add_argument("--measure", action="store_true", help="measure the seconds of steps")
+    parser.add_argument("--small", action="store_true", help="measure small steps only")
     arguments = parser.parse_args()
     path = RESULTS / f"{NAME}.json"
     result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
@@ -69,6 +71,8 @@ def main() -> None:
         result |= {"where": where(), **read(arguments.store)}
     if arguments.measure:
         result["seconds"] = measure(arguments.data)
+    if arguments.small:
+        result["seconds"] |= measure_small()
     text = report(result)
     save(NAME, result, text)
     PAGE.write_text(written(result))
@@ -76,10 +80,12 @@ def main() -> None:
 
 
 def written(result: Mapping[str, Any]) -> str:
-    """Return docs/nets.md with the overview between its two marks."""
-    before, _, rest = PAGE.read_text().partition(MARK)
-    after = rest.partition(MARK)[2]
-    return f"{before}{MARK}\n\n{overview(result)}\n\n{MARK}{after}"
+    """Return docs/nets.md with the overview and the small steps between their marks."""
+    text = PAGE.read_text()
+    for mark, block in ((MARK, overview(result)), (MARK_SMALL, small_steps(result))):
+        before, _, rest = text.partition(mark)
+        text = f"{before}{mark}\n\n{block}\n\n{mark}{rest.partition(mark)[2]}"
+    return text
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -103,9 +109,9 @@ def read(folder: Path) -> dict[str, Any]:
 def measure(folder: str | None) -> dict[str, Any]:
     """Return the seconds of a step with each loader of each script, and the ratios of costs that "auto" measures."""
     from loader_runs.scripts import SCRIPTS
-    from loader_runs.training import cost_ratio, time_small_steps, time_steps
+    from loader_runs.training import cost_ratio, time_steps
 
-    found: dict[str, Any] = {"where": where(), "steps": {}, "cost_ratios": {}, "small": time_small_steps()}
+    found: dict[str, Any] = {"where": where(), "steps": {}, "cost_ratios": {}, **measure_small()}
     for name, script in SCRIPTS.items():
         data = script.load(folder)
         found["steps"][name] = time_steps(name, data.X, data.y)
@@ -113,6 +119,13 @@ def measure(folder: str | None) -> dict[str, Any]:
         found["cost_ratios"][name] = {"used": script.cost_ratio, "measured": ratio}
         print(name, found["steps"][name], found["cost_ratios"][name], flush=True)
     return found
+
+
+def measure_small() -> dict[str, Any]:
+    """Return the seconds of small steps, and where they were measured."""
+    from loader_runs.training import time_small_steps
+
+    return {"small": time_small_steps(), "small_where": where()}
 
 
 # --- what the runs show ---------------------------------------------------------------------
@@ -218,18 +231,20 @@ _SHORT = (
 
 
 _SMALL = (
-    "Milliseconds of a step of a plain loop: an MLP with two hidden layers of this width, data in memory, in turns."
+    "Processor milliseconds of a step of a plain loop: an MLP with two hidden layers of this width, items in memory, "
+    "one thread, in turns."
 )
 
 
 def small_steps(result: Mapping[str, Any]) -> str:
     """Return what `update` adds to a step that takes about a millisecond."""
-    rows = []
+    rows, place = [], result["seconds"]["small_where"]
     for width, steps in result["seconds"]["small"].items():
-        milliseconds = [1e3 * steps[loader] for loader in (UNIFORM, "update", "Passes")]
+        milliseconds = [1e3 * steps[loader] for loader in (UNIFORM, "Passes", "update")]
         rows.append([width, *(f"{each:.2f}" for each in milliseconds), f"{milliseconds[1] / milliseconds[0]:.2f}"])
-    headings = ["width", *(LABELS[loader] for loader in (UNIFORM, "update", "Passes")), "`update()` over `DataLoader`"]
-    return table(headings, rows)
+    headings = ["width", *(LABELS[loader] for loader in (UNIFORM, "Passes", "update")), "`update()` over `DataLoader`"]
+    measured = f"Measured at commit {place['commit'][:12]} on {place['date'][:10]}, {place['processor']}."
+    return f"{table(headings, rows)}\n\n{measured}"
 
 
 def overview(result: Mapping[str, Any]) -> str:

@@ -18,9 +18,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 MOST_LINES = 600
 LONGER: dict[str, str] = {}  # file: why it is one idea
 SHARED_LINES = 6
-# Lines of code by package: what there is may only shrink. Weighted sampling and replay have 654 of them, and sets that
-# grow 340.
-MOST_CODE = {"": 14_018, "solvers": 1_795, "experiments": 1_230, "datasets": 573, "torch": 2_702}
+# Lines of code by package: what there is may only shrink. Weighted sampling and replay have 656 of them, streams 216.
+MOST_CODE = {"": 13_855, "solvers": 1_795, "experiments": 1_230, "datasets": 573, "torch": 2_853}
 MOST_PUBLIC_NAMES = 140
 LONGEST_FUNCTION = 80
 MOST_ARGUMENTS = 10  # of a constructor in solvers

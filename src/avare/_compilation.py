@@ -194,7 +194,7 @@ class _Notice(event.Listener):  # type: ignore[misc]  # numba has no types
         self._depth, self._last = self._depth + change, now
         if self._spent > _PATIENCE:
             logging.getLogger("avare").warning(
-                "avare: compiling kernels, once per environment (python -m avare.compile does it beforehand) ..."
+                "avare: compiling kernels for their first use; python -m avare.compile does it beforehand ..."
             )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 _PACKAGES = {"sklearn": "scikit-learn", "arviz": "ArviZ"}
 
 
-def require(module: str, purpose: str, extra: str = "experiments") -> Any:
-    """Import a module of an extra, or say which extra to install.
+def require(module: str, purpose: str, extra: str | None = "experiments") -> Any:
+    """Import a module of an extra, or say which extra to install; if there is none, which package.
 
     The command in the message works wherever avare is installed, also from a clone: pip adds what the extra needs.
 
@@ -18,4 +18,5 @@ def require(module: str, purpose: str, extra: str = "experiments") -> Any:
         return import_module(module)
     except ImportError as error:
         name = module.split(".")[0]
-        raise ImportError(f"{purpose} needs {_PACKAGES.get(name, name)}: pip install 'avare[{extra}]'") from error
+        what = name if extra is None else f"'avare[{extra}]'"
+        raise ImportError(f"{purpose} needs {_PACKAGES.get(name, name)}: pip install {what}") from error

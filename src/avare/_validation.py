@@ -2,6 +2,7 @@
 
 import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,23 @@ def boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} = {value!r}: must be True or False")
     return bool(value)
+
+
+def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """One of some words; otherwise the error suggests the closest of them.
+
+    >>> choice("sampler", "passes", ["Avare", "Passes"])
+    Traceback (most recent call last):
+    ValueError: sampler = 'passes': must be one of Avare, Passes; did you mean 'Passes'?
+    """
+    words = {word.lower(): word for word in allowed}
+    if value in words.values():
+        return str(value)
+    import difflib
+
+    close = difflib.get_close_matches(str(value).lower(), words, 1)
+    meant = f"; did you mean {words[close[0]]!r}?" if close else ""
+    raise ValueError(f"{name} = {value!r}: must be one of {', '.join(words.values())}{meant}")
 
 
 def nonnegative(name: str, values: ArrayLike, *, ndim: int = 1) -> NDArray[np.float64]:

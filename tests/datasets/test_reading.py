@@ -104,6 +104,7 @@ def test_round_trips_are_exact(tmp_path_factory: pytest.TempPathFactory, X: Any,
 def test_libsvm_is_sparse(tmp_path: Path) -> None:
     path = put(tmp_path, "a.svm", "# first\n\n-1 1:0.5 3:2 # note: 4:5\r\n \t \n+1\t2:1e0   3:0.\n1e0\n-1. 1:.5")
     expected = np.array([[0.5, 0, 2], [0, 1, 0], [0, 0, 0], [0.5, 0, 0]])
+    assert read(path, features=7).X.shape == (4, 7)
     found = read(path)
     assert scipy.sparse.issparse(found.X) and found.X.format == "csr" and found.X.dtype == np.float64
     assert found.X.nnz == 5 and found.X.has_sorted_indices  # a zero in the file is kept
@@ -333,12 +334,15 @@ TABLE, ROWS = b"a,y\n1,0\n2,1\n", b"1 1:1\n0 2:3\n"
 @pytest.mark.parametrize(
     ("name", "arguments", "error", "message"),
     [
-        ("a", {"task": "ranking"}, ValueError, "task = 'ranking': must be one of 'classification', 'regression'"),
+        ("a", {"task": "ranking"}, ValueError, "task = 'ranking': must be one of classification, regression"),
         ("a", {"target": "y"}, ValueError, "a is read as LIBSVM text, which has no named columns for target, drop and"),
         ("a.npz", {"target": "y"}, ValueError, "a.npz is read as zip archive, which has no named columns"),
         ("a", {"drop": "z"}, ValueError, "a is read as LIBSVM text, which has no named columns"),
         ("a.csv", {"target": "y", "drop": [3]}, DatasetError, "drop = '3', must be one of its columns: a, y"),
         ("a.csv", {"limit": 0}, ValueError, "limit = 0.0: must be above 0"),
+        ("a", {"features": 0}, ValueError, "features = 0: must be at least 1"),
+        ("a", {"features": 1}, DatasetError, "'2:3' must be index:value, a finite number with an index from 1 to 1"),
+        ("a.csv", {"target": "y", "features": 3}, ValueError, "features = 3: is for LIBSVM text only"),
         ("missing", {}, DatasetError, "missing: there is no such file"),
         (".", {}, DatasetError, "is a folder: pass a file"),
         ("link", {}, DatasetError, "link: there is no such file"),

@@ -45,13 +45,14 @@ def test_snippets_run_as_printed(
     if page.name == "README.md":
         gain = re.search(r"uniform batches would have (\S+) times the second moment", printed)
         assert gain is not None and float(gain[1]) > 3.0
-        first, *_, last = printed.splitlines()
-        assert 0.93 < float(first) < 1.0  # LogisticRegression on scaled columns: 0.98
+        first, second, *_, last = printed.splitlines()
+        assert 1.5 < float(first.removeprefix("gain: ")) < 2.5  # other versions may round differently
+        assert 0.93 < float(second) < 1.0  # LogisticRegression on scaled columns: 0.98
         assert np.abs(np.fromstring(last.strip("[]"), sep=" ") - np.arange(5.0)).max() < 0.05  # the true coefficients
 
 
 def test_the_readme_has_short_examples() -> None:
-    expected = (("for (x, y)", 12), ("print(cross_val_score(AvareClassifier(", 3), ("for step in", 12))
+    expected = (("for epoch in", 15), ("print(cross_val_score(AvareClassifier(", 3), ("for step in", 12))
     for example, (start, most) in zip(snippets(ROOT / "README.md"), expected, strict=True):
         lines = [line for line in example.splitlines() if line and not line.startswith(("import", "from"))]
         assert len(lines) <= most

@@ -24,6 +24,7 @@ MODULES = {
     "arviz": ["arviz"],
 }
 ALL = sorted({module for modules in MODULES.values() for module in modules if module.startswith("avare")})
+ALL += ["avare.replay.stable_baselines3", "avare.replay.torchrl"]
 
 
 def installed_with(extra: str) -> set[str]:

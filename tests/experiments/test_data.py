@@ -1,5 +1,6 @@
 """The data of a run: what is taken for classes, what is refused, and what is done to columns and rows before a run."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from scipy.sparse import csr_array
 
 from avare.datasets import DatasetError
 from avare.experiments.data import Data, choose_rows, digest, obtain, prepared
+from avare.experiments.sgd_runs import common_spec, held_out_error, problem_of
 
 FILES = {
     "a.csv": lambda labels: "x,z,y\n" + "".join(f"{k % 7},{k % 5},{label}\n" for k, label in enumerate(labels)),
@@ -114,3 +116,77 @@ def test_numbers_whose_squares_overflow_are_refused(raw: bool) -> None:
         prepared(Data("mine", np.eye(3), np.array([0.0, 1.0, 1e60]), ""), raw=raw)
     X[1, 0] = 1e50
     assert len(prepared(Data("mine", X, y, ""), raw=raw)) == 3
+
+
+# --- rows that are held out ----------------------------------------------------------------
+
+
+def test_columns_are_standardised_over_the_rows_that_are_trained_on() -> None:
+    generator = np.random.default_rng(0)
+    X = np.column_stack([1e6 + generator.normal(size=50), np.arange(50.0)])
+    found = prepared(some(X, np.arange(50.0)), test=0.3)
+    assert (len(found), found.held_out, found.bias) == (35, 15, True)
+    assert found.X[:35].mean(axis=0) == pytest.approx(0.0, abs=1e-8)
+    assert found.X[:35].std(axis=0) == pytest.approx(1.0)
+    assert sorted(found.y) == list(range(50)) and np.corrcoef(found.X[:, 1], found.y)[0, 1] > 0.999  # rows stay whole
+    raw = prepared(some(X, np.arange(50.0)), raw=True, test=0.3)
+    assert np.array_equal(raw.y, found.y) and np.array_equal(raw.X[:, 1], raw.y) and not raw.bias
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_missing_values_are_filled_by_the_rows_that_are_trained_on(raw: bool) -> None:
+    generator = np.random.default_rng(0)
+    values, absent, y = generator.normal(5.0, 1.0, 40), generator.random(40) < 0.3, np.arange(40.0)
+    values[absent] = values[~absent].mean()  # as `read` fills them
+    data = Data("mine", np.column_stack([y, values, absent]), y, "", filled=(1,))
+    found = prepared(data, raw=raw, test=0.5)
+    where = absent[found.y.astype(int)]  # y is the number of the row
+    assert where[:20].any() and where[20:].any()
+    trained = found.X[:20, 1][~where[:20]]
+    assert found.X[where, 1] == pytest.approx(trained.mean()) and trained.std() > 0.0
+    # What is held out changes nothing of what is trained on.
+    other = np.array(data.X)
+    other[found.y[20:].astype(int), 1] = 1e6
+    assert np.array_equal(prepared(replace(data, X=other), raw=raw, test=0.5).X[:20], found.X[:20])
+    assert data.X[absent, 1] == pytest.approx(values[absent])  # the data itself is as before
+
+
+def test_a_file_with_missing_values_is_filled_by_the_rows_that_are_trained_on(tmp_path: Path) -> None:
+    cells = [str(k * k) if k % 3 else "" for k in range(30)]
+    path = tmp_path / "a.csv"
+    path.write_text("w,x,y\n" + "".join(f"{'ab'[k % 2]},{cell},{k}.5\n" for k, cell in enumerate(cells)))
+    data, _ = obtain(str(path), target="y")
+    assert data.filled == (1,)
+    found = prepared(data, raw=True, test=0.5)
+    trained = [int(k) ** 2 for k in found.y[:15] if int(k) % 3]
+    assert found.X[found.X[:, 2] == 1.0, 1] == pytest.approx(np.mean(trained))
+    assert np.mean(trained) != pytest.approx(data.X[0, 1])  # the mean of all
+
+
+def test_every_class_is_trained_on() -> None:
+    y = np.array([0] * 30 + [1] * 2 + [2])
+    found = prepared(some(np.arange(66.0).reshape(33, 2), y), test=0.5)
+    assert set(found.y[: len(found)]) == {0, 1, 2} and found.digest == digest(found.X, found.y)
+
+
+@pytest.mark.parametrize(
+    ("test", "words"), [(-0.1, "test = -0.1"), (1.0, "test = 1.0: must be at most 0.99"), (0.001, "no row of 3")]
+)
+def test_bad_shares(test: float, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        prepared(some(np.eye(3), [0, 1, 0]), test=test)
+
+
+def test_the_error_on_the_rows_held_out() -> None:
+    # By hand: with slope 2 and intercept -1, rows 0 and 3 give -1 and 5.
+    X = np.array([[1.0], [2.0], [0.0], [3.0]])
+    for loss, y, x, error in (
+        ("least_squares", [1.0, 3.0, 0.0, 7.0], [2.0, -1.0], np.sqrt(2.5)),
+        ("logistic", [5, 7, 7, 7], [2.0, -1.0], 0.5),  # 0 gives class 5, 3 gives class 7
+        ("softmax", [5, 7, 7, 7], [0.0, 1.0, 1.0, 0.0], 0.5),
+    ):
+        data = Data("mine", X, np.array(y), "", held_out=2, bias=True)
+        spec = common_spec("compare", data, loss, 0.0)
+        problem = problem_of(spec, data.X, data.y)
+        assert problem.n == 2
+        assert held_out_error(spec, problem, data.X, data.y, np.array(x)) == pytest.approx(error)

@@ -22,6 +22,9 @@ def test_losses_are_found_by_name() -> None:
         assert problems.get(name) is kind and kind.target == target
     with pytest.raises(ValueError, match=r"^name = 'hinge': must be one of .*huber, least_squares, "):
         problems.get("hinge")
+    for near, meant in (("squared", "least_squares"), ("Softmax", "softmax"), ("smoothed hinge", "smoothed_hinge")):
+        with pytest.raises(ValueError, match=rf"did you mean '{meant}'\?$"):
+            problems.get(near)
 
 
 def test_a_name_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def test_refuses_a_damaged_state_and_changes_nothing() -> None:
         (lambda buffer: buffer.sample(-1), "size = -1: must be at least 0"),
         (lambda buffer: Prioritized(0), "capacity = 0: must be at least 1"),
         (lambda buffer: Prioritized(1, alpha=-1.0), "alpha = -1.0: must be at least 0"),
-        (lambda buffer: Prioritized(1).sample(1), "all weights are 0"),
+        (lambda buffer: Prioritized(1).sample(1), r"the buffer is empty: add items with extend\(\)"),
     ],
 )
 def test_refuses_bad_input_and_changes_nothing(wrong: Any, message: str) -> None:

@@ -60,7 +60,7 @@ def test_tracks_the_best_distribution() -> None:
         ({"delta": 0.0}, ValueError, "delta = 0.0"),
         ({"initial_norms": [1.0] * 9}, ValueError, "initial_norms has length 9: must match n, which has 10"),
         ({"initial_norms": [1.0] * 9 + [np.inf]}, ValueError, r"initial_norms\[9\] = inf"),
-        ({"structure": "tree"}, ValueError, "structure = 'tree': must be one of 'buckets', 'order_tree'"),
+        ({"structure": "tree"}, ValueError, "structure = 'tree': must be one of buckets, order_tree"),
         ({"seed": -1}, ValueError, "non-negative"),
     ],
 )

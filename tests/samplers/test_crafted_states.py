@@ -49,7 +49,7 @@ KNOWN = [
     ("Mixture", {"metric": -np.eye(3)}),
     ("Calibrated", {"expectations_scale": np.inf}),
     ("Optimal", {"reported": np.full(crafted.N, np.inf)}),
-    ("Avare", {"moments": np.array([np.nan, 1.0])}),
+    ("Avare", {"moments": np.array([np.nan, 1.0, 1.0, 1.0])}),
     ("Avare", {"steps": 2**63}),
     ("Avare", {"pending_indices": np.full((1, crafted.SIZE), 10**9)}),
     ("Avare", {"pending_weights": np.zeros((2, crafted.SIZE))}),

@@ -4,9 +4,11 @@ The laws are tested in tests/statistical/test_posteriors.py.
 """
 
 import math
+import re
 from typing import Any
 
 import arviz
+import numba
 import numpy as np
 import pytest
 
@@ -330,6 +332,8 @@ def test_the_metric_of_draws_and_gradients(count: int) -> None:
 
 def test_steps_are_short_enough_for_a_wall() -> None:
     """One step inwards from the steepest draws, the curvature is still stable."""
+    if numba.config.DISABLE_JIT:
+        pytest.skip("a minute and a half without compiled code; the compiled run tests it")
     generator = np.random.default_rng(0)
     X = generator.normal(size=(200, 1))
     problem = avare.problems.Logistic(X, X[:, 0] > 0.0, l2=1e-4)
@@ -372,9 +376,9 @@ def test_automatic_steps_keep_the_widening_small() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"control": "best"}, ValueError, "control = 'best': must be one of 'none', 'mode', 'saga'"),
+        ({"control": "best"}, ValueError, "control = 'best': must be one of none, mode, saga"),
         ({"control": np.zeros(3)}, ValueError, r"control has shape \(3,\): must be \(4,\)"),
-        ({"precondition": "full"}, ValueError, "precondition = 'full': must be one of 'none', 'hessian', 'moments'"),
+        ({"precondition": "full"}, ValueError, "precondition = 'full': must be one of none, hessian, moments"),
         ({"size": "large"}, TypeError, "step_size = 'large': must be \"auto\""),
         ({"precondition": "moments", "burn_in": 0}, ValueError, "burn_in = 0: precondition"),
     ],
@@ -445,3 +449,42 @@ def test_a_sampler_by_name_is_built_from_the_norms_near_the_mode() -> None:
         sgld(plainly(make("LeastSquares")), "Static", SIZE, steps=2)
     with pytest.raises(ValueError, match="batch_size = 5: the sampler has its own"):
         sgld(problem, avare.Uniform(N, 5), SIZE, batch_size=5)
+
+
+def improper_and_proper() -> list[Any]:
+    generator = np.random.default_rng(0)
+    X, kinds = generator.normal(size=(600, 3)), np.eye(4)[generator.integers(0, 4, 600)]
+    y = generator.random(600) < 1.0 / (1.0 + np.exp(-X[:, 0]))
+    pure = y | (kinds[:, 2] > 0.0)  # one column has one class only
+    rare = np.arange(600) < 2
+    flat = r"f is flat along x\[.*: columns that determine each other, or a class"
+    logistic, squares = avare.problems.Logistic, avare.problems.LeastSquares
+    return [
+        pytest.param(logistic(X, X[:, 0] > 0.2, l2=0.0, bias=True), "separate the classes", id="separable"),
+        pytest.param(logistic(kinds, y, l2=0.0, bias=True), flat, id="dummies and an intercept"),
+        pytest.param(squares(kinds, X[:, 0], l2=0.0, bias=True), flat, id="dummies, squares"),
+        pytest.param(logistic(kinds, pure, l2=0.0), r"flat along x\[2\]: columns", id="a column with one class"),
+        pytest.param(avare.problems.Softmax(X, y + pure, l2=0.0), flat, id="softmax"),
+        pytest.param(squares(X[:2], X[:2, 0], l2=0.0), flat, id="fewer rows than columns"),
+        pytest.param(logistic(X * [1e-6, 1.0, 1e6], y, l2=0.0, bias=True), None, id="scaled columns"),
+        pytest.param(logistic(X, rare, l2=0.0, bias=True), None, id="rare events"),
+        pytest.param(logistic(kinds, y, l2=1.0, bias="free"), None, id="dummies with a prior"),
+        pytest.param(logistic(X, X[:, 0] > 0.2, l2=1e-6), None, id="separable with a prior"),
+    ]
+
+
+@pytest.mark.compiled  # the warning is that of the mode, whatever the steps do
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("problem", "reason"), improper_and_proper())
+@pytest.mark.filterwarnings("ignore::avare.problems.ToleranceWarning", "ignore::avare.solvers.DivergenceWarning")
+def test_an_improper_posterior_is_named(problem: Any, reason: str | None, method: str) -> None:
+    chain = METHODS[method](problem, steps=400, chains=2, seed=0)
+    assert chain.noise is not None
+    if reason is None:
+        assert not chain.noise.improper and "improper" not in str(chain.noise)
+    else:
+        (text,) = chain.noise.warnings()
+        assert re.fullmatch(rf"the posterior is improper \(.*{reason}.*\): pass l2 > 0", text)
+        assert text in chain.warnings and text in str(chain.noise)
+        again = METHODS[method](problem, steps=500, chains=2, seed=0, resume=chain.state_dict())
+        assert again.noise is not None and again.noise.improper

@@ -289,7 +289,7 @@ def test_it_converges_only_if_that_is_certified() -> None:
         ({"step_size": 0.0}, ValueError, "step_size = 0.0: must be above 0"),
         ({"epochs": -1}, ValueError, "epochs = -1: must be at least 0"),
         ({"tol": -1.0}, ValueError, "tol = -1.0: must be at least 0"),
-        ({"sampler": "Nobody"}, ValueError, "name = 'Nobody': must be one of"),
+        ({"sampler": "Nobody"}, ValueError, "sampler = 'Nobody': must be one of"),
         ({"sampler": avare.Uniform(N, 4), "seed": 1}, ValueError, "seed = 1: the sampler has its own"),
         ({"sampler": avare.Uniform(N, 4), "batch_size": 2}, ValueError, "batch_size = 2: the sampler has its own"),
         ({"sampler": avare.Uniform(N + 1, 4)}, ValueError, "must match the problem's"),

@@ -57,7 +57,7 @@ def learn(structure: CalibratedCells, indices: NDArray[np.int64], values: Vector
 PRIOR = {"prior": 0.7}
 KINDS = {
     "Buckets": Kind(Buckets, 16),
-    "OrderTree": Kind(OrderTree, 49),
+    "OrderTree": Kind(OrderTree, 25),
     "CalibratedCells": Kind(lambda values: CalibratedCells(values, **PRIOR), 13, PRIOR, learn),
     "CalibratedCells, some unseen": Kind(lambda values: CalibratedCells.unseen(len(values), **PRIOR), 13, PRIOR, learn),
     "WeightTree": Kind(WeightTree, 9.1, takes_floors=False),

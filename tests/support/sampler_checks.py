@@ -356,7 +356,7 @@ class SamplerChecks:
         generator = json.loads(state["generator"])
         generator["state"]["state"] += 1
         wrong: list[tuple[dict[str, Any], str]] = [
-            (altered(state, format=2), r"state\['format'\] = 2: this version of avare has 1"),
+            (altered(state, format=1), r"state\['format'\] = 1: this version of avare has 2"),
             (altered(state, sampler="Other"), r"state\['sampler'\] = 'Other': this sampler has"),
             (other.state_dict(), r"state\['n'\] = 41: this sampler has 40"),
             (make(40, 7, seed=9).state_dict(), r"state\['batch_size'\] = 7: this sampler has 6"),

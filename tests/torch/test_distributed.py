@@ -1,12 +1,11 @@
-"""Several processes draw what one process draws."""
+"""Several processes draw what one process draws; sharded parts, with their weights, add up."""
 
+import itertools
 import json
 import math
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,9 @@ from torch.utils.data import TensorDataset
 import avare
 import avare.torch as avt
 from avare.structures.systematic import inclusion
+from avare.torch.distributed import Mode, Ranks
+from laws import ordered_samples
+from thread_ranks import Threads
 
 sys.path.append(str(Path(__file__).parent))
 from train_ranks import WHOLE_BATCH, N, make_dataset, make_model, train
@@ -138,7 +140,7 @@ def test_two_processes(death_and_resume: tuple[Run, Run], alone: dict[str, Any])
         assert f"n = {N + 2} on rank 1 and {N + 1} on rank 0" in each["extended apart"]
         assert "checksum of index = " in each["retired apart"]
     assert zero["unseeded"] == one["unseeded"]
-    grown = avt.AvareBatchSampler(N, 8, seed=5)
+    grown = avt.AvareBatchSampler(N, 8, sampler="Calibrated", seed=5)
     grown.extend(N + 30)
     grown.retire(np.arange(N))
     parts = zip(zero["grown"], one["grown"], strict=True)
@@ -171,57 +173,6 @@ def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
         found[:] = [value] * world
 
     monkeypatch.setattr("torch.distributed.all_gather_object", agreed)
-
-
-class Threads:
-    """A process group whose ranks are threads, which start faster than processes."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, world: int) -> None:
-        self.world = world
-        self._local = threading.local()
-        self._barrier = threading.Barrier(world, timeout=60)
-        self._sent: list[Any] = [None] * world
-        self.sizes: list[int] = []  # bytes of each message
-        for name, function in {
-            "is_initialized": lambda: hasattr(self._local, "rank"),
-            "get_rank": lambda group=None: self._local.rank,
-            "get_world_size": lambda group=None: world,
-            "get_backend_config": lambda group=None: "cpu:gloo",
-            "all_gather": self._all_gather,
-            "all_gather_object": self._all_gather_object,
-        }.items():
-            monkeypatch.setattr(f"torch.distributed.{name}", function)
-
-    def run(self, action: Callable[[int], Any]) -> list[Any]:
-        """What the action returns on each rank, or its error."""
-        found: list[Any] = [None] * self.world
-
-        def on(rank: int) -> None:
-            self._local.rank = rank
-            try:
-                found[rank] = action(rank)
-            except (ValueError, RuntimeError) as error:
-                found[rank] = error
-
-        threads = [threading.Thread(target=on, args=(rank,)) for rank in range(self.world)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return found
-
-    def _all_gather_object(self, found: list[Any], value: Any, group: Any = None) -> None:
-        self._sent[self._local.rank] = value
-        self._barrier.wait()
-        found[:] = self._sent
-        self._barrier.wait()
-
-    def _all_gather(self, found: list[torch.Tensor], value: torch.Tensor, group: Any = None) -> None:
-        self.sizes.append(value.nbytes)
-        values: list[Any] = [None] * self.world
-        self._all_gather_object(values, value)
-        for place, each in zip(found, values, strict=True):
-            place.copy_(each)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
@@ -314,9 +265,9 @@ def test_each_rank_scores_its_part_of_the_pool(monkeypatch: pytest.MonkeyPatch, 
                 chances = dict(zip(unit.indices[own], inclusion(weights * scores, 6, 0.1), strict=True))
                 known = dict(zip(unit.indices[own], weights, strict=True))
                 assert weight.tolist() == pytest.approx([known[i] / chances[i] for i in index.tolist()], rel=1e-5)
-                assert (
-                    loader.measures()["waiting"] == 0 or pool == "auto"
-                )  # which also draws batches that are not scored
+                assert loader.measures().get("waiting") == (
+                    None if pool == "auto" else 0
+                )  # "auto" need not be reported
         return (
             repr(loader.state_dict()),
             steps,
@@ -517,8 +468,116 @@ def test_refuses_a_process_group_that_is_younger_than_the_loader(monkeypatch: py
 
 
 def test_refuses_other_modes() -> None:
-    with pytest.raises(ValueError, match="distributed = 'sharded': must be 'auto' or None"):
-        avt.AvareBatchSampler(10, 2, distributed="sharded")  # type: ignore[arg-type]  # the point
+    modes: list[Mode] = ["replicated", "sharded"]
+    for mode in modes:
+        with pytest.raises(ValueError, match=f"distributed = '{mode}': there is no process group"):
+            avt.AvareBatchSampler(10, 2, distributed=mode)
+    with pytest.raises(ValueError, match="distributed = 'all': must be None, 'auto', 'replicated' or 'sharded'"):
+        avt.AvareBatchSampler(10, 2, distributed="all")  # type: ignore[arg-type]  # the point
+
+
+def test_refusals_of_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_rank(monkeypatch, 0, 2)
+    batches = avt.AvareBatchSampler(N, 4, seed=0, distributed="sharded")
+    assert batches.sampler.n == 101 and len(batches) == -(-N // 8)
+    next(iter(batches))
+    with pytest.raises(ValueError, match=r"index\[1\] = 150: belongs to another rank"):
+        batches.update([3, 150], [1.0, 1.0])
+    with pytest.raises(ValueError, match=r"index\[0\] = 203: must be in \[0, 203\)"):
+        batches.update([203], [1.0])
+    with pytest.raises(ValueError, match="1 examples cannot be shared by 2 ranks"):
+        avt.AvareBatchSampler(1, 1, distributed="sharded")
+    with pytest.raises(ValueError, match="distributed = 'sharded': every rank has all weights"):
+        avt.WeightedSampler([1.0, 2.0], distributed="sharded")
+    for rank in range(2):  # rank 1 has one example more, and must not wait for the other
+        as_rank(monkeypatch, rank, 2)
+        with pytest.raises(ValueError, match="102 of 101 examples cannot be drawn without replacement"):
+            avt.AvareBatchSampler(N, 102, distributed="sharded")
+    fresh = avt.AvareBatchSampler(N, 4, seed=0, distributed="sharded")
+    with pytest.raises(ValueError, match=r"index\[0\] = 150: never drawn"):
+        fresh.update([150], [1.0])
+
+
+def test_shards_agree_on_what_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    def examples(rank: int) -> Any:
+        avt.AvareBatchSampler(N + rank, 4, distributed="sharded")
+
+    def modes(rank: int) -> Any:
+        avt.AvareBatchSampler(N, 4, distributed="sharded" if rank else "replicated")
+
+    for action, message in (
+        (examples, f"n = {N + 1} on rank 1 and {N} on rank 0"),
+        (modes, "distributed = 'sharded' on rank 1 and 'replicated' on rank 0"),
+    ):
+        for error in Threads(monkeypatch, 2).run(action):
+            assert type(error) is ValueError and message in str(error)
+
+
+@pytest.mark.parametrize(("n", "world"), [(7, 3), (8, 3), (9, 3), (5, 5), (4, 1)])
+def test_shards_are_a_partition(monkeypatch: pytest.MonkeyPatch, n: int, world: int) -> None:
+    covered: list[int] = []
+    for rank in range(world):
+        as_rank(monkeypatch, rank, world)
+        ranks = Ranks(n, 1, "sharded")
+        covered += range(ranks.first, ranks.first + ranks.n)
+    assert covered == list(range(n))
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("steps", [0, 40])
+def test_shards_of_unequal_sizes_are_unbiased_by_enumeration(
+    monkeypatch: pytest.MonkeyPatch, replacement: bool, steps: int
+) -> None:
+    n, world, size = 7, 3, 2
+    g = np.random.default_rng(0).normal(size=(n, 2))
+    mean = np.zeros(2)
+    for rank in range(world):
+        as_rank(monkeypatch, rank, world)
+        given: dict[str, Any] = {"sampler": "Calibrated", "seed": 3, "batches_per_epoch": 10**9}
+        given["replacement"] = replacement
+        batches = avt.AvareBatchSampler(n, size, distributed="sharded", **given)
+        drawn, first = iter(batches), batches.ranks.first
+        for pairs in itertools.islice(drawn, steps):
+            batches.update(pairs.indices, np.exp(pairs.indices % 5))
+        p = batches.sampler.probabilities()
+        law = {tuple(i + first for i in sample): chance for sample, chance in ordered_samples(p, size, replacement)}
+        weights = {
+            sample: avare.batch_weights(p[np.array(sample) - first], replacement) * world * size / n for sample in law
+        }
+        pairs = next(drawn)
+        assert pairs.weights == pytest.approx(weights[tuple(pairs.indices.tolist())], rel=1e-6)  # float32
+        for sample, chance in law.items():
+            mean += chance * (weights[sample] @ g[list(sample)]) / size / world  # DDP takes the average
+    assert np.allclose(mean, g.mean(axis=0), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("score", [None, lambda batch: batch[0].abs().sum(dim=1)])
+def test_a_shard_resumes_to_the_same_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, score: Any) -> None:
+    as_rank(monkeypatch, 2, 3)
+
+    def make(seed: int) -> avt.ImportanceLoader:
+        pool = {} if score is None else {"score": score, "pool": 2}
+        return avt.ImportanceLoader(make_dataset(), 6, seed=seed, distributed="sharded", endless=True, **pool)
+
+    def draws(loader: avt.ImportanceLoader, first: int, last: int) -> list[Any]:
+        drawn = []
+        for step, (_, index, weight) in enumerate(itertools.islice(loader, last - first), start=first):
+            drawn.append((index.tolist(), weight.tolist()))
+            loader.update(index, np.exp(2.0 * np.sin(1.7 * index.numpy() + step)))
+        return drawn
+
+    whole, loader, twin = make(4), make(4), make(5)
+    expected = draws(whole, 0, 30)
+    assert min(min(index) for index, _ in expected) >= 2 * N // 3
+    assert draws(loader, 0, 11) == expected[:11]
+    torch.save(loader.state_dict(), tmp_path / "state.pt")
+    twin.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert draws(twin, 11, 30) == expected[11:]
+    as_rank(monkeypatch, 1, 3)
+    other = make(4)
+    assert draws(other, 0, 1) != expected[:1]  # its part has other examples, and draws of its own
+    with pytest.raises(ValueError, match=r"state\['(n|part)'\] = "):
+        other.load_state_dict(loader.state_dict())
 
 
 def test_none_ignores_the_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,21 +594,18 @@ import torch.distributed as dist
 from avare.torch import AvareBatchSampler, ImportanceLoader
 rank, place, pool = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "pool"
 dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=3, timeout=timedelta(seconds=8))
-try:
-    if pool:
-        loader = ImportanceLoader(range(30), 2, seed=0, score=lambda batch: 1.0 + batch, pool=3)
-        for step, (_, index, _) in enumerate(loader):
-            if rank != 1 or step != 1:
-                loader.update(index, [1.0, 2.0])
-    else:
-        batches = AvareBatchSampler(30, 2, seed=0)
-        for step, pairs in enumerate(batches):
-            if rank == 1 and step == 1:
-                sys.stdin.read()  # it continues without update(), and does not end
-                break
-            batches.update(pairs.indices, [1.0, 2.0])
-finally:
-    dist.destroy_process_group()  # without it, a thread of gloo may abort a process that ends
+if pool:
+    loader = ImportanceLoader(range(30), 2, seed=0, score=lambda batch: 1.0 + batch, pool=3)
+    for step, (_, index, _) in enumerate(loader):
+        if rank != 1 or step != 1:
+            loader.update(index, [1.0, 2.0])
+else:
+    batches = AvareBatchSampler(30, 2, seed=0)
+    for step, pairs in enumerate(batches):
+        if rank == 1 and step == 1:
+            sys.stdin.read()  # it continues without update(), and does not end
+            break
+        batches.update(pairs.indices, [1.0, 2.0])
 """
 
 

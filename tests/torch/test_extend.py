@@ -13,7 +13,7 @@ from loaders import changing_norms, forever, run, snapshot, through_a_file
 
 
 def make(data: list[float], **options: Any) -> avt.ImportanceLoader:
-    return avt.ImportanceLoader(data, 4, **{"seed": 3, **options})
+    return avt.ImportanceLoader(data, 4, **{"sampler": "Calibrated", "seed": 3, **options})
 
 
 def epoch(loader: Any, data: list[float]) -> list[int]:
@@ -140,7 +140,7 @@ def run_without_norms(loader: Any, steps: int) -> None:
 
 def test_the_parts_alone() -> None:
     names = ["ada", "bo", "cy", "dee"]
-    batches = avt.AvareBatchSampler(len(names), 2, seed=0)
+    batches = avt.AvareBatchSampler(len(names), 2, sampler="Calibrated", seed=0)
     loader = DataLoader(avt.Indexed(names), batch_sampler=batches, collate_fn=avt.IndexedCollate())
     for expected in (2, 2, 3):
         if expected == 3:

@@ -212,12 +212,21 @@ def test_excluded_parameters_need_no_rule() -> None:
     assert torch.allclose(norms().double(), without(model, words, model.embedding.weight), rtol=1e-4)
 
 
+def test_layers_with_a_rule_can_be_recomputed() -> None:
+    first, whole = mlp(), mlp()
+    assert agree(first, batch(mlp), recompute=[first[0]])
+    assert agree(whole, batch(mlp), recompute=[whole])
+
+
 def test_refuses_modules_of_another_model() -> None:
     model = mlp()
     with pytest.raises(ValueError, match=r"exclude\[1\] is of type Linear: must be a module or a parameter of the"):
         avt.GradientNorms(model, exclude=[model[0], nn.Linear(4, 3)])
     with pytest.raises(ValueError, match=r"exclude\[0\] is of type str: must be a module or a parameter of the model"):
         avt.GradientNorms(model, exclude=["0.weight"])
+    for other in (nn.Linear(4, 3), model[0].weight):
+        with pytest.raises(ValueError, match=r"recompute has a (Linear|Parameter): must have modules of the model"):
+            avt.GradientNorms(model, recompute=[other])
 
 
 def test_refuses_modules_without_a_rule_that_are_trained_later() -> None:

@@ -250,7 +250,7 @@ def test_the_clock_waits_for_any_accelerator(monkeypatch: pytest.MonkeyPatch) ->
     loader = avt.ImportanceLoader(TensorDataset(torch.arange(100.0)), 10, score=slow, seed=0, batches_per_epoch=10**9)
     for _ in itertools.islice(loader, 24):
         now[0] += 0.07
-    assert len(waits) == loader._batches.pool.scored > 0  # type: ignore[union-attr]  # there is one
+    assert len(waits) == loader._batches.pool.scored > 0
     assert loader.measures().get("cost_ratio", math.nan) == pytest.approx(7.0)
 
 

@@ -18,7 +18,7 @@ import avare
 import avare.torch as avt
 from avare.samplers.registry import example
 from laws import ordered_samples
-from loaders import CLASSES, Writer, changing_norms, make_dataset, run, snapshot, through_a_file
+from loaders import CLASSES, Writer, changing_norms, forever, make_dataset, run, snapshot, through_a_file
 
 # Python warns about every fork of a process with threads, and torch has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -48,9 +48,8 @@ def gradient(model: torch.nn.Module, rows: Any, labels: Any, weight: Any) -> Any
 def test_the_batch_gradient_is_unbiased_by_enumeration(replacement: bool, workers: int) -> None:
     n, size, steps = 5, 3, 9
     dataset, model = make_dataset(n), make_model()
-    loader = avt.ImportanceLoader(
-        dataset, size, replacement=replacement, seed=1, batches_per_epoch=10**9, num_workers=workers, distributed=None
-    )
+    options: dict[str, Any] = {"batches_per_epoch": 10**9, "num_workers": workers, "distributed": None}
+    loader = avt.ImportanceLoader(dataset, size, sampler="Calibrated", replacement=replacement, seed=1, **options)
     lag = 2 * workers
     laws = [loader.importance_sampler.probabilities()] * (lag + 1)  # with which batch k is drawn
     batches = iter(loader)
@@ -93,9 +92,44 @@ def _options(name: str) -> dict[str, Any]:
     return {key: value for key, value in example(name, 20).items() if key != "replacement"}
 
 
-def test_the_default_is_calibrated_with_a_lasting_floor() -> None:
-    sampler = avt.ImportanceLoader(make_dataset(20), 4).importance_sampler
-    assert isinstance(sampler, avare.Calibrated)
+def test_the_default_draws_thinned_passes() -> None:
+    loader, sampler = avt.ImportanceLoader(make_dataset(20), 4, seed=3), avare.Passes(20, 4, seed=3)
+    for step, (_, index, weight) in zip(range(25), forever(loader), strict=False):
+        batch = sampler.sample()
+        assert index.tolist() == batch.indices.tolist()
+        assert np.allclose(weight.numpy(), 4 * batch.weights / 20, rtol=1e-6)  # float32
+        norms = changing_norms(step, index)
+        loader.update(index, norms)
+        sampler.update(batch.indices, norms.numpy())
+    assert sampler.gain != 1.0  # some were left out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({}, avare.Passes),
+        ({"replacement": False}, avare.Passes),
+        ({"sampler_options": {"least": 0.4}}, avare.Passes),
+        ({"replacement": True}, avare.Calibrated),
+        ({"sampler_options": {"decay": 0.9}}, avare.Calibrated),
+        ({"sampler_options": {"initial_norms": np.ones(20)}}, avare.Calibrated),
+        ({"score": lambda batch: batch}, avare.Calibrated),
+    ],
+)
+def test_the_default_is_what_the_other_arguments_allow(arguments: dict[str, Any], kind: type[avare.Sampler]) -> None:
+    makers: list[Any] = [avt.ImportanceLoader]
+    if "score" not in arguments:
+        makers.append(avt.AvareBatchSampler)
+    found = [maker(20 if maker is avt.AvareBatchSampler else range(20), 4, **arguments) for maker in makers]
+    score = {key: arguments[key] for key in arguments if key == "score"}
+    others = {key: arguments[key] for key in arguments if key != "score"}
+    found.append(avt.Importance(**others).loader(range(20), 4, **score, seed=5))
+    for each in found:
+        assert type(getattr(each, "batch_sampler", each).sampler) is kind
+
+
+def test_the_floor_of_calibrated_lasts() -> None:
+    sampler = avt.ImportanceLoader(make_dataset(20), 4, sampler="Calibrated").importance_sampler
     same = avare.Calibrated(20, 4, p_min=1 / 100)
     assert sampler.state_dict()["p_min"] == 1 / 100 and sampler.state_dict()["c"] == same.state_dict()["c"]
     for options, wanted in (({"p_min": 0.0}, 0.0), ({"p_min": 0.002}, 0.002), ({"c": 20.0}, 0.0)):
@@ -145,8 +179,12 @@ def test_an_epoch_draws_n_examples(workers: int) -> None:
 def test_epochs_of_any_length_and_without_end() -> None:
     loader = avt.ImportanceLoader(make_dataset(50), 8, batches_per_epoch=3)
     assert len(loader) == 3 and len(list(loader)) == 3
-    endless = avt.ImportanceLoader(make_dataset(50), 8, batches_per_epoch=10**9)
+    endless = avt.ImportanceLoader(make_dataset(50), 8, endless=True)
     assert len(list(itertools.islice(endless, 40))) == 40
+    with pytest.raises(TypeError, match="an endless epoch has no length"):
+        len(endless)
+    with pytest.raises(ValueError, match="batches_per_epoch = 3: an endless epoch has no number of batches"):
+        avt.ImportanceLoader(make_dataset(50), 8, batches_per_epoch=3, endless=True)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -239,8 +277,7 @@ def test_norms_of_any_kind(kind: torch.dtype) -> None:
     norms = torch.tensor([1.0, 2.0, 4.0, 8.0]).to(kind)
     loader.update(index, norms.requires_grad_() if kind.is_floating_point else norms)
     sampler = loader.importance_sampler
-    assert isinstance(sampler, avare.Calibrated)
-    assert sampler.norms()[index.numpy()].tolist() == [1.0, 2.0, 4.0, 8.0]
+    assert sampler.remembered(index.numpy()).tolist() == [1.0, 2.0, 4.0, 8.0]
     assert loader.gain > 0.0
 
 
@@ -316,7 +353,7 @@ def test_refuses_what_was_never_drawn_and_names_it() -> None:
 
 def test_log() -> None:
     dataset = make_dataset(6)
-    loader = avt.ImportanceLoader(dataset, 6, seed=0, batches_per_epoch=50)
+    loader = avt.ImportanceLoader(dataset, 6, sampler="Avare", seed=0, batches_per_epoch=50)
     writer = Writer()
     loader.log(writer, 0)
     assert set(writer.seen) == {"avare/floor", "avare/waiting"}  # before the first draw
@@ -339,7 +376,7 @@ def test_writes_to_tensorboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter
 
-    loader = avt.ImportanceLoader(make_dataset(20), 4, seed=0)
+    loader = avt.ImportanceLoader(make_dataset(20), 4, sampler="Avare", seed=0)
     run(loader, 1, 8)
     wanted = Writer()
     with SummaryWriter(str(tmp_path)) as writer:
@@ -446,7 +483,7 @@ ANYTHING: Any = [1, 2]
 NEEDS = [(name, need) for name in avare.samplers.names() for need in avare.samplers.get(name).needs]
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
-        lambda: avt.ImportanceLoader(Stream(), 2),
+        lambda: avt.Indexed(Stream()),
         TypeError,
         "must have __getitem__ and __len__, as a map-style dataset",
     ),
@@ -463,7 +500,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "sampler is of type RandomSampler: must be an avare sampler, or its name",
     ),
     (lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler=ANYTHING), TypeError, "sampler is of type list"),
-    (lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler="Best"), ValueError, "name = 'Best': must be one of"),
+    (lambda: avt.ImportanceLoader([1, 2, 3], 2, sampler="passes"), ValueError, "sampler = 'passes': .* mean 'Passes'?"),
     (
         lambda: avt.ImportanceLoader([1, 2, 3], 2, batch_sampler=[[1]]),
         ValueError,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -306,6 +306,11 @@ def wrong(place: tuple[int, ...], value: float, shape: tuple[int, ...] = (2, 3))
         (lambda: avt.output_norms(three, torch.tensor([[0], [3]])), r"target\[1, 0\] = 3: must be in \[0, 3\)"),
         (lambda: avt.output_norms(wrong((1, 2, 0), nan, (2, 3, 1)), labels[:, None]), r"output\[1, 2, 0\] = nan"),
         (lambda: avt.output_norms(two, labels, class_dim=0), "class_dim = 0: that is the batch"),
+        (
+            lambda: avt.output_norms(two, labels, reduction=cast(Any, "max")),
+            "reduction = 'max': must be 'sum', 'mean' or 'all'",
+        ),
+        (lambda: avt.output_norms(two, two, lambda z, y: z, reduction="mean"), "'sum' for a loss of your own"),
         (lambda: avt.output_norms(two, two, "squared", class_dim=-1), "label_smoothing and class_dim are for"),
         (lambda: avt.last_layer_norms(wrong((1, 0), nan), two, labels), r"features\[1, 0\] = nan"),
         (lambda: avt.from_output_grad(wrong((0, 1), nan)), r"grad\[0, 1\] = nan"),
@@ -338,3 +343,26 @@ def test_refuses_bad_values(call: Callable[[], Any], message: str) -> None:
 def test_refuses_other_types(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         call()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "all"])
+def test_the_loss_of_an_example_is_a_mean_over_what_counts(reduction: Any) -> None:
+    torch.manual_seed(0)
+    output, target = torch.randn(4, 5, 3, dtype=torch.float64), torch.randint(3, (4, 5))
+    target[1, 1:], target[2] = -100, -100  # one counts, and none
+    counts = torch.tensor([5, 1, 1, 5]) if reduction == "mean" else torch.tensor([11])
+    features = torch.randn(4, 5, 2, dtype=torch.float64)
+    for function in (avt.output_norms, partial(avt.last_layer_norms, features)):
+        found = function(output, target, class_dim=-1, reduction=reduction)
+        torch.testing.assert_close(found, function(output, target, class_dim=-1) / counts)
+    entries = torch.tensor([15.0] if reduction == "mean" else [60.0])
+    for loss in ("binary", "squared"):
+        given: Any = output, torch.rand(4, 5, 3, dtype=torch.float64), loss
+        torch.testing.assert_close(
+            avt.output_norms(*given, reduction=reduction), avt.output_norms(*given) / entries.double()
+        )
+    likely = torch.softmax(torch.randn(4, 5, 3, dtype=torch.float64), -1)
+    torch.testing.assert_close(
+        avt.output_norms(output, likely, class_dim=-1, reduction=reduction),
+        avt.output_norms(output, likely, class_dim=-1) / (entries.double() / 3.0),
+    )

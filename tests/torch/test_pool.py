@@ -158,7 +158,7 @@ def test_the_pool_is_switched_off_and_on_again() -> None:
             spread[::20] = 60.0  # possible gain 12.5: relative error 11.5
         next(batches)
         ratios.append(loader.pool_ratio)
-        sizes.append(len(loader._batches.cursor.latest.indices))  # type: ignore[union-attr]  # there is one
+        sizes.append(len(loader._batches.cursor.latest.indices))
     assert set(ratios[:200]) == {1.0} and sizes[:10] == [8, 16] * 5  # to measure the costs
     assert sizes[10:26] == [8, 16] * 2 + [8] * 3 + [16] + [8] * 7 + [16]  # more and more seldom
     assert sizes[26:196] == ([8] * 9 + [16]) * 17  # one draw in ten is a small pool
@@ -260,7 +260,7 @@ def test_without_a_pool_batches_are_shuffled_passes_until_norms_are_reported() -
     def plain(loader: avt.ImportanceLoader, count: int) -> list[list[int]]:
         found = []
         for _, index, weight in itertools.islice(loader, count):
-            if len(loader._batches.cursor.latest.indices) == 5:  # type: ignore[union-attr]  # there is one
+            if len(loader._batches.cursor.latest.indices) == 5:
                 weights.update(weight.tolist())
                 found.append(index.tolist())
         return found
@@ -301,7 +301,7 @@ def test_no_epoch_takes_more_than_half_again_as_long(cost: float) -> None:
     for _ in range(6):
         spent = 0.0
         for _ in loader:
-            size = len(loader._batches.cursor.latest.indices) / 8  # type: ignore[union-attr]  # there is one
+            size = len(loader._batches.cursor.latest.indices) / 8
             spent += cost + (size if size > 1.0 else 0.0)
             assert loader.pool_ratio <= 5.0
         assert spent <= 1.5 * 100 * cost
@@ -416,6 +416,28 @@ def test_scores_under_autocast() -> None:
     assert set(kinds) == {torch.bfloat16}
 
 
+@pytest.mark.parametrize("mode", ["eval", None])
+def test_score_mode(mode: Literal["eval"] | None) -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Dropout(0.9))
+    model[1].eval()  # stays so
+    modes, before = [], model[0].running_mean.clone()
+
+    def watched(batch: Any) -> torch.Tensor:
+        found = model(batch[0][:, None])
+        modes.append([each.training for each in model.modules()])
+        if len(modes) == 1:
+            raise OSError("which must not leave the modules in another mode")
+        return found.abs()[:, 0]
+
+    batches = iter(avt.ImportanceLoader(DATA, 2, score=watched, score_mode=mode, pool=2, seed=0))
+    with pytest.raises(OSError, match="another mode"):
+        next(batches)
+    next(batches)
+    assert modes == [[False] * 3 if mode == "eval" else [True, True, False]] * 2
+    assert [each.training for each in model.modules()] == [True, True, False]
+    assert torch.equal(model[0].running_mean, before) == (mode == "eval")
+
+
 # --- bad scores and arguments --------------------------------------------------------------
 
 
@@ -496,6 +518,8 @@ def test_a_collate_function_that_fails_changes_nothing() -> None:
         ({"score": 3}, TypeError, "score is of type int: must be a function of a batch"),
         ({"score": None, "pool": 3}, ValueError, "pool = 3: needs score"),
         ({"score": None, "cost_ratio": 3.0}, ValueError, "cost_ratio = 3.0: needs score"),
+        ({"score": None, "score_mode": "eval"}, ValueError, "score_mode = 'eval': needs score"),
+        ({"score_mode": "train"}, ValueError, "score_mode = 'train': must be 'eval' or None"),
         ({"pool": "automatic"}, ValueError, "pool = 'automatic': must be 'auto' or a number of batches"),
         ({"pool": 1}, ValueError, "pool = 1.0: must be above 1"),
         ({"pool": math.nan}, ValueError, "pool = nan: must be finite"),
@@ -590,6 +614,16 @@ def test_log() -> None:
     assert seen["cost_ratio"] == loader.measures().get("cost_ratio", math.nan) > 0.0 and seen["waiting"] == 0.0
     expected = float(weights[-1].sum() ** 2 / (weights[-1] ** 2).sum())
     assert seen["effective_sample_size"] == pytest.approx(expected)
+
+
+def test_nothing_waits_for_norms_that_only_scores_report() -> None:
+    norms = torch.ones(64)  # alike: no pool pays
+    loader = avt.ImportanceLoader(TensorDataset(norms), 4, score=lambda batch: batch[0], cost_ratio=5.0, seed=0)
+    for _ in itertools.chain(loader, loader):
+        assert "waiting" not in loader.measures()
+    assert loader.pool_ratio == 1.0  # shuffled passes
+    loader.update([0], [1.0])  # from now on, all of them are expected
+    assert loader.measures()["waiting"] > 0
 
 
 def test_workers_end_with_their_epoch() -> None:

@@ -44,7 +44,7 @@ def test_refuses_batches_of_different_sizes() -> None:
         norms()
 
 
-def test_shared_positions_can_be_excluded() -> None:
+def test_shared_positions_can_be_excluded_or_recomputed() -> None:
     class Reader(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -58,4 +58,6 @@ def test_shared_positions_can_be_excluded() -> None:
         norms = avt.GradientNorms(model, exclude=[model.words.place]).attach()
         losses(model(x)).mean().backward()
         assert torch.allclose(norms().double(), without(model, x, model.words.place.weight), rtol=1e-4)
+        norms.detach()
+        assert agree(model, x, recompute=[model.words])
         norms.detach()

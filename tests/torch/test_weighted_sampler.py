@@ -212,7 +212,7 @@ def test_refuses_a_damaged_state_and_changes_nothing() -> None:
         ({"weights": [0.0, 0.0]}, "weights: all are 0"),
         ({"weights": [1.0, 1e308]}, r"weights\[1\] = 1e\+308: must be at most"),
         ({"weights": [1.0], "num_samples": 0}, "num_samples = 0: must be at least 1"),
-        ({"weights": [1.0], "distributed": "sharded"}, "distributed = 'sharded': must be 'auto' or None"),
+        ({"weights": [1.0], "distributed": "sharded"}, "distributed = 'sharded': there is no process group"),
     ],
 )
 def test_refuses_bad_arguments(arguments: dict[str, Any], message: str) -> None:

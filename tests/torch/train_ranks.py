@@ -145,7 +145,7 @@ def _of_ranks(rank: int, world: int) -> dict[str, Any]:
     apart = avt.ImportanceLoader(dataset, 4, seed=np.random.default_rng(rank))
     _, index, _ = next(iter(apart))
     found["apart"] = _error(lambda: apart.update(index, torch.ones(4)))
-    growing = avt.AvareBatchSampler(N, 4, seed=5)
+    growing = avt.AvareBatchSampler(N, 4, sampler="Calibrated", seed=5)
     found["extended apart"] = _error(lambda: growing.extend(N + 1 + rank))
     found["retired apart"] = _error(lambda: growing.retire([rank]))
     growing.extend(N + 30)

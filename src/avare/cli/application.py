@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 import avare
-from avare import problems, samplers
+from avare import datasets, problems, samplers
 from avare._interrupts import INTERRUPTED
 from avare.cli.output import Bar, Display, console, say, show
 from avare.datasets.files import LIMIT, check_folder
@@ -20,8 +20,9 @@ from avare.experiments.base import RUNS, Experiment, Request, Summary
 from avare.experiments.comparison import compare as compare_samplers
 from avare.experiments.data import Data, obtain, prepared
 from avare.experiments.diagnosis import diagnose as diagnose_data
+from avare.experiments.document import Table
 from avare.experiments.runner import execute
-from avare.experiments.sgd_runs import RULES
+from avare.experiments.sgd_runs import RULES, OwnSteps
 from avare.experiments.store import Store, merged
 from avare.report import write as write_report
 
@@ -33,6 +34,9 @@ application = typer.Typer(
     rich_markup_mode=None,
 )
 
+
+sets = typer.Typer(help="The named datasets, and where their files are.", rich_markup_mode=None)
+application.add_typer(sets, name="datasets")
 
 Machine = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder of results: runs/ is the store, report/ the page.")]
@@ -52,6 +56,7 @@ Names = list[str] | None
 Drop = Annotated[Names, typer.Option("--drop", help="Columns to leave out, separated by commas; can be repeated.")]
 Categories = Annotated[Names, typer.Option("--categories", help="Columns of numbers to treat as categories.")]
 Limit = Annotated[float, typer.Option("--limit", help="Largest size of an unpacked file, in bytes.")]
+SetName = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(datasets.names())}.")]
 L2 = Annotated[float, typer.Option("--l2", min=0.0, help="Strength of the l2 penalty on the whole sum.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Keep columns as they are: not standardised, without an intercept.")]
 BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Examples drawn per step, by default 128.")]
@@ -146,6 +151,8 @@ def compare(
     batch_size: BatchSize = None,
     l2: L2 = 1.0,
     raw: Raw = False,
+    test: Annotated[float, typer.Option("--test", min=0.0, max=0.99, help="Share of rows to hold out.")] = 0.0,
+    steps: Annotated[OwnSteps, typer.Option("--steps", help="Found for each sampler (auto), or the paper's.")] = "auto",
     out: Out = Path("results"),
     jobs: Jobs = 2,
     machine: Machine = False,
@@ -155,10 +162,10 @@ def compare(
     columns: dict[str, Any] = {"target": target, "drop": drop or (), "categories": categories or (), "limit": limit}
     found, chosen = _obtain(data, machine, loss=loss, folder=folder, **columns)
     settings: dict[str, Any] = {"l2": l2, "batch_size": batch_size, "epochs": epochs, "runs": runs, "jobs": jobs}
-    settings["watch"] = Display(console(stderr=True))
+    settings |= {"steps": steps, "watch": Display(console(stderr=True))}
     store = Store(out / "runs")
     with _stored(store):
-        records = compare_samplers(prepared(found, raw=raw), chosen, store, samplers=names, **settings)
+        records = compare_samplers(prepared(found, raw=raw, test=test), chosen, store, samplers=names, **settings)
     page = _report(store.folder, out / "report")
     _finish([base.get("compare").closing(records)], machine, store, page, columns=list(found.notes))
 
@@ -175,7 +182,7 @@ def diagnose(
     batch_size: BatchSize = None,
     raw: Raw = False,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs per run.")] = 20,
-    runs: Annotated[int, typer.Option("--runs", min=2, help="Runs of each sampler, one per seed.")] = 5,
+    runs: Annotated[int | None, typer.Option(min=2, help="Runs of each sampler, by default 5 or 20.")] = None,
     folder: Folder = None,
     machine: Machine = False,
 ) -> None:
@@ -200,6 +207,32 @@ def report(
     beside = Path(os.path.normpath(folder / ".." / "report"))
     page = _report(folder, out or beside)
     show(machine, {"page": page}, [f"Page: {page}"])
+
+
+@sets.command("list")
+def list_sets(folder: Folder = None, machine: Machine = False) -> None:
+    """List the datasets, and whether their files are here."""
+    rows = []
+    for name in datasets.names():
+        files = datasets.where(name, folder=folder).values()
+        here = f"{sum(path is not None for path in files)} of {len(files)} files" if files else "built in"
+        rows.append({"name": name, "here": here})
+    show(machine, rows, [Table.of("", "name; here", rows)])
+
+
+@sets.command()
+def fetch(name: SetName, folder: Folder = None, machine: Machine = False) -> None:
+    """Download the missing files of a dataset, and print where all are."""
+    datasets.fetch(name, folder=folder, progress=sys.stderr.isatty())
+    where(name, folder, machine)
+
+
+@sets.command()
+def where(name: SetName, folder: Folder = None, machine: Machine = False) -> None:
+    """Print where the files of a dataset are."""
+    files = datasets.where(name, folder=folder)
+    lines = [f"{file}: {path or 'not here; `avare datasets fetch` downloads it'}" for file, path in files.items()]
+    show(machine, files, lines or ["It has no files: it is built in."])
 
 
 # --- what they share -----------------------------------------------------------------------

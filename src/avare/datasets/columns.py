@@ -39,12 +39,13 @@ class Origin(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What the user wants of the columns, and the most bytes that columns of categories may take."""
+    """What the user wants of the columns, the most bytes that columns of categories may take, and how many columns."""
 
     target: str | None
     drop: Sequence[str]
     categories: Sequence[str]
     limit: float
+    features: int | None = None
 
 
 Examples = tuple[Any, NDArray[np.float64], Origin, dict[str, Any]]
@@ -60,7 +61,7 @@ def convert(frame: Any, origin: Origin, wanted: Wanted) -> Examples:
     kept = np.flatnonzero(~np.isnan(labels))
     if not len(kept):
         raise origin.fault(f"column {target!r}, the target, has no values")
-    features, said = Features(), []
+    features, filled, said = Features(), [], []
     for name, title, (_, column) in zip(names, given, frame.items(), strict=True):
         if name == target:
             continue
@@ -70,6 +71,8 @@ def convert(frame: Any, origin: Origin, wanted: Wanted) -> Examples:
             found, note = Features(), "left out, it only numbers the rows"
         else:
             found, note = _features(origin, name, column, kept, name in categories, wanted.limit)
+        if len(found) == 2 and found[0][0] == name:  # its second column says where a value was missing
+            filled.append(len(features))
         features += found
         said.append((name, note))
     notes = _notes(said, target, classes, len(labels) - len(kept))
@@ -79,7 +82,7 @@ def convert(frame: Any, origin: Origin, wanted: Wanted) -> Examples:
     X = np.stack([cells for _, cells in features], axis=1, dtype=np.float64)
     for row, place in np.argwhere(~np.isfinite(X))[:1]:
         raise origin.fault(f"column {columns[place]!r} = {X[row, place]}, must be finite", kept[row])
-    about = {"columns": columns, "notes": notes, "classes": classes}
+    about = {"columns": columns, "notes": notes, "classes": classes, "filled": tuple(filled)}
     return X, labels[kept], origin._replace(place=lambda row: origin.place(int(kept[row]))), about
 
 

@@ -31,6 +31,8 @@ class Dataset:
         What was done to the columns of a file or a data frame, one sentence each.
     classes
         The texts of the labels, in the order of the numbers in y; () if they were numbers.
+    filled
+        Places of the columns of X whose missing values were filled. The next column of each says where.
 
     Examples
     --------
@@ -48,6 +50,7 @@ class Dataset:
     columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    filled: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)

@@ -23,6 +23,7 @@ Task = Literal["classification", "regression", "auto"]
 _LARGEST_CLASS = 2.0**53  # up to which float64 holds every integer
 _CLASSES = 100  # up to this many different whole numbers are classes, if that is not said
 _KINDS = {".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet", ".pq": "Parquet", ".npz": "zip archive"}
+_LIBSVM = "LIBSVM text"
 # How files begin that are not text in UTF-8.
 _STARTS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz", b"PAR1": "Parquet", b"PK": "zip archive"}
 _STARTS |= {b"\xff\xfe": "text in UTF-16", b"\xfe\xff": "text in UTF-16"}
@@ -35,6 +36,7 @@ def read(
     task: Task = "classification",
     drop: str | Sequence[str] = (),
     categories: str | Sequence[str] = (),
+    features: int | None = None,
     limit: float = LIMIT,
 ) -> Dataset:
     r"""Read examples and labels from a file, whose ending determines the format, or from a data frame.
@@ -62,6 +64,9 @@ def read(
     drop, categories : str or sequence of str, default=()
         Columns to leave out, and columns whose values are categories although they are numbers or more than 50
         different texts: names, or one text with names separated by commas.
+    features : int, optional
+        For LIBSVM text: the number of columns, for a test file that must have the columns of a training file. By
+        default the largest index.
     limit : float, default=4e9
         The most bytes that a compressed or Parquet file may unpack to, and that categories may take. A line of CSV
         may have a 256th of them.
@@ -79,10 +84,10 @@ def read(
     >>> data.y
     array([-1,  1])
     """
-    if task not in get_args(Task):
-        raise ValueError(f"task = {task!r}: must be one of {', '.join(map(repr, get_args(Task)))}")
+    validation.choice("task", task, get_args(Task))
     drop, categories = ([given] if isinstance(given, str) else list(map(str, given)) for given in (drop, categories))
-    wanted = Wanted(target, drop, categories, validation.number("limit", limit, above=0.0))
+    features = None if features is None else validation.integer("features", features, at_least=1)
+    wanted = Wanted(target, drop, categories, validation.number("limit", limit, above=0.0), features)
     if hasattr(source, "__arrow_c_stream__") or hasattr(source, "iloc"):
         name = kind = type(source).__name__
         frame = source if hasattr(source, "iloc") else _pandas(source)
@@ -91,6 +96,8 @@ def read(
         path = Path(source).expanduser()
         name, kind = _kind(path)
         examples = _examples(path, kind, wanted)
+    if features is not None and kind != _LIBSVM:
+        raise ValueError(f"features = {features}: is for LIBSVM text only")
     X, labels, origin, about = examples
     y, about["classes"] = _targets(origin, labels, about.get("classes", ()), task)
     return Dataset(name, X, y, f"{kind}: {len(y)} rows, {X.shape[1]} features", origin.name, **about)
@@ -101,7 +108,7 @@ def _kind(path: Path) -> tuple[str, str]:
     if not path.is_file():
         raise DatasetError(f"{path}{' is a folder: pass a file' if path.is_dir() else ': there is no such file'}")
     name = path.stem if compression(path) else path.name
-    kind = _KINDS.get(Path(name).suffix.lower(), "LIBSVM text")
+    kind = _KINDS.get(Path(name).suffix.lower(), _LIBSVM)
     with path.open("rb") as stream:
         first = stream.read(8)
     if not first:
@@ -125,7 +132,7 @@ def _examples(path: Path, kind: str, wanted: Wanted) -> Examples:
         raise ValueError(f"{path} is read as {kind}, which has no named columns for target, drop and categories")
     if kind == "zip archive":
         return *_read_npz(path, wanted.limit), Origin(str(path), lambda row: f"y[{row}]"), {}
-    return *read_libsvm(path, limit=wanted.limit), Origin(str(path), lambda row: line_of(path, row)), {}
+    return *read_libsvm(path, wanted.features, wanted.limit), Origin(str(path), lambda row: line_of(path, row)), {}
 
 
 def _targets(origin: Origin, labels: NDArray[Any], classes: Sequence[str], task: str) -> tuple[Any, Sequence[str]]:

@@ -61,6 +61,12 @@ class Series:
         """Return a measure over epochs: mean, deviation and lowest of the finished runs."""
         return Curve.of_runs(self.label, self.finished[0].trace["epoch"], [run.trace[measure] for run in self.finished])
 
+    @property
+    def test_error(self) -> float | None:
+        """The error on the rows held out, in the mean; None if there are none."""
+        found: list[Any] = [run.stored.get("test_error") for run in self.finished]
+        return float(np.mean(found)) if found and None not in found else None
+
     def seconds(self, part: str) -> float:
         """Return the seconds of a run, in the mean."""
         return float(np.mean([run.seconds.get(part, math.nan) for run in self.runs]))
@@ -210,6 +216,7 @@ def last_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
                 curve = series.curve(measure)
                 row[measure] = number(float(curve.mean[-1]))
                 row[f"{measure}_deviation"] = None if curve.deviation is None else number(float(curve.deviation[-1]))
+            row["test_error"] = series.test_error
             rows.append({**row, "seconds": number(series.seconds("steps"))})
     return rows
 
@@ -219,7 +226,9 @@ def last_epoch(rows: Sequence[Mapping[str, Any]]) -> Table:
     columns = (
         "dataset; steps; sampler; runs||integer; diverged||integer; epochs||integer; relative_error||digits; "
         "relative_error_deviation||detail; suboptimality||digits; suboptimality_deviation||detail; "
-        "regret||power; regret_deviation||detail; seconds|seconds a run|seconds"
+        "regret||power; regret_deviation||detail; test_error||digits; seconds|seconds a run|seconds"
     )
     table = Table.of("At the last epoch, mean of the runs", columns, rows)
+    if all(row["test_error"] is None for row in rows):
+        table = table.without("test_error")
     return table if any(row["diverged"] for row in rows) else table.without("diverged")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from avare import _validation as validation
 from avare.experiments.data import Data, Place
 from avare.experiments.document import Figure, Panel, Section, Table
 from avare.experiments.store import Record, RecordError, Result, Spec, key_of, mapping_in
@@ -210,10 +211,7 @@ def get(name: str) -> Experiment:
     >>> get("compare").name
     'compare'
     """
-    known = names()
-    if name not in known:
-        raise ValueError(f"name = {name!r}: must be one of {', '.join(known)}")
-    return _EXPERIMENTS[name]
+    return _EXPERIMENTS[validation.choice("name", name, names())]
 
 
 def of_kind(kind: object) -> Experiment:

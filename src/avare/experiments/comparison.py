@@ -1,5 +1,6 @@
 """Samplers side by side on your own data, and a verdict on each."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,11 +13,12 @@ from avare.experiments.base import Experiment, Stage, Stages, Summary, Task, reg
 from avare.experiments.data import Data, display_name
 from avare.experiments.document import Figure, Panel, Table
 from avare.experiments.runner import Watch, execute
-from avare.experiments.sgd_runs import AUTO, BASELINE, Setting, descent_spec
+from avare.experiments.sgd_runs import AUTO, BASELINE, RULES, OwnSteps, Setting, descent_spec
 from avare.experiments.store import Record, Result, Spec, Store, count
 from avare.experiments.verdict import sentences, verdicts_of, what_to_do
 
 _ALONE = f"There is nothing to compare: run {BASELINE} and another sampler."
+_RULES_OF = {AUTO: (AUTO,), "paper": RULES, **{rule: (rule,) for rule in RULES}}
 TOLERANCE = 1e-9
 """Of the optimum, relative to the gradient at 0."""
 
@@ -93,12 +95,11 @@ def compare(
     runs: int = 5,
     batch_size: int | None = None,
     l2: float = 1.0,
+    steps: OwnSteps = "auto",
     jobs: int = 1,
     watch: Watch | None = None,
 ) -> list[Record]:
     """Run SGD with each of some samplers; return all records, the one of the optimum first.
-
-    Step sizes are found for each sampler, and iterates are averaged.
 
     Parameters
     ----------
@@ -118,6 +119,9 @@ def compare(
         Draws per step, at most as many as there are examples; by default 128.
     l2 : float, default=1.0
         The factor of the one l2 term of the whole sum.
+    steps : {"auto", "paper", "decreasing", "constant"}, default="auto"
+        "auto": step sizes are found for each sampler, and iterates are averaged. "paper": both of the paper's; or one
+        of these. If rows have much in common, the paper's are shortened.
     jobs : int, default=1
         How many runs to do at a time, each in its own process; 1: in this process.
     watch : Watch, optional
@@ -138,11 +142,17 @@ def compare(
     batch_size = sgd_runs.batch_size_of(batch_size, len(data))
     l2 = validation.number("l2", l2, at_least=0.0)
     optimum = sgd_runs.optimum_task("optimum", data, loss, l2, TOLERANCE)
-    shared = Setting(loss, epochs, batch_size, l2)
+    if steps not in _RULES_OF:
+        raise ValueError(f"steps = {steps!r}: must be one of {', '.join(map(repr, _RULES_OF))}")
+    caution = 1.0
+    if steps != AUTO:
+        caution = sgd_runs.caution_of(sgd_runs.problem_of(optimum.spec, data.X, data.y), batch_size)
+    shared = Setting(loss, epochs, batch_size, l2, caution)
 
     def stages() -> Stages:
         (found,) = yield Stage("optimum", [optimum])
-        specs = [descent_spec("compare", data, shared, name, AUTO, seed) for seed in range(runs) for name in samplers]
+        each = itertools.product(range(runs), _RULES_OF[steps], samplers)
+        specs = [descent_spec("compare", data, shared, name, rule, seed) for seed, rule, name in each]
         yield Stage("runs", [Task(spec, data, found["facts"]["optimum"]) for spec in specs])
 
     return execute([stages()], store, jobs=jobs, watch=watch)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from avare import _validation as validation
 from avare import datasets, problems
 from avare._optional import require
 from avare.datasets import DatasetError
@@ -56,6 +57,7 @@ class Data:
     notes: tuple[str, ...] = ()  # what was done to the columns of a file
     held_out: int = 0  # how many of the rows, the last ones, are for a test only
     bias: bool = False  # whether a model of them has an intercept
+    filled: tuple[int, ...] = ()  # columns whose missing values were filled; the next column of each says where
 
     def __len__(self) -> int:
         return len(self.y) - self.held_out
@@ -94,8 +96,8 @@ def obtain(
     >>> data.name, data.X.shape, loss
     ('synthetic', (100, 10), 'logistic')
     """
-    if loss is not None and loss not in problems.names():
-        raise ValueError(f"loss = {loss!r}: must be one of {', '.join(problems.names())}")
+    if loss is not None:
+        validation.choice("loss", loss, problems.names())
     if isinstance(source, str) and source in datasets.names():
         for option, value in (("target", target), ("drop", drop), ("categories", categories)):
             if value:
@@ -111,7 +113,8 @@ def obtain(
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
         name = Path(found.source).name if is_taken else found.name
     label = source if isinstance(source, str) else name
-    return Data(name, found.X, found.y, digest(found.X, found.y), found.notes), _fitting(label, found.y, loss)
+    data = Data(name, found.X, found.y, digest(found.X, found.y), found.notes, filled=found.filled)
+    return data, _fitting(label, found.y, loss)
 
 
 def digest(X: Any, y: NDArray[Any]) -> str:
@@ -141,7 +144,7 @@ def _fitting(source: str, y: NDArray[Any], loss: str | None) -> str:
 # --- before a run ---------------------------------------------------------------------------
 
 
-def prepared(data: Data, *, raw: bool = False) -> Data:
+def prepared(data: Data, *, raw: bool = False, test: float = 0.0) -> Data:
     """Return the data as runs take them.
 
     Parameters
@@ -150,25 +153,48 @@ def prepared(data: Data, *, raw: bool = False) -> Data:
         As `obtain` returns them.
     raw
         Whether to keep the columns as they are, without an intercept. By default each column gets mean 0 and standard
-        deviation 1; a column of a sparse matrix is only divided, so that zeros stay zeros.
+        deviation 1 over the rows that are trained on; a column of a sparse matrix is only divided, so that zeros stay
+        zeros.
+    test
+        The share of rows to hold out, drawn with a fixed seed. Of each class at least two rows, or all it has, are
+        trained on. Missing values of a file are filled with the mean of the rows that are trained on.
 
     Examples
     --------
     >>> data, loss = obtain("synthetic")
-    >>> found = prepared(data)
-    >>> len(found), found.bias, float(found.X.std().round(3))
-    (100, True, 1.0)
+    >>> found = prepared(data, test=0.2)
+    >>> len(found), found.held_out, found.bias, float(found.X[:80].std().round(3))
+    (80, 20, True, 1.0)
     """
+    test = validation.number("test", test, at_least=0.0, at_most=0.99)
     for name, values in (("X", data.X.data if hasattr(data.X, "nnz") else data.X), ("y", data.y)):
         checked = values if values.dtype == np.float64 else np.empty(0)  # other types have no such numbers
         for place in map(tuple, np.argwhere(np.abs(checked) > _LARGEST)[:1]):
             where = ", ".join(map(str, place))
             raise ValueError(f"{name}[{where}] = {values[place]:g}: must be within ±{_LARGEST:g}; scale the column")
+    if test:
+        data = _split(data, test)
     if raw:
         return data
     scaler = require("sklearn.preprocessing", "standardising columns").StandardScaler
-    X = scaler(with_mean=not hasattr(data.X, "nnz")).fit_transform(data.X)
+    X = scaler(with_mean=not hasattr(data.X, "nnz")).fit(data.X[: len(data)]).transform(data.X)
     return replace(data, X=X, digest=digest(X, data.y), bias=True)
+
+
+def _split(data: Data, test: float) -> Data:
+    """Hold out a share of the rows, which come last."""
+    size = max(1, round((1.0 - test) * len(data.y)))
+    kept = choose_rows(data.y, _fitting(data.name, data.y, None), size, np.random.default_rng(0))
+    others = np.setdiff1d(np.arange(len(data.y)), kept)
+    if not len(others):
+        raise ValueError(f"test = {test}: no row of {len(data.y)} is left for the test")
+    order = np.concatenate([kept, others])
+    X, y = data.X[order], data.y[order]  # copies
+    for column in data.filled:
+        absent = X[:, column + 1] != 0.0
+        present = X[: len(kept), column][~absent[: len(kept)]]
+        X[absent, column] = np.sum(present / max(1, len(present)))
+    return replace(data, X=X, y=y, digest=digest(X, y), held_out=len(others))
 
 
 def choose_rows(y: NDArray[Any], loss: str, size: int, generator: np.random.Generator) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from avare import _validation as validation
 from avare import diagnostics, problems, samplers, schedules
 from avare.experiments.base import Task
 from avare.experiments.data import Data
-from avare.experiments.store import Record, Spec, numbers
+from avare.experiments.store import Record, Spec, number, numbers
 from avare.problems import Linear
 from avare.samplers import Sampler
 from avare.samplers.registry import LASTING_FLOOR
@@ -32,6 +32,8 @@ BASELINE, DEFAULT = "Uniform", "Calibrated"
 """The sampler that others are compared with, and the one that is compared by default."""
 AUTO: Literal["auto"] = "auto"
 """Step sizes that are found for each sampler, and averaged iterates."""
+OwnSteps = Literal["auto", "paper", "decreasing", "constant"]
+"""Step sizes of a comparison: found, both of the paper's, or one of them."""
 REVISION = 2  # of what a run computes; raise it when the numbers change, so that stored runs are done again
 MEASURES = ("suboptimality", "regret", "relative_error")
 
@@ -80,7 +82,18 @@ def descend(spec: Spec, X: Any, y: NDArray[Any], optimum: float | None) -> Recor
     total = time.perf_counter() - started
     trace = {name: numbers(run.trace[name]) for name in COLUMNS}
     seconds = {"steps": run.seconds, "evaluation": total - run.seconds}
-    return {"seconds": seconds, "optimum": optimum, "trace": trace, "status": run.status}
+    tested = {"test_error": number(held_out_error(spec, problem, X, y, run.x))} if spec["held_out"] else {}
+    return {"seconds": seconds, "optimum": optimum, "trace": trace, "status": run.status, **tested}
+
+
+def held_out_error(spec: Spec, problem: Linear, X: Any, y: NDArray[Any], x: NDArray[np.float64]) -> float:
+    """Return the share of wrong classes among the rows held out, or the root mean square of the errors of numbers."""
+    rows, wanted, table = X[problem.n :], y[problem.n :], problem.coefficients(x)
+    outputs = np.asarray(rows @ table[:, : rows.shape[1]].T) + (table[:, -1] if spec["bias"] else 0.0)
+    if problem.target == "numbers":
+        return float(np.sqrt(np.mean((outputs[:, 0] - wanted) ** 2)))
+    places = outputs.argmax(axis=1) if problem.outputs > 1 else (outputs[:, 0] > 0.0).astype(np.int64)
+    return float(np.mean(problem.classes[places] != wanted))
 
 
 def optimum_task(experiment: str, data: Data, loss: str, l2: float, tolerance: float) -> Task:
@@ -158,6 +171,28 @@ def step_size_of(spec: Spec, problem: Linear) -> Schedule | Auto:
     if spec["steps"] == "decreasing":
         return schedules.inverse_time(problem.n, largest, problem.strong_convexity, spec["batch_size"])
     return schedules.constant(spec["batch_size"] / (2.0 * problem.n * largest))
+
+
+def caution_of(problem: Linear, batch_size: int) -> float:
+    """Return the factor on the largest smoothness that makes the paper's steps short enough for the full gradient.
+
+    Steps of m / (2 N L) assume that the gradients of a batch have nothing in common. If rows point the same way, large
+    batches overshoot with them, whatever the sampler. This factor keeps steps within 1 / curvature of f at 0 (for Huber
+    and smoothed hinge, its largest curvature). O(size of X).
+
+    >>> rows = 1.0 + 0.1 * np.random.default_rng(0).normal(size=(1000, 5))
+    >>> problem = problems.LeastSquares(rows, rows[:, 0])
+    >>> caution_of(problem, 1), caution_of(problem, 128)
+    (1.0, 48.0)
+    """
+    rows, largest = problem.rows(centred=False), 1.0
+    direction = np.random.default_rng(0).normal(size=(1, problem.width))
+    for _ in range(8):  # power iterations
+        direction = rows.sums(rows.outputs(direction / largest))
+        largest = float(np.linalg.norm(direction)) or 1.0
+    of_loss = problem.curvature if problem.outputs == 1 else 1.0 / problem.outputs
+    needed = batch_size * (of_loss * largest + problem.l2) / (2.0 * problem.n * float(problem.smoothness.max()))
+    return max(1.0, float(f"{needed:.2g}"))  # rounded, because it is a part of the spec
 
 
 def options_of(sampler: str, rule: str, n: int, epochs: int, bound: float | None) -> dict[str, Any]:

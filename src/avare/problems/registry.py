@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from avare import _validation as validation
 from avare.problems.linear import Linear
 
 Kind = TypeVar("Kind", bound=type[Linear])
@@ -49,6 +50,4 @@ def get(name: str) -> type[Linear]:
     >>> get("least_squares").__name__, get("least_squares").target
     ('LeastSquares', 'numbers')
     """
-    if name not in _KINDS:
-        raise ValueError(f"name = {name!r}: must be one of {', '.join(names())}")
-    return _KINDS[name]
+    return _KINDS[validation.choice("name", name, names())]

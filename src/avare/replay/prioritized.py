@@ -108,9 +108,11 @@ class Prioritized:
     def sample(self, size: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Draw a batch; return the places of its items and their weights, at most 1. O(size log capacity).
 
-        Items of priority 0 are never drawn. If all are 0, or too few are above 0 for a batch without
-        replacement, it is a ``ValueError``.
+        Items of priority 0 are never drawn. If there is none, if all are 0, or too few are above 0 for a batch
+        without replacement, it is a ``ValueError``.
         """
+        if not len(self):
+            raise ValueError("the buffer is empty: add items with extend() before you draw")
         indices, p = self._draws.draw(validation.integer("size", size, at_least=0), self.replacement)
         return indices, (self.minimum / self.total / p) ** self.beta
 

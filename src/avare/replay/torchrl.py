@@ -4,6 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from avare._optional import require
+
+require("torchrl", "avare.replay.torchrl", None)  # no extra has it
+
+# isort: split
 import torch
 from torchrl.data.replay_buffers import samplers
 

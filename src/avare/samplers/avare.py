@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from avare import _validation as validation
 from avare._compilation import lean
 from avare._randomness import Seed
 from avare.batch import Batch, weigh, weigh_into
@@ -97,9 +98,8 @@ class Avare(Remembering):
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement, delta, c, p_min, capacity, seed)
-        if structure not in tuple(_STRUCTURES):
-            raise ValueError(f"structure = {structure!r}: must be one of {', '.join(map(repr, _STRUCTURES))}")
-        self.structure, self.grows = structure, structure == "buckets"
+        self.structure = validation.choice("structure", structure, _STRUCTURES)
+        self.grows = structure == "buckets"
         if capacity is not None and not self.grows:
             raise ValueError(f"capacity = {capacity}: needs structure='buckets'")
         norms = np.zeros(self.n) if initial_norms is None else initial_norms

@@ -31,7 +31,7 @@ from avare.samplers.pending import PendingBatches
 from avare.state import Field, Fields, Nested, State
 from avare.structures.cells import MAX_EXAMPLES
 
-_FORMAT = 1  # of the state; raise it when the meaning of the state changes
+_FORMAT = 2  # of the state; raise it when the meaning of the state changes
 _MOST_DRAWS = 1 << 62  # of all steps together: their number must fit into an integer of 64 bits
 _LARGEST_BATCH = 1 << 31
 SMALLEST_PROBABILITY = 1e-300
@@ -42,7 +42,9 @@ _OWNER = "this sampler"  # in messages
 _SHARED = {"generator", "source", "_moments", "_pending", "_lock"}  # attributes that need no declaration
 _FIXED = {"n", "present", "batch_size", "replacement", "capacity"}  # kernels rely on them
 _GROWING = "Avare (on buckets), Calibrated, Static and Uniform"
-_GAIN_DECAY = 0.99  # per batch: the running gain looks back roughly a hundred batches
+_GAIN_DECAY = 0.99  # per batch: the running gain looks back roughly a hundred batches, ...
+_SCALE_DECAY = 0.9  # ... each in units of the batches just before it
+_JUMP = 1000.0  # times that scale: a batch above it has a scale of its own
 
 
 @dataclass(slots=True)
@@ -121,7 +123,7 @@ class Sampler(ABC):
         self.source = uniform_source(self.generator)
         self.steps = 0
         """Number of batches drawn so far."""
-        self._moments = np.zeros(2)  # running sums: the second moments of uniform sampling and of this sampler
+        self._moments = np.zeros(4)  # running sums: see `smooth`
         self._pending = PendingBatches()
         self._lock = threading.RLock()
 
@@ -237,11 +239,13 @@ class Sampler(ABC):
     def gain(self) -> float:
         """Second moment of uniform sampling divided by this sampler's, estimated from the draws.
 
-        It is a running mean over roughly the last hundred batches whose norms were reported in full. Above 1, this
-        sampler has less variance than uniform sampling. NaN until `update` has received one complete batch.
+        It is a running mean over roughly the last hundred batches whose norms were reported in full, each in units of
+        the norms just before it. Above 1, a batch has less variance than a uniform one; below 1, the remembered norms
+        mislead. It says nothing about errors that cancel out between batches, as in the passes of `Passes`. NaN until
+        `update` has received one complete batch.
         """
         with self._lock:
-            uniform, own = self._moments
+            uniform, own = self._moments[:2]
         return float(uniform / own) if own > 0.0 else math.nan
 
     @property
@@ -316,7 +320,7 @@ class Sampler(ABC):
         fields: Fields = {
             "steps": Field(int, at_least=0, at_most=_MOST_DRAWS // self.batch_size),
             "generator": Field(np.random.Generator),
-            "moments": Field(np.float64, (2,), at_least=0.0, at_most=math.inf),
+            "moments": Field(np.float64, (4,), at_least=0.0, at_most=math.inf),
             "pending": Nested(partial(PendingBatches.from_state, n=saved.n, limit=self.pending_limit)),
             **saved.fields(),
         }
@@ -526,11 +530,21 @@ def _holds_arrays(value: Any) -> bool:
 
 @lean
 def smooth(moments, n, weights, probabilities, norms):
-    """Add unbiased estimates of two second moments: N sum n^2 of uniform sampling, and sum n^2 / p of this sampler."""
+    """Add unbiased estimates of two second moments: N sum n^2 of uniform sampling, and sum n^2 / p of this sampler.
+
+    ``moments`` holds decaying sums of both, then faster ones of uniform's alone and of 1. Each batch counts in units of
+    the mean of uniform's over the batches just before it; otherwise old, larger norms would dominate while norms fall.
+    A scale from the batch itself would be biased: in a batch of one draw both would be 1.
+    """
     uniform, own = 0.0, 0.0
     for j in range(len(norms)):
         norm = min(norms[j], 1e140)  # so that the sums do not overflow
         uniform += n * weights[j] * norm * norm
         own += weights[j] * norm * norm / probabilities[j]
-    moments[0] = _GAIN_DECAY * moments[0] + uniform
-    moments[1] = _GAIN_DECAY * moments[1] + own
+    before = moments[2] / max(moments[3], 1.0)
+    scale = before if uniform <= _JUMP * before else uniform  # the first batch, or norms of another size altogether
+    if 0.0 < scale < np.inf:
+        moments[0] = _GAIN_DECAY * moments[0] + uniform / scale
+        moments[1] = _GAIN_DECAY * moments[1] + own / scale
+        moments[2] = _SCALE_DECAY * moments[2] + uniform
+        moments[3] = _SCALE_DECAY * moments[3] + 1.0

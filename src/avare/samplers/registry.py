@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers.base import Sampler
 
@@ -63,9 +64,7 @@ def get(name: str) -> type[Sampler]:
     >>> get("Avare").__name__
     'Avare'
     """
-    if name not in _KINDS:
-        raise ValueError(f"name = {name!r}: must be one of {', '.join(names())}")
-    return _KINDS[name]
+    return _KINDS[validation.choice("name", name, names())]
 
 
 def build(

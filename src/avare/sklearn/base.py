@@ -12,10 +12,11 @@ from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import assert_all_finite, check_random_state
-from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from avare import _validation as validation
 from avare import samplers
 from avare._progress import Line
 from avare.problems import Linear
@@ -71,9 +72,7 @@ class LinearEstimator(BaseEstimator):
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **options: Any) -> tuple[Any, Any, Any]:
         """Check the data as scikit-learn's own linear models do."""
-        if self.sampler not in samplers.names():
-            rule = f"must be one of {', '.join(samplers.names())}. Got {self.sampler!r} instead."
-            raise InvalidParameterError(f"The 'sampler' parameter of {type(self).__name__} {rule}")
+        validation.choice("sampler", self.sampler, samplers.names())
         if reset and _is_plain(X, y) and not hasattr(self, "feature_names_in_"):
             self.n_features_in_ = X.shape[1]
             return X, y, self._read_weight(X, sample_weight)
@@ -157,12 +156,11 @@ class LinearEstimator(BaseEstimator):
         share = gap / constant if constant > 0.0 else gap
         self.solver_, self.gap_ = solver, share
         if warns and self.tol > 0.0 and not share <= self.tol**2:
-            warnings.warn(
-                f"{solver} did not converge to tol = {self.tol:g} within {limit}: the objective may be {share:.2g} of "
-                "the objective of a constant model above the minimum",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
+            why = f"the objective may be {share:.2g} of the objective of a constant model above the minimum"
+            if math.isinf(share):
+                why = "there may be no minimum, as if columns separate the classes and C is infinite: pass a smaller C"
+            text = f"{solver} did not converge to tol = {self.tol:g} within {limit}: {why}"
+            warnings.warn(text, ConvergenceWarning, stacklevel=6)
 
     def _seen(self, count: int, weight: Any) -> tuple[NDArray[np.float64], float]:
         """Count the examples of a stream; return their weights, and how to scale the step."""

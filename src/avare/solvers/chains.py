@@ -30,7 +30,7 @@ from avare.solvers.steps import Steps
 from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune
 from avare.solvers.updates.dynamics import Hamiltonian, hamiltonian, langevin, subtract
 from avare.solvers.updates.metric import blank, diagonal, metric_at, whitened
-from avare.solvers.verdict import ConvergenceWarning, batch_gradients, judge
+from avare.solvers.verdict import ConvergenceWarning, batch_gradients, improper, judge
 from avare.state import Field, State, refuse_unless
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
@@ -83,7 +83,8 @@ def draw_chains(
         first = loops[chain.sound[0]].method
         sampler = copy.deepcopy(first.sampler)
         sampler.reseed(_SEED)
-        chain.noise = judge(chain.draws, chain.weighted()[1], first.estimator, sampler, chains * chain.steps)
+        weights, steps = chain.weighted()[1], chains * chain.steps
+        chain.noise = judge(chain.draws, weights, first.estimator, sampler, steps, plan.improper)
         chain.warnings += chain.noise.warnings()
         if chain.noise.warnings():
             warnings.warn("; ".join(chain.noise.warnings()), ConvergenceWarning, stacklevel=3)
@@ -165,7 +166,7 @@ class Plan:
             self.metric = at_mode if whole else self.metric
             points = points_around(mode, at_mode, len(self.tuning.points))
             self.tuning = self.tuning._replace(anchor=mode, points=points)
-        self.starts = self.tuning.anchor
+        self.starts, self.improper = self.tuning.anchor, improper(problem, self.tuning.anchor)
         if self.automatic and state is None:
             tune(self, moves=self.control == "mode" and self.point is None, scales=whole)
 
@@ -225,9 +226,7 @@ def _word_or_vector(
         return default, None
     if not isinstance(value, str):
         return "none", problem.vector(name, value)
-    if value not in allowed:
-        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(repr, allowed))}")
-    return value, None
+    return validation.choice(name, value, allowed), None
 
 
 def _starts(problem: Problem, start: ArrayLike | None, chains: int) -> Vector | None:
@@ -262,18 +261,17 @@ class ChainSteps(Steps):
         dim = self.problem.dim
         noise = np.zeros((dim, dim) if len(update.factor) else dim)
         self._measured = Measured(np.zeros(dim), noise, np.zeros(1))
-        self._trial: Sampler | None = None
         if self._corrects:
             self.period = max(1, _PERIOD // _OFTEN)
         if self._adapt_until > 0:
             self.period = max(1, self._adapt_until // _ADAPTATIONS)
 
     def check(self, step: int) -> str | None:
-        """Measure the noise of the gradient, with batches of a copy of the sampler; a chain never ends."""
+        """Measure the noise of the gradient, with more batches; a chain never ends."""
         late = step > max(self._adapt_until, _OFTEN * _PERIOD)
         if late and (not self._corrects or step % _PERIOD >= self.period):
             return None
-        found, motion = batch_gradients(self.estimator, self._copy(), self.x, _BATCHES), self.update
+        found, motion = self._batch_gradients(), self.update
         if step <= self._adapt_until:
             moments = self._measured.moments
             self._take_in(moments, np.mean((found + self.problem.penalty.l2 * self.x) ** 2, axis=0))
@@ -287,12 +285,20 @@ class ChainSteps(Steps):
         self._measured.times[0] += 1.0
         return None
 
-    def _copy(self) -> Sampler:
-        """Return a copy of the sampler with a seed that depends on the step only, so that resuming changes nothing."""
-        if self._trial is None or self.sampler.learns or not self.sampler.independent:
-            self._trial = copy.deepcopy(self.sampler)
-        self._trial.reseed(np.random.SeedSequence([_SEED, self.sampler.steps]))
-        return self._trial
+    def _batch_gradients(self) -> Vector:
+        """Return estimates from some batches, with a seed that depends on the step only: resuming changes nothing.
+
+        A copy of the sampler draws, unless draws leave no trace: batches are independent, and nothing is learned.
+        """
+        sampler, generator = self.sampler, self.sampler.generator
+        if sampler.learns or not sampler.independent:
+            sampler = copy.deepcopy(sampler)
+        sampler.reseed(np.random.SeedSequence([_SEED, sampler.steps]))
+        try:
+            return batch_gradients(self.estimator, sampler, self.x, _BATCHES)
+        finally:
+            if sampler is self.sampler:
+                sampler.reseed(generator)
 
     def _take_in(self, average: Vector, found: Vector) -> None:
         keep = min(_KEEP, 1.0 - 1.0 / (self._measured.times[0] + 1.0))

@@ -16,7 +16,7 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare.problems import Linear
 from avare.problems.base import Vector
-from avare.samplers import Sampler, build, get
+from avare.samplers import Sampler, build, get, names
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.loop import Callback, Loop, Watch, checked_pair
 from avare.solvers.run import Run, run_of
@@ -147,7 +147,7 @@ def build_by_norms(
     name: str, problem: Linear, batch_size: int | None, norms: Vector, scores: Vector, seed: Seed, **more: Any
 ) -> Sampler:
     """Build a sampler by name, with first norms and fixed scores, and those of more options that it has."""
-    kind = get(name)
+    kind = get(validation.choice("sampler", name, names()))
     parameters = inspect.signature(kind).parameters
     options = {key: value for key, value in {"initial_norms": norms, **more}.items() if key in parameters}
     if "smoothness" in kind.needs:

@@ -115,9 +115,7 @@ def sgd(
     if averaging is None:
         averaging = "none" if wanted is None else "recent"
     ways = {"none": (NEVER, 0.0), "polyak": (0, 0.0), "suffix": (steps // 2, 0.0), "recent": (0, _RECENT)}
-    if averaging not in ways:
-        raise ValueError(f"averaging = {averaging!r}: must be one of {', '.join(map(repr, ways))}")
-    average_from, power = ways[averaging]
+    average_from, power = ways[validation.choice("averaging", averaging, ways)]
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
     update, sizes = descent(x), step_size
     if wanted is not None:

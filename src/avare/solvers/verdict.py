@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from avare.problems import Linear
+from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.estimators.plain import PlainEstimator
+from avare.solvers.updates.metric import WIDEST, hessian
 
 WORST_R_HAT, FEWEST = 1.05, 100.0
 """R-hat above and effective numbers of draws below are reported."""
@@ -32,6 +33,7 @@ _MOST_UNSURE = 0.15  # ... but no more than this: what is not known to be right 
 _POINTS = 512  # draws at which gradients are computed
 _ROWS = 4_000_000  # of a linear model, up to which these gradients are exact
 _COLUMNS = 32  # at a time
+_SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
 class ConvergenceWarning(UserWarning):
@@ -66,9 +68,13 @@ class Verdict:
     shift_error: Vector
     advice: str
     """What helps against widening."""
+    improper: str = ""
+    """Why no number of steps would help: see `improper`."""
 
     def warnings(self) -> list[str]:
         """Return what is wrong, at which coordinates, and what to do."""
+        if self.improper:
+            return [self.improper]
         wide, far = (
             least + np.minimum(_SURE * error, _MOST_UNSURE)
             for least, error in ((TOO_WIDE, self.widening_error), (TOO_FAR, self.shift_error))
@@ -103,7 +109,34 @@ def _most(values: Vector) -> float:
     return float(values[np.argmax(np.abs(values))])
 
 
-def judge(draws: Vector, weights: Vector, estimator: PlainEstimator, sampler: Sampler, steps: int) -> Verdict:
+def improper(problem: Problem, mode: Vector) -> str:
+    """Return why a posterior is improper, with what to do; "" if it is not, or if that is not known.
+
+    It is if f does not rise along some direction: without a prior, and with columns that determine each other, or with
+    columns that separate the classes, so that the mode is at infinity. The second derivative at the mode, in units of
+    the columns, is then singular.
+    """
+    if not isinstance(problem, Linear) or (problem.penalty.l2 > 0.0).all():
+        return ""
+    advice = "the posterior is improper ({}): pass l2 > 0"
+    if problem.falls_without_end(mode):
+        return advice.format("the columns separate the classes, so that f has no minimum")
+    if problem.dim > WIDEST:
+        return ""
+    squares = np.diag(problem.rows(centred=False).gram(np.ones(problem.n)))
+    scale = 1.0 / np.sqrt(np.maximum(np.tile(squares, problem.outputs) + problem.penalty.l2, 1e-300))
+    values, vectors = np.linalg.eigh(scale[:, None] * hessian(problem, mode) * scale)
+    weights = problem.model.sample_weight
+    if values[0] > _SINGULAR * problem.curvature * (weights.max() if len(weights) else 1.0):
+        return ""
+    along = np.abs(vectors[:, 0])
+    places = ", ".join(f"x[{j}]" for j in np.flatnonzero(along > 0.1 * along.max())[:4])
+    return advice.format(f"f is flat along {places}: columns that determine each other, or a class")
+
+
+def judge(
+    draws: Vector, weights: Vector, estimator: PlainEstimator, sampler: Sampler, steps: int, improper: str = ""
+) -> Verdict:
     """Judge the draws of chains (chains x draws x dim) with weights that sum to 1; `steps` were made in all."""
     every = draws.reshape(-1, draws.shape[2])
     places = np.linspace(0, len(every) - 1, min(_POINTS, len(every))).astype(int)
@@ -122,7 +155,7 @@ def judge(draws: Vector, weights: Vector, estimator: PlainEstimator, sampler: Sa
     advice = "use smaller steps or larger batches"
     if estimator.control == "none":
         advice = 'pass control="mode", or ' + advice
-    return Verdict(r_hat, np.minimum(ess, of_squares), widening, 0.5 * error, shift, shift_error, advice)
+    return Verdict(r_hat, np.minimum(ess, of_squares), widening, 0.5 * error, shift, shift_error, advice, improper)
 
 
 def _average(values: Vector, weights: Vector) -> tuple[Vector, Vector]:
@@ -142,11 +175,10 @@ def gradients_at(estimator: PlainEstimator, sampler: Sampler, points: Vector, st
 
 
 def batch_gradients(estimator: PlainEstimator, sampler: Sampler, x: Vector, batches: int) -> Vector:
-    """Return estimates at x from some batches of a copy of a sampler, which does not learn; one per row."""
+    """Return estimates at x from some batches of a copy of a sampler, which counts and learns nothing; one per row."""
     found = np.empty((batches, len(x)))
     for each in found:
-        batch = sampler.sample()
-        sampler.forget(batch)
+        batch = sampler.draw(sampler.batch_size)
         each[:] = estimator.at(x, batch.indices, batch.weights)[0]
     return found
 

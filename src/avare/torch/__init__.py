@@ -1,34 +1,25 @@
 """Adaptive importance sampling for PyTorch: a DataLoader whose batches come with weights."""
 
-from avare._optional import require
+from avare._optional import require as _require
 
-require("torch", "avare.torch", "torch")  # which says what to install
+_require("torch", "avare.torch", "torch")  # which says what to install
 
 # isort: split
-from avare.torch import layers
-from avare.torch.batch_sampler import AvareBatchSampler
-from avare.torch.diagnose import NormReport, diagnose
-from avare.torch.gradient_norms import GradientNorms
-from avare.torch.loader import Importance, ImportanceLoader, weighted_mean
-from avare.torch.log_posterior import log_posterior
-from avare.torch.norms import from_output_grad, last_layer_norms, output_norms
-from avare.torch.weighted_batches import Indexed, IndexedCollate
-from avare.torch.weighted_sampler import WeightedSampler
+from avare._exports import public_names as _public_names
+from avare.torch import layers as layers
+from avare.torch.batch_sampler import AvareBatchSampler as AvareBatchSampler
+from avare.torch.diagnose import NormReport as NormReport
+from avare.torch.diagnose import diagnose as diagnose
+from avare.torch.gradient_norms import GradientNorms as GradientNorms
+from avare.torch.loader import Importance as Importance
+from avare.torch.loader import ImportanceLoader as ImportanceLoader
+from avare.torch.loader import weighted_mean as weighted_mean
+from avare.torch.log_posterior import log_posterior as log_posterior
+from avare.torch.norms import from_output_grad as from_output_grad
+from avare.torch.norms import last_layer_norms as last_layer_norms
+from avare.torch.norms import output_norms as output_norms
+from avare.torch.weighted_batches import Indexed as Indexed
+from avare.torch.weighted_batches import IndexedCollate as IndexedCollate
+from avare.torch.weighted_sampler import WeightedSampler as WeightedSampler
 
-__all__ = [
-    "AvareBatchSampler",
-    "GradientNorms",
-    "Importance",
-    "ImportanceLoader",
-    "Indexed",
-    "IndexedCollate",
-    "NormReport",
-    "WeightedSampler",
-    "diagnose",
-    "from_output_grad",
-    "last_layer_norms",
-    "layers",
-    "log_posterior",
-    "output_norms",
-    "weighted_mean",
-]
+__all__ = [*_public_names(globals()), "layers"]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from avare import state as states
 from avare._compilation import lean
 from avare._randomness import Seed, derive
 from avare.batch import Batch
-from avare.samplers import Sampler, Uniform
+from avare.samplers import Calibrated, Passes, Sampler, Uniform
 from avare.state import Field, Fields, Nested, State
 from avare.torch.checkpoint import as_array, with_arrays, with_tensors
 from avare.torch.cursor import Cursor
@@ -27,8 +28,6 @@ from avare.torch.distributed import Mode, Ranks
 from avare.torch.pool import Pool
 from avare.torch.weighted_batches import Collate, Pairs, take_items
 
-DEFAULT_SAMPLER = "Calibrated"
-"""The sampler of `ImportanceLoader` and `AvareBatchSampler` by default. Both build samplers with a lasting floor."""
 Values: TypeAlias = ArrayLike | torch.Tensor
 Score: TypeAlias = Callable[[Any], Values]
 """A function of a collated pool that returns a score for each example."""
@@ -99,7 +98,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         n: int,
         batch_size: int = 128,
         *,
-        sampler: str | Sampler = DEFAULT_SAMPLER,
+        sampler: str | Sampler | None = None,
         sampler_options: Mapping[str, Any] | None = None,
         replacement: bool | None = None,
         seed: Seed = None,
@@ -109,8 +108,11 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     ) -> None:
         self.pool = pool
         self.ranks = Ranks(n, batch_size, distributed)
+        options = dict(sampler_options or {})
+        if sampler is None:
+            sampler = default_sampler(replacement, options, has_pool=pool is not None)
         self._follows_n = batches_per_epoch is None  # the length of an epoch
-        length = self.ranks.batches(n) if batches_per_epoch is None else batches_per_epoch
+        length = self.ranks.batches(self.ranks.total) if batches_per_epoch is None else batches_per_epoch
         length = validation.integer("batches_per_epoch", length, at_least=1)
         if not isinstance(sampler, str | Sampler):
             raise TypeError(f"sampler is of type {type(sampler).__name__}: must be an avare sampler, or its name")
@@ -118,7 +120,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         common = self.ranks.agree(self._settings(sampler, seed))  # first, because one rank alone may fail below
         if seed is None and isinstance(sampler, str) and not self.ranks.is_alone:
             seed = common["_entropy"]
-        self._make = partial(_make, self.ranks, sampler, dict(sampler_options or {}), replacement)
+        self._make = partial(_make, self.ranks, sampler, options, replacement)
         self._is_by_name = isinstance(sampler, str)
         self.sampler = self._make(self.ranks.n, seed)
         self._known = np.zeros(self.ranks.n, dtype=np.int8)  # of each example: 0 if it was never drawn
@@ -128,10 +130,9 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if pool is not None:
             # From the state of the sampler's generator: the same on all ranks.
             of_pool, of_passes = derive(self.sampler.generator, 2)
-            pool.join(self.ranks.batch_size, of_pool)
-            self._resize_pool()
-            if pool.size.shuffles and self.ranks.whole_batch <= self.ranks.n:
-                passes = Uniform(self.ranks.n, self.ranks.whole_batch, reshuffle=True, seed=of_passes)
+            pool.join(self.ranks.n, self.ranks.batch_size, self._largest_pool, of_pool)
+            if pool.size.shuffles and self.ranks.draws <= self.ranks.n:
+                passes = Uniform(self.ranks.n, self.ranks.draws, reshuffle=True, seed=of_passes)
                 self._samplers["passes"] = passes
         self.cursor.ended = self._warn_of_silence
 
@@ -146,6 +147,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         return self.sampler.gain if self.pool is None else self.pool.gain
 
     def __len__(self) -> int:
+        if self.cursor.length == sys.maxsize:
+            raise TypeError("an endless epoch has no length")
         return self.cursor.length
 
     def __iter__(self) -> Iterator[Pairs]:
@@ -195,13 +198,14 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         n : int
             The number of examples in the dataset, with those that were retired.
         """
+        self._refuse_parts()
         self.ranks.agree({"n": n, "batches drawn": self._steps})  # first, because one rank alone may fail below
         n = validation.integer("n", n, at_least=self.ranks.n)
         if not self.sampler.grows or self.sampler.needs or getattr(self.sampler, "capacity", None):
             name = type(self.sampler).__name__
             raise TypeError(f"sampler = {name}: extend needs Avare, Calibrated or Uniform, without a capacity")
         new = np.arange(self.ranks.n, n)
-        self.ranks.n = n
+        self.ranks.n = self.ranks.total = n
         self._known = np.append(self._known, np.zeros(len(new), dtype=np.int8))
         if self.cursor.drawn == 0:
             self._grow()
@@ -213,6 +217,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         Batches that were drawn ahead may still contain them. All ranks must call it with the same index, after the same
         batch.
         """
+        self._refuse_parts()
         found = np.asarray(as_array("index", index))
         self.ranks.agree({"checksum of index": zlib.crc32(found.tobytes()), "batches drawn": self._steps})
         indices = validation.indices("index", found, self.sampler.n)
@@ -246,10 +251,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         batch, pairs = loaded
         pool, unit = cast(Pool, self.pool), self.cursor.ahead[0]
         size = len(unit.indices)
-        if size == self.ranks.whole_batch:  # on all ranks
+        if size == self.ranks.draws:  # on all ranks
             pool.weights = None
             return loaded
-        own, most = self.ranks.own(size), -(-size // self.ranks.world)
+        own, most = self.ranks.own(size), -(-size // self.ranks.copies)
         if pairs.chosen is None:
             indices, scores, costs = self.ranks.gather(
                 lambda: (unit.indices[own], pool.scores(batch, len(pairs))),
@@ -269,12 +274,12 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def measures(self) -> dict[str, float]:
         """Return what `ImportanceLoader.log` writes, by name. O(n), some microseconds for a million examples."""
-        waiting = np.count_nonzero(self._known == _WAITING)
+        is_expected = self.pool is None or not self.pool.draws_passes  # otherwise nobody reports norms
+        waiting = np.count_nonzero(self._known == _WAITING) if is_expected else math.nan
         found = {"gain": self.gain, "floor": getattr(self.sampler, "floor", math.nan), "waiting": waiting}
         weights: Any = None if self.cursor.latest is None else self.cursor.latest.weights
         if self.pool is not None:
-            found["pool_ratio"] = self.pool.size.ratio
-            found |= {name: getattr(self.pool, name) for name in ("relative_error", "cost_ratio")}
+            found |= self.pool.measures()
             weights = weights if self.pool.weights is None else self.pool.weights.astype(np.float64)
         if weights is not None:
             found["effective_sample_size"] = weights.sum() ** 2 / (weights**2).sum()
@@ -283,7 +288,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def state_dict(self) -> State:
         """Return all that is needed to resume with the same batches: numbers, text and tensors.
 
-        It is the same on all ranks, and any number of ranks with the same whole batch may load it.
+        It is the same on all replicated ranks, and any number of them with the same whole batch may load it. Each
+        sharded rank has its own.
         """
         epoch, drawn, ahead = self.cursor.state()
         state = {
@@ -339,7 +345,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         If the set has changed since the loader of the state was made, these samplers have the n that it had then.
         """
         samplers, n, saved = self._samplers, self.ranks.n, state.get("sampler")
-        length = self.ranks.batches(n) if self._follows_n else self.cursor.length
+        length = self.ranks.batches(self.ranks.total) if self._follows_n else self.cursor.length
         if isinstance(saved, Mapping) and ("added" in saved or saved.get("n") != n):
             first = Field(int, at_least=1, at_most=n).read(saved, "n", "state['sampler']")
             if self._follows_n:
@@ -347,7 +353,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             if self._is_by_name and first != self.sampler.arguments()["n"]:
                 samplers = {"sampler": self._make(first, None)}
                 if "passes" in self._samplers:
-                    samplers["passes"] = Uniform(first, self.ranks.whole_batch, reshuffle=True)
+                    samplers["passes"] = Uniform(first, self.ranks.draws, reshuffle=True)
         return samplers, length
 
     def _fields(self, samplers: Mapping[str, Sampler], length: int) -> Fields:
@@ -378,9 +384,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def _settings(self, sampler: str | Sampler, seed: Seed) -> State:
         """What all ranks must have in common. Names with an underscore are not compared: rank 0's value counts."""
-        own = self._arguments()
+        arguments = self._arguments()
+        shared = {"n": self.ranks.total, **{key: arguments[key] for key in ("batches_per_epoch", "pool")}}
+        if self.ranks.is_sharded:  # each rank draws alone, and may have its own sampler
+            return {**shared, "distributed": "sharded"}
         return {
-            **{key: own[key] for key in ("n", "batches_per_epoch", "pool")},
+            **shared,
+            "distributed": "replicated",
             "batch_size": self.ranks.batch_size,
             "sampler": sampler if isinstance(sampler, str) else repr(sampler),
             "seed": seed if isinstance(seed, int) else type(seed).__name__,
@@ -393,6 +403,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "format": _FORMAT,
             "whole_batch": self.ranks.whole_batch,
             "n": self.ranks.n,
+            "part": f"{self.ranks.rank} of {self.ranks.world}" if self.ranks.is_sharded else "whole",
             "batches_per_epoch": self.cursor.length,
             "pool": str(self.pool),
         }
@@ -404,7 +415,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         self._steps += 1
         self._known[batch.indices] = _WAITING
         self._fingerprint = zlib.crc32(batch.indices.data, self._fingerprint)
-        return Draw(batch.indices, self.ranks.whole_batch / self.sampler.present * batch.weights)
+        examples = self.ranks.total if self.ranks.is_sharded else self.sampler.present
+        return Draw(batch.indices, self.ranks.whole_batch / examples * batch.weights)
 
     def _grow(self) -> None:
         """Begin an epoch with all examples that there are."""
@@ -413,18 +425,25 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             for sampler in self._samplers.values():
                 sampler.append(more)
             self._resize_pool()
-        if self._follows_n:
+        if self._follows_n and not self.ranks.is_sharded:
             self.cursor.length = self.ranks.batches(self.sampler.present)
+
+    def _refuse_parts(self) -> None:
+        if self.ranks.is_sharded:
+            raise TypeError("distributed = 'sharded': the parts of the ranks cannot change")
+
+    @property
+    def _largest_pool(self) -> float:
+        return math.inf if self.sampler.replacement else self.sampler.present // self.ranks.copies
 
     def _resize_pool(self) -> None:
         if self.pool is not None:
-            n = self.sampler.present
-            self.pool.resize(n, math.inf if self.sampler.replacement else n // self.ranks.world)
+            self.pool.resize(self.sampler.present, self._largest_pool)
 
     def _draw_unit(self, pool: Pool) -> Batch:
         """Draw a pool, or a batch: of a shuffled pass, if nothing keeps the memory of the sampler fresh."""
-        size, passes = pool.next_size() * self.ranks.world, self._samplers.get("passes")
-        if passes is None or size > self.ranks.whole_batch or not pool.draws_passes:
+        size, passes = pool.next_size() * self.ranks.copies, self._samplers.get("passes")
+        if passes is None or size > self.ranks.draws or not pool.draws_passes:
             return self.sampler.sample(size)
         return passes.sample()
 
@@ -444,13 +463,13 @@ class AvareBatchSampler(TorchSampler[Pairs]):
     def _pairs(self, draw: Draw, place: int) -> Pairs:
         """Return a copy of this rank's part of a batch."""
         own = self.ranks.own(len(draw.indices))
-        return Pairs(draw.indices[own].copy(), draw.weights[own].astype(np.float32), place)
+        return Pairs(draw.indices[own] + self.ranks.first, draw.weights[own].astype(np.float32), place)
 
     def _checked(self, index: Any, norms: Any, not_finite: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and norms, or raise an error."""
         if not_finite not in ("raise", "skip"):
             raise ValueError(f"not_finite = {not_finite!r}: must be 'raise' or 'skip'")
-        index, norms = as_array("index", index), as_array("norms", norms)
+        index, norms = self.ranks.local(as_array("index", index)), as_array("norms", norms)
         if np.ndim(norms) == 0:
             index = validation.indices("index", index, self.ranks.n)
             norms = spread(validation.real("norms", norms), self.sampler.remembered(index))
@@ -463,10 +482,22 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         kept = np.isfinite(reported) if not_finite == "skip" else np.ones(reported.shape, dtype=bool)
         values = validation.nonnegative("norms", np.where(kept, reported, 0.0))
         validation.same_length("norms", len(values), "index", len(indices))
-        states.refuse_unless(self._known[indices] > 0, indices, "index", "never drawn")
+        states.refuse_unless(self._known[indices] > 0, indices + self.ranks.first, "index", "never drawn")
         if len(indices) > self.ranks.batch_size and not self.ranks.is_alone:
             raise ValueError(f"index has length {len(indices)}: must be at most {self.ranks.batch_size}, one batch")
         return indices[kept], values[kept]
+
+
+def default_sampler(replacement: bool | None, options: Mapping[str, Any], *, has_pool: bool) -> str:
+    """Return the name of the sampler if none is given: `Passes`, unless something is asked for that it cannot do.
+
+    Its passes take no pools and no draws with replacement, and its only option is ``least``.
+
+    >>> default_sampler(None, {}, has_pool=False), default_sampler(None, {"decay": 0.99}, has_pool=False)
+    ('Passes', 'Calibrated')
+    """
+    fits = not has_pool and not replacement and set(options) <= set(Passes.hyperparameters)
+    return (Passes if fits else Calibrated).__name__
 
 
 def spread(number: NDArray[np.float64], remembered: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -487,7 +518,7 @@ def _make(
     ranks: Ranks, sampler: str | Sampler, options: dict[str, Any], replacement: bool | None, n: int, seed: Seed
 ) -> Sampler:
     """Build the sampler of a name, or check the one that was passed."""
-    draws = ranks.whole_batch
+    draws = ranks.draws
     if isinstance(sampler, Sampler):
         if options or replacement is not None or seed is not None:
             raise ValueError("sampler_options, replacement and seed are for a sampler given by its name")
@@ -495,16 +526,19 @@ def _make(
             if found != wanted:
                 raise ValueError(f"sampler has {name} = {found}: must have {wanted}, what this process draws")
         return sampler
-    kind = samplers.get(sampler)
+    kind = samplers.get(validation.choice("sampler", sampler, samplers.names()))
     for need in set(kind.needs) - set(options):
         raise ValueError(f"sampler = {sampler!r} needs {need}: pass sampler_options={{{need!r}: ...}}")
     if replacement is None:
         replacement = kind.with_replacement_only
-    if not replacement and draws > n:
+    fewest = ranks.total // ranks.world if ranks.is_sharded else n  # so that all ranks raise an error
+    if not replacement and draws > fewest:
         raise ValueError(
-            f"batch_size = {ranks.batch_size}: {draws} of {n} examples cannot be drawn without replacement; pass a "
-            "smaller one, or replacement=True"
+            f"batch_size = {ranks.batch_size}: {draws} of {fewest} examples cannot be drawn without replacement; pass "
+            "a smaller one, or replacement=True"
         )
+    if ranks.is_sharded and isinstance(seed, int | np.integer):
+        seed = np.random.SeedSequence(int(seed), spawn_key=(ranks.rank,))
     return samplers.build(sampler, n, draws, replacement=replacement, lasting_floor=True, seed=seed, **options)
 
 

@@ -59,16 +59,16 @@ def few_norms(logits: Any, target: Any) -> Tensor | None:
 
     None in any other case, and if a class or a logit is not valid.
     """
-    if not (type(logits) is type(target) is Tensor and logits.is_cpu and target.is_cpu) or is_compiling():
-        return None
-    if logits.ndim != 2 or target.shape != logits.shape[:1] or logits.numel() > _FEW:
-        return None
-    is_plain = logits.dtype in _FLOATS and target.dtype is torch.int64
-    if not (is_plain and logits.is_contiguous() and target.is_contiguous()):
+    if not _are_plain(logits, target) or logits.numel() > _FEW:
         return None
     rows = logits.detach().numpy()
     norms = np.empty(len(rows), dtype=rows.dtype)
     return torch.from_numpy(norms) if _softmax_norms(rows, target.numpy(), norms) else None
+
+
+def count_targets(target: Tensor) -> Tensor:
+    """Return how many class indices of each example count."""
+    return target.ne(IGNORED).reshape(len(target), -1).sum(dim=1)
 
 
 def class_gradients(rows: Tensor, classes: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -82,26 +82,8 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
         rows, classes = logits.detach().flatten(0, -2), target.flatten()
-        ignored = classes == IGNORED
-        classes = classes.long().masked_fill(ignored, 0)
-        softmax = torch.softmax(rows, 1, torch.promote_types(rows.dtype, torch.float32))
-        own = softmax.gather(1, classes.unsqueeze(1)).squeeze(1)
-        if is_compiling() or label_smoothing != 0.0 or not (own > _SMALL).all():
-            # By the largest probability, which is not rounded to 0 as that of the class may be.
-            highest, surprise = rows.amax(dim=1), -softmax.amax(dim=1).log()
-            losses = highest - rows.gather(1, classes.unsqueeze(1)).squeeze(1).to(softmax) + surprise
-            if label_smoothing != 0.0:
-                of_all = highest - rows.mean(dim=1, dtype=own.dtype) + surprise
-                losses = (1.0 - label_smoothing) * losses + label_smoothing * of_all
-        else:
-            losses = -own.log()
-        losses.masked_fill_(ignored, 0.0)
-        gradient = _subtract(softmax, classes, label_smoothing)
-        if is_compiling():
-            gradient.masked_fill_(ignored.unsqueeze(1), 0.0)
-        else:  # without a pass over all rows
-            gradient.index_fill_(0, ignored.nonzero().squeeze(1), 0.0)
-        norms = torch.linalg.vector_norm(gradient, dim=1)
+        found = _by_one_loop(rows, classes) if label_smoothing == 0.0 and _are_plain(rows, classes) else None
+        losses, norms, gradient = found or _by_operations(rows, classes, label_smoothing)
         if target.ndim > 1:  # sums of fewer squares at a time are more accurate
             losses = losses.view(target.shape).flatten(1).sum(dim=1)
             norms = torch.linalg.vector_norm(norms.view(target.shape).flatten(1), dim=1)
@@ -118,6 +100,48 @@ class _CrossEntropy(torch.autograd.Function):
             )
         (gradient,) = ctx.saved_tensors
         return gradient * of_losses.view(-1, *[1] * (gradient.ndim - 1)), None, None
+
+
+def _are_plain(logits: Any, target: Any) -> bool:
+    """Whether a kernel can read these: rows of logits and their classes, in memory that is contiguous."""
+    if not (type(logits) is type(target) is Tensor and logits.is_cpu and target.is_cpu) or is_compiling():
+        return False
+    if logits.ndim != 2 or target.shape != logits.shape[:1]:
+        return False
+    is_common = logits.dtype in _FLOATS and target.dtype is torch.int64
+    return bool(is_common and logits.is_contiguous() and target.is_contiguous())
+
+
+def _by_one_loop(rows: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Do the same as `_by_operations` with fewer of them; None if a class is not valid."""
+    losses, gradient = rows.new_empty(len(rows)), torch.softmax(rows, 1)
+    if not _subtract_classes(rows.numpy(), classes.numpy(), gradient.numpy(), losses.numpy()):
+        return None
+    return losses, torch.linalg.vector_norm(gradient, dim=1), gradient
+
+
+def _by_operations(rows: Tensor, classes: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss, the norm and the gradient of each row, on any device."""
+    ignored = classes == IGNORED
+    classes = classes.long().masked_fill(ignored, 0)
+    softmax = torch.softmax(rows, 1, torch.promote_types(rows.dtype, torch.float32))
+    own = softmax.gather(1, classes.unsqueeze(1)).squeeze(1)
+    if is_compiling() or label_smoothing != 0.0 or not (own > _SMALL).all():
+        # By the largest probability, which is not rounded to 0 as that of the class may be.
+        highest, surprise = rows.amax(dim=1), -softmax.amax(dim=1).log()
+        losses = highest - rows.gather(1, classes.unsqueeze(1)).squeeze(1).to(softmax) + surprise
+        if label_smoothing != 0.0:
+            of_all = highest - rows.mean(dim=1, dtype=own.dtype) + surprise
+            losses = (1.0 - label_smoothing) * losses + label_smoothing * of_all
+    else:
+        losses = -own.log()
+    losses.masked_fill_(ignored, 0.0)
+    gradient = _subtract(softmax, classes, label_smoothing)
+    if is_compiling():
+        gradient.masked_fill_(ignored.unsqueeze(1), 0.0)
+    else:  # without a pass over all rows
+        gradient.index_fill_(0, ignored.nonzero().squeeze(1), 0.0)
+    return losses, torch.linalg.vector_norm(gradient, dim=1), gradient
 
 
 def _subtract(softmax: Tensor, classes: Tensor, label_smoothing: float) -> Tensor:
@@ -151,4 +175,22 @@ def _softmax_norms(logits, classes, norms):
         if not total >= 1.0:  # the highest counts for 1, if all are numbers
             return False
         norms[i] = math.sqrt(squares + others * others) / total  # accurate if the probability is rounded to 1
+    return True
+
+
+@lean
+def _subtract_classes(logits, classes, softmax, losses):
+    """Write the losses, and subtract the one-hot class of each row from the softmax; return False if one is invalid."""
+    for i in range(len(logits)):
+        own = classes[i]
+        if own == IGNORED:
+            softmax[i], losses[i] = 0.0, 0.0
+            continue
+        if not 0 <= own < logits.shape[1]:
+            return False
+        top = own
+        if not softmax[i, own] > _SMALL:
+            top = softmax[i].argmax()
+        losses[i] = np.float64(logits[i, top]) - logits[i, own] - math.log(softmax[i, top])
+        softmax[i, own] -= 1.0
     return True

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from avare import _validation as validation
 from avare import diagnostics
 from avare.torch.norms import LossFunction, output_norms
+from avare.torch.pool import in_evaluation_mode
 from avare.torch.weighted_batches import check_dataset
 
 _LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
@@ -43,19 +44,16 @@ class NormReport:
 
     @property
     def advice(self) -> str:
-        """What to use: `Passes` with `update`, `score=`, or shuffled batches."""
+        """What to use: an `ImportanceLoader` with `update`, `score=`, or shuffled batches."""
         if self.quantiles[1.0] == 0.0:
             return "All gradients are zero: these examples have nothing to teach the model now."
         if self.gain >= _LARGE:
             return (
-                'Use an ImportanceLoader with sampler="Passes" and update(), which costs next to nothing; pass score= '
-                "if the training loss is the aim, or the examples that matter are rare."
+                "Use an ImportanceLoader with update(), which costs next to nothing; pass score= if the training loss "
+                "is the aim, or the examples that matter are rare."
             )
         if self.gain >= _SMALL:
-            return (
-                'An ImportanceLoader with sampler="Passes" and update() may pay, and score= does not. Measure again '
-                "later in training."
-            )
+            return "An ImportanceLoader with update() may pay, and score= does not. Measure again later in training."
         return (
             "Too early to say: the norms are alike, as in a net that has not been trained. Measure again after an "
             "epoch; if they are still alike, keep shuffled batches."
@@ -123,14 +121,9 @@ def diagnose(
     loss = _each(loss_fn)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     kind = "cuda" if device.type in ("cpu", "meta") else device.type
-    in_training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.random.fork_rng(device_type=kind), torch.no_grad():
-            values = torch.cat([_norms(model, loss, batch, device).double().cpu() for batch in loader]).numpy()
-    finally:
-        for module in in_training:
-            module.training = True
+    measure = functools.partial(in_evaluation_mode, lambda batch: _norms(model, loss, batch, device).double().cpu())
+    with torch.random.fork_rng(device_type=kind), torch.no_grad():
+        values = torch.cat(list(map(measure, loader))).numpy()
     carried = np.cumsum(np.sort(values)[::-1])
     half = int(np.searchsorted(carried, 0.5 * carried[-1])) + 1 if carried[-1] > 0.0 else len(values) / 2
     quantiles = {level: float(np.quantile(values, level)) for level in _LEVELS}

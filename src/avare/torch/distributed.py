@@ -1,9 +1,12 @@
 """Several processes: which part of each batch belongs to a rank, and what ranks exchange.
 
-Every rank has the whole sampler, draws the whole batch and takes its slice of it. The draws are those of one process
-with that whole batch, and each update is one ``all_gather``.
+Replicated ranks have the whole sampler, draw the whole batch and take their slice of it. The draws are those of one
+process with that whole batch, and each update is one ``all_gather``. Sharded ranks have a sampler over a part of the
+examples each, and exchange nothing.
 """
 
+import atexit
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
@@ -14,17 +17,18 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 
-Mode: TypeAlias = Literal["auto"] | None
+Mode: TypeAlias = Literal["auto", "replicated", "sharded"] | None
 Floats: TypeAlias = NDArray[np.float64]
 Norms: TypeAlias = tuple[NDArray[np.int64], Floats]
 """Indices of examples, and their norms."""
 
+_OF_A_GROUP = ("replicated", "sharded")
 _FAILED = -1.0  # in place of a fingerprint
 _NO_COSTS = np.empty(0)
 
 
 class Ranks:
-    """Which part of each batch belongs to this process.
+    """Which part of each batch, or of the examples, belongs to this process.
 
     Parameters
     ----------
@@ -33,29 +37,56 @@ class Ranks:
     batch_size
         Per rank.
     distributed
-        "auto": all ranks of the process group, if one is initialised. None: this process alone.
+        "replicated", "sharded", None for this process alone, or "auto": replicated if a process group is initialised.
     """
 
     def __init__(self, n: int, batch_size: int, distributed: Mode = "auto") -> None:
-        self.n = validation.integer("n", n, at_least=1)
+        self.total = validation.integer("n", n, at_least=1)
+        """Number of examples, over all ranks."""
         self.batch_size = validation.integer("batch_size", batch_size, at_least=1)
-        if distributed not in ("auto", None):
-            raise ValueError(f"distributed = {distributed!r}: must be 'auto' or None")
+        if distributed not in ("auto", *_OF_A_GROUP, None):
+            raise ValueError(f"distributed = {distributed!r}: must be None, 'auto', 'replicated' or 'sharded'")
+        if distributed in _OF_A_GROUP and not _is_initialised():
+            words = "there is no process group; call torch.distributed.init_process_group first"
+            raise ValueError(f"distributed = {distributed!r}: {words}")
         self.found_none = distributed == "auto" and not _is_initialised()
         """Whether "auto" found no process group."""
-        self.is_alone = distributed is None or self.found_none
-        self.rank: int = 0 if self.is_alone else dist.get_rank()
-        self.world: int = 1 if self.is_alone else dist.get_world_size()
+        self.is_sharded = distributed == "sharded"
+        self.has_group = distributed is not None and not self.found_none
+        self.is_alone = self.is_sharded or not self.has_group
+        """Whether nothing is exchanged when batches are drawn and norms reported."""
+        if self.has_group:
+            _leave_at_exit()
+        self.rank: int = dist.get_rank() if self.has_group else 0
+        self.world: int = dist.get_world_size() if self.has_group else 1
+        if self.is_sharded and self.world > self.total:
+            raise ValueError(f"distributed = 'sharded': {self.total} examples cannot be shared by {self.world} ranks")
+        self.copies = 1 if self.is_sharded else self.world
+        """How many ranks share what the sampler of this one draws."""
+        examples = _part(self.total, self.rank, self.world) if self.is_sharded else slice(0, self.total)
+        self.first, self.n = examples.start, examples.stop - examples.start
+        """The first of the examples from which the sampler of this rank draws, and their number."""
         self.whole_batch = self.batch_size * self.world
-        """How many examples all ranks together use per step: what the sampler draws."""
+        """How many examples all ranks together use per step."""
+        self.draws = self.batch_size * self.copies
+        """How many examples the sampler of this rank draws per step."""
 
     def batches(self, n: int) -> int:
         """Return how many whole batches a pass over n examples takes."""
         return -(-n // self.whole_batch)
 
     def own(self, size: int) -> slice:
-        """Return this rank's part of a batch or pool of this size."""
-        return slice(size * self.rank // self.world, size * (self.rank + 1) // self.world)
+        """Return this rank's part of a batch or pool of this size that its sampler draws."""
+        return _part(size, self.rank % self.copies, self.copies)
+
+    def local(self, index: Any) -> Any:
+        """Return the places of some examples among those of this rank."""
+        if not self.is_sharded:
+            return index
+        places = validation.indices("index", index, self.total) - self.first
+        for place in np.flatnonzero((places < 0) | (places >= self.n))[:1]:
+            raise ValueError(f"index[{place}] = {index[place]}: belongs to another rank")
+        return places
 
     def check_unchanged(self) -> None:
         """Raise an error if a process group was initialised later."""
@@ -67,7 +98,7 @@ class Ranks:
 
     def agree(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return the settings of rank 0; raise an error if another rank's differ."""
-        if self.is_alone:
+        if not self.has_group:
             return settings
         found: list[Any] = [None] * self.world
         dist.all_gather_object(found, settings)
@@ -118,6 +149,12 @@ class Ranks:
         of_ranks = [each[count : count + len(costs), 0] for each, count in zip(found, counts, strict=True)]
         return rows[:, 0].astype(np.int64), np.ascontiguousarray(rows[:, 1]), np.array(of_ranks)
 
+    def share(self, number: float) -> Floats:
+        """Return a number of each rank."""
+        if self.is_alone:
+            return np.array([number], dtype=np.float64)
+        return self._exchange(np.array([[number, 0.0]]), 1)[:, 0, 0]
+
     def refuse(self) -> None:
         """Take part in a `gather` with an error, so that the other ranks do not wait."""
         if not self.is_alone:
@@ -161,6 +198,11 @@ def exchange_device(backends: str) -> str:
     return "cpu" if "cpu:" in backends else backends.split(":")[0]
 
 
+def _part(size: int, rank: int, ranks: int) -> slice:
+    """Return the part of a rank, if some ranks share ``size`` things."""
+    return slice(size * rank // ranks, size * (rank + 1) // ranks)
+
+
 def _action(head: NDArray[np.float64]) -> str:
     """Say what a rank does, by the head of its message."""
     (_, step), (_, most) = head.astype(int)
@@ -169,3 +211,9 @@ def _action(head: NDArray[np.float64]) -> str:
 
 def _is_initialised() -> bool:
     return bool(dist.is_available() and dist.is_initialized())
+
+
+@functools.cache
+def _leave_at_exit() -> None:
+    """Leave the process group when the process ends, if the script has not: a thread of gloo may abort it otherwise."""
+    atexit.register(lambda: dist.destroy_process_group() if _is_initialised() else None)

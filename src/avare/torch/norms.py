@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from avare import _validation as validation
-from avare.torch.cross_entropy import IGNORED, class_gradients, few_norms
+from avare.torch.cross_entropy import IGNORED, class_gradients, count_targets, few_norms
 
 LossFunction = Callable[[Tensor, Any], Tensor]
 """A function of outputs and targets that returns the loss of each example, or at each of its positions."""
 LossName = Literal["cross_entropy", "binary", "squared"]
 NotFinite = Literal["raise", "keep"]
+Reduction = Literal["sum", "mean", "all"]
 _GRADIENTS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     "binary": lambda output, target: torch.sigmoid(output) - target,
     "squared": lambda output, target: 2.0 * (output - target),
@@ -33,12 +34,10 @@ def output_norms(
     *,
     label_smoothing: float = 0.0,
     class_dim: int = 1,
+    reduction: Reduction = "sum",
     not_finite: NotFinite = "raise",
 ) -> Tensor:
     r"""Return the norm of each example's gradient in the output, :math:`\|\partial \ell_i / \partial z_i\|`. O(output).
-
-    The loss of an example is the sum over its positions or entries that count. If yours is the mean, divide the norms
-    by their number, as you divide the losses.
 
     With class indices at many positions, as in language models, the output is read some examples at a time: no second
     tensor of its size is made, and positions that do not count have no effect.
@@ -60,6 +59,9 @@ def output_norms(
         For "cross_entropy": in [0, 1].
     class_dim : int, default=1
         For "cross_entropy": the dimension of the classes. -1 for logits of shape (batch, time, vocabulary).
+    reduction : {"sum", "mean", "all"}, default="sum"
+        What the loss of an example is: the "sum" over its positions or entries that count, the "mean" over them, or
+        their sum divided by the number of "all" that count in the batch. Your own loss has its own.
     not_finite : {"raise", "keep"}, default="raise"
         "raise" an error if the output, or the target, is not finite, or "keep" a norm that is not finite
         either, for ``loader.update(index, norms, not_finite="skip")``.
@@ -77,15 +79,18 @@ def output_norms(
     tensor([4., 0.])
     >>> output_norms(torch.zeros(1, 3, 2), torch.tensor([[0, 1, -100]]), class_dim=-1)
     tensor([1.0000])
+    >>> output_norms(torch.zeros(1, 3, 2), torch.tensor([[0, 1, -100]]), class_dim=-1, reduction="mean")
+    tensor([0.5000])
     >>> output_norms(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0]), loss=lambda z, y: (z - y).abs())
     tensor([1., 0.])
     """
     check_not_finite(not_finite)
-    if (loss, label_smoothing, class_dim) == ("cross_entropy", 0.0, 1):
+    if (loss, label_smoothing, class_dim, reduction) == ("cross_entropy", 0.0, 1, "sum"):
         few = few_norms(output, target)
         if few is not None:
             return few
-    return _row_norms(_norms(output, target, loss, label_smoothing, class_dim, not_finite))
+    norms = _row_norms(_norms(output, target, loss, label_smoothing, class_dim, not_finite))
+    return norms if reduction == "sum" else norms / _divisors(output, target, loss, class_dim, reduction)
 
 
 def last_layer_norms(
@@ -97,6 +102,7 @@ def last_layer_norms(
     bias: bool = True,
     label_smoothing: float = 0.0,
     class_dim: int = 1,
+    reduction: Reduction = "sum",
     not_finite: NotFinite = "raise",
 ) -> Tensor:
     r"""Return the norm of each example's gradient in a last, linear layer. O(features + output).
@@ -114,7 +120,7 @@ def last_layer_norms(
         z, its output, of shape (batch,) or (batch, outputs), or with the classes where ``class_dim`` says.
     bias : bool, default=True
         Whether the layer has a trained bias.
-    target, loss, label_smoothing, class_dim, not_finite
+    target, loss, label_smoothing, class_dim, reduction, not_finite
         See `output_norms`.
 
     Examples
@@ -138,6 +144,8 @@ def last_layer_norms(
     if bias:
         sizes = torch.hypot(sizes, torch.ones_like(sizes))
     norms = (found * sizes).flatten(1).sum(dim=1) if found.ndim > 1 else found * sizes
+    if reduction != "sum":
+        norms = norms / _divisors(output, target, loss, class_dim, reduction)
     return _finite(norms, {"features": features}, not_finite)
 
 
@@ -244,6 +252,19 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
     ]
     norms = torch.cat(found).view(shape)
     return norms if ignored is None else norms.masked_fill_(ignored, 0.0)
+
+
+def _divisors(output: Tensor, target: Any, loss: Any, class_dim: int, reduction: str) -> Tensor:
+    """Return what divides the sum of the losses of each example."""
+    if reduction not in ("mean", "all") or callable(loss):
+        raise ValueError(f"reduction = {reduction!r}: must be 'sum', 'mean' or 'all', and 'sum' for a loss of your own")
+    has_classes = loss == "cross_entropy"
+    if has_classes and not target.is_floating_point():
+        counts = count_targets(target)
+    else:
+        entries = output[:1].numel() // (output.shape[class_dim] if has_classes else 1)
+        counts = target.new_full((len(output),), entries)
+    return (counts.sum() if reduction == "all" else counts).clamp(min=1)
 
 
 def _row_norms(values: Tensor) -> Tensor:

@@ -17,15 +17,17 @@ shuffled passes, since nothing keeps the remembered norms fresh; if the consumer
 batches come straight from the sampler.
 """
 
+import functools
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from avare import _validation as validation
 from avare._compilation import lean
@@ -37,10 +39,12 @@ from avare.torch.checkpoint import as_array
 from avare.torch.pool_sizes import FIRST_POOLS, PoolSize
 
 Floats: TypeAlias = NDArray[np.float64]
+ScoreMode: TypeAlias = Literal["eval"] | None
 ACCELERATOR: Any = getattr(torch, "accelerator", torch.cuda)
 """PyTorch's functions for the device of this machine, of any kind; before version 2.6, of CUDA only."""
 _DECAY = 0.8  # of the moments, per observation
 _DECAY_APART = 0.5  # ... that was made many batches after the one before
+_RARELY = 8  # pools between two looks at the measured times, after the first ones
 _RECENT = 32  # measured times, of which the least counts: other processes make the others longer, by any factor
 _SMALLEST, _LARGEST = 1e-140, 1e140  # other scores count as these in the moments: their squares stay in range
 
@@ -58,12 +62,18 @@ class Pool:
         How large the next pool is.
     cost_ratio
         c, if it is not to be measured.
+    mode
+        "eval": modules score in evaluation mode. None: in the mode that they are in.
     """
 
-    def __init__(self, score: Callable[[Any], Any], size: PoolSize, cost_ratio: float | None) -> None:
+    def __init__(
+        self, score: Callable[[Any], Any], size: PoolSize, cost_ratio: float | None, mode: ScoreMode = None
+    ) -> None:
         if not callable(score):
             raise TypeError(f"score is of type {type(score).__name__}: must be a function of a batch")
-        self.score, self.size = score, size
+        if mode not in ("eval", None):
+            raise ValueError(f"score_mode = {mode!r}: must be 'eval' or None")
+        self.score, self.size = score if mode is None else functools.partial(in_evaluation_mode, score), size
         self._given = None if cost_ratio is None else validation.number("cost_ratio", cost_ratio, above=0.0)
         self.scored = 0
         """How many pools have been scored."""
@@ -73,7 +83,7 @@ class Pool:
         """The weights of the last batch, if it was drawn from a pool."""
         self._since = 0  # batches that were drawn since a pool was, or norms were reported
         self._moments = np.zeros(4)  # decaying sums: of 1, the second moments of uniform's and our draws, and the norms
-        self._costs = np.full(3, np.nan)  # see `costs`: the mean over the ranks
+        self._measured = self._costs = np.full(3, np.nan)  # see `costs`: of this rank, and the mean over the ranks
         self._loads: deque[float] = deque(maxlen=_RECENT)  # seconds, as measured by this rank
         self._pools: deque[tuple[float, int]] = deque(maxlen=_RECENT)  # to load, score and draw; and their sizes
         self._steps: deque[float] = deque(maxlen=_RECENT)
@@ -84,9 +94,15 @@ class Pool:
         given = "" if self._given is None else f", cost ratio {self._given:g}"
         return f"{self.size}{given}"
 
-    def join(self, batch_size: int, generator: np.random.Generator) -> None:
-        """Learn what the loader draws: batches of this size; `resize` follows."""
-        self.batch_size = batch_size
+    def join(
+        self, n: int, batch_size: int, most: float, generator: np.random.Generator, *, whole: bool = False
+    ) -> None:
+        """Learn what the loader draws from: n examples, batches of this size, pools of at most ``most``.
+
+        If ``whole``, pools are whole numbers of batches, rounded down.
+        """
+        self.batch_size, self._whole = batch_size, whole
+        self.resize(n, most)
         self._seed_with(generator)
 
     def resize(self, n: int, most: float) -> None:
@@ -95,9 +111,14 @@ class Pool:
         self.largest_ratio = most / self.batch_size
         """The most batches that a pool can have."""
 
+    @property
+    def ratio(self) -> float:
+        """The size of the next pool, in batches."""
+        return float(math.floor(self.size.ratio)) if self._whole else self.size.ratio
+
     def next_size(self) -> int:
         """Return how many examples this rank draws next, and count the draw."""
-        ratio = self.size.ratio
+        ratio = self.ratio
         self._since += 1
         if ratio > 1.0:
             self._since = 0
@@ -125,9 +146,9 @@ class Pool:
     @property
     def gain(self) -> float:
         """Uniform's second moment over the next batch's; NaN until there are scores."""
-        if self.scored and self.size.ratio == 1.0 and self.draws_passes:
+        if self.scored and self.ratio == 1.0 and self.draws_passes:
             return 1.0
-        return self.possible_gain / (1.0 + self.relative_error / self.size.ratio)
+        return self.possible_gain / (1.0 + self.relative_error / self.ratio)
 
     @property
     def cost_ratio(self) -> float:
@@ -164,14 +185,16 @@ class Pool:
         return scores
 
     def costs(self) -> NDArray[np.float64]:
-        """Return what this rank has measured.
+        """Return what this rank has measured, a few pools ago at most.
 
         The seconds to load a batch without a pool; those that a pool takes in addition, for each of its examples; and
         those that the consumer takes for a batch.
         """
-        load = min(self._loads, default=0.0)  # the least of all, for each pool: one slow load must not make pools free
-        more = [max(seconds - load, 0.0) / size for seconds, size in self._pools]
-        return np.array([load, min(more, default=math.nan), min(self._steps, default=math.nan)])
+        if self.scored <= FIRST_POOLS or self.scored % _RARELY == 0:
+            load = min(self._loads, default=0.0)  # the least of all, for each: one slow load must not make pools free
+            more = min((max(seconds - load, 0.0) / size for seconds, size in self._pools), default=math.nan)
+            self._measured = np.array([load, more, min(self._steps, default=math.nan)])
+        return self._measured
 
     def take_costs(self, of_ranks: NDArray[np.float64]) -> None:
         """Use the mean of the ranks' costs."""
@@ -180,7 +203,7 @@ class Pool:
 
     def observe(self, batch: Batch, norms: NDArray[np.float64]) -> None:
         """Learn from a pool or a batch of all ranks whose norms are known."""
-        apart = self.size.ratio == 1.0 and self._since == 0
+        apart = self.ratio == 1.0 and self._since == 0
         if self.scored >= FIRST_POOLS:  # before that, pools are drawn to measure what they cost
             self._since = 0
         decay = _DECAY_APART if apart else _DECAY
@@ -203,6 +226,10 @@ class Pool:
         choose(weights[own], scores[own], self.size.floor, self._source, before, after, places, drawn)
         self.weights = drawn
         return places, drawn
+
+    def measures(self) -> dict[str, float]:
+        """Return what loaders log of the second stage, by name."""
+        return {"pool_ratio": self.ratio, "relative_error": self.relative_error, "cost_ratio": self.cost_ratio}
 
     def state(self) -> State:
         """Return all that must be saved, by the names of `fields`."""
@@ -229,7 +256,7 @@ class Pool:
         self.is_reported = bool(is_reported)
         self.size.load(state["pool_size"].tolist())
         self._seed_with(state["pool_generator"])
-        self._costs = np.full(3, np.nan)  # measured again: the machine may be another one
+        self._measured = self._costs = np.full(3, np.nan)  # measured again: the machine may be another one
         for times in (self._loads, self._pools, self._steps):
             times.clear()
         self.weights = None
@@ -254,6 +281,25 @@ class Timed(Iterator[Any]):
         self._returned = time.perf_counter()
         self._pool.ends(self._returned)
         return batch
+
+
+def in_evaluation_mode(score: Callable[[Any], Any], batch: Any) -> Any:
+    """Score with every module in evaluation mode when it is called, and restore its mode at the end."""
+    switched: list[torch.nn.Module] = []
+
+    def switch(module: torch.nn.Module, _: Any) -> None:
+        for each in module.modules() if module.training else ():
+            if each.training:
+                switched.append(each)
+                each.training = False
+
+    handle = register_module_forward_pre_hook(switch)
+    try:
+        return score(batch)
+    finally:
+        handle.remove()
+        for each in switched:
+            each.training = True
 
 
 # --- kernels -------------------------------------------------------------------------------

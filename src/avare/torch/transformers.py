@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from avare.torch.checkpoint import load, save
-from avare.torch.cross_entropy import IGNORED, losses_and_norms
+from avare.torch.cross_entropy import count_targets, losses_and_norms
 from avare.torch.loader import Importance, ImportanceLoader
 from avare.torch.norms import output_norms
 from avare.torch.weighted_batches import check_dataset
@@ -180,8 +180,8 @@ class ImportanceMixin(_Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         """Save the state of the loader with the checkpoint."""
         super()._save_rng_state(output_dir)
-        if self.importance_loader is not None and self.args.should_save:
-            save(self.importance_loader.state_dict(), os.path.join(output_dir, _STATE))
+        if self.importance_loader is not None and (self.args.should_save or self._part):
+            save(self.importance_loader.state_dict(), os.path.join(output_dir, self._part + _STATE))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the random state once, before the first pool is scored; the Trainer does it after that."""
@@ -192,13 +192,18 @@ class ImportanceMixin(_Trainer):
 
     def _load_importance(self, loader: ImportanceLoader, checkpoint: str) -> None:
         """Load the state of the loader from a checkpoint."""
-        file = os.path.join(checkpoint, _STATE)
+        file = os.path.join(checkpoint, self._part + _STATE)
         if not os.path.isfile(file):
             warnings.warn(f"there is no {file}, so another trainer has saved it: no norms are known yet", stacklevel=2)
             return
         load(file, loader)
         if loader.batch_sampler.cursor.is_over or self.args.ignore_data_skip:  # the Trainer begins an epoch
             loader.batch_sampler.cursor.finish()
+
+    @property
+    def _part(self) -> str:
+        """The first part of the name of this rank's file, if each rank has its own state."""
+        return f"rank{self.args.process_index}_" if self.importance.distributed == "sharded" else ""
 
     def _check_importance(self) -> None:
         """Raise an error for what cannot be combined with importance sampling, and say what to do."""
@@ -277,7 +282,7 @@ class ImportanceMixin(_Trainer):
         kind, target = self._loss_and_target(logits, labels)
         if kind == "cross_entropy":
             losses, norms = losses_and_norms(logits, target, self.args.label_smoothing_factor)
-            return losses, target.ne(IGNORED).reshape(len(target), -1).sum(dim=1).to(losses), norms
+            return losses, count_targets(target).to(losses), norms
         function = F.mse_loss if kind == "squared" else F.binary_cross_entropy_with_logits
         losses = function(logits.reshape(target.shape), target.to(logits), reduction="none").mean(dim=1)
         return losses, torch.ones_like(losses), self.example_norms(logits, labels)
@@ -303,7 +308,7 @@ class ImportanceMixin(_Trainer):
         for inputs in samples:
             weight, labels = inputs[_WEIGHT].double(), inputs["labels"]
             shown = labels[..., 1:] if shifts_labels else labels
-            counts = shown.ne(IGNORED).reshape(len(labels), -1).sum(dim=1).double()
+            counts = count_targets(shown).double()
             sums += torch.stack([weight.sum(), weight @ counts, counts.sum(), torch.ones_like(weight).sum()])
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             sums = self.accelerator.reduce(sums.to(self.args.device), "sum")

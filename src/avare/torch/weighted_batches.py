@@ -179,6 +179,42 @@ def take_items(
     return (collate_fn or default_collate)([pairs.items[place] for place in places])
 
 
+def take_rows(
+    blocks: Sequence[tuple[Any, Pairs]], places: NDArray[np.int64], collate_fn: Collate | None = None, pin: bool = False
+) -> Any:
+    """Return the batch of the items at some places, in order, of several loaded blocks, one after the other."""
+    if len(blocks) == 1 and len(places) == len(blocks[0][1]):
+        return blocks[0][0]
+    ends = np.cumsum([len(pairs) for _, pairs in blocks])
+    parts = np.split(places, np.searchsorted(places, ends[:-1]))
+    chosen = [part - end + len(pairs) for part, end, (_, pairs) in zip(parts, ends, blocks, strict=True)]
+    if collate_fn is not None:
+        items: list[Any] = [pairs.items for _, pairs in blocks]
+        return collate_fn([found[place] for found, part in zip(items, chosen, strict=True) for place in part])
+    rows = [
+        _rows(batch, len(pairs), torch.from_numpy(part))
+        for (batch, pairs), part in zip(blocks, chosen, strict=True)
+        if len(part)
+    ]
+    return _joined(rows, pin)
+
+
+def _joined(batches: list[Any], pin: bool) -> Any:
+    """Return one collated batch of several, one after the other."""
+    first = batches[0]
+    if isinstance(first, torch.Tensor):
+        rows = torch.cat(batches)
+        return rows.pin_memory() if pin else rows
+    if isinstance(first, MutableMapping):
+        joined = copy.copy(first)
+        joined.update({key: _joined([batch[key] for batch in batches], pin) for key in first})
+        return joined
+    if all(isinstance(value, str | bytes) for value in first):
+        return [value for batch in batches for value in batch]
+    columns = [_joined(list(values), pin) for values in zip(*batches, strict=True)]
+    return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
+
+
 def _rows(batch: Any, size: int, places: torch.Tensor, pin: bool = False) -> Any:
     """Return some rows of everything in a collated batch of this size."""
     if isinstance(batch, torch.Tensor) and batch.shape[:1] == (size,):
@@ -208,5 +244,5 @@ def check_dataset(dataset: Any) -> None:
     if isinstance(dataset, IterableDataset) or not is_map:
         raise TypeError(
             f"dataset is of type {type(dataset).__name__}: must have __getitem__ and __len__, as a map-style dataset "
-            "has, so that any example can be drawn; read a stream (an IterableDataset) into memory or into files first"
+            "has, so that any example can be drawn; ImportanceLoader takes a stream (an IterableDataset) with score="
         )

@@ -77,6 +77,8 @@ class WeightedSampler(Sampler[int]):
         self.replacement = validation.boolean("replacement", replacement)
         self._wanted = None if num_samples is None else validation.integer("num_samples", num_samples, at_least=1)
         self._ranks = Ranks(tree.n, 1, distributed)
+        if self._ranks.is_sharded:
+            raise ValueError("distributed = 'sharded': every rank has all weights")
         settings = {"num_samples": num_samples, "replacement": replacement, "seed": seed}
         if self._ranks.world > 1:
             settings["checksum of weights"] = checksum(tree.state())

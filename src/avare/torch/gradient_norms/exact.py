@@ -61,6 +61,9 @@ class GradientNorms:
     exclude : iterable of Module or Parameter, default=()
         Parameters, and modules with all modules below them, that do not count, as if they were frozen. How
         they are used does not matter. They are trained all the same.
+    recompute : iterable of Module, default=()
+        Modules to run a second time, with all modules below them, as ``fallback="vmap"`` does, although their layers
+        have rules: for example one inside which the first dimension is not always the batch.
 
     Examples
     --------
@@ -81,6 +84,7 @@ class GradientNorms:
         *,
         fallback: Literal["vmap"] | None = None,
         exclude: Iterable[nn.Module | nn.Parameter] = (),
+        recompute: Iterable[nn.Module] = (),
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model is of type {type(model).__name__}: must be a torch.nn.Module")
@@ -94,8 +98,11 @@ class GradientNorms:
         for name, module in self._model.named_modules():
             Place(name, module, None).refuse()
         self._excluded = parameters_of("exclude", exclude, self._model)
-        places = list(survey("", self._model, self._excluded, set()))
-        unknown = [place for place in places if place.rule is None]
+        again = set(recompute)
+        for module in again - set(self._model.modules()):
+            raise ValueError(f"recompute has a {type(module).__name__}: must have modules of the model only")
+        places = list(survey("", self._model, self._excluded, again, set()))
+        unknown = [place for place in places if place.rule is None and place.module not in again]
         if unknown and fallback is None:
             owners = ", ".join(place.title for place in unknown)
             raise ValueError(

@@ -34,19 +34,21 @@ class Place(NamedTuple):
             raise ValueError(f"{self.title}: {reason}")
 
 
-def survey(name: str, module: nn.Module, excluded: set[nn.Parameter], visited: set[nn.Module]) -> Iterator[Place]:
+def survey(
+    name: str, module: nn.Module, excluded: set[nn.Parameter], recompute: set[nn.Module], visited: set[nn.Module]
+) -> Iterator[Place]:
     """Return the modules to watch, each once; a module without a rule includes all modules below it."""
     if module in visited:  # it has another parent too: a second hook would count its gradient twice
         return
     visited.add(module)
-    rule = rule_of(module)
+    rule = None if module in recompute else rule_of(module)
     if rule is not None:
         yield Place(name, module, rule)
-    elif any(p.requires_grad and p not in excluded for p in _own(module)):
+    elif module in recompute or any(p.requires_grad and p not in excluded for p in _own(module)):
         yield Place(name, module, None)
     else:
         for child_name, child in module.named_children():
-            yield from survey(f"{name}.{child_name}" if name else child_name, child, excluded, visited)
+            yield from survey(f"{name}.{child_name}" if name else child_name, child, excluded, recompute, visited)
 
 
 def parameters_of(argument: str, given: Iterable[Any], model: nn.Module) -> set[nn.Parameter]:

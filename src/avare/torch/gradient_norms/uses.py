@@ -11,7 +11,10 @@ from torch.utils import _pytree as pytree
 from avare.torch.gradient_norms.survey import Place
 from avare.torch.layers.parts import Part
 
-SHARED = "pass positions that all examples share once per example, as torch.arange(T).expand(n, T), or exclude them"
+SHARED = (
+    "pass positions that all examples share once per example, as torch.arange(T).expand(n, T), or exclude them, or "
+    "recompute the module around them"
+)
 
 
 class Use:

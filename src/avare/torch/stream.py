@@ -1,0 +1,220 @@
+"""Streams: batches from an ``IterableDataset``, by the second stage alone.
+
+Examples of a stream have no index that could be drawn, so nothing is remembered, and nothing is drawn twice. They
+arrive in order, in blocks of the batch size m. A pool is k blocks, M examples. The model scores each block; m
+examples of the pool are drawn, each at most once, with probabilities pi roughly in proportion to the scores. Their
+weights are m / (M pi): the mean over the batch of weight times loss is an unbiased estimate of the mean loss over the
+pool, for any scores, and so of the mean over the stream.
+
+Every rank reads its own part of the stream, and draws its batch from its own pool. Ranks exchange two numbers for
+each batch: k, of which that of rank 0 counts, and how many blocks they found, so that all end their epoch at the same
+batch.
+"""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from torch.utils.data import default_collate
+
+from avare import state as states
+from avare._randomness import Seed, derive
+from avare.batch import Batch
+from avare.state import Field, Fields, State
+from avare.torch.checkpoint import with_arrays, with_tensors
+from avare.torch.cursor import Cursor, without_end
+from avare.torch.distributed import Mode, Ranks
+from avare.torch.pool import Pool
+from avare.torch.weighted_batches import Collate, Items, Pairs, take_rows
+
+_FORMAT = 1  # of the state; raise it when the meaning of a field changes
+_MOST = 1 << 62
+
+
+class StreamBatches:
+    """Makes batches of the blocks of a stream: what `AvareBatchSampler` is for a map-style dataset.
+
+    Parameters
+    ----------
+    dataset : IterableDataset
+        If it has ``set_epoch``, that is called before each epoch.
+    batch_size : int
+        Per process.
+    pool : Pool
+        The second stage.
+    seed, distributed
+        See `ImportanceLoader`.
+    in_workers : bool
+        Whether worker processes read the stream. Otherwise a dataset with ``state_dict`` and ``load_state_dict``
+        resumes by these, as exactly as they do. Others read again what they have read, which is skipped.
+    """
+
+    def __init__(
+        self, dataset: Any, batch_size: int, *, pool: Pool, seed: Seed, distributed: Mode, in_workers: bool
+    ) -> None:
+        self.pool = pool
+        if not float(pool.size.ratio).is_integer():
+            raise ValueError(f"pool = {pool.size.ratio:g}: must be a whole number of batches for a stream")
+        if distributed not in ("auto", None):
+            raise ValueError(
+                f"distributed = {distributed!r}: must be 'auto' or None: ranks read their parts of a stream"
+            )
+        self.ranks = Ranks(1, batch_size, distributed)
+        self.cursor: Cursor[int] = Cursor(sys.maxsize)
+        self.cursor.ended = self._begin
+        self._dataset = dataset
+        self._has_state = not in_workers and all(hasattr(dataset, name) for name in ("state_dict", "load_state_dict"))
+        common = self.ranks.agree(
+            {"batch_size": batch_size, "pool": str(pool), "_entropy": np.random.SeedSequence().entropy}
+        )
+        generator = np.random.default_rng(common["_entropy"] if seed is None else seed)
+        pool.join(1, self.ranks.batch_size, np.inf, derive(generator, self.ranks.world)[self.ranks.rank], whole=True)
+        self._saved: Any = None  # the state of the dataset, until the next iteration
+        self._begin()
+
+    @property
+    def sampler(self) -> Any:
+        """A stream has none."""
+        raise AttributeError("a stream has no sampler: its examples arrive in order")
+
+    @property
+    def gain(self) -> float:
+        """Uniform's second moment over that of the next batch, from recent scores."""
+        return self.pool.gain
+
+    def __len__(self) -> int:
+        raise TypeError("the number of batches of a stream is not known")
+
+    def update(self, *arguments: Any, **options: Any) -> None:
+        """Raise an error: nothing is remembered."""
+        raise TypeError("a stream has no memory: update, fail, extend and retire do not apply; score= finds the norms")
+
+    fail = extend = retire = update
+
+    def load(self, read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """Begin an iteration, and return its pools. ``read`` begins to read the blocks."""
+        self.ranks.check_unchanged()
+        units = self.cursor.units(self._draw)
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(self.cursor.epoch)
+        if self._has_ended:
+            return iter(())
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            self._dataset.load_state_dict(saved)
+        blocks = read()
+        if saved is None and self._blocks > 0:
+            next(itertools.islice(blocks, self._blocks - 1, None), None)
+        return _Pools(self.ranks, units, blocks)
+
+    def complete(self, blocks: list[tuple[Any, Pairs]], collate_fn: Collate | None, pin: bool) -> tuple[Any, Pairs]:
+        """Make a batch of a pool. An error of the score or collate function changes nothing."""
+        sizes = [len(pairs) for _, pairs in blocks]
+        size, pool = sum(sizes), self.pool
+        places, weights = np.arange(size), np.ones(size, dtype=np.float32)
+        first = blocks[0][1]
+        if size <= pool.batch_size:
+            pool.weights = None
+        elif first.chosen is None:
+            scores = np.concatenate([pool.scores(batch, len(pairs)) for batch, pairs in blocks])
+            first.chosen = pool.draw(np.full(size, pool.batch_size / size), scores, slice(0, size))
+            pool.take_costs(pool.costs()[None])
+            pool.observe(Batch(places, np.full(size, 1.0 / size), np.ones(size)), scores)
+        places, weights = first.chosen or (places, weights)
+        batch = take_rows(blocks, places, collate_fn, pin)
+        found = batch, Pairs(self._examples + places, weights)
+        self._blocks += len(blocks)
+        self._examples += size
+        is_short = len(blocks) < self.cursor.ahead[0] or sizes[-1] < pool.batch_size
+        self._has_ended = self._has_state and is_short
+        return found
+
+    def measures(self) -> dict[str, float]:
+        """Return what `ImportanceLoader.log` writes, by name."""
+        return {name: value for name, value in self.pool.measures().items() if not np.isnan(value)}
+
+    def state_dict(self) -> State:
+        """Return all that is needed to resume with the same batches. Each rank has its own."""
+        state = {
+            **self._arguments(),
+            "epoch": self.cursor.epoch,
+            "batches": self.cursor.position,
+            "blocks": self._blocks,
+            "examples": self._examples,
+            "has_ended": int(self._has_ended),
+            **self.pool.state(),
+        }
+        own = {"stream": self._dataset.state_dict()} if self._has_state else {}
+        return {**with_tensors({**state, "checksum": states.checksum(state)}), **own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state: the next iteration continues its epoch."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
+        expected, fields = self._arguments(), self._fields()
+        found = with_arrays({key: value for key, value in state.items() if key != "stream"})
+        states.require_same(found, expected, "state", "this loader")
+        values = states.read(found, fields)
+        own = {key: found[key] for key in (*expected, *fields) if key != "checksum"}
+        states.require_checksum(found, states.checksum(own))
+        self.cursor.load(values["epoch"], values["batches"])
+        self.pool.load(values)
+        self._blocks, self._examples = values["blocks"], values["examples"]
+        self._has_ended = bool(values["has_ended"])
+        self._saved = state.get("stream") if self._has_state else None
+
+    def _arguments(self) -> State:
+        """What must be the same for a state to be loaded."""
+        ranks = self.ranks
+        return {
+            "format": _FORMAT,
+            "batch_size": ranks.batch_size,
+            "rank": ranks.rank,
+            "world": ranks.world,
+            "pool": str(self.pool),
+        }
+
+    def _fields(self) -> Fields:
+        counts = {name: Field(int, at_least=0, at_most=_MOST) for name in ("epoch", "batches", "blocks", "examples")}
+        return {
+            **counts,
+            "has_ended": Field(int, at_least=0, at_most=1),
+            **self.pool.fields(),
+            "checksum": Field(int, at_least=0, at_most=2**32 - 1),
+        }
+
+    def _begin(self) -> None:
+        """Begin an epoch: nothing of it has been read."""
+        self._blocks = self._examples = 0
+        self._has_ended = False  # whether a stream with a state has read its last example, and begins again
+
+    def _draw(self) -> int:
+        """Return how many blocks the next pool has."""
+        return int(self.ranks.share(self.pool.next_size() // self.pool.batch_size)[0])
+
+
+class _Pools(Iterator[list[Any]]):
+    """The pools of an iteration: lists of loaded blocks. After an error, the next attempt continues with the same."""
+
+    def __init__(self, ranks: Ranks, sizes: Iterator[int], blocks: Iterator[Any]) -> None:
+        self._ranks, self._sizes, self._blocks = ranks, sizes, blocks
+        self._size = 0  # of the pool that is being read
+        self._held: list[Any] = []
+
+    def __next__(self) -> list[Any]:
+        self._size = self._size or next(self._sizes)
+        while len(self._held) < self._size and (block := next(self._blocks, None)) is not None:
+            self._held.append(block)
+        if not self._ranks.share(len(self._held)).all():
+            raise StopIteration
+        found, self._held, self._size = self._held, [], 0
+        return found
+
+
+def collate_block(items: list[Any], collate_fn: Collate | None = None) -> tuple[Any, Pairs]:
+    """Make a block of items, in a worker or not; with another collate function than the default, keep the items."""
+    pairs = Pairs(np.arange(len(items)), np.ones(len(items), dtype=np.float32))
+    pairs.items = None if collate_fn is None else Items(items)
+    return without_end(collate_fn or default_collate, items), pairs
