@@ -322,11 +322,12 @@ def test_samplers_of_a_fixed_set() -> None:
     assert len(names) == 9
     samplers = [by_name(name)(5, 2) for name in names]
     for sampler in (*samplers, avare.Avare(5, 2, structure="order_tree")):
-        for change in (lambda each=sampler: each.append(1), lambda each=sampler: each.retire([1])):
+        changes: list[tuple[Callable[[Any], object], Any]] = [(sampler.append, 1), (sampler.retire, [1])]
+        for change, argument in changes:
             with pytest.raises(
                 TypeError, match=r"has a fixed set of examples: Avare \(on buckets\), Calibrated, Static"
             ):
-                change()
+                change(argument)
         assert sampler.present == sampler.n == 5 and sampler.contains(np.arange(3)).all()
     with pytest.raises(ValueError, match="capacity = 9: needs structure='buckets'"):
         avare.Avare(5, 2, structure="order_tree", capacity=9)

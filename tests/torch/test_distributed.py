@@ -138,9 +138,9 @@ def test_two_processes(death_and_resume: tuple[Run, Run], alone: dict[str, Any])
         assert "index has length 8: must be at most 4" in each["too many"]
         assert each["object"] == (4, -(-N // 8))
         assert f"n = {N + 2} on rank 1 and {N + 1} on rank 0" in each["extended apart"]
-        assert "index = " in each["retired apart"]
+        assert "checksum of index = " in each["retired apart"]
     assert zero["unseeded"] == one["unseeded"]
-    grown = avt.AvareBatchSampler(N, 8, seed=5)
+    grown = avt.AvareBatchSampler(N, 8, sampler="Calibrated", seed=5)
     grown.extend(N + 30)
     grown.retire(np.arange(N))
     parts = zip(zero["grown"], one["grown"], strict=True)
@@ -533,7 +533,8 @@ def test_shards_of_unequal_sizes_are_unbiased_by_enumeration(
     mean = np.zeros(2)
     for rank in range(world):
         as_rank(monkeypatch, rank, world)
-        given: dict[str, Any] = {"replacement": replacement, "seed": 3, "batches_per_epoch": 10**9}
+        given: dict[str, Any] = {"sampler": "Calibrated", "seed": 3, "batches_per_epoch": 10**9}
+        given["replacement"] = replacement
         batches = avt.AvareBatchSampler(n, size, distributed="sharded", **given)
         drawn, first = iter(batches), batches.ranks.first
         for pairs in itertools.islice(drawn, steps):

@@ -163,7 +163,7 @@ class Sampler(ABC):
         self.receive(*validation.indexed("norms", norms, indices, self.n))
         self.notify()
 
-    def step(self, indices: ArrayLike, norms: ArrayLike) -> Batch:
+    def step(self, indices: Any, norms: Any) -> Batch:
         """Call `update` and then `sample`, in less time: for a loop that does one after the other.
 
         The result is exactly the same. It saves some microseconds if the sampler learns by kernels, as `Calibrated` and
@@ -315,7 +315,8 @@ class Sampler(ABC):
         found = {key: states.plain(state[key]) for key in {*names.split(), "fields", "checksum"} if key in state}
         states.require_same(found, {"format": _FORMAT}, "state", "this version of avare")
         states.require_same(found, {"sampler": type(self).__name__, **self.arguments()}, "state", _OWNER)
-        saved = _copy_with(self, self._sizes(found))
+        sizes = self._sizes(found)
+        saved = _copy_with(self, sizes) if sizes else self
         fields: Fields = {
             "steps": Field(int, at_least=0, at_most=_MOST_DRAWS // self.batch_size),
             "generator": Field(np.random.Generator),

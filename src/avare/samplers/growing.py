@@ -14,8 +14,6 @@ from avare.samplers.base import Sampler
 from avare.state import Field, State, refuse_unless, require_same
 from avare.structures.cells import MAX_EXAMPLES
 
-_MOST_ADDED = 1 << 62
-
 
 class Growing(Sampler):
     """Draw from a set to which examples are added and from which they are removed.
@@ -74,7 +72,8 @@ class Growing(Sampler):
             self._set_size(self._added, self.present - len(found))
 
     def contains(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return super().contains(indices) if self.present == self.n else self._contains(indices)
+        with self._lock:
+            return super().contains(indices) if self.present == self.n else self._contains(indices)
 
     # --- hooks ------------------------------------------------------------------------
 
@@ -109,10 +108,11 @@ class Growing(Sampler):
     def _sizes(self, state: Mapping[str, Any]) -> State:
         # n is what the state has arrays for: a large number alone must not allocate memory.
         require_same({"capacity": 0, **state}, {"capacity": self.capacity or 0}, "state", "this sampler")
-        most = MAX_EXAMPLES if self.capacity is None else _MOST_ADDED
+        most = MAX_EXAMPLES if self.capacity is None else 1 << 62
         added = Field(int, at_least=self._n, at_most=most).read({"added": self._n, **state}, "added")
         n = min(added, self.capacity or added)
-        retired = Field(np.int64, (None,), at_least=0, at_most=n - 1).read({"retired": _NONE, **state}, "retired")
+        saved = {"retired": np.empty(0, dtype=np.int64), **state}
+        retired = Field(np.int64, (None,), at_least=0, at_most=n - 1).read(saved, "retired")
         if len(np.unique(retired)) < len(retired) or len(retired) >= n:
             raise ValueError("state['retired'] has an index twice, or all indices")
         return {"n": n, "present": n - len(retired), "_added": added}
@@ -125,6 +125,3 @@ class Growing(Sampler):
     def _set_size(self, added: int, present: int) -> None:
         vars(self).update(n=min(added, self.capacity or added), present=present, _added=added)
         self._resized()
-
-
-_NONE = np.empty(0, dtype=np.int64)

@@ -165,17 +165,23 @@ class UniformState(NamedTuple):
 
 @lean
 def _draw_kernel(state, step, source, indices, probabilities, weights):
-    order = state.order
-    if state.reshuffle:
-        _continue_pass(order, state.places, state.place, source, indices)
-    else:
+    if len(state.order) == 0:
         draw_evenly(state.n, source, indices, state.replacement)
-        if len(order) > 0:
-            for j in range(len(indices)):
-                indices[j] = order[indices[j]]
+    else:
+        _draw_listed(state, source, indices)
     for j in range(len(indices)):
         probabilities[j] = 1.0 / state.n
         weights[j] = state.n / len(indices)
+
+
+@lean
+def _draw_listed(state, source, indices):
+    if state.reshuffle:
+        _continue_pass(state.order, state.places, state.place, source, indices)
+        return
+    draw_evenly(state.n, source, indices, state.replacement)
+    for j in range(len(indices)):
+        indices[j] = state.order[indices[j]]
 
 
 @lean

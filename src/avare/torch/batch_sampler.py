@@ -198,12 +198,12 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         n : int
             The number of examples in the dataset, with those that were retired.
         """
-        n = validation.integer("n", n, at_least=self.ranks.n)
         self._refuse_parts()
+        self.ranks.agree({"n": n, "batches drawn": self._steps})  # first, because one rank alone may fail below
+        n = validation.integer("n", n, at_least=self.ranks.n)
         if not self.sampler.grows or self.sampler.needs or getattr(self.sampler, "capacity", None):
             name = type(self.sampler).__name__
             raise TypeError(f"sampler = {name}: extend needs Avare, Calibrated or Uniform, without a capacity")
-        self.ranks.agree({"n": n, "batches drawn": self._steps})
         new = np.arange(self.ranks.n, n)
         self.ranks.n = self.ranks.total = n
         self._known = np.append(self._known, np.zeros(len(new), dtype=np.int8))
@@ -217,9 +217,10 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         Batches that were drawn ahead may still contain them. All ranks must call it with the same index, after the same
         batch.
         """
-        indices = validation.indices("index", as_array("index", index), self.sampler.n)
         self._refuse_parts()
-        self.ranks.agree({"index": zlib.crc32(indices.data), "batches drawn": self._steps})
+        found = np.asarray(as_array("index", index))
+        self.ranks.agree({"checksum of index": zlib.crc32(found.tobytes()), "batches drawn": self._steps})
+        indices = validation.indices("index", found, self.sampler.n)
         for sampler in self._samplers.values():
             sampler.retire(indices)
         self._resize_pool()

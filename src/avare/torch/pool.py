@@ -106,7 +106,7 @@ class Pool:
         self._seed_with(generator)
 
     def resize(self, n: int, most: float) -> None:
-        """Follow a new number of examples."""
+        """Learn what the loader draws from: n examples, pools of at most ``most``."""
         self.n, self._most = n, most
         self.largest_ratio = most / self.batch_size
         """The most batches that a pool can have."""
