@@ -20,7 +20,7 @@ from avare.solvers.chains import estimator_of
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import Work
 from avare.solvers.tuning import Tuning, expected_norms, points_around
-from avare.solvers.updates.metric import blank, colour, coloured, diagonal, hessian, metric_at, whiten, whitened
+from avare.solvers.updates.metric import blank, colour, coloured, diagonal, metric_at, whiten, whitened
 from avare.solvers.verdict import convergence, judge
 from linear_models import N, make, plainly, saved_and_loaded
 
@@ -262,7 +262,7 @@ def test_r_hat_and_effective_draws_are_those_of_arviz() -> None:
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (1.3, 0.0), (0.7, 0.4)])
 def test_the_identities_measure_what_is_wrong_with_draws_of_a_normal_law(scale: float, shift: float) -> None:
     problem = make("LeastSquares")
-    mode, covariance = problem.minimize(), np.linalg.inv(hessian(problem, problem.minimize()))
+    mode, covariance = problem.minimize(), np.linalg.inv(problem.hessian(problem.minimize()))
     draws = np.random.default_rng(1).multivariate_normal(np.zeros(4), covariance, size=(4, 2000))
     draws = mode + scale * draws + shift * np.sqrt(np.diag(covariance))
     estimator, sampler = estimator_of(problem, "none", mode.copy(), N), avare.Uniform(N, N, seed=0)
@@ -292,11 +292,11 @@ def test_the_metric_makes_all_directions_alike(widest: int, monkeypatch: pytest.
     metric = metric_at(problem, mode)
     assert [each.shape for each in blank(40)] == [each.shape for each in metric]
     factor = coloured(metric, np.eye(40)).T
-    values = np.linalg.eigvalsh(factor.T @ hessian(problem, mode) @ factor)
+    values = np.linalg.eigvalsh(factor.T @ problem.hessian(mode) @ factor)
     # Exact if the metric is a whole matrix. Otherwise 32 of the 40 directions are, and the diagonal is an estimate.
     assert np.allclose(values, 1.0, rtol=1e-6) if widest == 256 else (values.max() / values.min() < 10.0)
-    plain = np.sqrt(np.diag(hessian(problem, mode)))
-    assert np.linalg.cond(hessian(problem, mode) / np.outer(plain, plain)) > 50.0  # a diagonal would not do
+    plain = np.sqrt(np.diag(problem.hessian(mode)))
+    assert np.linalg.cond(problem.hessian(mode) / np.outer(plain, plain)) > 50.0  # a diagonal would not do
     vector, result = generator.normal(size=40), np.empty(40)
     whiten(metric, vector, result)
     assert np.allclose(result, whitened(metric, vector[None])[0]) and np.allclose(result, factor.T @ vector)
@@ -350,7 +350,7 @@ def test_wide_models_take_a_metric_of_low_rank(monkeypatch: pytest.MonkeyPatch) 
     X = generator.normal(size=(80, 40)) @ np.diag(10.0 ** generator.uniform(-1, 1, 40))
     X[:, 1] = X[:, 0] + 1e-2 * generator.normal(size=80)
     problem = avare.problems.LeastSquares(X, generator.normal(size=80), l2=0.5)
-    exact = np.sqrt(np.diag(np.linalg.inv(hessian(problem, np.zeros(40)))))
+    exact = np.sqrt(np.diag(np.linalg.inv(problem.hessian(np.zeros(40)))))
     monkeypatch.setattr("avare.solvers.updates.metric.WIDEST", 10)
     chain = avare.sghmc(problem, seed=0)
     # More than 2000 effective draws: 1 / sqrt(4000), five times over.

@@ -12,7 +12,7 @@ from scipy import sparse
 import avare
 from avare.problems import Generic, LeastSquares, Linear, Logistic
 from avare.solvers import DivergenceWarning
-from avare.solvers.linear import bends_of, preconditioner_of, step_size_of
+from avare.solvers.saga import bends_of, preconditioner_of, step_size_of
 from linear_models import PROBLEMS, N, make, saved_and_loaded
 from sampler_checks import own_names
 

@@ -29,6 +29,8 @@ from avare.problems.newton import constant, gap_at
 from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
+_SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
+
 
 class Common(TypedDict, total=False):
     """The arguments that all linear models have in common, besides X and y."""
@@ -291,6 +293,14 @@ class Linear(Problem):
         counted = weights > 0.0
         return bool(counted.any() and (self._evaluated(x)[0] < self.endless * weights)[counted].all())
 
+    def flat_direction(self, x: Vector) -> Vector:
+        """Return a direction along which f has no second derivative at x, in units of the columns; empty if none."""
+        squares = np.diag(self.rows(centred=False).gram(np.ones(self.n)))
+        scale = 1.0 / np.sqrt(np.maximum(np.tile(squares, self.outputs) + self.penalty.l2, 1e-300))
+        values, vectors = np.linalg.eigh(scale[:, None] * self.hessian(x) * scale)
+        largest = self.model.sample_weight.max() if len(self.model.sample_weight) else 1.0
+        return vectors[:, 0] if values[0] <= _SINGULAR * self.curvature * largest else np.empty(0)
+
     def loss_norms(self, x: Vector) -> Vector:
         return self._evaluated(x)[1]
 
@@ -301,6 +311,12 @@ class Linear(Problem):
         gradient, norms = np.empty((self.outputs, self.width)), np.empty(len(indices))
         add_gradients(self.model, self.coefficients(x), indices, weights, gradient, norms, self.scratch())
         return gradient.ravel(), norms
+
+    def hessian(self, x: Vector) -> Vector:
+        """Return the second derivative of f at x, a matrix."""
+        if self.outputs == 1:
+            return np.asarray(self.gram(x) + np.diag(self.penalty.l2))
+        return np.stack([self.hessian_product(x, row) for row in np.eye(self.dim)])
 
     def hessian_product(self, x: ArrayLike, direction: ArrayLike) -> Vector:
         """Return the second derivative of f at x times a direction, the l2 term included. O(size of X)."""

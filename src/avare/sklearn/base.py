@@ -23,7 +23,7 @@ from avare.problems import Linear
 from avare.problems.matrix import parts_of
 from avare.problems.newton import newton
 from avare.solvers import saga
-from avare.solvers.linear import DEFAULT, batch_size_of, preconditioner_of, step_size_of
+from avare.solvers.saga import DEFAULT, batch_size_of, preconditioner_of, step_size_of
 
 _KINDS = [np.float64, np.float32]
 _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen

@@ -22,9 +22,9 @@ from avare.solvers.checkpoint import Memory, read
 from avare.solvers.estimators.plain import GradientsAtMode, PlainEstimator
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import Record, record_of
-from avare.solvers.linear import build_by_norms
 from avare.solvers.loop import Loop, Watch, checked_pair, checked_problem, part_of, run_loops
 from avare.solvers.run import Chain, ended, resume_of
+from avare.solvers.saga import build_by_norms
 from avare.solvers.step_sizes import request_of, sizes_of
 from avare.solvers.steps import Steps
 from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune

@@ -31,7 +31,7 @@ from avare.problems import Linear
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.kernels import record_of
-from avare.solvers.updates.metric import Metric, coloured, hessian, inverse_root, whitened
+from avare.solvers.updates.metric import Metric, coloured, inverse_root, whitened
 from avare.solvers.verdict import batch_gradients
 
 POINTS = 16
@@ -182,7 +182,7 @@ def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float
     count = min(len(points), int(_WORK / (problem.n * float(problem.dim) ** 2)))
     if not len(metric.factor) or count == 0:
         return None
-    found = [np.linalg.eigvalsh(metric.factor.T @ hessian(problem, x) @ metric.factor)[-1] for x in points[:count]]
+    found = [np.linalg.eigvalsh(metric.factor.T @ problem.hessian(x) @ metric.factor)[-1] for x in points[:count]]
     return max(1.0, *map(float, found))
 
 

@@ -22,7 +22,7 @@ from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.estimators.plain import PlainEstimator
-from avare.solvers.updates.metric import WIDEST, hessian
+from avare.solvers.updates.metric import WIDEST
 
 WORST_R_HAT, FEWEST = 1.05, 100.0
 """R-hat above and effective numbers of draws below are reported."""
@@ -33,7 +33,6 @@ _MOST_UNSURE = 0.15  # ... but no more than this: what is not known to be right 
 _POINTS = 512  # draws at which gradients are computed
 _ROWS = 4_000_000  # of a linear model, up to which these gradients are exact
 _COLUMNS = 32  # at a time
-_SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
 class ConvergenceWarning(UserWarning):
@@ -121,15 +120,9 @@ def improper(problem: Problem, mode: Vector) -> str:
     advice = "the posterior is improper ({}): pass l2 > 0"
     if problem.falls_without_end(mode):
         return advice.format("the columns separate the classes, so that f has no minimum")
-    if problem.dim > WIDEST:
+    along = np.abs(problem.flat_direction(mode)) if problem.dim <= WIDEST else np.empty(0)
+    if not len(along):
         return ""
-    squares = np.diag(problem.rows(centred=False).gram(np.ones(problem.n)))
-    scale = 1.0 / np.sqrt(np.maximum(np.tile(squares, problem.outputs) + problem.penalty.l2, 1e-300))
-    values, vectors = np.linalg.eigh(scale[:, None] * hessian(problem, mode) * scale)
-    weights = problem.model.sample_weight
-    if values[0] > _SINGULAR * problem.curvature * (weights.max() if len(weights) else 1.0):
-        return ""
-    along = np.abs(vectors[:, 0])
     places = ", ".join(f"x[{j}]" for j in np.flatnonzero(along > 0.1 * along.max())[:4])
     return advice.format(f"f is flat along {places}: columns that determine each other, or a class")
 

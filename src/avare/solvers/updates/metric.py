@@ -51,7 +51,7 @@ def blank(dim: int) -> Metric:
 def metric_at(problem: Linear, x: Vector) -> Metric:
     """Return the metric of the second derivative of f at x."""
     if problem.dim <= WIDEST:
-        curvature = hessian(problem, x)
+        curvature = problem.hessian(x)
         root = _root(np.diag(curvature))
         return diagonal(root**2)._replace(factor=root[:, None] * inverse_root(root[:, None] * curvature * root))
     from scipy.sparse.linalg import LinearOperator, eigsh
@@ -70,13 +70,6 @@ def metric_at(problem: Linear, x: Vector) -> Metric:
     values, vectors = eigsh(operator, _RANK, which="BE", tol=1e-2, v0=generator.standard_normal(problem.dim))
     gain = 1.0 / np.sqrt(np.maximum(values, _FLAT * float(values.max()))) - 1.0
     return diagonal(root**2)._replace(basis=np.ascontiguousarray(vectors.T), gain=gain)
-
-
-def hessian(problem: Linear, x: Vector) -> Vector:
-    """Return the second derivative of f at x, a matrix."""
-    if problem.outputs == 1:
-        return np.asarray(problem.gram(x) + np.diag(problem.penalty.l2))
-    return np.stack([problem.hessian_product(x, row) for row in np.eye(problem.dim)])
 
 
 def inverse_root(matrix: Vector, least: float = _FLAT) -> Vector:
