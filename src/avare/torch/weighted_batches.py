@@ -217,10 +217,10 @@ def _joined(batches: list[Any], pin: bool) -> Any:
 
 def _rows(batch: Any, size: int, places: torch.Tensor, pin: bool = False) -> Any:
     """Return some rows of everything in a collated batch of this size."""
-    if isinstance(batch, torch.Tensor) and batch.shape[:1] == (size,):
+    if isinstance(batch, torch.Tensor) and batch.ndim > 0 and len(batch) == size:
         rows = batch.index_select(0, places)
         return rows.pin_memory() if pin else rows
-    if isinstance(batch, MutableMapping):
+    if type(batch) is not list and isinstance(batch, MutableMapping):
         chosen = copy.copy(batch)  # as default_collate does, for mappings of all kinds
         chosen.update({key: _rows(value, size, places, pin) for key, value in batch.items()})
         return chosen
