@@ -36,15 +36,15 @@ class L1Steps:
         if gradient.size <= _WIDEST or len(gradient) == 1:
             matrix = whole_matrix(total, point) if len(gradient) > 1 else self._matrix(point, 0)
             start, l1 = point.table.ravel(), total.l1.ravel()
-            change = _minimise_model(_mirrored(matrix), gradient.ravel(), start, l1, goal).reshape(gradient.shape)
+            change = minimise_model(mirrored(matrix), gradient.ravel(), start, l1, goal).reshape(gradient.shape)
             outputs, curved = total.curve(point, change)
             return Step(change, outputs, gradient + curved)
         table, outputs, slopes = np.zeros_like(gradient), np.zeros_like(point.outputs), gradient.copy()
-        matrices = [_mirrored(self._matrix(point, k)) for k in range(len(table))]
+        matrices = [mirrored(self._matrix(point, k)) for k in range(len(table))]
         for _ in range(_ROUNDS):
             for k, matrix in enumerate(matrices):
                 change = np.zeros_like(table)
-                change[k] = _minimise_model(matrix, slopes[k], point.table[k] + table[k], total.l1[k], goal)
+                change[k] = minimise_model(matrix, slopes[k], point.table[k] + table[k], total.l1[k], goal)
                 along, curved = total.curve(point, change)
                 table, outputs, slopes = table + change, outputs + along, slopes + curved
         return Step(table, outputs, slopes)
@@ -56,7 +56,7 @@ class L1Steps:
         return matrix
 
 
-def _minimise_model(gram: Table, gradient: Table, x: Table, l1: Table, goal: float) -> Table:
+def minimise_model(gram: Table, gradient: Table, x: Table, l1: Table, goal: float) -> Table:
     """Minimise gradient . v + v . gram v / 2 + l1 |x + v| over v: roughly if it falls by much more than the goal.
 
     Some sweeps of coordinate descent find which coefficients are 0. The others are then moved to their minimum with
@@ -109,7 +109,7 @@ def set_sizes(total: Objective) -> list[int]:
 
 
 @kernel
-def _mirrored(matrix):
+def mirrored(matrix):
     """Copy the lower triangle of a matrix in column order to the upper one; return the matrix in row order."""
     for j in range(len(matrix)):
         for i in range(j):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from avare.problems.column_steps import ColumnSteps
 from avare.problems.l1_steps import L1Steps, set_sizes
 from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.rows import CALL, Rows, Table, column_sums
@@ -98,7 +99,7 @@ def newton(
     if first is None or not first.objective < scale:
         first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
     if problem.l1 > 0.0:
-        point, gap, count, status = _minimise_by_sets(total, first, tol * scale, steps, callback)
+        point, gap, count, status = _minimise_l1(total, first, tol * scale, steps, callback)
     else:
         point, gap, count, status = _minimise(total, Steps(total, solver), first, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
@@ -138,7 +139,7 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
         table = flat if table is None else table
         first = part.at(table, part.outputs(table))
         if problem.l1 > 0.0:
-            table = _minimise_by_sets(part, first, goal, _STEPS_OF_SAMPLE, None)[0].table
+            table = _minimise_l1(part, first, goal, _STEPS_OF_SAMPLE, None)[0].table
         else:
             ways = Steps(part, solver)
             table, solver = _minimise(part, ways, first, goal, _STEPS, None, certify=False)[0].table, ways.solver
@@ -209,6 +210,41 @@ def _minimise(
         point = further
     return point, gap, count, "converged" if gap <= goal else "finished"
 
+
+def _minimise_l1(total, point, goal, steps, callback):
+    if total.problem.outputs > 1 or (total.rows.matrix.bias and not total.free_bias) or not BYCOLS:
+        return _minimise_by_sets(total, point, goal, steps, callback)
+    columns, width = ColumnSteps(total), total.rows.columns
+    for count in range(steps + 1):
+        point = settled(total, point)
+        total.passes += 0.5
+        sums = total.rows.sums(point.terms.slopes)
+        gap = _gap_of_slopes(total, point, point.terms.slopes, sums, point.table)
+        if callback is not None:
+            callback(count, point.objective, gap)
+        status = "converged" if gap <= goal else "finished" if count == steps else ""
+        if status:
+            return point, gap, count, status
+        gradient = sums + total.l2 * point.table
+        used = point.table[0, :width] != 0.0
+        scores = np.where(used, math.inf, (np.abs(sums) - total.l1)[0, :width])
+        size = min(max(WMIN, WGROW * int(used.sum())), int((scores > 0.0).sum()))
+        chosen = np.sort(np.argpartition(-scores, size - 1)[:size])
+        import time; T0=time.perf_counter()
+        step = columns.solve(point, chosen, goal)
+        import time
+        if DEBUG: print(count, point.objective, gap, goal, "W", size, "used", used.sum(), [round(c/1e3) for c in columns._costs(chosen)], "time", round(1e6*(time.perf_counter()-T0)))
+        decrease = total.promise(point, gradient, step)
+        further = _move(total, point, gradient, step, needed=True)
+        if further is None:
+            return point, gap, count, "stalled"
+        if PRED and decrease <= math.sqrt(goal * abs(point.objective)) and not total.problem.is_quadratic:
+            gap = _gap_of_slopes(total, further, step.residual, total.rows.sums(step.residual), further.table)
+            if DEBUG: print("    predicted", gap, decrease)
+            if gap <= goal: return further, gap, count + 1, "converged"
+        point = further
+
+BYCOLS, DEBUG, WMIN, WGROW, PRED = True, False, 100, 2, True
 
 def _minimise_by_sets(
     total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
