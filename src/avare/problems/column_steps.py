@@ -11,12 +11,14 @@ of the chosen columns, that matrix is computed, and the rest of the step is solv
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import inlined, lean, product
 from avare.problems.l1_steps import minimise_model, mirrored
-from avare.problems.matrix import Sparse
+from avare.problems.matrix import Sparse, mapping_of
 from avare.problems.newton_steps import TINY, Objective, Point, Step
 from avare.problems.rows import CALL, Rows, Table, factor_cost
 
@@ -24,6 +26,7 @@ _OF_ENTRY, _OF_DENSE_ENTRY, _OF_COLUMN = 2.5, 0.4, 10.0  # nanoseconds of a swee
 _OVERHEAD, _OF_SQUARE, _FACTORS = 60.0, 10.0, 3.0  # operations on almost no rows, nanoseconds of an entry, and factors
 _FEW_SWEEPS = 4.0  # a matrix that costs less is made at once
 _FEW_SWEEPS_ONCE = 10.0  # the same, if it is needed once
+_MOST_COPIED = 0.3  # of the entries: with more, all columns are copied
 _ROUGH = 0.1  # of the violation at first: what a step leaves
 _CERTAIN = 0.25  # of the violation that the goal allows
 _INNER = 0.3  # of the violation that a step may leave: sweeps over the coefficients that are not 0 end with it
@@ -35,40 +38,49 @@ class ColumnSteps:
 
     def __init__(self, total: Objective) -> None:
         self._total, rows = total, total.rows
-        self._dense: NDArray[np.floating] | None = None
-        self._sparse = None if rows.matrix.sparse is None else _by_columns(rows.matrix.sparse, rows.columns)
-        if self._sparse is None:
-            assert rows.matrix.dense is not None
-            self._dense = np.empty(rows.matrix.dense.shape, dtype=rows.matrix.dense.dtype, order="F")
-            self._copied = np.zeros(rows.columns, dtype=bool)
+        self._dense: NDArray[Any] | None = None
+        self._sparse: Sparse | None = None
+        dense, sparse = rows.matrix.dense, rows.matrix.sparse
+        self._sizes = np.full(rows.columns, rows.n)
+        """Entries of each column."""
+        if sparse is not None:
+            self._sizes = np.bincount(sparse.columns, minlength=rows.columns)
+        self._has = np.zeros(rows.columns, dtype=bool)  # the columns that were copied
+        self._needs_matrix = dense is not None and mapping_of(dense) is not None  # columns may not fit into memory
         self._bends, self._pulls = np.full((2, rows.columns), -1.0)
         self._matrix: tuple[NDArray[np.int64], Table] | None = None
+        sweep, matrix = self._costs(np.arange(rows.columns))
+        self.takes_all = total.problem.is_quadratic and (self._needs_matrix or matrix <= _FEW_SWEEPS_ONCE * sweep)
+        """Whether the matrix of all columns is cheap enough to be made at once."""
 
     def solve(self, point: Point, chosen: NDArray[np.int64], goal: float) -> Step:
         """Move the chosen columns towards the minimum of the quadratic model with the l1 term.
 
-        The residual of the step is not that of the columns, but has the slopes that the model predicts.
+        Instead of the residual, the step has the slopes that the model predicts. Their sum over a free bias is 0.
         """
-        total, count = self._total, self._total.rows.columns
+        total, count, table = self._total, self._total.rows.columns, np.zeros_like(point.table)
+        slopes, along = point.terms.slopes.copy(), np.zeros_like(point.outputs)
+        sums = np.array([slopes.sum(), self._inverse(point), 0.0, 0.0])
         sweep, matrix = self._costs(chosen)
-        least = _FEW_SWEEPS_ONCE if total.problem.is_quadratic else _FEW_SWEEPS
-        sums = np.array([point.terms.slopes.sum(), point.terms.curvature.sum(), 0.0, 0.0])
-        slopes, along = point.terms.slopes.copy(), np.zeros((total.rows.n, 1))
-        table = np.zeros_like(point.table)
-        if matrix > least * sweep:
+        few = _FEW_SWEEPS_ONCE if total.problem.is_quadratic else _FEW_SWEEPS
+        if matrix > few * sweep and not self._needs_matrix:
             if not total.problem.is_quadratic:
                 self._bends[:] = -1.0
-            arrays = (point.terms.curvature[:, 0], slopes[:, 0], along[:, 0], self._bends, self._pulls, sums)
-            penalty = (point.table[0, :count], table[0, :count], total.l1[0], total.l2[0])
-            limits = (_CERTAIN * goal, matrix / sweep, _ROUGH)
-            _descend(
-                self._columns(chosen), self._sparse, chosen, chosen.copy(), *arrays, *penalty, total.free_bias, *limits
-            )
-            if total.free_bias:
+            self._load(chosen)
+            data = (self._dense, self._sparse, chosen, chosen.copy(), point.terms.curvature[:, 0])
+            model = (slopes[:, 0], along[:, 0], self._bends, self._pulls, sums, point.table[0], table[0])
+            limits = (_CERTAIN * goal, matrix / max(sweep, CALL))
+            _descend(*data, *model, total.l1[0], total.l2[0], *limits)
+            if total.rows.means is not None:
                 table[0, -1] = sums[2] + table[0, :count] @ total.rows.means
         if sums[3] == 0.0:
             self._finish(point, chosen, goal, table, slopes, along)
         return Step(table, along, slopes)
+
+    def _inverse(self, point: Point) -> float:
+        """Return one over the sum of the curvatures, or 0 if there is no free bias."""
+        whole = float(point.terms.curvature.sum()) if self._total.free_bias else 0.0
+        return 1.0 / whole if whole > 0.0 else 0.0
 
     def _finish(
         self, point: Point, chosen: NDArray[np.int64], goal: float, table: Table, slopes: Table, along: Table
@@ -99,122 +111,98 @@ class ColumnSteps:
 
     def _costs(self, chosen: NDArray[np.int64]) -> tuple[float, float]:
         """Estimate the cost of a sweep over some columns, and of solving with the matrix."""
-        rows, count = self._total.rows, len(chosen)
-        if self._sparse is None:
-            entries, sweep = float(rows.n * count), rows.n * count * _OF_DENSE_ENTRY
-        else:
-            entries = float((self._sparse.starts[chosen + 1] - self._sparse.starts[chosen]).sum())
-            sweep = entries * _OF_ENTRY
-        share = entries / max(rows.entries, 1)
-        matrix = share**2 * rows.gram_cost() + _OF_SQUARE * count**2 + _FACTORS * factor_cost(count)
-        return sweep + _OF_COLUMN * count, matrix + _OVERHEAD * CALL
+        rows, count, entries = self._total.rows, len(chosen), float(self._sizes[chosen].sum())
+        gram = rows.gram_cost(count, entries / max(rows.entries, 1))
+        matrix = _OVERHEAD * CALL + gram + _OF_SQUARE * count**2 + _FACTORS * factor_cost(count)
+        of_entry = _OF_DENSE_ENTRY if rows.matrix.sparse is None else _OF_ENTRY
+        return of_entry * entries + _OF_COLUMN * count, matrix
 
-    def _columns(self, chosen: NDArray[np.int64]) -> NDArray[np.floating] | None:
-        """Return X in column order, if it is dense, with at least the chosen columns set."""
-        if self._dense is not None:
-            new = chosen[~self._copied[chosen]]
-            dense = self._total.rows.matrix.dense
-            assert dense is not None
-            if len(new) == dense.shape[1]:
-                self._dense[:] = dense
-            elif len(new):
-                self._dense[:, new] = dense[:, new]
-            self._copied[new] = True
-        return self._dense
-
-
-def _by_columns(rows: Sparse, columns: int) -> Sparse:
-    """Return a sparse matrix by its columns."""
-    ends = np.zeros(columns + 1, dtype=rows.starts.dtype)
-    np.cumsum(np.bincount(rows.columns, minlength=columns), out=ends[1:])
-    result = Sparse(np.empty_like(rows.values), np.empty_like(rows.columns), ends)
-    _transpose(rows, ends[:-1].copy(), result.values, result.columns)
-    return result
+    def _load(self, chosen: NDArray[np.int64]) -> None:
+        """Copy the chosen columns, unless that was done before."""
+        new, rows = chosen[~self._has[chosen]], self._total.rows
+        dense, sparse = rows.matrix.dense, rows.matrix.sparse
+        if len(new) == 0:
+            return
+        if dense is not None:
+            self._dense = np.empty(dense.shape, dtype=dense.dtype, order="F") if self._dense is None else self._dense
+            self._dense[:, new] = dense if len(new) == rows.columns else dense[:, new]
+            self._has[new] = True
+        if sparse is not None:
+            self._has[new] = True
+            if float(self._sizes[self._has].sum()) > _MOST_COPIED * rows.entries:
+                self._has[:] = True
+            starts = np.zeros(rows.columns + 1, dtype=sparse.starts.dtype)
+            np.cumsum(np.where(self._has, self._sizes, 0), out=starts[1:])
+            values = np.empty(starts[-1], dtype=sparse.values.dtype)
+            self._sparse = Sparse(values, np.empty(starts[-1], dtype=sparse.columns.dtype), starts)
+            _transpose(sparse, self._has, starts[:-1].copy(), values, self._sparse.columns)
 
 
 # --- kernels -------------------------------------------------------------------------------
 
 
 @lean
-def _transpose(matrix, places, values, rows):
+def _transpose(matrix, wanted, places, values, rows):
+    """Copy the entries of some columns from rows to columns."""
     for i in range(len(matrix.starts) - 1):
         for j in range(matrix.starts[i], matrix.starts[i + 1]):
-            place = places[matrix.columns[j]]
-            values[place], rows[place] = matrix.values[j], i
-            places[matrix.columns[j]] = place + 1
+            if wanted[matrix.columns[j]]:
+                place = places[matrix.columns[j]]
+                values[place], rows[place] = matrix.values[j], i
+                places[matrix.columns[j]] = place + 1
 
 
 @lean
-def _descend(
-    dense,
-    sparse,
-    chosen,
-    moving,
-    curvatures,
-    slopes,
-    along,
-    bends,
-    pulls,
-    sums,
-    x,
-    step,
-    l1,
-    l2,
-    free,
-    goal,
-    most,
-    rough,
-):
+def _descend(dense, sparse, chosen, moving, curvatures, slopes, along, bends, pulls, sums, x, step, l1, l2, goal, most):
     """Sweep over the chosen columns, and more often over the coefficients that are not 0, until violations are small.
 
-    `sums` has the sums of the slopes and of the curvatures; the change of a free bias is set, and whether all
-    violations are small.
+    `sums` has the sum of the slopes, and one over the sum of the curvatures, or 0 if there is no free bias. It receives
+    the change of the bias, and 1 if all violations are small.
     """
-    whole, inverse = sums[0], 1.0 / sums[1] if free and sums[1] > 0.0 else 0.0
-    count, is_whole, first, tolerance, spent = len(chosen), True, -1.0, 0.0, 0.0
-    while spent <= most:
-        largest, reach = 0.0, 0.0
-        for a in range(count):
-            j = chosen[a] if is_whole else moving[a]
-            if bends[j] < 0.0:
-                _measure(dense, sparse, j, curvatures, bends, pulls)
-                centred = bends[j] - pulls[j] * pulls[j] * inverse
-                bends[j] = centred if centred > _FLAT * bends[j] else 0.0
-            bend, old = bends[j] + l2[j], x[j] + step[j]
-            if bends[j] > 0.0:
-                slope = _dot(dense, sparse, j, slopes) - whole * inverse * pulls[j] + l2[j] * old
-                best = old - slope / bend
-                change = max(best - l1[j] / bend, 0.0) + min(best + l1[j] / bend, 0.0) - old
-                if change != 0.0:
-                    step[j] += change
-                    whole += change * pulls[j]
-                    _add(dense, sparse, j, change, curvatures, slopes)
-                    largest = max(largest, abs(change) * bend)
-            reach += abs(x[j] + step[j])
-        spent += count / len(chosen)
-        if is_whole:
+    columns, first, tolerance, spent = chosen, -1.0, 0.0, 0.0
+    while spent <= most and sums[3] == 0.0:
+        largest = _sweep(dense, sparse, columns, curvatures, slopes, bends, pulls, sums, x, step, l1, l2)
+        spent += len(columns) / max(len(chosen), 1)
+        if len(columns) == len(chosen):
             first = largest if first < 0.0 else first
-            tolerance = max(rough * first, goal / max(reach, TINY))
-            if largest <= tolerance:
-                sums[3] = 1.0
-                break
-            count = 0
+            count, reach = 0, 0.0
             for j in chosen:
-                if x[j] + step[j] != 0.0:
-                    moving[count] = j
-                    count += 1
-            is_whole = count == 0
+                reach += abs(x[j] + step[j])
+                moving[count] = j
+                count += x[j] + step[j] != 0.0
+            tolerance = max(_ROUGH * first, goal / max(reach, TINY))
+            sums[3] = 1.0 if largest <= tolerance else 0.0
+            columns = moving[:count] if count > 0 else chosen
         elif largest <= _INNER * tolerance:
-            is_whole = True
-        if is_whole:
-            count = len(chosen)
-    sums[2] = -whole * inverse
+            columns = chosen
+    sums[2] = -sums[0] * sums[1]
     for i in range(len(along)):
         along[i] = sums[2]
         slopes[i] += sums[2] * curvatures[i]
     for j in chosen:
         if step[j] != 0.0:
             _add_outputs(dense, sparse, j, step[j], along)
+
+
+@inlined
+def _sweep(dense, sparse, columns, curvatures, slopes, bends, pulls, sums, x, step, l1, l2):
+    """Move some coefficients to their minima, one after another; return the largest violation before."""
+    largest = 0.0
+    for j in columns:
+        if bends[j] < 0.0:
+            _measure(dense, sparse, j, curvatures, bends, pulls)
+            centred = bends[j] - pulls[j] * pulls[j] * sums[1]
+            bends[j] = centred if centred > _FLAT * bends[j] else 0.0
+        if bends[j] > 0.0:
+            bend, old = bends[j] + l2[j], x[j] + step[j]
+            best = old - (_dot(dense, sparse, j, slopes) - sums[0] * sums[1] * pulls[j] + l2[j] * old) / bend
+            change = max(best - l1[j] / bend, 0.0) + min(best + l1[j] / bend, 0.0) - old
+            if change != 0.0:
+                step[j] += change
+                sums[0] += change * pulls[j]
+                _add(dense, sparse, j, change, curvatures, slopes)
+                largest = max(largest, abs(change) * bend)
+    return largest
 
 
 @product

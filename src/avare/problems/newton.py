@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from avare.problems.column_steps import ColumnSteps
 from avare.problems.l1_steps import L1Steps, set_sizes
@@ -37,6 +38,7 @@ _ROUNDING, _OF_SUM = 1e-15, 1e-14  # relative error of a number, and of a long s
 _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where rounding is the limit
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
+_FEWEST_COLUMNS = 100  # that are moved together, if there are violations
 _DOUBLINGS = 100
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
@@ -211,40 +213,60 @@ def _minimise(
     return point, gap, count, "converged" if gap <= goal else "finished"
 
 
-def _minimise_l1(total, point, goal, steps, callback):
-    if total.problem.outputs > 1 or (total.rows.matrix.bias and not total.free_bias) or not BYCOLS:
-        return _minimise_by_sets(total, point, goal, steps, callback)
-    columns, width = ColumnSteps(total), total.rows.columns
-    for count in range(steps + 1):
-        point = settled(total, point)
+def _minimise_l1(
+    total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
+) -> tuple[Point, float, int, str]:
+    """Minimise with an l1 term; return as `_minimise` does."""
+    has_penalised_bias = total.rows.matrix.bias and not total.free_bias
+    way = _minimise_by_sets if total.problem.outputs > 1 or has_penalised_bias else _minimise_by_columns
+    return way(total, point, goal, steps, callback)
+
+
+def _minimise_by_columns(
+    total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
+) -> tuple[Point, float, int, str]:
+    """Minimise with an l1 term and one output, by steps over the columns that are not 0 or whose gradients are large.
+
+    The slopes that a step predicts certify the point where it ends.
+    """
+    ways, lower, count = ColumnSteps(total), -math.inf, 0
+    while count < steps:
+        if callback is not None:
+            callback(count, point.objective, point.objective - lower)
         total.passes += 0.5
         sums = total.rows.sums(point.terms.slopes)
-        gap = _gap_of_slopes(total, point, point.terms.slopes, sums, point.table)
-        if callback is not None:
-            callback(count, point.objective, gap)
-        status = "converged" if gap <= goal else "finished" if count == steps else ""
-        if status:
-            return point, gap, count, status
+        step = ways.solve(point, _column_set(total, point, sums, ways.takes_all), goal)
         gradient = sums + total.l2 * point.table
-        used = point.table[0, :width] != 0.0
-        scores = np.where(used, math.inf, (np.abs(sums) - total.l1)[0, :width])
-        size = min(max(WMIN, WGROW * int(used.sum())), int((scores > 0.0).sum()))
-        chosen = np.sort(np.argpartition(-scores, size - 1)[:size])
-        import time; T0=time.perf_counter()
-        step = columns.solve(point, chosen, goal)
-        import time
-        if DEBUG: print(count, point.objective, gap, goal, "W", size, "used", used.sum(), [round(c/1e3) for c in columns._costs(chosen)], "time", round(1e6*(time.perf_counter()-T0)))
         decrease = total.promise(point, gradient, step)
         further = _move(total, point, gradient, step, needed=True)
         if further is None:
-            return point, gap, count, "stalled"
-        if PRED and decrease <= math.sqrt(goal * abs(point.objective)) and not total.problem.is_quadratic:
-            gap = _gap_of_slopes(total, further, step.residual, total.rows.sums(step.residual), further.table)
-            if DEBUG: print("    predicted", gap, decrease)
-            if gap <= goal: return further, gap, count + 1, "converged"
-        point = further
+            break
+        point, count = further, count + 1
+        if total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)):
+            total.passes += 0.5
+            sums = total.rows.sums(step.residual)
+            gap = _gap_of_slopes(total, point, step.residual, sums, point.table, goal)
+            lower = max(lower, point.objective - gap)
+            if gap <= goal:
+                return point, gap, count, "converged"
+    status = "finished" if count == steps else "stalled"
+    point = settled(total, point)
+    gap = _gap_of_slopes(total, point, point.terms.slopes, total.rows.sums(point.terms.slopes), point.table)
+    return point, gap, count, "converged" if gap <= goal else status
 
-BYCOLS, DEBUG, WMIN, WGROW, PRED = True, False, 100, 2, True
+
+def _column_set(total: Objective, point: Point, sums: Table, takes_all: bool) -> NDArray[np.int64]:
+    """Return the columns to move: those whose coefficients are not 0, and as many with the largest violations."""
+    width = total.rows.columns
+    if takes_all:
+        return np.arange(width)
+    used = point.table[0, :width] != 0.0
+    scores = np.where(used, math.inf, np.abs(sums[0, :width]) - total.l1[0, :width])
+    size, above = max(_FEWEST_COLUMNS, 2 * np.count_nonzero(used)), np.flatnonzero(scores > 0.0)
+    if len(above) > size:
+        above = np.sort(above[np.argpartition(-scores[above], size - 1)[:size]])
+    return above
+
 
 def _minimise_by_sets(
     total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
@@ -381,20 +403,25 @@ def _gap_of_step(total: Objective, point: Point, step: Step) -> float:
     return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
 
 
-def _gap_of_slopes(total: Objective, point: Point, slopes: Table, sums: Table, end: Table) -> float:
+def _gap_of_slopes(
+    total: Objective, point: Point, slopes: Table, sums: Table, end: Table, most: float = math.inf
+) -> float:
     """Bound how far the objective is above the minimum, by any slopes whose sum over a free bias is 0.
 
     `sums` are those of the rows times the slopes. An l1 term alone allows sums up to l1: larger slopes are scaled.
-    Without any penalty sums must be 0. If they are not, the minimum is taken to be near `end`.
+    Without any penalty sums must be 0. If they are not, the minimum is taken to be near `end`. A gap that is certain to
+    be more than `most` is returned as infinite, which saves the sum over the rows.
     """
     l2, l1, x = total.l2, total.l1, point.table
     held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
     scale = min(1.0, float(np.min(l1[bounded] / np.maximum(np.abs(sums[bounded]), TINY)))) if bounded.any() else 1.0
     sums = scale * sums
-    gap = total.problem.excess(point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)
+    gap = float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
     beyond = np.maximum(np.abs(sums) - l1, 0.0)[held]
     gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
-    gap += float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
+    if gap > most:
+        return math.inf
+    gap += total.problem.excess(point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)
     open_ones = ~(held | bounded)
     if total.free_bias:
         open_ones[:, -1] = False

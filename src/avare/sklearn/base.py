@@ -141,12 +141,16 @@ class LinearEstimator(BaseEstimator):
     def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
         again = self.warm_start and hasattr(self, "coef_")
         with Line(f"fitting {type(self).__name__}", shown=bool(self.verbose)) as line:
+
+            def say(step: int, objective: float, gap: float) -> None:
+                line.say(f"step {step}: objective {objective:.6g}, gap {gap:.3g}")
+
             found = newton(
                 problem,
                 tol=self.tol**2,
                 start=start.reshape(problem.outputs, problem.width) if again else None,
                 steps=self.max_iter,
-                callback=lambda step, height, gap: line.say(f"step {step}: objective {height:.6g}, gap {gap:.3g}"),
+                callback=say if self.verbose else None,
             )
         limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
         self._report("newton", found.gap, found.scale, limit, warns=found.status != "converged")
