@@ -29,6 +29,7 @@ _FEW_SWEEPS_ONCE = 10.0  # the same, if it is needed once
 _MOST_COPIED = 0.3  # of the entries: with more, all columns are copied
 _ROUGH = 0.1  # of the violation at first: what a step leaves
 _CERTAIN = 0.25  # of the violation that the goal allows
+_NEAR = 1.0  # of the goal: a step that falls by less may be the last, and leaves only what is certain
 _INNER = 0.3  # of the violation that a step may leave: sweeps over the coefficients that are not 0 end with it
 _FLAT = 1e-13  # of the square of a column: with less variance it has the same number everywhere
 
@@ -60,7 +61,7 @@ class ColumnSteps:
         """
         total, count, table = self._total, self._total.rows.columns, np.zeros_like(point.table)
         slopes, along = point.terms.slopes.copy(), np.zeros_like(point.outputs)
-        sums = np.array([slopes.sum(), self._inverse(point), 0.0, 0.0])
+        sums = np.array([slopes.sum(), self._inverse(point), 0.0, 0.0, 0.0])
         sweep, matrix = self._costs(chosen)
         few = _FEW_SWEEPS_ONCE if total.problem.is_quadratic else _FEW_SWEEPS
         if matrix > few * sweep and not self._needs_matrix:
@@ -69,7 +70,7 @@ class ColumnSteps:
             self._load(chosen)
             data = (self._dense, self._sparse, chosen, chosen.copy(), point.terms.curvature[:, 0])
             model = (slopes[:, 0], along[:, 0], self._bends, self._pulls, sums, point.table[0], table[0])
-            limits = (_CERTAIN * goal, matrix / max(sweep, CALL))
+            limits = (goal, matrix / max(sweep, CALL))
             _descend(*data, *model, total.l1[0], total.l2[0], *limits)
             if total.rows.means is not None:
                 table[0, -1] = sums[2] + table[0, :count] @ total.rows.means
@@ -170,7 +171,8 @@ def _descend(dense, sparse, chosen, moving, curvatures, slopes, along, bends, pu
                 reach += abs(x[j] + step[j])
                 moving[count] = j
                 count += x[j] + step[j] != 0.0
-            tolerance = max(_ROUGH * first, goal / max(reach, TINY))
+            rough = _ROUGH * first if sums[4] > _NEAR * goal else 0.0
+            tolerance = max(rough, _CERTAIN * goal / max(reach, TINY))
             sums[3] = 1.0 if largest <= tolerance else 0.0
             columns = moving[:count] if count > 0 else chosen
         elif largest <= _INNER * tolerance:
@@ -201,6 +203,7 @@ def _sweep(dense, sparse, columns, curvatures, slopes, bends, pulls, sums, x, st
                 step[j] += change
                 sums[0] += change * pulls[j]
                 _add(dense, sparse, j, change, curvatures, slopes)
+                sums[4] += 0.5 * bend * change * change
                 largest = max(largest, abs(change) * bend)
     return largest
 

@@ -229,29 +229,30 @@ def _minimise_by_columns(
 
     The slopes that a step predicts certify the point where it ends.
     """
-    ways, lower, count = ColumnSteps(total), -math.inf, 0
+    ways, lower, count, sums = ColumnSteps(total), -math.inf, 0, None
     while count < steps:
         if callback is not None:
             callback(count, point.objective, point.objective - lower)
-        total.passes += 0.5
-        sums = total.rows.sums(point.terms.slopes)
+        if sums is None:
+            sums = total.sums(point.terms.slopes)
         step = ways.solve(point, _column_set(total, point, sums, ways.takes_all), goal)
         gradient = sums + total.l2 * point.table
-        decrease = total.promise(point, gradient, step)
+        end, decrease, sums = point.table + step.table, total.promise(point, gradient, step), None
         further = _move(total, point, gradient, step, needed=True)
         if further is None:
             break
         point, count = further, count + 1
         if total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)):
-            total.passes += 0.5
-            sums = total.rows.sums(step.residual)
-            gap = _gap_of_slopes(total, point, step.residual, sums, point.table, goal)
+            predicted = total.sums(step.residual)
+            gap = _gap_of_slopes(total, point, step.residual, predicted, point.table, goal)
             lower = max(lower, point.objective - gap)
             if gap <= goal:
                 return point, gap, count, "converged"
+            if total.problem.is_quadratic and np.array_equal(point.table, end):
+                sums = predicted  # the model is exact
     status = "finished" if count == steps else "stalled"
     point = settled(total, point)
-    gap = _gap_of_slopes(total, point, point.terms.slopes, total.rows.sums(point.terms.slopes), point.table)
+    gap = _gap_of_slopes(total, point, point.terms.slopes, total.sums(point.terms.slopes), point.table)
     return point, gap, count, "converged" if gap <= goal else status
 
 
@@ -275,8 +276,7 @@ def _minimise_by_sets(
     count, least, width, (cheap, smallest) = 0, math.inf, total.rows.columns, set_sizes(total)
     while True:
         point = settled(total, point)
-        total.passes += 0.5
-        sums = total.rows.sums(point.terms.slopes)
+        sums = total.sums(point.terms.slopes)
         gap = _gap_of_slopes(total, point, point.terms.slopes, sums, point.table)
         if callback is not None:
             callback(count, point.objective, gap)
