@@ -26,6 +26,7 @@ _OF_ENTRY, _OF_DENSE_ENTRY, _OF_COLUMN = 2.5, 0.4, 10.0  # nanoseconds of a swee
 _OVERHEAD, _OF_SQUARE, _FACTORS = 60.0, 10.0, 3.0  # operations on almost no rows, nanoseconds of an entry, and factors
 _FEW_SWEEPS = 4.0  # a matrix that costs less is made at once
 _FEW_SWEEPS_ONCE = 10.0  # the same, if it is needed once
+_MOST_SWEEPS, _WIDEST = 1000.0, 8000  # in a step; columns of a matrix
 _MOST_COPIED = 0.3  # of the entries: with more, all columns are copied
 _ROUGH = 0.1  # of the violation at first: what a step leaves
 _CERTAIN = 0.25  # of the violation that the goal allows
@@ -57,31 +58,29 @@ class ColumnSteps:
     def solve(self, point: Point, chosen: NDArray[np.int64], goal: float) -> Step:
         """Move the chosen columns towards the minimum of the quadratic model with the l1 term.
 
-        Instead of the residual, the step has the slopes that the model predicts. Their sum over a free bias is 0.
+        Instead of the residual, the step has the slopes that the model predicts. With a free bias their sum is 0,
+        unless no loss is curved.
         """
         total, count, table = self._total, self._total.rows.columns, np.zeros_like(point.table)
         slopes, along = point.terms.slopes.copy(), np.zeros_like(point.outputs)
-        sums = np.array([slopes.sum(), self._inverse(point), 0.0, 0.0, 0.0])
+        curvatures, sums = point.terms.curvature[:, 0].copy(), np.zeros(5)
         sweep, matrix = self._costs(chosen)
         few = _FEW_SWEEPS_ONCE if total.problem.is_quadratic else _FEW_SWEEPS
         if matrix > few * sweep and not self._needs_matrix:
             if not total.problem.is_quadratic:
                 self._bends[:] = -1.0
             self._load(chosen)
-            data = (self._dense, self._sparse, chosen, chosen.copy(), point.terms.curvature[:, 0])
+            whole = curvatures.sum() if total.free_bias else 0.0
+            sums[:2] = slopes.sum(), 1.0 / whole if whole > 0.0 else 0.0
+            data = (self._dense, self._sparse, chosen, chosen.copy(), curvatures)
             model = (slopes[:, 0], along[:, 0], self._bends, self._pulls, sums, point.table[0], table[0])
-            limits = (goal, matrix / max(sweep, CALL))
+            limits = (goal, min(matrix / max(sweep, CALL), _MOST_SWEEPS))
             _descend(*data, *model, total.l1[0], total.l2[0], *limits)
             if total.rows.means is not None:
                 table[0, -1] = sums[2] + table[0, :count] @ total.rows.means
-        if sums[3] == 0.0:
+        if sums[3] == 0.0 and len(chosen) <= _WIDEST:
             self._finish(point, chosen, goal, table, slopes, along)
         return Step(table, along, slopes)
-
-    def _inverse(self, point: Point) -> float:
-        """Return one over the sum of the curvatures, or 0 if there is no free bias."""
-        whole = float(point.terms.curvature.sum()) if self._total.free_bias else 0.0
-        return 1.0 / whole if whole > 0.0 else 0.0
 
     def _finish(
         self, point: Point, chosen: NDArray[np.int64], goal: float, table: Table, slopes: Table, along: Table
@@ -95,6 +94,9 @@ class ColumnSteps:
         change = minimise_model(self._curvature(point, part, kept), gradient, here, total.l1[0, kept], goal)
         outputs = part.outputs(change[None])
         table[0, kept] += change
+        if total.free_bias and (whole := float(point.terms.curvature.sum())) > 0.0:
+            shift = -float((slopes + total.problem.curve(point.terms, outputs)).sum()) / whole  # their sum becomes 0
+            outputs, table[0, -1] = outputs + shift, table[0, -1] + shift
         along += outputs
         slopes += total.problem.curve(point.terms, outputs)
 
@@ -158,7 +160,8 @@ def _descend(dense, sparse, chosen, moving, curvatures, slopes, along, bends, pu
     """Sweep over the chosen columns, and more often over the coefficients that are not 0, until violations are small.
 
     `sums` has the sum of the slopes, and one over the sum of the curvatures, or 0 if there is no free bias. It receives
-    the change of the bias, and 1 if all violations are small.
+    the change of the bias, 1 if all violations are small, and by how much the model fell. The curvatures are
+    overwritten at the end.
     """
     columns, first, tolerance, spent = chosen, -1.0, 0.0, 0.0
     while spent <= most and sums[3] == 0.0:
@@ -179,11 +182,11 @@ def _descend(dense, sparse, chosen, moving, curvatures, slopes, along, bends, pu
             columns = chosen
     sums[2] = -sums[0] * sums[1]
     for i in range(len(along)):
-        along[i] = sums[2]
         slopes[i] += sums[2] * curvatures[i]
+        along[i], curvatures[i] = sums[2], 1.0
     for j in chosen:
         if step[j] != 0.0:
-            _add_outputs(dense, sparse, j, step[j], along)
+            _add(dense, sparse, j, step[j], curvatures, along)
 
 
 @inlined
@@ -238,20 +241,11 @@ def _dot(dense, sparse, j, slopes):
 
 
 @product
-def _add(dense, sparse, j, change, curvatures, slopes):
+def _add(dense, sparse, j, change, factors, totals):
+    """Add a column times its change and the factors of the rows."""
     if dense is not None:
         for i in range(dense.shape[0]):
-            slopes[i] += change * curvatures[i] * np.float64(dense[i, j])
+            totals[i] += change * factors[i] * np.float64(dense[i, j])
     if sparse is not None:
         for k in range(sparse.starts[j], sparse.starts[j + 1]):
-            slopes[sparse.columns[k]] += change * curvatures[sparse.columns[k]] * np.float64(sparse.values[k])
-
-
-@product
-def _add_outputs(dense, sparse, j, change, outputs):
-    if dense is not None:
-        for i in range(dense.shape[0]):
-            outputs[i] += change * np.float64(dense[i, j])
-    if sparse is not None:
-        for k in range(sparse.starts[j], sparse.starts[j + 1]):
-            outputs[sparse.columns[k]] += change * np.float64(sparse.values[k])
+            totals[sparse.columns[k]] += change * factors[sparse.columns[k]] * np.float64(sparse.values[k])

@@ -229,8 +229,8 @@ def _minimise_by_columns(
 
     The slopes that a step predicts certify the point where it ends.
     """
-    ways, lower, count, sums = ColumnSteps(total), -math.inf, 0, None
-    while count < steps:
+    ways, lower, count, wasted, sums = ColumnSteps(total), -math.inf, 0, 0, None
+    while count < steps and wasted < _PATIENCE:
         if callback is not None:
             callback(count, point.objective, point.objective - lower)
         if sums is None:
@@ -238,13 +238,15 @@ def _minimise_by_columns(
         step = ways.solve(point, _column_set(total, point, sums, ways.takes_all), goal)
         gradient = sums + total.l2 * point.table
         end, decrease, sums = point.table + step.table, total.promise(point, gradient, step), None
-        further = _move(total, point, gradient, step, needed=True)
+        further = _move(total, point, gradient, step, needed=not total.problem.is_quadratic)
         if further is None:
             break
+        wasted = 0 if further.objective < point.objective * (1.0 - _ROUNDING) else wasted + 1
         point, count = further, count + 1
         if total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)):
             predicted = total.sums(step.residual)
-            gap = _gap_of_slopes(total, point, step.residual, predicted, point.table, goal)
+            is_usable = not total.free_bias or abs(predicted[0, -1]) <= _NEGLIGIBLE * np.abs(step.residual).sum()
+            gap = _gap_of_slopes(total, point, step.residual, predicted, point.table, goal) if is_usable else math.inf
             lower = max(lower, point.objective - gap)
             if gap <= goal:
                 return point, gap, count, "converged"

@@ -25,6 +25,7 @@ from avare.solvers import saga
 from avare.solvers.linear import DEFAULT, batch_size_of, preconditioner_of, step_size_of
 
 _KINDS = [np.float64, np.float32]
+_BOOLEAN = [bool, np.bool_]  # scikit-learn's own names of constraints would be parsed in each fit
 _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen
 
 
@@ -59,12 +60,12 @@ class LinearEstimator(BaseEstimator):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "C": [Interval(Real, 0, None, closed="right")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
-        "fit_intercept": ["boolean"],
+        "fit_intercept": _BOOLEAN,
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        "warm_start": _BOOLEAN,
+        "random_state": [Interval(Integral, 0, 2**32 - 1, closed="both"), np.random.RandomState, None],
+        "verbose": [Interval(Integral, 0, None, closed="left"), *_BOOLEAN],
         "sampler": [str],  # a name known when `fit` is called
         "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
