@@ -71,7 +71,7 @@ def test_columns_are_copied_when_they_are_first_needed(is_sparse, dtype, monkeyp
     total = Objective(problem, problem.rows())
     steps, point = ColumnSteps(total), total.at(np.zeros((1, 31)), np.zeros((80, 1)))
     for chosen in (np.array([2, 5]), np.array([0, 5, 29])):
-        step = steps.solve(point, chosen, 1e-9)
+        step = steps.solve(point, total.gradient(point), chosen, 1e-9)
         assert set(np.flatnonzero(step.table[0, :30])) <= set(chosen)
         np.testing.assert_allclose(step.outputs, total.rows.outputs(step.table), atol=1e-12)
 
@@ -83,7 +83,7 @@ def test_predicted_slopes_are_those_of_the_model(bias, way, monkeypatch):
     problem = problem_of(Logistic, bias=bias)
     total = Objective(problem, problem.rows())
     point = total.at(np.zeros((1, problem.width)), np.zeros((80, 1)))
-    step = ColumnSteps(total).solve(point, np.arange(30), 1e-9)
+    step = ColumnSteps(total).solve(point, total.gradient(point), np.arange(30), 1e-9)
     np.testing.assert_allclose(step.residual, point.terms.slopes + point.terms.curvature * step.outputs, atol=1e-12)
     if bias == "free":
         assert abs(step.residual.sum()) < 1e-12 * np.abs(step.residual).sum()

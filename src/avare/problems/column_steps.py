@@ -55,7 +55,7 @@ class ColumnSteps:
         self.takes_all = total.problem.is_quadratic and (self._needs_matrix or matrix <= _FEW_SWEEPS_ONCE * sweep)
         """Whether the matrix of all columns is cheap enough to be made at once."""
 
-    def solve(self, point: Point, chosen: NDArray[np.int64], goal: float) -> Step:
+    def solve(self, point: Point, gradient: Table, chosen: NDArray[np.int64], goal: float) -> Step:
         """Move the chosen columns towards the minimum of the quadratic model with the l1 term.
 
         Instead of the residual, the step has the slopes that the model predicts. With a free bias their sum is 0,
@@ -79,18 +79,26 @@ class ColumnSteps:
             if total.rows.means is not None:
                 table[0, -1] = sums[2] + table[0, :count] @ total.rows.means
         if sums[3] == 0.0 and len(chosen) <= _WIDEST:
-            self._finish(point, chosen, goal, table, slopes, along)
+            self._finish(point, gradient, chosen, goal, table, slopes, along)
         return Step(table, along, slopes)
 
     def _finish(
-        self, point: Point, chosen: NDArray[np.int64], goal: float, table: Table, slopes: Table, along: Table
+        self,
+        point: Point,
+        gradient: Table,
+        chosen: NDArray[np.int64],
+        goal: float,
+        table: Table,
+        slopes: Table,
+        along: Table,
     ) -> None:
         """Move on to the minimum of the model by the matrix of its second derivatives."""
         total, width = self._total, self._total.rows.columns
         part = total.rows if len(chosen) == width else total.rows.restrict(chosen)
         kept = np.append(chosen, width) if total.rows.matrix.bias else chosen
-        here = point.table[0, kept] + table[0, kept]
-        gradient = part.sums(slopes)[0] + total.l2[0, kept] * here
+        here, gradient = point.table[0, kept] + table[0, kept], gradient[0, kept]
+        if table.any():
+            gradient = part.sums(slopes)[0] + total.l2[0, kept] * here
         change = minimise_model(self._curvature(point, part, kept), gradient, here, total.l1[0, kept], goal)
         outputs = part.outputs(change[None])
         table[0, kept] += change

@@ -229,14 +229,16 @@ def _minimise_by_columns(
 
     The slopes that a step predicts certify the point where it ends.
     """
-    ways, lower, count, wasted, sums = ColumnSteps(total), -math.inf, 0, 0, None
+    point, ways, lower, count, wasted, sums = settled(total, point), ColumnSteps(total), -math.inf, 0, 0, None
     while count < steps and wasted < _PATIENCE:
         if callback is not None:
             callback(count, point.objective, point.objective - lower)
         if sums is None:
             sums = total.sums(point.terms.slopes)
-        step = ways.solve(point, _column_set(total, point, sums, ways.takes_all), goal)
-        gradient = sums + total.l2 * point.table
+        chosen, gradient = _column_set(total, point, sums, ways.takes_all), sums + total.l2 * point.table
+        if len(chosen) == 0:
+            break
+        step = ways.solve(point, gradient, chosen, goal)
         end, decrease, sums = point.table + step.table, total.promise(point, gradient, step), None
         further = _move(total, point, gradient, step, needed=not total.problem.is_quadratic)
         if further is None:
@@ -259,13 +261,16 @@ def _minimise_by_columns(
 
 
 def _column_set(total: Objective, point: Point, sums: Table, takes_all: bool) -> NDArray[np.int64]:
-    """Return the columns to move: those whose coefficients are not 0, and as many with the largest violations."""
+    """Return the columns to move: those whose coefficients are not 0, and as many with the largest violations.
+
+    All of them if that is cheap; none at the minimum.
+    """
     width = total.rows.columns
-    if takes_all:
-        return np.arange(width)
     used = point.table[0, :width] != 0.0
     scores = np.where(used, math.inf, np.abs(sums[0, :width]) - total.l1[0, :width])
     size, above = max(_FEWEST_COLUMNS, 2 * np.count_nonzero(used)), np.flatnonzero(scores > 0.0)
+    if takes_all and len(above):
+        return np.arange(width)
     if len(above) > size:
         above = np.sort(above[np.argpartition(-scores[above], size - 1)[:size]])
     return above
