@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.problems.column_steps import ColumnSteps
-from avare.problems.l1_steps import L1Steps, set_sizes
+from avare.problems.l1_steps import L1Steps
 from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.rows import CALL, Rows, Table, column_sums
 
@@ -216,10 +216,20 @@ def _minimise(
 def _minimise_l1(
     total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
 ) -> tuple[Point, float, int, str]:
-    """Minimise with an l1 term; return as `_minimise` does."""
-    has_penalised_bias = total.rows.matrix.bias and not total.free_bias
-    way = _minimise_by_sets if total.problem.outputs > 1 or has_penalised_bias else _minimise_by_columns
-    return way(total, point, goal, steps, callback)
+    """Minimise with an l1 term; return as `_minimise` does.
+
+    Sweeps over columns need one output, no penalty of the bias, and losses that are curved: Huber's and the hinge are
+    not everywhere.
+    """
+    weights, count = total.problem.model.sample_weight, 0
+    counted = weights > 0.0 if len(weights) else slice(None)
+    is_curved = total.problem.outputs == 1 and bool((point.terms.curvature[counted] > 0.0).all())
+    if is_curved and total.free_bias == total.rows.matrix.bias:
+        point, gap, count, status = _minimise_by_columns(total, point, goal, steps, callback)
+        if status != "stalled":
+            return point, gap, count, status
+    point, gap, more, status = _minimise_by_sets(total, point, goal, steps - count, callback)
+    return point, gap, count + more, status
 
 
 def _minimise_by_columns(
@@ -266,8 +276,8 @@ def _column_set(total: Objective, point: Point, sums: Table, takes_all: bool) ->
     All of them if that is cheap; none at the minimum.
     """
     width = total.rows.columns
-    used = point.table[0, :width] != 0.0
-    scores = np.where(used, math.inf, np.abs(sums[0, :width]) - total.l1[0, :width])
+    used = point.table[:, :width].any(axis=0)
+    scores = np.where(used, math.inf, (np.abs(sums) - total.l1)[:, :width].max(axis=0))
     size, above = max(_FEWEST_COLUMNS, 2 * np.count_nonzero(used)), np.flatnonzero(scores > 0.0)
     if takes_all and len(above):
         return np.arange(width)
@@ -280,7 +290,7 @@ def _minimise_by_sets(
     total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
 ) -> tuple[Point, float, int, str]:
     """Minimise with an l1 term, over working sets of columns; return as `_minimise` does."""
-    count, least, width, (cheap, smallest) = 0, math.inf, total.rows.columns, set_sizes(total)
+    count, least, width = 0, math.inf, total.rows.columns
     while True:
         point = settled(total, point)
         sums = total.sums(point.terms.slopes)
@@ -290,10 +300,9 @@ def _minimise_by_sets(
         status = "converged" if gap <= goal else "finished" if count >= steps else "stalled" if gap >= least else ""
         if status:
             return point, gap, count, status
-        used = point.table[:, :width].any(axis=0)
-        scores = np.where(used, math.inf, (np.abs(sums) - total.l1)[:, :width].max(axis=0))
-        size = min(max(smallest, 2 * int(used.sum())), max(cheap, int((scores > 0.0).sum())), width)
-        chosen = np.sort(np.argpartition(-scores, size - 1)[:size])
+        chosen = _column_set(total, point, sums, takes_all=width <= _FEWEST_COLUMNS)
+        chosen = chosen if len(chosen) else np.arange(min(width, _FEWEST_COLUMNS))  # the bias may be far off
+        size = len(chosen)
         kept = np.append(chosen, width) if total.rows.matrix.bias else chosen
         part = total if size == width else Objective(total.problem, total.rows.restrict(chosen), kept)
         first = Point(point.table[:, kept], *point[1:])
@@ -303,7 +312,8 @@ def _minimise_by_sets(
             total.passes += part.passes * part.rows.entries / max(total.rows.entries, 1)
         table = np.zeros_like(point.table)
         table[:, kept] = found.table
-        count, least = count + max(taken, 1), gap if size == width else math.inf
+        is_lower = found.objective < point.objective * (1.0 - _ROUNDING)
+        count, least = count + max(taken, 1), math.inf if is_lower and size < width else gap
         point = Point(table, *found[1:])
 
 
