@@ -79,34 +79,27 @@ class ColumnSteps:
             if total.rows.means is not None:
                 table[0, -1] = sums[2] + table[0, :count] @ total.rows.means
         if sums[3] == 0.0 and len(chosen) <= _WIDEST:
-            self._finish(point, gradient, chosen, goal, table, slopes, along)
+            return self._finish(point, gradient, chosen, goal, Step(table, along, slopes))
         return Step(table, along, slopes)
 
-    def _finish(
-        self,
-        point: Point,
-        gradient: Table,
-        chosen: NDArray[np.int64],
-        goal: float,
-        table: Table,
-        slopes: Table,
-        along: Table,
-    ) -> None:
-        """Move on to the minimum of the model by the matrix of its second derivatives."""
-        total, width = self._total, self._total.rows.columns
+    def _finish(self, point: Point, gradient: Table, chosen: NDArray[np.int64], goal: float, step: Step) -> Step:
+        """Continue a step to the minimum of the model by the matrix of its second derivatives."""
+        total, width, table = self._total, self._total.rows.columns, step.table
         part = total.rows if len(chosen) == width else total.rows.restrict(chosen)
         kept = np.append(chosen, width) if total.rows.matrix.bias else chosen
-        here, gradient = point.table[0, kept] + table[0, kept], gradient[0, kept]
+        here, slopes = point.table[0, kept] + table[0, kept], gradient[0, kept]
         if table.any():
-            gradient = part.sums(slopes)[0] + total.l2[0, kept] * here
-        change = minimise_model(self._curvature(point, part, kept), gradient, here, total.l1[0, kept], goal)
-        outputs = part.outputs(change[None])
+            slopes = part.sums(step.residual)[0] + total.l2[0, kept] * here
+        change = minimise_model(self._curvature(point, part, kept), slopes, here, total.l1[0, kept], goal)
         table[0, kept] += change
+        outputs = step.outputs + part.outputs(change[None])
+        predicted = point.terms.slopes + total.problem.curve(point.terms, outputs)
         if total.free_bias and (whole := float(point.terms.curvature.sum())) > 0.0:
-            shift = -float((slopes + total.problem.curve(point.terms, outputs)).sum()) / whole  # their sum becomes 0
-            outputs, table[0, -1] = outputs + shift, table[0, -1] + shift
-        along += outputs
-        slopes += total.problem.curve(point.terms, outputs)
+            shift = -float(predicted.sum()) / whole  # makes the sum of the slopes 0
+            table[0, -1] += shift
+            outputs += shift
+            predicted += shift * point.terms.curvature
+        return Step(table, outputs, predicted)
 
     def _curvature(self, point: Point, part: Rows, kept: NDArray[np.int64]) -> Table:
         """Return the matrix of the second derivatives by some coefficients."""
