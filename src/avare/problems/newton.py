@@ -278,7 +278,7 @@ def _column_set(total: Objective, point: Point, sums: Table, takes_all: bool) ->
     width = total.rows.columns
     used = point.table[:, :width].any(axis=0)
     scores = np.where(used, math.inf, (np.abs(sums) - total.l1)[:, :width].max(axis=0))
-    size, above = max(_FEWEST_COLUMNS, 2 * np.count_nonzero(used)), np.flatnonzero(scores > 0.0)
+    size, above = max(_FEWEST_COLUMNS, 2 * int(np.count_nonzero(used))), np.flatnonzero(scores > 0.0)
     if takes_all and len(above):
         return np.arange(width)
     if len(above) > size:
