@@ -122,6 +122,9 @@ def test_no_coefficient_is_worth_its_penalty() -> None:
     found = newton(problem, tol=1e-9)
     assert found.status == "converged"
     assert not found.table[0, :-1].any()
+    again = newton(problem, tol=1e-9, start=np.append(np.zeros(30), 5.0)[None])  # only the bias is far off
+    assert again.status == "converged"
+    np.testing.assert_allclose(again.table, found.table, atol=1e-6)
 
 
 def test_a_mapped_file_is_not_copied_by_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

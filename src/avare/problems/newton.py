@@ -239,15 +239,19 @@ def _minimise_by_columns(
 
     The slopes that a step predicts certify the point where it ends.
     """
-    point, ways, lower, count, wasted, sums = settled(total, point), ColumnSteps(total), -math.inf, 0, 0, None
+    ways, lower, count, wasted, sums = ColumnSteps(total), -math.inf, 0, 0, None
+    most = goal if callback is None else math.inf
     while count < steps and wasted < _PATIENCE:
         if callback is not None:
             callback(count, point.objective, point.objective - lower)
         if sums is None:
             sums = total.sums(point.terms.slopes)
         chosen, gradient = _column_set(total, point, sums, ways.takes_all), sums + total.l2 * point.table
-        if len(chosen) == 0:
-            break
+        if len(chosen) == 0:  # at the minimum, unless the bias is not
+            before, point, wasted, sums = point, settled(total, point), wasted + 1, None
+            if point is before:
+                break
+            continue
         step = ways.solve(point, gradient, chosen, goal)
         end, decrease, sums = point.table + step.table, total.promise(point, gradient, step), None
         further = _move(total, point, gradient, step, needed=not total.problem.is_quadratic)
@@ -258,7 +262,7 @@ def _minimise_by_columns(
         if total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)):
             predicted = total.sums(step.residual)
             is_usable = not total.free_bias or abs(predicted[0, -1]) <= _NEGLIGIBLE * np.abs(step.residual).sum()
-            gap = _gap_of_slopes(total, point, step.residual, predicted, point.table, goal) if is_usable else math.inf
+            gap = _gap_of_slopes(total, point, step.residual, predicted, point.table, most) if is_usable else math.inf
             lower = max(lower, point.objective - gap)
             if gap <= goal:
                 return point, gap, count, "converged"
