@@ -43,7 +43,7 @@ def test_speaks_once_after_two_seconds_of_compiling(
     monkeypatch.setattr(compilation, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     notice = compilation._Notice()
 
-    def compile_for(seconds: float, *, module: str = "avare.batch", inside: float = 0.0) -> None:
+    def compile_for(seconds: float, *, module: str | None = "avare.batch", inside: float = 0.0) -> None:
         function = SimpleNamespace(py_func=SimpleNamespace(__module__=module))
         each = SimpleNamespace(data={"dispatcher": function})
         notice.on_start(each)
@@ -54,6 +54,7 @@ def test_speaks_once_after_two_seconds_of_compiling(
 
     with caplog.at_level(logging.WARNING, "avare"):
         compile_for(100.0, module="mine")
+        compile_for(100.0, module=None)  # the constructor of a class that Numba compiles
         compile_for(1.5, inside=1.0)
         clock[0] += 100.0  # nothing is compiled
         assert not caplog.records

@@ -187,7 +187,7 @@ class _Notice(event.Listener):  # type: ignore[misc]  # numba has no types
 
     def _count(self, each: Any, change: int) -> None:
         """Add the time since the last event, if a kernel was being compiled; kernels that call others contain them."""
-        if self._spent > _PATIENCE or each.data["dispatcher"].py_func.__module__.split(".")[0] != "avare":
+        if self._spent > _PATIENCE or str(each.data["dispatcher"].py_func.__module__).split(".")[0] != "avare":
             return
         now = time.perf_counter()
         self._spent += now - self._last if self._depth > 0 else 0.0

@@ -1,9 +1,9 @@
-"""Steps with an l1 term: coordinate descent on the quadratic model, and working sets of columns.
+"""Steps with an l1 term: coordinate descent on the matrix of the second derivatives.
 
 With an l1 term most coefficients are 0 at the minimum. A working set has the columns that are not, and those whose
 gradients are farthest above the l1 term. The model is minimised over these alone. Then the gradient of all columns
-shows which ones are missing, and how far the minimum can be. Within a set, a step of Newton's method minimises the
-quadratic model with the l1 term by coordinate descent on the matrix of the second derivatives.
+shows which ones are missing, and how far the minimum can be. If there is one output, `column_steps` needs the matrix
+only where sweeps over the columns are too slow.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import numpy as np
 
 from avare._compilation import kernel
 from avare.problems.newton_steps import NEAR, Factor, Objective, Point, Step, diagonal_of, whole_matrix
-from avare.problems.rows import CALL, Table
+from avare.problems.rows import Table
 
 _SWEEPS = 4  # of coordinate descent between two solutions for the coefficients that are not 0
 _MOST_TURNS, _FEW_TURNS = 100, 5  # near the minimum, and far from it
 _ROUGH, _FINE = 0.1, 1e-15  # of the decrease so far: a turn that adds less is the last, far from the minimum and near
 _ACCURACY = 1e-6  # of a step: the largest change in a sweep, relative to the first one
-_FEWEST, _PRODUCTS, _ONCE = 10, 0.1, 5.0  # columns of a working set; products with X that its matrix may cost
-_OVERHEAD, _OF_ENTRY = 60.0, 10.0  # operations on almost no rows that a working set costs; nanoseconds of its matrix
 _WIDEST = 1000  # coefficients of several outputs that are moved together
 _ROUNDS = 3  # over the outputs otherwise
 
@@ -36,15 +34,15 @@ class L1Steps:
         if gradient.size <= _WIDEST or len(gradient) == 1:
             matrix = whole_matrix(total, point) if len(gradient) > 1 else self._matrix(point, 0)
             start, l1 = point.table.ravel(), total.l1.ravel()
-            change = _minimise_model(_mirrored(matrix), gradient.ravel(), start, l1, goal).reshape(gradient.shape)
+            change = minimise_model(mirrored(matrix), gradient.ravel(), start, l1, goal).reshape(gradient.shape)
             outputs, curved = total.curve(point, change)
             return Step(change, outputs, gradient + curved)
         table, outputs, slopes = np.zeros_like(gradient), np.zeros_like(point.outputs), gradient.copy()
-        matrices = [_mirrored(self._matrix(point, k)) for k in range(len(table))]
+        matrices = [mirrored(self._matrix(point, k)) for k in range(len(table))]
         for _ in range(_ROUNDS):
             for k, matrix in enumerate(matrices):
                 change = np.zeros_like(table)
-                change[k] = _minimise_model(matrix, slopes[k], point.table[k] + table[k], total.l1[k], goal)
+                change[k] = minimise_model(matrix, slopes[k], point.table[k] + table[k], total.l1[k], goal)
                 along, curved = total.curve(point, change)
                 table, outputs, slopes = table + change, outputs + along, slopes + curved
         return Step(table, outputs, slopes)
@@ -56,7 +54,7 @@ class L1Steps:
         return matrix
 
 
-def _minimise_model(gram: Table, gradient: Table, x: Table, l1: Table, goal: float) -> Table:
+def minimise_model(gram: Table, gradient: Table, x: Table, l1: Table, goal: float) -> Table:
     """Minimise gradient . v + v . gram v / 2 + l1 |x + v| over v: roughly if it falls by much more than the goal.
 
     Some sweeps of coordinate descent find which coefficients are 0. The others are then moved to their minimum with
@@ -93,23 +91,11 @@ def _fall(gradient: Table, slopes: Table, x: Table, l1: Table, step: Table) -> f
     return -0.5 * float(step @ (gradient + slopes)) - float(l1 @ (np.abs(x + step) - np.abs(x)))
 
 
-def set_sizes(total: Objective) -> list[int]:
-    """Return how many columns a working set has whose matrix is cheap, and one with all columns that may be needed.
-
-    The matrix of the second costs as much as some products with X. If the second derivative is the same everywhere, it
-    is computed once, and may cost more.
-    """
-    rows, products = total.rows, _ONCE if total.problem.is_quadratic else _PRODUCTS
-    allowed = _OVERHEAD * CALL + np.array([0.0, products * rows.curve_cost(1)])
-    shares = np.sqrt(np.minimum(allowed / (rows.gram_cost() + _OF_ENTRY * rows.width**2), 1.0))
-    return [max(_FEWEST, int(share * rows.columns)) for share in shares]
-
-
 # --- kernels -------------------------------------------------------------------------------
 
 
 @kernel
-def _mirrored(matrix):
+def mirrored(matrix):
     """Copy the lower triangle of a matrix in column order to the upper one; return the matrix in row order."""
     for j in range(len(matrix)):
         for i in range(j):

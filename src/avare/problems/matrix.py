@@ -90,7 +90,7 @@ def parts_of(array: NDArray[Any], rows: int | None = None) -> Iterator[slice]:
 
     Without it, all of the file would count as memory of the process.
     """
-    size, mapping, seen = array.shape[1] * array.itemsize, _mapping_of(array), 0
+    size, mapping, seen = array.shape[1] * array.itemsize, mapping_of(array), 0
     step = max(1, _PART // max(size, 1)) if rows is None else rows
     for first in range(0, len(array), step):
         part = slice(first, min(first + step, len(array)))
@@ -101,7 +101,7 @@ def parts_of(array: NDArray[Any], rows: int | None = None) -> Iterator[slice]:
             seen = 0
 
 
-def _mapping_of(array: Any) -> mmap.mmap | None:
+def mapping_of(array: Any) -> mmap.mmap | None:
     """Return the file that an array is mapped from, if it is."""
     while isinstance(array, np.ndarray | _Writable):
         array = array.base
@@ -132,12 +132,12 @@ def some_columns(matrix: Matrix, columns: NDArray[np.int64], width: int) -> Matr
     if matrix.sparse is None:
         assert matrix.dense is not None
         return Matrix(np.ascontiguousarray(matrix.dense[:, columns]), None, matrix.bias)
-    values, places, starts = matrix.sparse
-    new = np.full(width, -1, dtype=places.dtype)
+    starts = np.empty_like(matrix.sparse.starts)
+    new = np.full(width, -1, dtype=matrix.sparse.columns.dtype)
     new[columns] = np.arange(len(columns))
-    kept = new[places] >= 0
-    ends = np.concatenate([[0], np.cumsum(kept)]).astype(starts.dtype)
-    return Matrix(None, Sparse(values[kept], new[places[kept]], ends[starts]), matrix.bias)
+    values, places = np.empty_like(matrix.sparse.values), np.empty_like(matrix.sparse.columns)
+    count = _keep(matrix.sparse, new, values, places, starts)
+    return Matrix(None, Sparse(values[:count], places[:count], starts), matrix.bias)
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
@@ -183,6 +183,19 @@ def _repeats(columns, starts, seen):
                 return True
             seen[columns[j]] = i
     return False
+
+
+@kernel
+def _keep(sparse, new, values, columns, starts):
+    """Copy the entries whose columns have a new index; return how many there are."""
+    count = 0
+    starts[0] = 0
+    for i in range(len(starts) - 1):
+        for j in range(sparse.starts[i], sparse.starts[i + 1]):
+            values[count], columns[count] = sparse.values[j], max(new[sparse.columns[j]], 0)
+            count += new[sparse.columns[j]] >= 0
+        starts[i + 1] = count
+    return count
 
 
 @inlined

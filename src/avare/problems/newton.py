@@ -16,8 +16,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from avare.problems.l1_steps import L1Steps, set_sizes
+from avare.problems.column_steps import ColumnSteps
+from avare.problems.l1_steps import L1Steps
 from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.rows import CALL, Rows, Table, column_sums
 
@@ -36,6 +38,7 @@ _ROUNDING, _OF_SUM = 1e-15, 1e-14  # relative error of a number, and of a long s
 _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where rounding is the limit
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
+_FEWEST_COLUMNS = 100  # that are moved together, if there are violations
 _DOUBLINGS = 100
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
@@ -98,7 +101,7 @@ def newton(
     if first is None or not first.objective < scale:
         first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
     if problem.l1 > 0.0:
-        point, gap, count, status = _minimise_by_sets(total, first, tol * scale, steps, callback)
+        point, gap, count, status = _minimise_l1(total, first, tol * scale, steps, callback)
     else:
         point, gap, count, status = _minimise(total, Steps(total, solver), first, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
@@ -138,7 +141,7 @@ def _from_samples(total: Objective, tol: float) -> tuple[Table | None, Solver | 
         table = flat if table is None else table
         first = part.at(table, part.outputs(table))
         if problem.l1 > 0.0:
-            table = _minimise_by_sets(part, first, goal, _STEPS_OF_SAMPLE, None)[0].table
+            table = _minimise_l1(part, first, goal, _STEPS_OF_SAMPLE, None)[0].table
         else:
             ways = Steps(part, solver)
             table, solver = _minimise(part, ways, first, goal, _STEPS, None, certify=False)[0].table, ways.solver
@@ -210,25 +213,100 @@ def _minimise(
     return point, gap, count, "converged" if gap <= goal else "finished"
 
 
+def _minimise_l1(
+    total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
+) -> tuple[Point, float, int, str]:
+    """Minimise with an l1 term; return as `_minimise` does.
+
+    Sweeps over columns need one output, no penalty of the bias, and losses that are curved: Huber's and the hinge are
+    not everywhere.
+    """
+    weights, count = total.problem.model.sample_weight, 0
+    counted = weights > 0.0 if len(weights) else slice(None)
+    is_curved = total.problem.outputs == 1 and bool((point.terms.curvature[counted] > 0.0).all())
+    if is_curved and total.free_bias == total.rows.matrix.bias:
+        point, gap, count, status = _minimise_by_columns(total, point, goal, steps, callback)
+        if status != "stalled":
+            return point, gap, count, status
+    point, gap, more, status = _minimise_by_sets(total, point, goal, steps - count, callback)
+    return point, gap, count + more, status
+
+
+def _minimise_by_columns(
+    total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
+) -> tuple[Point, float, int, str]:
+    """Minimise with an l1 term and one output, by steps over the columns that are not 0 or whose gradients are large.
+
+    The slopes that a step predicts certify the point where it ends.
+    """
+    ways, lower, count, wasted, sums = ColumnSteps(total), -math.inf, 0, 0, None
+    most = goal if callback is None else math.inf
+    while count < steps and wasted < _PATIENCE:
+        if callback is not None:
+            callback(count, point.objective, point.objective - lower)
+        if sums is None:
+            sums = total.sums(point.terms.slopes)
+        chosen, gradient = _column_set(total, point, sums, ways.takes_all), sums + total.l2 * point.table
+        if len(chosen) == 0:  # at the minimum, unless the bias is not
+            before, point, wasted, sums = point, settled(total, point), wasted + 1, None
+            if point is before:
+                break
+            continue
+        step = ways.solve(point, gradient, chosen, goal)
+        end, decrease, sums = point.table + step.table, total.promise(point, gradient, step), None
+        further = _move(total, point, gradient, step, needed=not total.problem.is_quadratic)
+        if further is None:
+            break
+        wasted = 0 if further.objective < point.objective * (1.0 - _ROUNDING) else wasted + 1
+        point, count = further, count + 1
+        if total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)):
+            predicted = total.sums(step.residual)
+            is_usable = not total.free_bias or abs(predicted[0, -1]) <= _NEGLIGIBLE * np.abs(step.residual).sum()
+            gap = _gap_of_slopes(total, point, step.residual, predicted, point.table, most) if is_usable else math.inf
+            lower = max(lower, point.objective - gap)
+            if gap <= goal:
+                return point, gap, count, "converged"
+            if total.problem.is_quadratic and np.array_equal(point.table, end):
+                sums = predicted  # the model is exact
+    status = "finished" if count == steps else "stalled"
+    point = settled(total, point)
+    gap = _gap_of_slopes(total, point, point.terms.slopes, total.sums(point.terms.slopes), point.table)
+    return point, gap, count, "converged" if gap <= goal else status
+
+
+def _column_set(total: Objective, point: Point, sums: Table, takes_all: bool) -> NDArray[np.int64]:
+    """Return the columns to move: those whose coefficients are not 0, and as many with the largest violations.
+
+    All of them if that is cheap; none at the minimum.
+    """
+    width = total.rows.columns
+    used = point.table[:, :width].any(axis=0)
+    scores = np.where(used, math.inf, (np.abs(sums) - total.l1)[:, :width].max(axis=0))
+    size, above = max(_FEWEST_COLUMNS, 2 * int(np.count_nonzero(used))), np.flatnonzero(scores > 0.0)
+    if takes_all and len(above):
+        return np.arange(width)
+    if len(above) > size:
+        above = np.sort(above[np.argpartition(-scores[above], size - 1)[:size]])
+    return above
+
+
 def _minimise_by_sets(
     total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
 ) -> tuple[Point, float, int, str]:
     """Minimise with an l1 term, over working sets of columns; return as `_minimise` does."""
-    count, least, width, (cheap, smallest) = 0, math.inf, total.rows.columns, set_sizes(total)
+    count, least, width = 0, math.inf, total.rows.columns
     while True:
         point = settled(total, point)
-        total.passes += 0.5
-        sums = total.rows.sums(point.terms.slopes)
+        sums = total.sums(point.terms.slopes)
         gap = _gap_of_slopes(total, point, point.terms.slopes, sums, point.table)
         if callback is not None:
             callback(count, point.objective, gap)
         status = "converged" if gap <= goal else "finished" if count >= steps else "stalled" if gap >= least else ""
         if status:
             return point, gap, count, status
-        used = point.table[:, :width].any(axis=0)
-        scores = np.where(used, math.inf, (np.abs(sums) - total.l1)[:, :width].max(axis=0))
-        size = min(max(smallest, 2 * int(used.sum())), max(cheap, int((scores > 0.0).sum())), width)
-        chosen = np.sort(np.argpartition(-scores, size - 1)[:size])
+        chosen = _column_set(total, point, sums, takes_all=width <= _FEWEST_COLUMNS)
+        chosen = chosen if len(chosen) else np.arange(min(width, _FEWEST_COLUMNS))  # the bias may be far off
+        size = len(chosen)
         kept = np.append(chosen, width) if total.rows.matrix.bias else chosen
         part = total if size == width else Objective(total.problem, total.rows.restrict(chosen), kept)
         first = Point(point.table[:, kept], *point[1:])
@@ -238,7 +316,8 @@ def _minimise_by_sets(
             total.passes += part.passes * part.rows.entries / max(total.rows.entries, 1)
         table = np.zeros_like(point.table)
         table[:, kept] = found.table
-        count, least = count + max(taken, 1), gap if size == width else math.inf
+        is_lower = found.objective < point.objective * (1.0 - _ROUNDING)
+        count, least = count + max(taken, 1), math.inf if is_lower and size < width else gap
         point = Point(table, *found[1:])
 
 
@@ -345,20 +424,25 @@ def _gap_of_step(total: Objective, point: Point, step: Step) -> float:
     return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
 
 
-def _gap_of_slopes(total: Objective, point: Point, slopes: Table, sums: Table, end: Table) -> float:
+def _gap_of_slopes(
+    total: Objective, point: Point, slopes: Table, sums: Table, end: Table, most: float = math.inf
+) -> float:
     """Bound how far the objective is above the minimum, by any slopes whose sum over a free bias is 0.
 
     `sums` are those of the rows times the slopes. An l1 term alone allows sums up to l1: larger slopes are scaled.
-    Without any penalty sums must be 0. If they are not, the minimum is taken to be near `end`.
+    Without any penalty sums must be 0. If they are not, the minimum is taken to be near `end`. A gap that is certain to
+    be more than `most` is returned as infinite, which saves the sum over the rows.
     """
     l2, l1, x = total.l2, total.l1, point.table
     held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
     scale = min(1.0, float(np.min(l1[bounded] / np.maximum(np.abs(sums[bounded]), TINY)))) if bounded.any() else 1.0
     sums = scale * sums
-    gap = total.problem.excess(point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)
+    gap = float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
     beyond = np.maximum(np.abs(sums) - l1, 0.0)[held]
     gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
-    gap += float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
+    if gap > most:
+        return math.inf
+    gap += total.problem.excess(point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)
     open_ones = ~(held | bounded)
     if total.free_bias:
         open_ones[:, -1] = False

@@ -107,10 +107,14 @@ class Objective:
         self.passes += 0.5
         return self.rows.outputs(table)
 
+    def sums(self, slopes: Table) -> Table:
+        """Sum all rows times their slopes."""
+        self.passes += 0.5
+        return self.rows.sums(slopes)
+
     def gradient(self, point: Point) -> Table:
         """Return the gradient of the losses and the l2 term."""
-        self.passes += 0.5
-        return self.rows.sums(point.terms.slopes) + self.l2 * point.table
+        return self.sums(point.terms.slopes) + self.l2 * point.table
 
     def curve(self, point: Point, direction: Table) -> tuple[Table, Table]:
         """Return the outputs along a direction, and the second derivative times it."""

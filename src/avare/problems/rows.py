@@ -53,6 +53,7 @@ class Rows:
         self.columns = width - int(matrix.bias)
         self.means: Table | None = None
         """What is subtracted from each row."""
+        self._pairs: float | None = None  # of entries in the same row
         if centred:
             total = float(weights.sum()) if len(weights) else float(n)
             shares = weights / total if len(weights) and total > 0.0 else np.full(n, 1.0 / n)
@@ -168,7 +169,7 @@ class Rows:
 
         size, sparse = self.columns, self.matrix.sparse
         total, sums = np.zeros((size, size), order="F"), np.zeros(size)
-        if sparse is not None and self._sparse_gram_cost() < self._dense_gram_cost():
+        if sparse is not None and self._sparse_gram_cost(size, 1.0) < self._dense_gram_cost(size, 1.0):
             work = np.zeros((size, size))
             _add_products(*sparse, factors, work, sums)
             total = np.asfortranarray(work)
@@ -207,24 +208,27 @@ class Rows:
             return 2.0 * outputs * self.product_cost()
         return CALL + self.entries * _SPARSE_CURVED_ENTRY + self.n * _SPARSE_CURVED_ROW
 
-    def gram_cost(self) -> float:
-        """Estimate the cost of `gram`."""
-        dense = self._dense_gram_cost()
-        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_gram_cost()))
+    def gram_cost(self, columns: int | None = None, share: float = 1.0) -> float:
+        """Estimate the cost of `gram`: of all columns, or of some, with a share of the entries."""
+        columns = self.columns if columns is None else columns
+        dense = self._dense_gram_cost(columns, share)
+        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_gram_cost(columns, share)))
 
     def kernel_cost(self) -> float:
         """Estimate the cost of `kernel`."""
         return CALL + self.n**2 * self.columns * _GRAM_ENTRY
 
-    def _dense_gram_cost(self) -> float:
-        size = float(self.n * self.columns)
-        copying = 0.0 if self.matrix.sparse is None else _CLEARED_ENTRY * size + _SCATTERED_ENTRY * self.entries
-        return copying + _GRAM_ROW * size + _GRAM_ENTRY * size * self.columns
+    def _dense_gram_cost(self, columns: int, share: float) -> float:
+        size = float(self.n * columns)
+        copying = 0.0 if self.matrix.sparse is None else _CLEARED_ENTRY * size + _SCATTERED_ENTRY * share * self.entries
+        return copying + _GRAM_ROW * size + _GRAM_ENTRY * size * columns
 
-    def _sparse_gram_cost(self) -> float:
-        assert self.matrix.sparse is not None
-        counts = np.diff(self.matrix.sparse.starts).astype(np.float64)
-        return 0.5 * _SPARSE_GRAM_ENTRY * float(counts @ counts) + 4.0 * self.columns**2
+    def _sparse_gram_cost(self, columns: int, share: float) -> float:
+        if self._pairs is None:
+            assert self.matrix.sparse is not None
+            counts = np.diff(self.matrix.sparse.starts).astype(np.float64)
+            self._pairs = 0.5 * float(counts @ counts)
+        return _SPARSE_GRAM_ENTRY * share**2 * self._pairs + 4.0 * columns**2
 
     # --- their parts ----------------------------------------------------------------------
 

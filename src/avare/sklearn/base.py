@@ -26,6 +26,7 @@ from avare.solvers import saga
 from avare.solvers.saga import DEFAULT, batch_size_of, preconditioner_of, step_size_of
 
 _KINDS = [np.float64, np.float32]
+_BOOLEAN = [bool, np.bool_]  # scikit-learn's own names of constraints would be parsed in each fit
 _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen
 
 
@@ -60,12 +61,12 @@ class LinearEstimator(BaseEstimator):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "C": [Interval(Real, 0, None, closed="right")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
-        "fit_intercept": ["boolean"],
+        "fit_intercept": _BOOLEAN,
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        "warm_start": _BOOLEAN,
+        "random_state": [Interval(Integral, 0, 2**32 - 1, closed="both"), np.random.RandomState, None],
+        "verbose": [Interval(Integral, 0, None, closed="left"), *_BOOLEAN],
         "sampler": [str],  # a name known when `fit` is called
         "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
@@ -140,12 +141,16 @@ class LinearEstimator(BaseEstimator):
     def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
         again = self.warm_start and hasattr(self, "coef_")
         with Line(f"fitting {type(self).__name__}", shown=bool(self.verbose)) as line:
+
+            def say(step: int, objective: float, gap: float) -> None:
+                line.say(f"step {step}: objective {objective:.6g}, gap {gap:.3g}")
+
             found = newton(
                 problem,
                 tol=self.tol**2,
                 start=start.reshape(problem.outputs, problem.width) if again else None,
                 steps=self.max_iter,
-                callback=lambda step, height, gap: line.say(f"step {step}: objective {height:.6g}, gap {gap:.3g}"),
+                callback=say if self.verbose else None,
             )
         limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
         self._report("newton", found.gap, found.scale, limit, warns=found.status != "converged")
