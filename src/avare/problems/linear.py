@@ -222,6 +222,10 @@ class Linear(Problem):
         """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes."""
         return math.inf
 
+    def into_range(self, slopes: Vector) -> Vector:
+        """Return the slopes nearest to given ones for which the conjugates are finite."""
+        return slopes
+
     def relative_slopes(self, slopes: Vector) -> Vector:
         """Return slopes without the sample weights, 0 for examples of weight 0."""
         weights = self.model.sample_weight[:, None]

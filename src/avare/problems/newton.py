@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from avare.problems.l1_steps import L1Steps, set_sizes
-from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
+from avare.problems.quasi_newton import descend
+from avare.problems.newton_steps import Diagonal
+ALLOWED=30.0
+from avare.problems.newton_steps import NEAR, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.rows import CALL, Rows, Table, column_sums
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where r
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _DOUBLINGS = 100
+_CUTS = 4  # times that slopes are cut to their range
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
@@ -100,6 +104,9 @@ def newton(
     if problem.l1 > 0.0:
         point, gap, count, status = _minimise_by_sets(total, first, tol * scale, steps, callback)
     else:
+        if not total.is_direct:
+            base = Diagonal(total, first) if solver is None else solver
+            first, gradient, solver = descend(total, first, total.gradient(first), base, tol * scale, ALLOWED)
         point, gap, count, status = _minimise(total, Steps(total, solver), first, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
@@ -198,7 +205,7 @@ def _minimise(
         if not certify:
             steps = count + 1 if decrease <= goal else steps
         elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
-            bound = _gap_of_step(total, point, step)
+            bound = _gap_of_step(total, point, step, ways, goal, cuts=_CUTS if decrease <= NEAR * goal else 1)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
                 report(count, point.objective, bound)
@@ -318,7 +325,9 @@ def gap_at(problem: Linear, table: Table) -> float:
     gap = _gap_of_slopes(total, point, point.terms.slopes, rows.sums(point.terms.slopes), point.table)
     if problem.l1 == 0.0:
         accuracy = _LOOSE if total.l2.any() else _TIGHT
-        gap = min(gap, _gap_of_step(total, point, Steps(total).solve(point, total.gradient(point), accuracy, 0.0)))
+        ways = Steps(total)
+        step = ways.solve(point, total.gradient(point), accuracy, 0.0)
+        gap = min(gap, _gap_of_step(total, point, step, ways, 0.0, _CUTS))
     return here.objective - point.objective + gap
 
 
@@ -330,19 +339,45 @@ def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> flo
     return 0.5 * float(np.sum(gradient[held] ** 2 / total.l2[held]))
 
 
-def _gap_of_step(total: Objective, point: Point, step: Step) -> float:
-    """Bound how far the objective is above the minimum, by the slopes that a step predicts."""
-    problem, outputs, residual, end = total.problem, step.outputs, step.residual, point.table + step.table
-    rounding = _NEGLIGIBLE * float(np.abs(point.terms.slopes).sum())
-    if total.free_bias and np.abs(residual[:, -1]).max() > rounding:  # a change of the bias makes the slopes' sum 0
-        shift = -np.linalg.lstsq(problem.summed_curvature(point.terms), residual[:, -1], rcond=1e-14)[0]
+def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Steps, goal: float, cuts: int) -> float:
+    """Bound how far the objective is above the minimum, by the slopes that a step predicts.
+
+    Slopes that are out of range are cut. The others then balance the cut: by another step, for which the losses that
+    were cut have no curvature.
+    """
+    problem, terms, end = total.problem, point.terms, point.table + step.table
+    for left in reversed(range(cuts)):
+        residual, outputs = _without_sum(total, terms, step)
+        if residual is None:
+            return math.inf
+        slopes = terms.slopes + problem.curve(terms, outputs)
+        inside = problem.into_range(slopes)
+        cut = np.flatnonzero((inside != slopes).any(axis=1))
+        if not len(cut):
+            return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
+        if left == 0:
+            break
+        terms = terms._replace(slopes=inside, curvature=terms.curvature.copy())
+        terms.curvature[cut] = 0.0
+        total.passes += 0.5 * len(cut) / problem.n
+        residual = residual + total.rows.subset(cut).sums((inside - slopes)[cut])
+        step = ways.solve(point._replace(terms=terms), residual, _LOOSE if total.l2.any() else _TIGHT, goal)
+        end = end + step.table
+    return math.inf
+
+
+def _without_sum(total: Objective, terms: Terms, step: Step) -> tuple[Table | None, Table]:
+    """Return the residual and the outputs of a step, changed so that the sum of the slopes over a free bias is 0."""
+    problem, residual, outputs = total.problem, step.residual, step.outputs
+    rounding = _NEGLIGIBLE * float(np.abs(terms.slopes).sum())
+    if total.free_bias and np.abs(residual[:, -1]).max() > rounding:
+        shift = -np.linalg.lstsq(problem.summed_curvature(terms), residual[:, -1], rcond=1e-14)[0]
         total.passes += 0.5
-        residual = residual + total.rows.sums(problem.curve(point.terms, np.tile(shift, (problem.n, 1))))
+        residual = residual + total.rows.sums(problem.curve(terms, np.tile(shift, (problem.n, 1))))
         outputs = outputs + shift
         if np.abs(residual[:, -1]).max() > rounding:  # no loss is curved
-            return math.inf
-    slopes = point.terms.slopes + problem.curve(point.terms, outputs)
-    return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
+            return None, outputs
+    return residual, outputs
 
 
 def _gap_of_slopes(total: Objective, point: Point, slopes: Table, sums: Table, end: Table) -> float:

@@ -356,6 +356,7 @@ class Steps:
         self.solver = solver
         self._made_at: Point | None = None
         self._spent = 0.0  # on products with the present solver
+        self._wasted = 0.0  # on solvers as good as the present one
         self._kernel: Table | None = None
 
     def all_levels(self) -> list[Level]:
@@ -410,6 +411,7 @@ class Steps:
             found, left = found + size * direction, left - size * curved
             outputs += size * along
             self._spent += self._product
+            self._wasted += self._product
             if self.solver.exact and self._made_at is point:
                 repeats += 1
                 is_small = np.vdot(left, left) <= accuracy**4 * np.vdot(gradient, gradient)
@@ -428,16 +430,18 @@ class Steps:
 
     def _improve(self, point: Point) -> bool:
         """Make a solver for this point, or the next better one, if products have cost as much as it does."""
-        if self._made_at is not point and self._spent > self._levels[0].cost:
+        if len(self._levels) > 1 and self._wasted > self._levels[1].cost:
+            del self._levels[0]
+            self._wasted = 0.0
             self._make(point)
             return True
-        if len(self._levels) > 1 and self._spent > self._levels[1].cost:
-            del self._levels[0]
+        if self._made_at is not point and self._spent > self._levels[0].cost:
             self._make(point)
             return True
         return False
 
     def _make(self, point: Point) -> None:
+        self._wasted += self._levels[0].cost
         self.solver, self._made_at, self._spent = self._levels[0].make(self._total, point), point, 0.0
 
     def _by_rows(self, total: Objective, point: Point) -> ByRows:

@@ -85,6 +85,19 @@ class Softmax(Linear):
     def curvature_of_pair(self, terms: Terms, k: int, j: int) -> NDArray[np.float64]:
         return self._weighted((terms.curvature[:, k] * (float(k == j) - terms.curvature[:, j]))[:, None])[:, 0]
 
+    def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
+        examples, targets = np.arange(self.n), self.model.targets.astype(np.int64)
+        chances = self.relative_slopes(slopes).copy()
+        chances[examples, targets] += 1.0
+        cut = np.flatnonzero(chances.min(axis=1) < 0.0)
+        if not len(cut):
+            return slopes
+        inside, nearest = slopes.copy(), np.maximum(chances[cut], 0.0)
+        nearest /= nearest.sum(axis=1, keepdims=True)
+        nearest[np.arange(len(cut)), targets[cut]] -= 1.0
+        inside[cut] = nearest * (self.model.sample_weight[cut, None] if len(self.model.sample_weight) else 1.0)
+        return inside
+
     def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         from scipy.special import entr
 
