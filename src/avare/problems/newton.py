@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from avare.problems.l1_steps import L1Steps, set_sizes
-from avare.problems.quasi_newton import descend
+from avare.problems.quasi_newton import descend, _along
 from avare.problems.newton_steps import Diagonal
-ALLOWED=30.0
-from avare.problems.newton_steps import NEAR, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
+ALLOWED=25.0;NEARC=4.0;WITH=1;SEARCH=1;FRESH=0
+from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.rows import CALL, Rows, Table, column_sums
 
 if TYPE_CHECKING:
@@ -104,9 +104,11 @@ def newton(
     if problem.l1 > 0.0:
         point, gap, count, status = _minimise_by_sets(total, first, tol * scale, steps, callback)
     else:
-        if not total.is_direct:
+        if not total.is_direct and (solver is None or WITH) and ALLOWED>0:
             base = Diagonal(total, first) if solver is None else solver
             first, gradient, solver = descend(total, first, total.gradient(first), base, tol * scale, ALLOWED)
+            if FRESH and isinstance(base, Diagonal):
+                solver.renew(Diagonal(total, first))
         point, gap, count, status = _minimise(total, Steps(total, solver), first, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
@@ -205,7 +207,7 @@ def _minimise(
         if not certify:
             steps = count + 1 if decrease <= goal else steps
         elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
-            bound = _gap_of_step(total, point, step, ways, goal, cuts=_CUTS if decrease <= NEAR * goal else 1)
+            bound = _gap_of_step(total, point, step, ways, goal, cuts=_CUTS if decrease <= NEARC * goal else 1)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
                 report(count, point.objective, bound)
@@ -251,7 +253,11 @@ def _minimise_by_sets(
 
 def _move(total: Objective, point: Point, gradient: Table, step: Step, *, needed: bool) -> Point | None:
     """Return a point along a step, or along the gradient if a move is needed; None if rounding hides all progress."""
-    further = _line_search(total, point, step, total.promise(point, gradient, step))
+    if SEARCH and total.problem.l1 == 0.0:
+        promise = total.promise(point, gradient, step)
+        further = _along(total, point, step.table, promise, step.outputs) if promise > 0.0 else None
+    else:
+        further = _line_search(total, point, step, total.promise(point, gradient, step))
     if further is None and needed:  # the model may be far from the objective
         step = by_bounds(total, point, gradient)
         further = _line_search(total, point, step, total.promise(point, gradient, step))
@@ -361,7 +367,10 @@ def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Ste
         terms.curvature[cut] = 0.0
         total.passes += 0.5 * len(cut) / problem.n
         residual = residual + total.rows.subset(cut).sums((inside - slopes)[cut])
-        step = ways.solve(point._replace(terms=terms), residual, _LOOSE if total.l2.any() else _TIGHT, goal)
+        if total.l2.any() and total.slack(residual) <= CERTIFIED * goal:
+            step = Step(np.zeros_like(residual), np.zeros_like(slopes), residual)
+        else:
+            step = ways.solve(point._replace(terms=terms), residual, _LOOSE if total.l2.any() else _TIGHT, goal)
         end = end + step.table
     return math.inf
 

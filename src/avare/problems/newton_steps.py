@@ -36,8 +36,9 @@ _ROWS_PER_COLUMN = 2.0  # of a sample, at least
 _BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; nobody knows
 _OF_DRAWING, _OF_DRAWN_ROW = 10.0, 16.0  # operations on almost no rows, and nanoseconds per row
 _STEPS_AHEAD = 3.0  # expected steps with one solver
+_LADDER = 3.0;DROP=1;FRESH=0
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
-_CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
+CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
 NEAR = 30.0
 """Times the goal: a step that promises less may be the last, and is to certify it."""
@@ -111,6 +112,11 @@ class Objective:
         """Return the gradient of the losses and the l2 term."""
         self.passes += 0.5
         return self.rows.sums(point.terms.slopes) + self.l2 * point.table
+
+    def slack(self, residual: Table) -> float:
+        """Return what the error of a step adds to the gap that it certifies."""
+        held = self.l2 > 0.0
+        return 0.5 * float(np.sum(residual[held] ** 2 / self.l2[held]))
 
     def curve(self, point: Point, direction: Table) -> tuple[Table, Table]:
         """Return the outputs along a direction, and the second derivative times it."""
@@ -354,6 +360,8 @@ class Steps:
         expected = [level.cost + _STEPS_AHEAD * level.products * self._product for level in self._levels]
         self._levels = self._levels[-1 if total.is_direct else int(np.argmin(expected)) :]
         self.solver = solver
+        if DROP and solver is not None and len(self._levels) > 1 and self._levels[0].name == "diagonal":
+            del self._levels[0]
         self._made_at: Point | None = None
         self._spent = 0.0  # on products with the present solver
         self._wasted = 0.0  # on solvers as good as the present one
@@ -425,8 +433,7 @@ class Steps:
         """Whether the residual does not keep the step from being certified, if it may be the last."""
         if not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal:
             return True
-        held = self._total.l2 > 0.0
-        return 0.5 * float(np.sum(left[held] ** 2 / self._total.l2[held])) <= _CERTIFIED * goal
+        return self._total.slack(left) <= CERTIFIED * goal
 
     def _improve(self, point: Point) -> bool:
         """Make a solver for this point, or the next better one, if products have cost as much as it does."""
@@ -454,7 +461,7 @@ def _worthwhile(levels: list[Level]) -> list[Level]:
     """Return the levels, from the worst to the best, without those that cost as much as a better one."""
     found: list[Level] = []
     for level in reversed(levels):
-        if not found or level.cost < found[-1].cost:
+        if not found or _LADDER * level.cost < found[-1].cost:
             found.append(level)
     return found[::-1]
 
