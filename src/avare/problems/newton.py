@@ -20,7 +20,7 @@ import numpy as np
 from avare.problems.l1_steps import L1Steps, set_sizes
 from avare.problems.quasi_newton import descend, _along
 from avare.problems.newton_steps import Diagonal
-ALLOWED=25.0;NEARC=4.0;WITH=1;SEARCH=1;FRESH=0
+ALLOWED=25.0;NEARC=4.0;WITH=1;SEARCH=1;FRESH=1;QUARTER=10**9
 from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.rows import CALL, Rows, Table, column_sums
 
@@ -165,7 +165,7 @@ def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
     """
     sizes, size, of_row = list[int](), problem.n, 4.0 * (rows.curve_cost(problem.outputs) - CALL) / problem.n + _OF_LOSS
     while size * of_row > _CHEAP:
-        size //= _SHARE if size >= _SHARE * _PER_COEFFICIENT * problem.dim else 4
+        size //= _SHARE if size >= _SHARE * _PER_COEFFICIENT * problem.dim else QUARTER
         if size < max(_FEWEST, _PER_COEFFICIENT * problem.dim):
             break
         sizes.append(size)

@@ -36,7 +36,7 @@ _ROWS_PER_COLUMN = 2.0  # of a sample, at least
 _BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; nobody knows
 _OF_DRAWING, _OF_DRAWN_ROW = 10.0, 16.0  # operations on almost no rows, and nanoseconds per row
 _STEPS_AHEAD = 3.0  # expected steps with one solver
-_LADDER = 3.0;DROP=1;FRESH=0
+_LADDER = 3.0;DROP=1;PREDICT=8;_TENTH=4.6
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
@@ -345,6 +345,8 @@ class Level(NamedTuple):
     products: float
     """Products that are expected for a step."""
     make: Callable[[Objective, Point], Solver]
+    exact: bool = False
+    """Whether a step needs no more products if it is to be accurate."""
 
 
 class Steps:
@@ -381,12 +383,12 @@ class Steps:
                     levels.append(Level(name, cost, products, partial(by_columns, share=share)))
             if outputs == 1 or len(levels) == 1:
                 whole = outputs * (rows.gram_cost() + factor_cost(rows.width))
-                levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, by_columns))
+                levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, by_columns, outputs == 1))
         if outputs == 1 and total.by_rows:
-            levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows))
+            levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows, True))
         if outputs > 1 and outputs * rows.width <= _WIDEST:
             cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
-            levels.append(Level("all classes", cost, 2.0, lambda total, point: Factor(whole_matrix(total, point))))
+            levels.append(Level("all classes", cost, 2.0, lambda total, point: Factor(whole_matrix(total, point)), True))
         return levels
 
     def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
@@ -399,17 +401,22 @@ class Steps:
         if self.solver is None or (is_cheap and self._made_at is not point):
             self._make(point)
         found, left, outputs = np.zeros_like(gradient), -gradient, np.zeros_like(point.outputs)
-        direction, height, first, repeats = None, 1.0, 0.0, 0
+        direction, height, first, repeats, count, start = None, 1.0, 0.0, 0, 0, 0.0
         for _ in range(_MOST_PRODUCTS):
             assert self.solver is not None
             towards = self.solver.solve(left)
             before, height = height, float(np.vdot(left, towards))
             if direction is None:
                 first = float(np.vdot(gradient, self.solver.solve(gradient))) if found.any() else height
+                count, start = 0, height
             if not first > 0.0:
                 return by_bounds(total, point, gradient)
-            if height <= accuracy**2 * first and self._is_enough(gradient, found, left, goal):
+            needed = self._needed(gradient, found, left, goal, height / (accuracy**2 * first))
+            if needed <= 0.0:
                 break
+            if count and self._improve(point, needed, math.log(start / height) / count if height > 0 else math.inf):
+                direction = None
+                continue
             direction = towards if direction is None else towards + (height / before) * direction
             along, curved = total.curve(point, direction)
             bend = float(np.vdot(direction, curved))
@@ -418,34 +425,53 @@ class Steps:
             size = height / bend
             found, left = found + size * direction, left - size * curved
             outputs += size * along
+            count += 1
             self._spent += self._product
             self._wasted += self._product
             if self.solver.exact and self._made_at is point:
                 repeats += 1
                 is_small = np.vdot(left, left) <= accuracy**4 * np.vdot(gradient, gradient)
-                if repeats == _REPEATS or (is_small and self._is_enough(gradient, found, left, goal)):
+                if repeats == _REPEATS or (is_small and self._needed(gradient, found, left, goal, 0.0) <= 0.0):
                     break  # the rest is rounding
-            elif self._improve(point):
-                direction = None
         return Step(found, outputs, -left)
 
-    def _is_enough(self, gradient: Table, found: Table, left: Table, goal: float) -> bool:
-        """Whether the residual does not keep the step from being certified, if it may be the last."""
-        if not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal:
-            return True
-        return self._total.slack(left) <= CERTIFIED * goal
+    def _needed(self, gradient: Table, found: Table, left: Table, goal: float, ratio: float) -> float:
+        """Return the logarithm of how much smaller the square of the residual must be; not positive if it is enough.
 
-    def _improve(self, point: Point) -> bool:
-        """Make a solver for this point, or the next better one, if products have cost as much as it does."""
-        if len(self._levels) > 1 and self._wasted > self._levels[1].cost:
-            del self._levels[0]
-            self._wasted = 0.0
-            self._make(point)
-            return True
-        if self._made_at is not point and self._spent > self._levels[0].cost:
-            self._make(point)
-            return True
-        return False
+        It must be by a ratio; and if the step may be the last, small enough for it to be certified.
+        """
+        needed = math.log(ratio) if ratio > 0.0 else 0.0
+        if not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal:
+            return needed
+        slack = self._total.slack(left)
+        return max(needed, math.log(slack / (CERTIFIED * goal)) if goal > 0.0 < slack else slack)
+
+    def _improve(self, point: Point, needed: float, rate: float) -> bool:
+        """Make a solver for this point, or a better one, if the products that are needed would cost more.
+
+        They are estimated by the rate so far. In any case after products have cost as much.
+        """
+        if self.solver is not None and self.solver.exact and self._made_at is point:
+            return False
+        left = needed / max(rate, 0.01) * self._product
+        costs = [
+            level.cost + level.products * (1.0 if level.exact else max(needed / _TENTH, 1.0)) * self._product
+            for level in self._levels
+        ]
+        if self._made_at is point:
+            costs[0] = math.inf
+        best = int(np.argmin(costs))
+        if not PREDICT * self._wasted >= self._levels[best].cost or not costs[best] < left:
+            if len(self._levels) > 1 and self._wasted > self._levels[1].cost:
+                best = 1
+            elif self._made_at is not point and self._spent > self._levels[0].cost:
+                best = 0
+            else:
+                return False
+        del self._levels[:best]
+        self._wasted *= best == 0
+        self._make(point)
+        return True
 
     def _make(self, point: Point) -> None:
         self._wasted += self._levels[0].cost
