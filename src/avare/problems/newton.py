@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from avare.problems.l1_steps import L1Steps, set_sizes
-from avare.problems.quasi_newton import descend, _along
-from avare.problems.newton_steps import Diagonal
-ALLOWED=25.0;NEARC=4.0;WITH=1;SEARCH=1;FRESH=1;QUARTER=10**9
 from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
+from avare.problems.quasi_newton import Descent, search
 from avare.problems.rows import CALL, Rows, Table, column_sums
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where r
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _DOUBLINGS = 100
-_CUTS = 4  # times that slopes are cut to their range
+_CUTS, _CLOSE = 4, 4.0  # times that slopes are cut to their range; times the goal that the step then promises
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
@@ -104,12 +102,8 @@ def newton(
     if problem.l1 > 0.0:
         point, gap, count, status = _minimise_by_sets(total, first, tol * scale, steps, callback)
     else:
-        if not total.is_direct and (solver is None or WITH) and ALLOWED>0:
-            base = Diagonal(total, first) if solver is None else solver
-            first, gradient, solver = descend(total, first, total.gradient(first), base, tol * scale, ALLOWED)
-            if FRESH and isinstance(base, Diagonal):
-                solver.renew(Diagonal(total, first))
-        point, gap, count, status = _minimise(total, Steps(total, solver), first, tol * scale, steps, callback)
+        ways = Steps(total, solver)
+        point, gap, count, status = _minimise(total, ways, first, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
     return Minimum(rows.centre(point.table, -1.0), point.objective, max(gap, 0.0), scale, total.passes, count, status)
@@ -165,7 +159,7 @@ def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
     """
     sizes, size, of_row = list[int](), problem.n, 4.0 * (rows.curve_cost(problem.outputs) - CALL) / problem.n + _OF_LOSS
     while size * of_row > _CHEAP:
-        size //= _SHARE if size >= _SHARE * _PER_COEFFICIENT * problem.dim else QUARTER
+        size //= _SHARE if size >= _SHARE * _PER_COEFFICIENT * problem.dim else 4
         if size < max(_FEWEST, _PER_COEFFICIENT * problem.dim):
             break
         sizes.append(size)
@@ -187,6 +181,10 @@ def _minimise(
     If nothing is to be certified, the steps end with one that promises at most the goal.
     """
     report = callback or (lambda count, objective, gap: None)
+    descent = Descent(total, goal, ways.expected, ways.solver) if isinstance(ways, Steps) else None
+    if descent is not None:
+        point = descent.begin(point)
+        ways.use(descent.memory)
     lower, settles, best, least = -math.inf, False, point, math.inf
     for count in range(steps + 1):
         point = settled(total, point) if settles else point
@@ -207,7 +205,7 @@ def _minimise(
         if not certify:
             steps = count + 1 if decrease <= goal else steps
         elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
-            bound = _gap_of_step(total, point, step, ways, goal, cuts=_CUTS if decrease <= NEARC * goal else 1)
+            bound = _gap_of_step(total, point, step, ways, goal, cuts=_CUTS if decrease <= _CLOSE * goal else 1)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
                 report(count, point.objective, bound)
@@ -215,6 +213,8 @@ def _minimise(
         further = _move(total, point, gradient, step, needed=point.objective - lower > goal)
         if further is None:
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
+        if descent is not None and descent.memory is not None:
+            further = descent.resume(point, further, ways.spent_on_step)
         point = further
     return point, gap, count, "converged" if gap <= goal else "finished"
 
@@ -253,11 +253,11 @@ def _minimise_by_sets(
 
 def _move(total: Objective, point: Point, gradient: Table, step: Step, *, needed: bool) -> Point | None:
     """Return a point along a step, or along the gradient if a move is needed; None if rounding hides all progress."""
-    if SEARCH and total.problem.l1 == 0.0:
-        promise = total.promise(point, gradient, step)
-        further = _along(total, point, step.table, promise, step.outputs) if promise > 0.0 else None
+    promise = total.promise(point, gradient, step)
+    if total.problem.l1 == 0.0:
+        further = search(total, point, step.table, step.outputs, promise) if promise > 0.0 else None
     else:
-        further = _line_search(total, point, step, total.promise(point, gradient, step))
+        further = _line_search(total, point, step, promise)
     if further is None and needed:  # the model may be far from the objective
         step = by_bounds(total, point, gradient)
         further = _line_search(total, point, step, total.promise(point, gradient, step))

@@ -34,9 +34,12 @@ _WIDEST = 8000  # size of a matrix that is factorised
 _SHARES = (1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0)  # of the rows, for factors of samples
 _ROWS_PER_COLUMN = 2.0  # of a sample, at least
 _BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; nobody knows
+_OF_PRODUCT = 4.0  # operations on almost no rows that come with a product
 _OF_DRAWING, _OF_DRAWN_ROW = 10.0, 16.0  # operations on almost no rows, and nanoseconds per row
 _STEPS_AHEAD = 3.0  # expected steps with one solver
-_LADDER = 3.0;DROP=1;PREDICT=8;_TENTH=4.6
+_LADDER = 3.0  # times the cost of a solver: what the next better one must cost for both to be tried
+_EARLY = 8.0  # times what a solver has cost so far: a better one that costs less replaces it if that seems to pay
+_TENTH = 4.6  # logarithm of 100: the residual's square falls as much if the residual falls to a tenth
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
@@ -84,6 +87,7 @@ class Objective:
         self.is_direct = problem.is_quadratic and factor <= _DIRECT * rows.curve_cost(1)
         """Whether one exact step leads to the minimum, and is cheap."""
         self._lengths: Table | None = None
+        self._gradient: tuple[Point, Table] | None = None
         self._stiff: tuple[Point, Table] | None = None
 
     def at(self, table: Table, outputs: Table) -> Point:
@@ -110,8 +114,10 @@ class Objective:
 
     def gradient(self, point: Point) -> Table:
         """Return the gradient of the losses and the l2 term."""
-        self.passes += 0.5
-        return self.rows.sums(point.terms.slopes) + self.l2 * point.table
+        if self._gradient is None or self._gradient[0] is not point:
+            self.passes += 0.5
+            self._gradient = (point, self.rows.sums(point.terms.slopes) + self.l2 * point.table)
+        return self._gradient[1]
 
     def slack(self, residual: Table) -> float:
         """Return what the error of a step adds to the gap that it certifies."""
@@ -357,17 +363,26 @@ class Steps:
 
     def __init__(self, total: Objective, solver: Solver | None = None) -> None:
         self._total = total
-        self._product = total.rows.curve_cost(total.problem.outputs)
+        self._product = total.rows.curve_cost(total.problem.outputs) + _OF_PRODUCT * CALL
         self._levels = _worthwhile(self.all_levels())
         expected = [level.cost + _STEPS_AHEAD * level.products * self._product for level in self._levels]
         self._levels = self._levels[-1 if total.is_direct else int(np.argmin(expected)) :]
+        self.expected = 0.0 if total.is_direct else min(expected)
+        """Nanoseconds that some steps are expected to take."""
         self.solver = solver
-        if DROP and solver is not None and len(self._levels) > 1 and self._levels[0].name == "diagonal":
-            del self._levels[0]
         self._made_at: Point | None = None
         self._spent = 0.0  # on products with the present solver
         self._wasted = 0.0  # on solvers as good as the present one
+        self.spent_on_step = 0.0
+        """Nanoseconds of the last step."""
         self._kernel: Table | None = None
+
+    def use(self, solver: Solver | None) -> None:
+        """Use a solver that is better than the diagonal, if there is one."""
+        if solver is not None:
+            self.solver = solver
+            if len(self._levels) > 1 and self._levels[0].name == "diagonal":
+                del self._levels[0]
 
     def all_levels(self) -> list[Level]:
         """Return all solvers that are possible, from the cheapest to the best."""
@@ -388,7 +403,9 @@ class Steps:
             levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows, True))
         if outputs > 1 and outputs * rows.width <= _WIDEST:
             cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
-            levels.append(Level("all classes", cost, 2.0, lambda total, point: Factor(whole_matrix(total, point)), True))
+            levels.append(
+                Level("all classes", cost, 2.0, lambda total, point: Factor(whole_matrix(total, point)), True)
+            )
         return levels
 
     def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
@@ -396,7 +413,7 @@ class Steps:
 
         If the step promises little more than the goal, the residual is also so small that it certifies the step.
         """
-        total = self._total
+        total, self.spent_on_step = self._total, self._product
         is_cheap = self._made_at is not None and self._levels[0].cost <= 2.0 * self._product
         if self.solver is None or (is_cheap and self._made_at is not point):
             self._make(point)
@@ -428,6 +445,7 @@ class Steps:
             count += 1
             self._spent += self._product
             self._wasted += self._product
+            self.spent_on_step += self._product
             if self.solver.exact and self._made_at is point:
                 repeats += 1
                 is_small = np.vdot(left, left) <= accuracy**4 * np.vdot(gradient, gradient)
@@ -461,7 +479,7 @@ class Steps:
         if self._made_at is point:
             costs[0] = math.inf
         best = int(np.argmin(costs))
-        if not PREDICT * self._wasted >= self._levels[best].cost or not costs[best] < left:
+        if not _EARLY * self._wasted >= self._levels[best].cost or not costs[best] < left:
             if len(self._levels) > 1 and self._wasted > self._levels[1].cost:
                 best = 1
             elif self._made_at is not point and self._spent > self._levels[0].cost:
@@ -475,6 +493,7 @@ class Steps:
 
     def _make(self, point: Point) -> None:
         self._wasted += self._levels[0].cost
+        self.spent_on_step += self._levels[0].cost
         self.solver, self._made_at, self._spent = self._levels[0].make(self._total, point), point, 0.0
 
     def _by_rows(self, total: Objective, point: Point) -> ByRows:
