@@ -181,10 +181,7 @@ def _minimise(
     If nothing is to be certified, the steps end with one that promises at most the goal.
     """
     report = callback or (lambda count, objective, gap: None)
-    descent = Descent(total, goal, ways.expected, ways.solver) if isinstance(ways, Steps) else None
-    if descent is not None:
-        point = descent.begin(point)
-        ways.use(descent.memory)
+    point, more = _first_order(total, ways, point, goal)
     lower, settles, best, least = -math.inf, False, point, math.inf
     for count in range(steps + 1):
         point = settled(total, point) if settles else point
@@ -205,7 +202,9 @@ def _minimise(
         if not certify:
             steps = count + 1 if decrease <= goal else steps
         elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
-            bound = _gap_of_step(total, point, step, ways, goal, cuts=_CUTS if decrease <= _CLOSE * goal else 1)
+            bound = _gap_of_step(
+                total, point, step, ways, goal, cuts=_CUTS if decrease <= _CLOSE * goal and total.l2.any() else 1
+            )
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
                 report(count, point.objective, bound)
@@ -213,10 +212,20 @@ def _minimise(
         further = _move(total, point, gradient, step, needed=point.objective - lower > goal)
         if further is None:
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
-        if descent is not None and descent.memory is not None:
-            further = descent.resume(point, further, ways.spent_on_step)
-        point = further
+        point = more(point, further)
     return point, gap, count, "converged" if gap <= goal else "finished"
+
+
+def _first_order(
+    total: Objective, ways: Steps | L1Steps, point: Point, goal: float
+) -> tuple[Point, Callable[[Point, Point], Point]]:
+    """Make first-order steps, if they may pay; return where they end, and what makes more after a Newton step."""
+    if isinstance(ways, L1Steps):
+        return point, lambda before, after: after
+    descent = Descent(total, goal, ways.expected, ways.solver)
+    point = descent.begin(point)
+    ways.use(descent.memory)
+    return point, lambda before, after: descent.resume(before, after, ways.spent_on_step)
 
 
 def _minimise_by_sets(
@@ -333,7 +342,7 @@ def gap_at(problem: Linear, table: Table) -> float:
         accuracy = _LOOSE if total.l2.any() else _TIGHT
         ways = Steps(total)
         step = ways.solve(point, total.gradient(point), accuracy, 0.0)
-        gap = min(gap, _gap_of_step(total, point, step, ways, 0.0, _CUTS))
+        gap = min(gap, _gap_of_step(total, point, step, ways, 0.0, _CUTS if total.l2.any() else 1))
     return here.objective - point.objective + gap
 
 

@@ -372,7 +372,7 @@ class Steps:
         self.solver = solver
         self._made_at: Point | None = None
         self._spent = 0.0  # on products with the present solver
-        self._wasted = 0.0  # on solvers as good as the present one
+        self._wasted, self._solved = 0.0, 0  # on solvers of the present level, and steps that were solved with it
         self.spent_on_step = 0.0
         """Nanoseconds of the last step."""
         self._kernel: Table | None = None
@@ -414,6 +414,7 @@ class Steps:
         If the step promises little more than the goal, the residual is also so small that it certifies the step.
         """
         total, self.spent_on_step = self._total, self._product
+        self._solved += 1
         is_cheap = self._made_at is not None and self._levels[0].cost <= 2.0 * self._product
         if self.solver is None or (is_cheap and self._made_at is not point):
             self._make(point)
@@ -479,15 +480,16 @@ class Steps:
         if self._made_at is point:
             costs[0] = math.inf
         best = int(np.argmin(costs))
-        if not _EARLY * self._wasted >= self._levels[best].cost or not costs[best] < left:
-            if len(self._levels) > 1 and self._wasted > self._levels[1].cost:
+        if not _EARLY * self._wasted >= self._solved * self._levels[best].cost or not costs[best] < left:
+            if len(self._levels) > 1 and self._wasted > self._solved * self._levels[1].cost:
                 best = 1
             elif self._made_at is not point and self._spent > self._levels[0].cost:
                 best = 0
             else:
                 return False
         del self._levels[:best]
-        self._wasted *= best == 0
+        if best > 0:
+            self._wasted, self._solved = 0.0, 1
         self._make(point)
         return True
 

@@ -18,10 +18,9 @@ from avare.problems.rows import CALL, Table
 
 _PAIRS = 10  # steps that are remembered
 _LATELY = 4  # steps over which progress is measured
-_LONG = 12  # steps after which the pace is compared with that of Newton's method
 _OVERHEAD = 10.0  # operations on almost no rows that a step costs
 _NEAR = 3.0  # times the goal: from there a step of Newton's method is enough, which certifies it too
-_FEWEST = 2.0 * _LATELY  # steps at the price of Newton's method: with fewer, this one is cheap
+_FEWEST = 2 * _LATELY  # steps at the price of Newton's method: with fewer, this one is cheap
 _TRIALS = 30  # points on a line
 _FLATTER = 0.5  # of the slope at the beginning of a line: a point with a smaller one is good enough
 _ENOUGH, _ROUNDING = 1e-4, 1e-15  # of the promised decrease; relative error of a number
@@ -92,28 +91,32 @@ class Descent:
 
     def begin(self, point: Point) -> Point:
         """Make the first steps, if they may be faster than Newton's method; return where they end."""
-        if self._base is None and self._allowed < _FEWEST:
-            return point
+        if self._total.problem.is_quadratic or (self._base is None and self._allowed < _FEWEST):
+            return point  # conjugate gradients are better, or an exact step
         self.memory = Memory(self._base or Diagonal(self._total, point), point.table.shape)
-        point = self._run(point, 0.0)
+        point = self._run(point)
         if self._base is None:
             self.memory.renew(Diagonal(self._total, point))
         return point
 
     def resume(self, before: Point, point: Point, nanoseconds: float) -> Point:
         """Make more steps if they were faster than the last one of Newton's method; return where they end."""
-        rate = (before.objective - point.objective) / nanoseconds
-        return self._run(point, rate) if rate < self._rate else point
+        fall, count = before.objective - point.objective, max(round(nanoseconds / self._cost), _FEWEST)
+        return self._run(point, fall, count) if fall < self._rate * nanoseconds else point
 
-    def _run(self, point: Point, least_rate: float) -> Point:
-        """Make steps until the minimum seems near, or until they are slow; else Newton's method could not help."""
+    def _run(self, point: Point, least_fall: float = 0.0, count: int = 0) -> Point:
+        """Make steps until the minimum seems near, or seems far for this pace.
+
+        If the decrease of a step of Newton's method is given, and the number of steps that cost the same, until the
+        last ones fall less.
+        """
         total, memory, heights = self._total, self.memory, [point.objective]
         assert memory is not None
         gradient = total.gradient(point)
         while True:
             direction = -memory.solve(gradient)
             promise = -float(np.vdot(gradient, direction))
-            if not promise > self._goal or self._is_last(heights, least_rate):
+            if not promise > self._goal or self._is_last(heights, least_fall, count):
                 break
             further = search(total, point, direction, total.outputs(direction), promise)
             if further is None:
@@ -122,15 +125,15 @@ class Descent:
             memory.add(further.table - point.table, change)
             point, gradient = further, total.gradient(further)
             heights.append(point.objective)
-        lately = heights[-1 - _LONG :]
+        lately = heights[-1 - max(count, _LATELY) :]
         self._rate = (lately[0] - lately[-1]) / (max(len(lately) - 1, 1) * self._cost)
         return point
 
-    def _is_last(self, heights: list[float], least_rate: float) -> bool:
+    def _is_last(self, heights: list[float], least_fall: float, count: int) -> bool:
         """Whether the last decreases say that the minimum is near, or far for steps at this pace."""
-        if least_rate > 0.0 and len(heights) > _LONG:
-            return heights[-1 - _LONG] - heights[-1] <= least_rate * _LONG * self._cost
-        if least_rate > 0.0 or len(heights) <= 2 * _LATELY:
+        if count > 0:
+            return len(heights) > count and heights[-1 - count] - heights[-1] <= least_fall
+        if len(heights) <= 2 * _LATELY:
             return False
         middle = heights[-1 - _LATELY]
         fall = middle - heights[-1]
