@@ -20,6 +20,7 @@ _PAIRS = 10  # steps that are remembered
 _LATELY = 4  # steps over which progress is measured
 _OVERHEAD = 10.0  # operations on almost no rows that a step costs
 _NEAR = 3.0  # times the goal: from there a step of Newton's method is enough, which certifies it too
+_NEARER = 0.1  # of the last goal: the next, because the minimum could not be certified from there
 _FEWEST = 2 * _LATELY  # steps at the price of Newton's method: with fewer, this one is cheap
 _TRIALS = 30  # points on a line
 _FLATTER = 0.5  # of the slope at the beginning of a line: a point with a smaller one is good enough
@@ -102,7 +103,10 @@ class Descent:
     def resume(self, before: Point, point: Point, nanoseconds: float) -> Point:
         """Make more steps if they were faster than the last one of Newton's method; return where they end."""
         fall, count = before.objective - point.objective, max(round(nanoseconds / self._cost), _FEWEST)
-        return self._run(point, fall, count) if fall < self._rate * nanoseconds else point
+        if not fall < self._rate * nanoseconds:
+            return point
+        self._goal *= _NEARER
+        return self._run(point, fall, count)
 
     def _run(self, point: Point, least_fall: float = 0.0, count: int = 0) -> Point:
         """Make steps until the minimum seems near, or seems far for this pace.
