@@ -64,8 +64,7 @@ class Huber(Linear):
         return HuberLoss(self.delta)
 
     def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
-        limits = self.delta * (self.model.sample_weight[:, None] if len(self.model.sample_weight) else 1.0)
-        return np.clip(slopes, -limits, limits)
+        return self.cut(slopes, -self.delta, self.delta)
 
     def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         each = self.relative_slopes(slopes)[:, 0]

@@ -223,8 +223,13 @@ class Linear(Problem):
         return math.inf
 
     def into_range(self, slopes: Vector) -> Vector:
-        """Return the slopes nearest to given ones for which the conjugates are finite."""
+        """Return slopes near to given ones for which the conjugates are finite."""
         return slopes
+
+    def cut(self, slopes: Vector, low: Vector | float, high: Vector | float) -> Vector:
+        """Cut slopes to a range, which is that of examples of weight 1."""
+        weights = (1.0 - 1e-15) * (self.model.sample_weight[:, None] if len(self.model.sample_weight) else 1.0)
+        return np.clip(slopes, low * weights, high * weights)
 
     def relative_slopes(self, slopes: Vector) -> Vector:
         """Return slopes without the sample weights, 0 for examples of weight 0."""

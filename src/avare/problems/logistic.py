@@ -60,10 +60,8 @@ class Logistic(Linear):
         return Terms(float(loss), slopes, curvatures)
 
     def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
-        ends = -self.model.targets[:, None] * (
-            self.model.sample_weight[:, None] if len(self.model.sample_weight) else 1.0
-        )
-        return np.clip(slopes, np.minimum(ends, 0.0), np.maximum(ends, 0.0))
+        ends = -self.model.targets[:, None]
+        return self.cut(slopes, np.minimum(ends, 0.0), np.maximum(ends, 0.0))
 
     def excess(self, outputs: NDArray[np.float64], terms: Terms, slopes: NDArray[np.float64]) -> float:
         arrays = (outputs[:, 0], terms.slopes[:, 0], np.ascontiguousarray(slopes[:, 0]))

@@ -38,7 +38,7 @@ _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where r
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _DOUBLINGS = 100
-_CUTS, _CLOSE = 4, 4.0  # times that slopes are cut to their range; times the goal that the step then promises
+_CUTS, _CLOSE = 3, 4.0  # times that slopes are cut to their range; times the goal that the step then promises
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
@@ -202,9 +202,7 @@ def _minimise(
         if not certify:
             steps = count + 1 if decrease <= goal else steps
         elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
-            bound = _gap_of_step(
-                total, point, step, ways, goal, cuts=_CUTS if decrease <= _CLOSE * goal and total.l2.any() else 1
-            )
+            bound = _gap_of_step(total, point, step, ways, goal, _CUTS if decrease <= _CLOSE * goal else 0)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
                 report(count, point.objective, bound)
@@ -342,7 +340,7 @@ def gap_at(problem: Linear, table: Table) -> float:
         accuracy = _LOOSE if total.l2.any() else _TIGHT
         ways = Steps(total)
         step = ways.solve(point, total.gradient(point), accuracy, 0.0)
-        gap = min(gap, _gap_of_step(total, point, step, ways, 0.0, _CUTS if total.l2.any() else 1))
+        gap = min(gap, _gap_of_step(total, point, step, ways, 0.0, _CUTS))
     return here.objective - point.objective + gap
 
 
@@ -357,29 +355,28 @@ def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> flo
 def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Steps, goal: float, cuts: int) -> float:
     """Bound how far the objective is above the minimum, by the slopes that a step predicts.
 
-    Slopes that are out of range are cut. The others then balance the cut: by another step, for which the losses that
-    were cut have no curvature.
+    Slopes that are out of range are cut, some times. The others then balance the cut: by another step, for which the
+    losses that were cut have no curvature. Without a penalty nothing is cut: the minimum may be infinitely far.
     """
     problem, terms, end = total.problem, point.terms, point.table + step.table
-    for left in reversed(range(cuts)):
+    for left in reversed(range(cuts + 1 if total.l2.any() else 1)):
         residual, outputs = _without_sum(total, terms, step)
         if residual is None:
             return math.inf
         slopes = terms.slopes + problem.curve(terms, outputs)
-        inside = problem.into_range(slopes)
+        gap = _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
+        inside = slopes if left == 0 or gap < math.inf else problem.into_range(slopes)
         cut = np.flatnonzero((inside != slopes).any(axis=1))
         if not len(cut):
-            return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
-        if left == 0:
-            break
+            return gap
         terms = terms._replace(slopes=inside, curvature=terms.curvature.copy())
         terms.curvature[cut] = 0.0
         total.passes += 0.5 * len(cut) / problem.n
         residual = residual + total.rows.subset(cut).sums((inside - slopes)[cut])
-        if total.l2.any() and total.slack(residual) <= CERTIFIED * goal:
+        if total.slack(residual) <= CERTIFIED * goal:
             step = Step(np.zeros_like(residual), np.zeros_like(slopes), residual)
         else:
-            step = ways.solve(point._replace(terms=terms), residual, _LOOSE if total.l2.any() else _TIGHT, goal)
+            step = ways.solve(point._replace(terms=terms), residual, _LOOSE, goal)
         end = end + step.table
     return math.inf
 

@@ -64,10 +64,8 @@ class SmoothedHinge(Linear):
         return SmoothedHingeLoss(self.gamma)
 
     def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
-        ends = -self.model.targets[:, None] * (
-            self.model.sample_weight[:, None] if len(self.model.sample_weight) else 1.0
-        )
-        return np.clip(slopes, np.minimum(ends, 0.0), np.maximum(ends, 0.0))
+        ends = -self.model.targets[:, None]
+        return self.cut(slopes, np.minimum(ends, 0.0), np.maximum(ends, 0.0))
 
     def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         each = -self.model.targets * self.relative_slopes(slopes)[:, 0]

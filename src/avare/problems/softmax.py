@@ -13,6 +13,8 @@ from avare.problems.linear import Linear, Terms
 from avare.problems.losses import register_vector_kernels
 from avare.problems.registry import register
 
+_ROUNDING = 1e-15  # of probabilities
+
 
 class SoftmaxLoss(NamedTuple):
     """The cross entropy, which has no parameters."""
@@ -105,6 +107,7 @@ class Softmax(Linear):
         products = np.einsum("ik,ik->i", outputs, relative)
         relative = relative.copy()
         relative[np.arange(self.n), self.model.targets.astype(np.int64)] += 1.0
+        relative[(relative < 0.0) & (relative > -_ROUNDING)] = 0.0
         return self.weighted_sum(-entr(relative).sum(axis=1) - products)
 
     def constant_outputs(self) -> NDArray[np.float64]:
