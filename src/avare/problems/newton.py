@@ -59,7 +59,7 @@ class Minimum(NamedTuple):
     """Steps on all rows."""
     status: str
     """"converged" if the gap is at most tol times the scale, or 1e-12 times where rounding is the limit; "stalled" if
-    rounding does not allow that; "finished" after the last step."""
+    rounding does not allow that, or there is no minimum; "finished" after the last step."""
 
 
 def newton(
@@ -106,7 +106,10 @@ def newton(
         point, gap, count, status = _minimise(total, ways, first, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
-    return Minimum(rows.centre(point.table, -1.0), point.objective, max(gap, 0.0), scale, total.passes, count, status)
+    table = rows.centre(point.table, -1.0)
+    if status == "converged" and problem.falls_without_end(table.ravel()):
+        status = "stalled"
+    return Minimum(table, point.objective, max(gap, 0.0), scale, total.passes, count, status)
 
 
 def constant(problem: Linear) -> tuple[Table, float]:
