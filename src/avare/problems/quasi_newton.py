@@ -24,7 +24,7 @@ _NEARER = 0.1  # of the last goal: the next, because the minimum could not be ce
 _FEWEST = 2 * _LATELY  # steps at the price of Newton's method: with fewer, this one is cheap
 _TRIALS = 30  # points on a line
 _FLATTER = 0.5  # of the slope at the beginning of a line: a point with a smaller one is good enough
-_ENOUGH, _ROUNDING = 1e-4, 1e-15  # of the promised decrease; relative error of a number
+_ENOUGH, _ROUNDING, _SHORTEST = 1e-4, 1e-15, 1e-12  # of the promised decrease; error of a number; of a step
 _SLOWEST = 0.99  # ratio of two decreases
 
 
@@ -156,6 +156,8 @@ def search(total: Objective, point: Point, direction: Table, outputs: Table, pro
         length = length - slope / bend if bend > 0.0 else math.inf
         if not low < length < high:
             length = 0.5 * (low + high) if high < math.inf else max(2.0 * low, 1.0)
+        if length < _SHORTEST:
+            break
         here = total.at(point.table + length * direction, point.outputs + length * outputs)
         slope = float(np.vdot(here.terms.slopes, outputs)) + float(np.vdot(l2, here.table))
         is_lower = here.objective <= point.objective - _ENOUGH * length * promise + slack
