@@ -1,12 +1,15 @@
 """Newton's method for linear models: exact gradients, a certified gap, no settings.
 
 The steps are those of `newton_steps`. Few rows are enough to come near the minimum: the first steps use samples of the
-rows, a sixteenth of all, a sixteenth of these, and so on, as long as there are several rows for each coefficient.
+rows, a sixteenth of all, a sixteenth of these, and so on, as long as there are several rows for each coefficient. Where
+a step of Newton's method is expensive, first-order steps of `quasi_newton` come first, and between its steps.
 
 The gap. For any slopes s whose sum over a free bias is 0, the dual objective is a lower bound on the minimum. With a
 step v from x, the slopes s + C A v that its quadratic model predicts, C with the second derivatives of the losses, are
-far better than those at x: the lower bound is then as good as x + v. If they are out of the range of slopes, the bias
-is minimised exactly, and the slopes at x themselves give the bound |g|^2 / (2 l2).
+far better than those at x: the lower bound is then as good as x + v. Predicted slopes may be out of the range of a
+loss, most often those of long rows. Near the goal they are cut to their range, and another step, for which the losses
+that were cut have no curvature, moves the others. In any case, with the bias minimised exactly, the slopes at x give
+the bound |g|^2 / (2 l2).
 """
 
 from __future__ import annotations

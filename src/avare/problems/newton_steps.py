@@ -9,8 +9,9 @@ more it costs. From the cheapest to the best:
 - a factor of H itself, by columns or, if there are fewer of these, by rows: the step is exact.
 
 Which one is the best for some data is not known beforehand, only what each costs. The first choice is by the cost model
-of `rows`. Then a solver is used until its products have cost as much as the next better one, which replaces it. This is
-at most about twice as expensive as the best choice, whatever the data.
+of `rows`. A solver is replaced by a better one if the products that seem to be left, by the rate of the last ones, cost
+more; at the latest when its steps have cost as much as those of the next better one would. This is at most roughly
+twice as expensive as the best choice, whatever the data.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ The cost of each operation is estimated in nanoseconds, so that a method can cho
 """
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,7 +170,7 @@ class Rows:
 
         size, sparse = self.columns, self.matrix.sparse
         total, sums = np.zeros((size, size), order="F"), np.zeros(size)
-        if sparse is not None and self._sparse_gram_cost() < self._dense_gram_cost():
+        if sparse is not None and self._sparse_gram_cost < self._dense_gram_cost():
             work = np.zeros((size, size))
             _add_products(*sparse, factors, work, sums)
             total = np.asfortranarray(work)
@@ -187,7 +188,7 @@ class Rows:
 
     def kernel(self) -> Table:
         """Return the products of all pairs of centred rows, without the bias. O(n entries), and n^2 numbers."""
-        if self.matrix.sparse is None or self._dense_kernel_cost() < self._sparse_kernel_cost():
+        if self.matrix.sparse is None or self._dense_kernel_cost() < self._sparse_kernel_cost:
             rows = np.concatenate([rows.copy() for _, rows in self._dense_chunks()])
             if self.means is not None:
                 rows -= self.means
@@ -221,17 +222,18 @@ class Rows:
     def gram_cost(self) -> float:
         """Estimate the cost of `gram`."""
         dense = self._dense_gram_cost()
-        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_gram_cost()))
+        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_gram_cost))
 
     def kernel_cost(self) -> float:
         """Estimate the cost of `kernel`."""
         dense = self._dense_kernel_cost()
-        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_kernel_cost()))
+        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_kernel_cost))
 
     def _dense_kernel_cost(self) -> float:
         copying = 0.0 if self.matrix.sparse is None else 2.0 * _CLEARED_ENTRY * self.n * self.columns
         return copying + self.n**2 * self.columns * _GRAM_ENTRY
 
+    @cached_property
     def _sparse_kernel_cost(self) -> float:
         assert self.matrix.sparse is not None
         counts = np.bincount(self.matrix.sparse.columns, minlength=self.columns).astype(np.float64)
@@ -242,6 +244,7 @@ class Rows:
         copying = 0.0 if self.matrix.sparse is None else _CLEARED_ENTRY * size + _SCATTERED_ENTRY * self.entries
         return copying + _GRAM_ROW * size + _GRAM_ENTRY * size * self.columns
 
+    @cached_property
     def _sparse_gram_cost(self) -> float:
         assert self.matrix.sparse is not None
         counts = np.diff(self.matrix.sparse.starts).astype(np.float64)
