@@ -13,7 +13,6 @@ from avare.experiments.data import Data, Place, digest, obtain
 from avare.experiments.sgd_runs import problem_of
 from avare.experiments.store import Record, Spec, numbers
 from avare.problems import Linear
-from avare.solvers.updates.metric import hessian
 
 _LEAPS, _STEPS = 4, (0.3, 0.5)  # of a reference chain: about a quarter of a turn, where the posterior is about normal
 _CHAINS = 4
@@ -106,7 +105,7 @@ def prepared(spec: Spec, X: Any, y: NDArray[Any]) -> Prepared:
         problem = problem_of(spec, X, y)
         mode = problem.minimize(tolerance=1e-6 * problem.n**0.5)
         _LAST.clear()
-        _LAST[key] = Prepared(problem, mode, hessian(problem, mode))
+        _LAST[key] = Prepared(problem, mode, problem.hessian(mode))
     return _LAST[key]
 
 

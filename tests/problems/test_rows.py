@@ -55,9 +55,11 @@ def test_products(kind: str, bias: bool, centred: bool, chunk: int, monkeypatch:
 
 @pytest.mark.parametrize("cheaper", ["sparse", "dense"])
 def test_both_ways_to_the_products_of_sparse_rows(cheaper: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SPARSE_GRAM_ENTRY", 0.0 if cheaper == "sparse" else 1e9)
-    rows, whole, weights = example("sparse", bias=True, centred=True, columns=3)
-    assert np.allclose(np.tril(rows.gram(weights)), np.tril(whole.T @ (weights[:, None] * whole)), atol=1e-10)
+    for name in ("_SPARSE_GRAM_ENTRY", "_SPARSE_KERNEL_ENTRY", "_SPARSE_KERNEL_CALLS"):
+        monkeypatch.setattr(module, name, 0.0 if cheaper == "sparse" else 1e9)
+    rows, whole, weights = example("sparse", bias=True, centred=True, columns=300)
+    assert np.allclose(np.tril(rows.gram(weights)), np.tril(whole.T @ (weights[:, None] * whole)), atol=1e-9)
+    assert np.allclose(rows.kernel(), whole[:, :-1] @ whole[:, :-1].T, rtol=1e-10, atol=1e-9)
 
 
 @every_kind

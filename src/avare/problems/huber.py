@@ -63,6 +63,9 @@ class Huber(Linear):
     def loss(self) -> HuberLoss:
         return HuberLoss(self.delta)
 
+    def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.cut(slopes, -self.delta, self.delta)
+
     def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         each = self.relative_slopes(slopes)[:, 0]
         if np.abs(each).max() > self.delta:

@@ -224,6 +224,15 @@ class Linear(Problem):
         """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes."""
         return math.inf
 
+    def into_range(self, slopes: Vector) -> Vector:
+        """Return slopes near to given ones for which the conjugates are finite."""
+        return slopes
+
+    def cut(self, slopes: Vector, low: Vector | float, high: Vector | float) -> Vector:
+        """Cut slopes to a range, which is that of examples of weight 1."""
+        weights = (1.0 - 1e-15) * (self.model.sample_weight[:, None] if len(self.model.sample_weight) else 1.0)
+        return np.clip(slopes, low * weights, high * weights)
+
     def relative_slopes(self, slopes: Vector) -> Vector:
         """Return slopes without the sample weights, 0 for examples of weight 0."""
         weights = self.model.sample_weight[:, None]

@@ -59,6 +59,10 @@ class Logistic(Linear):
         loss = _terms_into(self.model.targets, self.model.sample_weight, *arrays)
         return Terms(float(loss), slopes, curvatures)
 
+    def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
+        ends = -self.model.targets[:, None]
+        return self.cut(slopes, np.minimum(ends, 0.0), np.maximum(ends, 0.0))
+
     def excess(self, outputs: NDArray[np.float64], terms: Terms, slopes: NDArray[np.float64]) -> float:
         arrays = (outputs[:, 0], terms.slopes[:, 0], np.ascontiguousarray(slopes[:, 0]))
         return float(_excess(self.model.targets, self.model.sample_weight, *arrays))
@@ -93,7 +97,7 @@ def _sigmoid(z: float) -> float:
 
 _BLOCK = 512  # examples at a time
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6
-_NEAR, _CERTAIN = 0.5, 1e-12  # relative change of a probability; probability
+_NEAR, _CERTAIN, _ROUNDING = 0.5, 1e-12, 1e-15  # relative change of a probability; probabilities
 
 
 @quick
@@ -148,8 +152,9 @@ def _excess(targets, sample_weight, outputs, slopes, others):
         factor = sample_weight[i] if len(sample_weight) > 0 else 1.0
         q, change = abs(slopes[i]), targets[i] * (slopes[i] - others[i])
         p, least = q + change, min(q, factor - q)
-        if p < 0.0 or p > factor:
+        if p < -_ROUNDING * factor or p > factor + _ROUNDING * factor:
             return math.inf
+        p = min(max(p, 0.0), factor)
         if abs(change) <= _NEAR * least and least > _CERTAIN * factor:
             u, v = change / q, change / (q - factor)
             total += p * u * (6.0 + u) / (6.0 + 4.0 * u) + (factor - p) * v * (6.0 + v) / (6.0 + 4.0 * v)

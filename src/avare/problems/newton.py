@@ -1,12 +1,15 @@
 """Newton's method for linear models: exact gradients, a certified gap, no settings.
 
 The steps are those of `newton_steps`. Few rows are enough to come near the minimum: the first steps use samples of the
-rows, a sixteenth of all, a sixteenth of these, and so on, as long as there are several rows for each coefficient.
+rows, a sixteenth of all, a sixteenth of these, and so on, as long as there are several rows for each coefficient. Where
+a step of Newton's method is expensive, first-order steps of `quasi_newton` come first, and between its steps.
 
 The gap. For any slopes s whose sum over a free bias is 0, the dual objective is a lower bound on the minimum. With a
 step v from x, the slopes s + C A v that its quadratic model predicts, C with the second derivatives of the losses, are
-far better than those at x: the lower bound is then as good as x + v. If they are out of the range of slopes, the bias
-is minimised exactly, and the slopes at x themselves give the bound |g|^2 / (2 l2).
+far better than those at x: the lower bound is then as good as x + v. Predicted slopes may be out of the range of a
+loss, most often those of long rows. Near the goal they are cut to their range, and another step, for which the losses
+that were cut have no curvature, moves the others. In any case, with the bias minimised exactly, the slopes at x give
+the bound |g|^2 / (2 l2).
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from numpy.typing import NDArray
 
 from avare.problems.column_steps import ColumnSteps
 from avare.problems.l1_steps import L1Steps
-from avare.problems.newton_steps import TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
+from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
+from avare.problems.quasi_newton import Descent, search
 from avare.problems.rows import CALL, Rows, Table, column_sums
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective,
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FEWEST_COLUMNS = 100  # that are moved together, if there are violations
 _DOUBLINGS = 100
+_CUTS, _CLOSE = 3, 4.0  # times that slopes are cut to their range; times the goal that the step then promises
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
@@ -60,7 +65,7 @@ class Minimum(NamedTuple):
     """Steps on all rows."""
     status: str
     """"converged" if the gap is at most tol times the scale, or 1e-12 times where rounding is the limit; "stalled" if
-    rounding does not allow that; "finished" after the last step."""
+    rounding does not allow that, or there is no minimum; "finished" after the last step."""
 
 
 def newton(
@@ -103,10 +108,14 @@ def newton(
     if problem.l1 > 0.0:
         point, gap, count, status = _minimise_l1(total, first, tol * scale, steps, callback)
     else:
-        point, gap, count, status = _minimise(total, Steps(total, solver), first, tol * scale, steps, callback)
+        ways = Steps(total, solver)
+        point, gap, count, status = _minimise(total, ways, first, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
-    return Minimum(rows.centre(point.table, -1.0), point.objective, max(gap, 0.0), scale, total.passes, count, status)
+    table = rows.centre(point.table, -1.0)
+    if status == "converged" and problem.falls_without_end(table.ravel()):
+        status = "stalled"
+    return Minimum(table, point.objective, max(gap, 0.0), scale, total.passes, count, status)
 
 
 def constant(problem: Linear) -> tuple[Table, float]:
@@ -181,6 +190,7 @@ def _minimise(
     If nothing is to be certified, the steps end with one that promises at most the goal.
     """
     report = callback or (lambda count, objective, gap: None)
+    point, more = _first_order(total, ways, point, goal)
     lower, settles, best, least = -math.inf, False, point, math.inf
     for count in range(steps + 1):
         point = settled(total, point) if settles else point
@@ -201,7 +211,7 @@ def _minimise(
         if not certify:
             steps = count + 1 if decrease <= goal else steps
         elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
-            bound = _gap_of_step(total, point, step)
+            bound = _gap_of_step(total, point, step, ways, goal, _CUTS if decrease <= _CLOSE * goal else 0)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
                 report(count, point.objective, bound)
@@ -209,8 +219,20 @@ def _minimise(
         further = _move(total, point, gradient, step, needed=point.objective - lower > goal)
         if further is None:
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
-        point = further
+        point = more(point, further)
     return point, gap, count, "converged" if gap <= goal else "finished"
+
+
+def _first_order(
+    total: Objective, ways: Steps | L1Steps, point: Point, goal: float
+) -> tuple[Point, Callable[[Point, Point], Point]]:
+    """Make first-order steps, if they may pay; return where they end, and what makes more after a Newton step."""
+    if isinstance(ways, L1Steps):
+        return point, lambda before, after: after
+    descent = Descent(total, goal, ways.expected, ways.solver)
+    point = descent.begin(point)
+    ways.use(descent.memory)
+    return point, lambda before, after: descent.resume(before, after, ways.spent_on_step)
 
 
 def _minimise_l1(
@@ -323,7 +345,11 @@ def _minimise_by_sets(
 
 def _move(total: Objective, point: Point, gradient: Table, step: Step, *, needed: bool) -> Point | None:
     """Return a point along a step, or along the gradient if a move is needed; None if rounding hides all progress."""
-    further = _line_search(total, point, step, total.promise(point, gradient, step))
+    promise = total.promise(point, gradient, step)
+    if total.problem.l1 == 0.0:
+        further = search(total, point, step.table, step.outputs, promise) if promise > 0.0 else None
+    else:
+        further = _line_search(total, point, step, promise)
     if further is None and needed:  # the model may be far from the objective
         step = by_bounds(total, point, gradient)
         further = _line_search(total, point, step, total.promise(point, gradient, step))
@@ -397,7 +423,9 @@ def gap_at(problem: Linear, table: Table) -> float:
     gap = _gap_of_slopes(total, point, point.terms.slopes, rows.sums(point.terms.slopes), point.table)
     if problem.l1 == 0.0:
         accuracy = _LOOSE if total.l2.any() else _TIGHT
-        gap = min(gap, _gap_of_step(total, point, Steps(total).solve(point, total.gradient(point), accuracy, 0.0)))
+        ways = Steps(total)
+        step = ways.solve(point, total.gradient(point), accuracy, 0.0)
+        gap = min(gap, _gap_of_step(total, point, step, ways, 0.0, _CUTS))
     return here.objective - point.objective + gap
 
 
@@ -409,19 +437,47 @@ def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> flo
     return 0.5 * float(np.sum(gradient[held] ** 2 / total.l2[held]))
 
 
-def _gap_of_step(total: Objective, point: Point, step: Step) -> float:
-    """Bound how far the objective is above the minimum, by the slopes that a step predicts."""
-    problem, outputs, residual, end = total.problem, step.outputs, step.residual, point.table + step.table
-    rounding = _NEGLIGIBLE * float(np.abs(point.terms.slopes).sum())
-    if total.free_bias and np.abs(residual[:, -1]).max() > rounding:  # a change of the bias makes the slopes' sum 0
-        shift = -np.linalg.lstsq(problem.summed_curvature(point.terms), residual[:, -1], rcond=1e-14)[0]
+def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Steps, goal: float, cuts: int) -> float:
+    """Bound how far the objective is above the minimum, by the slopes that a step predicts.
+
+    Slopes that are out of range are cut, some times. The others then balance the cut: by another step, for which the
+    losses that were cut have no curvature. Without a penalty nothing is cut: the minimum may be infinitely far.
+    """
+    problem, terms, end = total.problem, point.terms, point.table + step.table
+    for left in reversed(range(cuts + 1 if total.l2.any() else 1)):
+        residual, outputs = _without_sum(total, terms, step)
+        if residual is None:
+            return math.inf
+        slopes = terms.slopes + problem.curve(terms, outputs)
+        gap = _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
+        inside = slopes if left == 0 or gap < math.inf else problem.into_range(slopes)
+        cut = np.flatnonzero((inside != slopes).any(axis=1))
+        if not len(cut):
+            return gap
+        terms = terms._replace(slopes=inside, curvature=terms.curvature.copy())
+        terms.curvature[cut] = 0.0
+        total.passes += 0.5 * len(cut) / problem.n
+        residual = residual + total.rows.subset(cut).sums((inside - slopes)[cut])
+        if total.slack(residual) <= CERTIFIED * goal:
+            step = Step(np.zeros_like(residual), np.zeros_like(slopes), residual)
+        else:
+            step = ways.solve(point._replace(terms=terms), residual, _LOOSE, goal)
+        end = end + step.table
+    return math.inf
+
+
+def _without_sum(total: Objective, terms: Terms, step: Step) -> tuple[Table | None, Table]:
+    """Return the residual and the outputs of a step, changed so that the sum of the slopes over a free bias is 0."""
+    problem, residual, outputs = total.problem, step.residual, step.outputs
+    rounding = _NEGLIGIBLE * float(np.abs(terms.slopes).sum())
+    if total.free_bias and np.abs(residual[:, -1]).max() > rounding:
+        shift = -np.linalg.lstsq(problem.summed_curvature(terms), residual[:, -1], rcond=1e-14)[0]
         total.passes += 0.5
-        residual = residual + total.rows.sums(problem.curve(point.terms, np.tile(shift, (problem.n, 1))))
+        residual = residual + total.rows.sums(problem.curve(terms, np.tile(shift, (problem.n, 1))))
         outputs = outputs + shift
         if np.abs(residual[:, -1]).max() > rounding:  # no loss is curved
-            return math.inf
-    slopes = point.terms.slopes + problem.curve(point.terms, outputs)
-    return _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
+            return None, outputs
+    return residual, outputs
 
 
 def _gap_of_slopes(

@@ -9,8 +9,9 @@ more it costs. From the cheapest to the best:
 - a factor of H itself, by columns or, if there are fewer of these, by rows: the step is exact.
 
 Which one is the best for some data is not known beforehand, only what each costs. The first choice is by the cost model
-of `rows`. Then a solver is used until its products have cost as much as the next better one, which replaces it. This is
-at most about twice as expensive as the best choice, whatever the data.
+of `rows`. A solver is replaced by a better one if the products that seem to be left, by the rate of the last ones, cost
+more; at the latest when its steps have cost as much as those of the next better one would. This is at most roughly
+twice as expensive as the best choice, whatever the data.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ _WIDEST = 8000  # size of a matrix that is factorised
 _SHARES = (1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0)  # of the rows, for factors of samples
 _ROWS_PER_COLUMN = 2.0  # of a sample, at least
 _BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; nobody knows
+_OF_PRODUCT = 4.0  # operations on almost no rows that come with a product
 _OF_DRAWING, _OF_DRAWN_ROW = 10.0, 16.0  # operations on almost no rows, and nanoseconds per row
 _STEPS_AHEAD = 3.0  # expected steps with one solver
+_LADDER = 3.0  # times the cost of a solver: what the next better one must cost for both to be tried
+_EARLY = 8.0  # times what a solver has cost so far: a better one that costs less replaces it if that seems to pay
+_TENTH = 4.6  # logarithm of 100: the residual's square falls as much if the residual falls to a tenth
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
-_CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
+CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
 NEAR = 30.0
 """Times the goal: a step that promises less may be the last, and is to certify it."""
@@ -83,6 +88,7 @@ class Objective:
         self.is_direct = problem.is_quadratic and factor <= _DIRECT * rows.curve_cost(1)
         """Whether one exact step leads to the minimum, and is cheap."""
         self._lengths: Table | None = None
+        self._gradient: tuple[Point, Table] | None = None
         self._stiff: tuple[Point, Table] | None = None
 
     def at(self, table: Table, outputs: Table) -> Point:
@@ -114,7 +120,14 @@ class Objective:
 
     def gradient(self, point: Point) -> Table:
         """Return the gradient of the losses and the l2 term."""
-        return self.sums(point.terms.slopes) + self.l2 * point.table
+        if self._gradient is None or self._gradient[0] is not point:
+            self._gradient = (point, self.sums(point.terms.slopes) + self.l2 * point.table)
+        return self._gradient[1]
+
+    def slack(self, residual: Table) -> float:
+        """Return what the error of a step adds to the gap that it certifies."""
+        held = self.l2 > 0.0
+        return 0.5 * float(np.sum(residual[held] ** 2 / self.l2[held]))
 
     def curve(self, point: Point, direction: Table) -> tuple[Table, Table]:
         """Return the outputs along a direction, and the second derivative times it."""
@@ -343,6 +356,8 @@ class Level(NamedTuple):
     products: float
     """Products that are expected for a step."""
     make: Callable[[Objective, Point], Solver]
+    exact: bool = False
+    """Whether a step needs no more products if it is to be accurate."""
 
 
 class Steps:
@@ -353,14 +368,26 @@ class Steps:
 
     def __init__(self, total: Objective, solver: Solver | None = None) -> None:
         self._total = total
-        self._product = total.rows.curve_cost(total.problem.outputs)
+        self._product = total.rows.curve_cost(total.problem.outputs) + _OF_PRODUCT * CALL
         self._levels = _worthwhile(self.all_levels())
         expected = [level.cost + _STEPS_AHEAD * level.products * self._product for level in self._levels]
         self._levels = self._levels[-1 if total.is_direct else int(np.argmin(expected)) :]
+        self.expected = 0.0 if total.is_direct else min(expected)
+        """Nanoseconds that some steps are expected to take."""
         self.solver = solver
         self._made_at: Point | None = None
         self._spent = 0.0  # on products with the present solver
+        self._wasted, self._solved = 0.0, 0  # on solvers of the present level, and steps that were solved with it
+        self.spent_on_step = 0.0
+        """Nanoseconds of the last step."""
         self._kernel: Table | None = None
+
+    def use(self, solver: Solver | None) -> None:
+        """Use a solver that is better than the diagonal, if there is one."""
+        if solver is not None:
+            self.solver = solver
+            if len(self._levels) > 1 and self._levels[0].name == "diagonal":
+                del self._levels[0]
 
     def all_levels(self) -> list[Level]:
         """Return all solvers that are possible, from the cheapest to the best."""
@@ -376,12 +403,14 @@ class Steps:
                     levels.append(Level(name, cost, products, partial(by_columns, share=share)))
             if outputs == 1 or len(levels) == 1:
                 whole = outputs * (rows.gram_cost() + factor_cost(rows.width))
-                levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, by_columns))
+                levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, by_columns, outputs == 1))
         if outputs == 1 and total.by_rows:
-            levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows))
+            levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows, True))
         if outputs > 1 and outputs * rows.width <= _WIDEST:
             cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
-            levels.append(Level("all classes", cost, 2.0, lambda total, point: Factor(whole_matrix(total, point))))
+            levels.append(
+                Level("all classes", cost, 2.0, lambda total, point: Factor(whole_matrix(total, point)), True)
+            )
         return levels
 
     def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
@@ -389,22 +418,28 @@ class Steps:
 
         If the step promises little more than the goal, the residual is also so small that it certifies the step.
         """
-        total = self._total
+        total, self.spent_on_step = self._total, self._product
+        self._solved += 1
         is_cheap = self._made_at is not None and self._levels[0].cost <= 2.0 * self._product
         if self.solver is None or (is_cheap and self._made_at is not point):
             self._make(point)
         found, left, outputs = np.zeros_like(gradient), -gradient, np.zeros_like(point.outputs)
-        direction, height, first, repeats = None, 1.0, 0.0, 0
+        direction, height, first, repeats, count, start = None, 1.0, 0.0, 0, 0, 0.0
         for _ in range(_MOST_PRODUCTS):
             assert self.solver is not None
             towards = self.solver.solve(left)
             before, height = height, float(np.vdot(left, towards))
             if direction is None:
                 first = float(np.vdot(gradient, self.solver.solve(gradient))) if found.any() else height
+                count, start = 0, height
             if not first > 0.0:
                 return by_bounds(total, point, gradient)
-            if height <= accuracy**2 * first and self._is_enough(gradient, found, left, goal):
+            needed = self._needed(gradient, found, left, goal, height / (accuracy**2 * first))
+            if needed <= 0.0:
                 break
+            if count and self._improve(point, needed, math.log(start / height) / count if height > 0 else math.inf):
+                direction = None
+                continue
             direction = towards if direction is None else towards + (height / before) * direction
             along, curved = total.curve(point, direction)
             bend = float(np.vdot(direction, curved))
@@ -413,35 +448,59 @@ class Steps:
             size = height / bend
             found, left = found + size * direction, left - size * curved
             outputs += size * along
+            count += 1
             self._spent += self._product
+            self._wasted += self._product
+            self.spent_on_step += self._product
             if self.solver.exact and self._made_at is point:
                 repeats += 1
                 is_small = np.vdot(left, left) <= accuracy**4 * np.vdot(gradient, gradient)
-                if repeats == _REPEATS or (is_small and self._is_enough(gradient, found, left, goal)):
+                if repeats == _REPEATS or (is_small and self._needed(gradient, found, left, goal, 0.0) <= 0.0):
                     break  # the rest is rounding
-            elif self._improve(point):
-                direction = None
         return Step(found, outputs, -left)
 
-    def _is_enough(self, gradient: Table, found: Table, left: Table, goal: float) -> bool:
-        """Whether the residual does not keep the step from being certified, if it may be the last."""
-        if not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal:
-            return True
-        held = self._total.l2 > 0.0
-        return 0.5 * float(np.sum(left[held] ** 2 / self._total.l2[held])) <= _CERTIFIED * goal
+    def _needed(self, gradient: Table, found: Table, left: Table, goal: float, ratio: float) -> float:
+        """Return the logarithm of how much smaller the square of the residual must be; not positive if it is enough.
 
-    def _improve(self, point: Point) -> bool:
-        """Make a solver for this point, or the next better one, if products have cost as much as it does."""
-        if self._made_at is not point and self._spent > self._levels[0].cost:
-            self._make(point)
-            return True
-        if len(self._levels) > 1 and self._spent > self._levels[1].cost:
-            del self._levels[0]
-            self._make(point)
-            return True
-        return False
+        It must be by a ratio; and if the step may be the last, small enough for it to be certified.
+        """
+        needed = math.log(ratio) if ratio > 0.0 else 0.0
+        if not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal:
+            return needed
+        slack = self._total.slack(left)
+        return max(needed, math.log(slack / (CERTIFIED * goal)) if goal > 0.0 < slack else slack)
+
+    def _improve(self, point: Point, needed: float, rate: float) -> bool:
+        """Make a solver for this point, or a better one, if the products that are needed would cost more.
+
+        They are estimated by the rate so far. In any case after products have cost as much.
+        """
+        if self.solver is not None and self.solver.exact and self._made_at is point:
+            return False
+        left = needed / max(rate, 0.01) * self._product
+        costs = [
+            level.cost + level.products * (1.0 if level.exact else max(needed / _TENTH, 1.0)) * self._product
+            for level in self._levels
+        ]
+        if self._made_at is point:
+            costs[0] = math.inf
+        best = int(np.argmin(costs))
+        if not _EARLY * self._wasted >= self._solved * self._levels[best].cost or not costs[best] < left:
+            if len(self._levels) > 1 and self._wasted > self._solved * self._levels[1].cost:
+                best = 1
+            elif self._made_at is not point and self._spent > self._levels[0].cost:
+                best = 0
+            else:
+                return False
+        del self._levels[:best]
+        if best > 0:
+            self._wasted, self._solved = 0.0, 1
+        self._make(point)
+        return True
 
     def _make(self, point: Point) -> None:
+        self._wasted += self._levels[0].cost
+        self.spent_on_step += self._levels[0].cost
         self.solver, self._made_at, self._spent = self._levels[0].make(self._total, point), point, 0.0
 
     def _by_rows(self, total: Objective, point: Point) -> ByRows:
@@ -454,7 +513,7 @@ def _worthwhile(levels: list[Level]) -> list[Level]:
     """Return the levels, from the worst to the best, without those that cost as much as a better one."""
     found: list[Level] = []
     for level in reversed(levels):
-        if not found or level.cost < found[-1].cost:
+        if not found or _LADDER * level.cost < found[-1].cost:
             found.append(level)
     return found[::-1]
 

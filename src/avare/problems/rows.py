@@ -8,6 +8,7 @@ The cost of each operation is estimated in nanoseconds, so that a method can cho
 """
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,8 @@ _SPARSE_ENTRY, _SPARSE_ROW = 1.0, 5.0
 _SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 1.6, 6.0
 _GRAM_ENTRY = 0.022  # of a product of two rows, by BLAS
 _GRAM_ROW = 1.0  # a dense entry that is scaled first
-_SPARSE_GRAM_ENTRY = 2.0
+_SPARSE_GRAM_ENTRY, _SPARSE_KERNEL_ENTRY = 2.0, 3.0
+_SPARSE_KERNEL_CALLS = 25.0  # operations on almost no rows
 _SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
 _CLEARED_ENTRY = 0.3
 _FACTOR_ENTRY = 0.01  # of the cube of the size
@@ -53,7 +55,6 @@ class Rows:
         self.columns = width - int(matrix.bias)
         self.means: Table | None = None
         """What is subtracted from each row."""
-        self._pairs: float | None = None  # of entries in the same row
         if centred:
             total = float(weights.sum()) if len(weights) else float(n)
             shares = weights / total if len(weights) and total > 0.0 else np.full(n, 1.0 / n)
@@ -126,14 +127,14 @@ class Rows:
 
     def squares(self, factors: Table) -> Table:
         """Return the sum of the squares of each column, times the factors of the rows. O(entries)."""
-        squares, sums = np.zeros(self.columns), np.zeros(self.columns)
+        squares, sums = np.zeros(self.columns), np.zeros(0 if self.means is None else self.columns)
         if self.matrix.sparse is not None:
             _add_squares(*self.matrix.sparse, factors, squares, sums)
         else:
             work = self._scratch()
             for part, rows in self._chunks():
                 squares += factors[part] @ np.multiply(rows, rows, out=work[: len(rows)])
-                sums += factors[part] @ rows
+                sums += factors[part] @ rows if len(sums) else 0.0
         whole = factors.sum()
         if self.means is not None:
             squares = np.maximum(squares - 2.0 * self.means * sums + whole * self.means**2, 1e-14 * squares)
@@ -187,10 +188,20 @@ class Rows:
 
     def kernel(self) -> Table:
         """Return the products of all pairs of centred rows, without the bias. O(n entries), and n^2 numbers."""
-        rows = np.concatenate([rows.copy() for _, rows in self._dense_chunks()])
+        if self.matrix.sparse is None or self._dense_kernel_cost() < self._sparse_kernel_cost:
+            rows = np.concatenate([rows.copy() for _, rows in self._dense_chunks()])
+            if self.means is not None:
+                rows -= self.means
+            return np.asarray(rows @ rows.T)
+        from scipy.sparse import csr_array
+
+        values, columns, starts = self.matrix.sparse
+        sparse = csr_array((values.astype(np.float64), columns, starts), shape=(self.n, self.columns))
+        products = (sparse @ sparse.T).toarray()
         if self.means is not None:
-            rows -= self.means
-        return np.asarray(rows @ rows.T)
+            along = sparse @ self.means - 0.5 * float(self.means @ self.means)
+            products -= along[:, None] + along
+        return np.asarray(products)
 
     # --- costs, in nanoseconds ------------------------------------------------------------
 
@@ -216,7 +227,18 @@ class Rows:
 
     def kernel_cost(self) -> float:
         """Estimate the cost of `kernel`."""
-        return CALL + self.n**2 * self.columns * _GRAM_ENTRY
+        dense = self._dense_kernel_cost()
+        return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_kernel_cost))
+
+    def _dense_kernel_cost(self) -> float:
+        copying = 0.0 if self.matrix.sparse is None else 2.0 * _CLEARED_ENTRY * self.n * self.columns
+        return copying + self.n**2 * self.columns * _GRAM_ENTRY
+
+    @cached_property
+    def _sparse_kernel_cost(self) -> float:
+        assert self.matrix.sparse is not None
+        counts = np.bincount(self.matrix.sparse.columns, minlength=self.columns).astype(np.float64)
+        return _SPARSE_KERNEL_CALLS * CALL + _SPARSE_KERNEL_ENTRY * float(counts @ counts) + 4.0 * self.n**2
 
     def _dense_gram_cost(self, columns: int, share: float) -> float:
         size = float(self.n * columns)
@@ -224,11 +246,14 @@ class Rows:
         return copying + _GRAM_ROW * size + _GRAM_ENTRY * size * columns
 
     def _sparse_gram_cost(self, columns: int, share: float) -> float:
-        if self._pairs is None:
-            assert self.matrix.sparse is not None
-            counts = np.diff(self.matrix.sparse.starts).astype(np.float64)
-            self._pairs = 0.5 * float(counts @ counts)
         return _SPARSE_GRAM_ENTRY * share**2 * self._pairs + 4.0 * columns**2
+
+    @cached_property
+    def _pairs(self) -> float:
+        """How many pairs of entries share a row."""
+        assert self.matrix.sparse is not None
+        counts = np.diff(self.matrix.sparse.starts).astype(np.float64)
+        return 0.5 * float(counts @ counts)
 
     # --- their parts ----------------------------------------------------------------------
 
@@ -355,8 +380,9 @@ def _add_squares(values, columns, starts, factors, squares, sums):
     for i in range(len(factors)):
         for j in range(starts[i], starts[i + 1]):
             part = factors[i] * np.float64(values[j])
-            sums[columns[j]] += part
             squares[columns[j]] += part * np.float64(values[j])
+            if len(sums) > 0:
+                sums[columns[j]] += part
 
 
 @lean

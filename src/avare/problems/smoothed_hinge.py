@@ -63,6 +63,10 @@ class SmoothedHinge(Linear):
     def loss(self) -> SmoothedHingeLoss:
         return SmoothedHingeLoss(self.gamma)
 
+    def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
+        ends = -self.model.targets[:, None]
+        return self.cut(slopes, np.minimum(ends, 0.0), np.maximum(ends, 0.0))
+
     def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         each = -self.model.targets * self.relative_slopes(slopes)[:, 0]
         if each.min() < 0.0 or each.max() > 1.0:

@@ -13,6 +13,8 @@ from avare.problems.linear import Linear, Terms
 from avare.problems.losses import register_vector_kernels
 from avare.problems.registry import register
 
+_ROUNDING = 1e-15  # of probabilities
+
 
 class SoftmaxLoss(NamedTuple):
     """The cross entropy, which has no parameters."""
@@ -85,6 +87,19 @@ class Softmax(Linear):
     def curvature_of_pair(self, terms: Terms, k: int, j: int) -> NDArray[np.float64]:
         return self._weighted((terms.curvature[:, k] * (float(k == j) - terms.curvature[:, j]))[:, None])[:, 0]
 
+    def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
+        examples, targets = np.arange(self.n), self.model.targets.astype(np.int64)
+        chances = self.relative_slopes(slopes).copy()
+        chances[examples, targets] += 1.0
+        cut = np.flatnonzero(chances.min(axis=1) < 0.0)
+        if not len(cut):
+            return slopes
+        inside, nearest = slopes.copy(), np.maximum(chances[cut], 0.0)
+        nearest /= nearest.sum(axis=1, keepdims=True)
+        nearest[np.arange(len(cut)), targets[cut]] -= 1.0
+        inside[cut] = nearest * (self.model.sample_weight[cut, None] if len(self.model.sample_weight) else 1.0)
+        return inside
+
     def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
         from scipy.special import entr
 
@@ -92,6 +107,7 @@ class Softmax(Linear):
         products = np.einsum("ik,ik->i", outputs, relative)
         relative = relative.copy()
         relative[np.arange(self.n), self.model.targets.astype(np.int64)] += 1.0
+        relative[(relative < 0.0) & (relative > -_ROUNDING)] = 0.0
         return self.weighted_sum(-entr(relative).sum(axis=1) - products)
 
     def constant_outputs(self) -> NDArray[np.float64]:

@@ -1,0 +1,196 @@
+"""First-order steps: L-BFGS, whose iterations cost little more than one gradient.
+
+A step of Newton's method solves a linear system, which costs many products with X, or a matrix and its factor. Far from
+the minimum, or with a rough goal, steps by the changes of the last gradients are often enough. The outputs along a step
+are known, so that the search along it evaluates losses only. What the steps have learned also helps to solve the
+systems of Newton's method.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from avare._compilation import product
+from avare.problems.newton_steps import Diagonal, Objective, Point, Solver
+from avare.problems.rows import CALL, Table
+
+_PAIRS = 10  # steps that are remembered
+_LATELY = 4  # steps over which progress is measured
+_OVERHEAD = 10.0  # operations on almost no rows that a step costs
+_NEAR = 3.0  # times the goal: from there a step of Newton's method is enough, which certifies it too
+_NEARER = 0.1  # of the last goal: the next, because the minimum could not be certified from there
+_FEWEST = 2 * _LATELY  # steps at the price of Newton's method: with fewer, this one is cheap
+_TRIALS = 30  # points on a line
+_FLATTER = 0.5  # of the slope at the beginning of a line: a point with a smaller one is good enough
+_ENOUGH, _ROUNDING, _SHORTEST = 1e-4, 1e-15, 1e-12  # of the promised decrease; error of a number; of a step
+_SLOWEST = 0.99  # ratio of two decreases
+
+
+class Memory:
+    """The inverse of H, roughly: by the last steps, and by another solver for what they do not know."""
+
+    exact = False
+
+    def __init__(self, base: Solver, shape: tuple[int, ...]) -> None:
+        self._base, self._shape, self._scale, self._count = base, shape, 1.0, 0
+        self._steps, self._changes = np.empty((2, _PAIRS, math.prod(shape)))
+        self._products, self._parts = np.empty((2, _PAIRS))
+
+    def add(self, step: Table, change: Table) -> None:
+        """Take in a step, and how the gradient changed along it."""
+        inner = float(np.vdot(step, change))
+        if inner > 1e-12 * math.sqrt(float(np.vdot(step, step)) * float(np.vdot(change, change))):
+            place = self._count % _PAIRS
+            self._steps[place], self._changes[place], self._products[place] = step.ravel(), change.ravel(), inner
+            self._count += 1
+            self._fit_scale()
+
+    def renew(self, base: Solver) -> None:
+        """Replace the other solver."""
+        self._base = base
+        self._fit_scale()
+
+    def solve(self, right: Table) -> Table:
+        """Return v, roughly."""
+        right = right.copy()
+        arrays = (self._steps, self._changes, self._products, self._parts, self._count)
+        _project(*arrays, right.ravel())
+        found = self._scale * self._base.solve(right)
+        _restore(*arrays, found.ravel())
+        return found
+
+    def _fit_scale(self) -> None:
+        if self._count:
+            last = (self._count - 1) % _PAIRS
+            change = self._changes[last]
+            through = self._base.solve(change.reshape(self._shape))
+            self._scale = float(self._products[last]) / float(np.vdot(change, through))
+
+
+class Descent:
+    """L-BFGS, now and again between steps of Newton's method: as long as it is the faster one.
+
+    Parameters
+    ----------
+    total : Objective
+    goal : float
+        What is to be left of the objective above its minimum.
+    expected : float
+        Nanoseconds that Newton's method is expected to take.
+    solver : Solver or None
+        What solves H v = right, roughly; by default the diagonal of H.
+    """
+
+    def __init__(self, total: Objective, goal: float, expected: float, solver: Solver | None) -> None:
+        self._total, self._goal, self._base = total, goal, solver
+        self._cost = total.rows.curve_cost(total.problem.outputs) + _OVERHEAD * CALL
+        self._allowed = expected / self._cost
+        self._rate = -math.inf  # decrease per nanosecond, lately
+        self.memory: Memory | None = None
+
+    def begin(self, point: Point) -> Point:
+        """Make the first steps, if they may be faster than Newton's method; return where they end."""
+        if self._total.problem.is_quadratic or (self._base is None and self._allowed < _FEWEST):
+            return point  # conjugate gradients are better, or an exact step
+        self.memory = Memory(self._base or Diagonal(self._total, point), point.table.shape)
+        point = self._run(point)
+        if self._base is None:
+            self.memory.renew(Diagonal(self._total, point))
+        return point
+
+    def resume(self, before: Point, point: Point, nanoseconds: float) -> Point:
+        """Make more steps if they were faster than the last one of Newton's method; return where they end."""
+        fall, count = before.objective - point.objective, max(round(nanoseconds / self._cost), _FEWEST)
+        if not fall < self._rate * nanoseconds:
+            return point
+        self._goal *= _NEARER
+        return self._run(point, fall, count)
+
+    def _run(self, point: Point, least_fall: float = 0.0, count: int = 0) -> Point:
+        """Make steps until the minimum seems near, or seems far for this pace.
+
+        If the decrease of a step of Newton's method is given, and the number of steps that cost the same, until the
+        last ones fall less.
+        """
+        total, memory, heights = self._total, self.memory, [point.objective]
+        assert memory is not None
+        gradient = total.gradient(point)
+        while True:
+            direction = -memory.solve(gradient)
+            promise = -float(np.vdot(gradient, direction))
+            if not promise > self._goal or self._is_last(heights, least_fall, count):
+                break
+            further = search(total, point, direction, total.outputs(direction), promise)
+            if further is None:
+                break
+            change = total.gradient(further) - gradient
+            memory.add(further.table - point.table, change)
+            point, gradient = further, total.gradient(further)
+            heights.append(point.objective)
+        lately = heights[-1 - max(count, _LATELY) :]
+        self._rate = (lately[0] - lately[-1]) / (max(len(lately) - 1, 1) * self._cost)
+        return point
+
+    def _is_last(self, heights: list[float], least_fall: float, count: int) -> bool:
+        """Whether the last decreases say that the minimum is near, or far for steps at this pace."""
+        if count > 0:
+            return len(heights) > count and heights[-1 - count] - heights[-1] <= least_fall
+        if len(heights) <= 2 * _LATELY:
+            return False
+        middle = heights[-1 - _LATELY]
+        fall = middle - heights[-1]
+        ratio = min(fall / (heights[-1 - 2 * _LATELY] - middle), _SLOWEST)
+        left, goal = fall * ratio / (1.0 - ratio), _NEAR * self._goal
+        return left <= goal or _LATELY * math.log(left / goal) > self._allowed * -math.log(ratio)
+
+
+def search(total: Objective, point: Point, direction: Table, outputs: Table, promise: float) -> Point | None:
+    """Search along a direction with given outputs, by Newton's method for one number; None if nothing is lower."""
+    l2, slack = total.l2 * direction, _ROUNDING * abs(point.objective)
+    curve, length, low, high = float(np.vdot(l2, direction)), 0.0, 0.0, math.inf
+    slope, here, best = -promise, point, None
+    for _ in range(_TRIALS):
+        bend = float(np.vdot(outputs, total.problem.curve(here.terms, outputs))) + curve
+        length = length - slope / bend if bend > 0.0 else math.inf
+        if not low < length < high:
+            length = 0.5 * (low + high) if high < math.inf else max(2.0 * low, 1.0)
+        if length < _SHORTEST:
+            break
+        here = total.at(point.table + length * direction, point.outputs + length * outputs)
+        slope = float(np.vdot(here.terms.slopes, outputs)) + float(np.vdot(l2, here.table))
+        is_lower = here.objective <= point.objective - _ENOUGH * length * promise + slack
+        if is_lower and (best is None or here.objective < best.objective):
+            best = here
+        if is_lower and abs(slope) <= _FLATTER * promise:
+            break
+        low, high = (length, high) if slope < 0.0 and is_lower else (low, length)
+    return best
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@product
+def _project(steps, changes, products, parts, count, right):
+    for k in range(count - 1, max(count - len(steps), 0) - 1, -1):
+        place = k % len(steps)
+        total = 0.0
+        for a in range(len(right)):
+            total += steps[place, a] * right[a]
+        parts[place] = total / products[place]
+        for a in range(len(right)):
+            right[a] -= parts[place] * changes[place, a]
+
+
+@product
+def _restore(steps, changes, products, parts, count, found):
+    for k in range(max(count - len(steps), 0), count):
+        place = k % len(steps)
+        total = 0.0
+        for a in range(len(found)):
+            total += changes[place, a] * found[a]
+        factor = parts[place] - total / products[place]
+        for a in range(len(found)):
+            found[a] += factor * steps[place, a]

@@ -1,0 +1,128 @@
+"""First-order steps: what they remember, where they end, and when they are made."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from avare.problems import Huber, Linear, Logistic, SmoothedHinge, Softmax
+from avare.problems import newton as method
+from avare.problems.newton import newton
+from avare.problems.newton_steps import Diagonal, Objective, Point
+from avare.problems.quasi_newton import Descent, Memory, search
+
+KINDS = [Logistic, SmoothedHinge, Huber, Softmax]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def heavy_problem(kind: type[Linear], **options: Any) -> Linear:
+    """Rows of very different lengths: the second derivatives change much along a step."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(300, 20)) * (1.0 + generator.pareto(1.5, (300, 1)))
+    y = np.argmax(X[:, :3] + generator.gumbel(size=(300, 3)), axis=1)
+    return kind(X, y if kind is Softmax else (y > 0).astype(float), **{"l2": 0.01, "bias": "free", **options})
+
+
+def first_point(problem: Linear) -> tuple[Objective, Point]:
+    total = Objective(problem, problem.rows())
+    table = np.zeros((problem.outputs, problem.width))
+    return total, total.at(table, total.outputs(table))
+
+
+class Unit:
+    """The identity, as a solver."""
+
+    exact = False
+
+    def solve(self, right: Any) -> Any:
+        return right.copy()
+
+
+@pytest.mark.parametrize("count", [1, 4, 25])  # fewer pairs than are remembered, and more
+def test_the_memory_is_right_about_the_last_step(count: int) -> None:
+    generator = np.random.default_rng(1)
+    root = generator.normal(size=(6, 6))
+    hessian, memory = root @ root.T + np.eye(6), Memory(Unit(), (2, 3))
+    for _ in range(count):
+        step = generator.normal(size=(2, 3))
+        change = (hessian @ step.ravel()).reshape(2, 3)
+        memory.add(step, change)
+    assert np.allclose(memory.solve(change), step)
+    inverse = np.array([memory.solve(each.reshape(2, 3)).ravel() for each in np.eye(6)])
+    assert np.allclose(inverse, inverse.T) and np.linalg.eigvalsh(inverse).min() > 0.0
+
+
+def test_the_memory_forgets_steps_without_curvature() -> None:
+    memory = Memory(Unit(), (1, 2))
+    memory.add(np.array([[1.0, 0.0]]), np.array([[-1.0, 0.0]]))
+    assert memory.solve(np.array([[3.0, 4.0]])).tolist() == [[3.0, 4.0]]
+
+
+@every_kind
+@pytest.mark.parametrize("length", [1e-3, 1.0, 1e3])
+def test_a_search_ends_where_the_objective_is_lower_and_flatter(kind: type[Linear], length: float) -> None:
+    total, point = first_point(heavy_problem(kind))
+    direction = -length * total.gradient(point)
+    promise = -float(np.vdot(total.gradient(point), direction))
+    found = search(total, point, direction, total.outputs(direction), promise)
+    assert found is not None and found.objective < point.objective
+    assert abs(float(np.vdot(total.gradient(found), direction))) <= 0.51 * promise  # half, and rounding
+
+
+def test_a_search_finds_nothing_lower_where_there_is_nothing() -> None:
+    total, point = first_point(heavy_problem(Logistic))
+    upwards = total.gradient(point)
+    assert search(total, point, upwards, total.outputs(upwards), 1.0) is None
+
+
+@every_kind
+def test_a_descent_ends_near_the_minimum(kind: type[Linear]) -> None:
+    problem = heavy_problem(kind, **({"gamma": 2.0} if kind is SmoothedHinge else {}))  # its losses are curved at 0
+    total, point = first_point(problem)
+    least, goal = problem.objective(problem.minimize(tolerance=1e-6)), 1e-5 * point.objective
+    descent = Descent(total, goal, 1e15, None)  # Newton's method would take days
+    assert descent.begin(point).objective - least <= 30.0 * goal  # the estimate of what is left is rough
+    assert descent.memory is not None
+
+
+def test_no_descent_if_newtons_method_is_cheap() -> None:
+    total, point = first_point(heavy_problem(Logistic))
+    descent = Descent(total, 1e-5, 1.0, None)
+    assert descent.begin(point) is point and descent.memory is None
+    assert descent.resume(point, point, 1e9) is point
+    assert Descent(total, 1e-5, 1.0, Diagonal(total, point)).begin(point) is not point  # a solver is known
+
+
+def test_a_descent_resumes_after_a_slow_step_only() -> None:
+    total, point = first_point(heavy_problem(Logistic))
+    descent = Descent(total, 1e-3 * point.objective, 1e15, None)
+    reached = descent.begin(point)
+    assert descent.resume(point, reached, 1.0) is reached
+    assert descent.resume(reached, reached, 1e9).objective < reached.objective
+
+
+@every_kind
+@pytest.mark.parametrize("weighted", [False, True])
+def test_slopes_are_cut_to_where_conjugates_are_finite(kind: type[Linear], weighted: bool) -> None:
+    generator = np.random.default_rng(2)
+    weights = generator.lognormal(size=300) * (generator.random(300) < 0.9) if weighted else None
+    problem = heavy_problem(kind, sample_weight=weights)
+    outputs = generator.normal(size=(300, problem.outputs))
+    terms = problem.terms_at(outputs)
+    assert np.allclose(problem.into_range(terms.slopes), terms.slopes, rtol=1e-12, atol=1e-12)
+    if weights is not None:
+        terms.slopes[weights == 0.0] = 0.0
+    far = terms.slopes * generator.uniform(-3.0, 3.0, size=(300, 1))
+    assert problem.excess(outputs, terms, far) == np.inf
+    assert 0.0 <= problem.excess(outputs, terms, problem.into_range(far)) < np.inf
+
+
+@every_kind
+def test_cuts_certify_sooner_and_the_gap_is_still_a_bound(kind: type[Linear], monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = heavy_problem(kind, l2=1e-4)
+    least = problem.objective(problem.minimize(tolerance=1e-7))
+    found = newton(problem, tol=1e-3)
+    assert found.status == "converged" and found.gap <= 1e-3 * found.scale
+    assert found.objective - least <= found.gap + 1e-12 * found.scale  # rounding
+    monkeypatch.setattr(method, "_CUTS", 0)
+    assert newton(problem, tol=1e-3).steps >= found.steps
