@@ -53,7 +53,7 @@ class Minimum(NamedTuple):
     """The coefficients, a row per output."""
     objective: float
     gap: float
-    """The objective is at most this far above the minimum; infinite if that is not known."""
+    """The objective is at most this far above the minimum; infinite if that is not known, or there is none."""
     scale: float
     """The objective of the best constant model."""
     passes: float
@@ -110,8 +110,8 @@ def newton(
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
     table = rows.centre(point.table, -1.0)
-    if status == "converged" and problem.falls_without_end(table.ravel()):
-        status = "stalled"
+    if problem.falls_without_end(table.ravel()):
+        status, gap = "stalled", math.inf
     return Minimum(table, point.objective, max(gap, 0.0), scale, total.passes, count, status)
 
 
