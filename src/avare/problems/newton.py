@@ -362,10 +362,11 @@ def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Ste
     """Bound how far the objective is above the minimum, by the slopes that a step predicts.
 
     Slopes that are out of range are cut, some times. The others then balance the cut: by another step, for which the
-    losses that were cut have no curvature. Without a penalty nothing is cut: the minimum may be infinitely far.
+    losses that were cut have no curvature. Nothing is cut with an l1 term, whose steps do not balance anything, or
+    without a penalty: the minimum may be infinitely far.
     """
     problem, terms, end = total.problem, point.terms, point.table + step.table
-    for left in reversed(range(cuts + 1 if total.l2.any() else 1)):
+    for left in reversed(range(cuts + 1 if total.l2.any() and not total.l1.any() else 1)):
         residual, outputs = _without_sum(total, terms, step)
         if residual is None:
             return math.inf
