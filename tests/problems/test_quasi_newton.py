@@ -93,6 +93,17 @@ def test_no_descent_if_newtons_method_is_cheap() -> None:
     assert Descent(total, 1e-5, 1.0, Diagonal(total, point)).begin(point) is not point  # a solver is known
 
 
+@every_kind
+def test_a_goal_of_zero_ends_where_rounding_does(kind: type[Linear]) -> None:
+    problem = heavy_problem(kind, l2=1.0)
+    total, point = first_point(problem)
+    descent = Descent(total, 0.0, 1e15, Diagonal(total, first_point(heavy_problem(kind))[1]))
+    reached = descent.begin(point)
+    assert descent.resume(reached, reached, 1.0).objective <= reached.objective * (1.0 + 1e-14)
+    found = newton(problem, tol=0.0)
+    assert found.gap <= 1e-10 * found.scale  # rounding of sums of 300 losses of long rows
+
+
 def test_a_descent_resumes_after_a_slow_step_only() -> None:
     total, point = first_point(heavy_problem(Logistic))
     descent = Descent(total, 1e-3 * point.objective, 1e15, None)

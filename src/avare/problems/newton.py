@@ -56,7 +56,7 @@ class Minimum(NamedTuple):
     """The coefficients, a row per output."""
     objective: float
     gap: float
-    """The objective is at most this far above the minimum; infinite if that is not known."""
+    """The objective is at most this far above the minimum; infinite if that is not known, or there is none."""
     scale: float
     """The objective of the best constant model."""
     passes: float
@@ -113,8 +113,8 @@ def newton(
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
     table = rows.centre(point.table, -1.0)
-    if status == "converged" and problem.falls_without_end(table.ravel()):
-        status = "stalled"
+    if problem.falls_without_end(table.ravel()):
+        status, gap = "stalled", math.inf
     return Minimum(table, point.objective, max(gap, 0.0), scale, total.passes, count, status)
 
 
@@ -441,10 +441,11 @@ def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Ste
     """Bound how far the objective is above the minimum, by the slopes that a step predicts.
 
     Slopes that are out of range are cut, some times. The others then balance the cut: by another step, for which the
-    losses that were cut have no curvature. Without a penalty nothing is cut: the minimum may be infinitely far.
+    losses that were cut have no curvature. Nothing is cut with an l1 term, whose steps do not balance anything, or
+    without a penalty: the minimum may be infinitely far.
     """
     problem, terms, end = total.problem, point.terms, point.table + step.table
-    for left in reversed(range(cuts + 1 if total.l2.any() else 1)):
+    for left in reversed(range(cuts + 1 if total.l2.any() and not total.l1.any() else 1)):
         residual, outputs = _without_sum(total, terms, step)
         if residual is None:
             return math.inf

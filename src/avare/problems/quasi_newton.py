@@ -135,14 +135,17 @@ class Descent:
 
     def _is_last(self, heights: list[float], least_fall: float, count: int) -> bool:
         """Whether the last decreases say that the minimum is near, or far for steps at this pace."""
+        rounding = _ROUNDING * abs(heights[-1])
         if count > 0:
-            return len(heights) > count and heights[-1 - count] - heights[-1] <= least_fall
+            return len(heights) > count and heights[-1 - count] - heights[-1] <= max(least_fall, rounding)
         if len(heights) <= 2 * _LATELY:
             return False
         middle = heights[-1 - _LATELY]
-        fall = middle - heights[-1]
-        ratio = min(fall / (heights[-1 - 2 * _LATELY] - middle), _SLOWEST)
-        left, goal = fall * ratio / (1.0 - ratio), _NEAR * self._goal
+        before, fall, goal = heights[-1 - 2 * _LATELY] - middle, middle - heights[-1], _NEAR * self._goal + rounding
+        if fall <= goal * (1.0 - _SLOWEST):
+            return True
+        ratio = fall / max(before, fall / _SLOWEST)
+        left = fall * ratio / (1.0 - ratio)
         return left <= goal or _LATELY * math.log(left / goal) > self._allowed * -math.log(ratio)
 
 
