@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import avare
+from avare import _compilation
 from avare._compilation import ByType, kernel, lean, product
 
 
@@ -214,3 +215,22 @@ def test_a_type_without_a_version_is_refused() -> None:
     double = kernel(lambda shape: 2.0 * measure(shape))
     with pytest.raises(KeyError if numba.config.DISABLE_JIT else numba.core.errors.TypingError, match="Circle"):
         double(Circle(1.0))
+
+
+def test_notices_a_change_in_another_file_with_kernels(tmp_path: Path) -> None:
+    if numba.config.DISABLE_JIT:
+        pytest.skip("nothing is compiled here")
+    (tmp_path / "shapes.py").write_text(_MODULE)
+    assert [printed(_PROGRAM, tmp_path)[1] for _ in range(2)] == ["0", "2"]
+    changed = 'import avare._compilation\navare._compilation._stamp = lambda package: "changed"\n'
+    assert printed(changed + _PROGRAM, tmp_path)[1] == "0"
+
+
+def test_the_stamp_changes_with_files_that_have_kernels_only(tmp_path: Path) -> None:
+    for name in ("first", "second", "third"):
+        (tmp_path / name / "inner").mkdir(parents=True)
+        (tmp_path / name / "inner" / "kernels.py").write_text("from avare._compilation import kernel\nx = 1\n")
+    (tmp_path / "second" / "plain.py").write_text("x = 2\n")
+    (tmp_path / "third" / "inner" / "kernels.py").write_text("from avare._compilation import kernel\nx = 2\n")
+    first, second, third = (_compilation._stamp(tmp_path / name) for name in ("first", "second", "third"))
+    assert first == second != third

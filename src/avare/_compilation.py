@@ -1,10 +1,13 @@
 """Compile kernels without the GIL, and cache them on disk where possible."""
 
 import contextlib
+import functools
+import hashlib
 import logging
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numba
@@ -130,7 +133,8 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
 
     A kernel that is compiled for a type of another package contains that package's kernels. The cache would not
     notice when they change, and could not be read where that package is missing. If the disk is full, or its files are
-    damaged, kernels are compiled without it.
+    damaged, kernels are compiled without it. Numba notices a change of the file that has the kernel, and not of those
+    that it calls: here, a change of any file with kernels of this package counts.
     """
 
     _warned: ClassVar[list[str]] = []  # once per process is enough, because all kernels are in the same folders
@@ -153,6 +157,9 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
             except Exception as error:  # no space left, or no permission any more
                 self._warn(error)
 
+    def _index_key(self, signature: Any, codegen: Any) -> Any:
+        return (*super()._index_key(signature, codegen), _stamp(Path(__file__).parent))
+
     def _warn(self, error: Exception) -> None:
         """Say that the cache is of no use."""
         if not self._warned:
@@ -168,6 +175,16 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
         tuples = [each for each in signature if isinstance(each, types.BaseTuple)]
         modules = [each.instance_class.__module__ for each in tuples if isinstance(each, types.BaseNamedTuple)]
         return all(module.split(".")[0] == package for module in modules) and all(map(self._is_own, tuples))
+
+
+@functools.cache
+def _stamp(package: Path) -> str:
+    """Return what changes if a file with kernels does."""
+    stamp = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        if b"avare._compilation import" in (content := path.read_bytes()):
+            stamp.update(content)
+    return stamp.hexdigest()
 
 
 class _Notice(event.Listener):  # type: ignore[misc]  # numba has no types

@@ -29,6 +29,7 @@ from avare.problems.newton import constant, gap_at
 from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
+_WIDEST = 256
 _SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
@@ -302,13 +303,26 @@ class Linear(Problem):
         counted = weights > 0.0
         return bool(counted.any() and (self._evaluated(x)[0] < self.endless * weights)[counted].all())
 
-    def flat_direction(self, x: Vector) -> Vector:
-        """Return a direction along which f has no second derivative at x, in units of the columns; empty if none."""
+    def why_improper(self, mode: Vector) -> str:
+        """Return why :math:`e^{-f}` has no finite integral; "" if it has one, or if that is not known.
+
+        It has none if f does not rise along some direction: without a prior, and with columns that determine each
+        other, or that separate the classes, so that the mode is at infinity. The second derivative at the mode, in
+        units of the columns, is then singular. For at most 256 coefficients that is looked at.
+        """
+        if self.falls_without_end(mode):
+            return "the columns separate the classes, so that f has no minimum"
+        if (self.penalty.l2 > 0.0).all() or self.dim > _WIDEST:
+            return ""
         squares = np.diag(self.rows(centred=False).gram(np.ones(self.n)))
         scale = 1.0 / np.sqrt(np.maximum(np.tile(squares, self.outputs) + self.penalty.l2, 1e-300))
-        values, vectors = np.linalg.eigh(scale[:, None] * self.hessian(x) * scale)
+        values, vectors = np.linalg.eigh(scale[:, None] * self.hessian(mode) * scale)
         largest = self.model.sample_weight.max() if len(self.model.sample_weight) else 1.0
-        return vectors[:, 0] if values[0] <= _SINGULAR * self.curvature * largest else np.empty(0)
+        if values[0] > _SINGULAR * self.curvature * largest:
+            return ""
+        along = np.abs(vectors[:, 0])
+        places = ", ".join(f"x[{j}]" for j in np.flatnonzero(along > 0.1 * along.max())[:4])
+        return f"f is flat along {places}: columns that determine each other, or a class"
 
     def loss_norms(self, x: Vector) -> Vector:
         return self._evaluated(x)[1]

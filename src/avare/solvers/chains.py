@@ -30,7 +30,7 @@ from avare.solvers.steps import Steps
 from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune
 from avare.solvers.updates.dynamics import Hamiltonian, hamiltonian, langevin, subtract
 from avare.solvers.updates.metric import blank, diagonal, metric_at, whitened
-from avare.solvers.verdict import ConvergenceWarning, batch_gradients, improper, judge
+from avare.solvers.verdict import ConvergenceWarning, batch_gradients, judge
 from avare.state import Field, State, refuse_unless
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
@@ -166,7 +166,8 @@ class Plan:
             self.metric = at_mode if whole else self.metric
             points = points_around(mode, at_mode, len(self.tuning.points))
             self.tuning = self.tuning._replace(anchor=mode, points=points)
-        self.starts, self.improper = self.tuning.anchor, improper(problem, self.tuning.anchor)
+        self.starts = self.tuning.anchor
+        self.improper = problem.why_improper(self.starts) if isinstance(problem, Linear) else ""
         if self.automatic and state is None:
             tune(self, moves=self.control == "mode" and self.point is None, scales=whole)
 
@@ -297,8 +298,7 @@ class ChainSteps(Steps):
         try:
             return batch_gradients(self.estimator, sampler, self.x, _BATCHES)
         finally:
-            if sampler is self.sampler:
-                sampler.reseed(generator)
+            self.sampler.reseed(generator)
 
     def _take_in(self, average: Vector, found: Vector) -> None:
         keep = min(_KEEP, 1.0 - 1.0 / (self._measured.times[0] + 1.0))

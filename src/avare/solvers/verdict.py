@@ -18,11 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from avare.problems import Linear, Problem
+from avare.problems import Linear
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.estimators.plain import PlainEstimator
-from avare.solvers.updates.metric import WIDEST
 
 WORST_R_HAT, FEWEST = 1.05, 100.0
 """R-hat above and effective numbers of draws below are reported."""
@@ -68,12 +67,12 @@ class Verdict:
     advice: str
     """What helps against widening."""
     improper: str = ""
-    """Why no number of steps would help: see `improper`."""
+    """Why no number of steps would help: see `Linear.why_improper`."""
 
     def warnings(self) -> list[str]:
         """Return what is wrong, at which coordinates, and what to do."""
         if self.improper:
-            return [self.improper]
+            return [f"the posterior is improper ({self.improper}): pass l2 > 0"]
         wide, far = (
             least + np.minimum(_SURE * error, _MOST_UNSURE)
             for least, error in ((TOO_WIDE, self.widening_error), (TOO_FAR, self.shift_error))
@@ -106,25 +105,6 @@ class Verdict:
 
 def _most(values: Vector) -> float:
     return float(values[np.argmax(np.abs(values))])
-
-
-def improper(problem: Problem, mode: Vector) -> str:
-    """Return why a posterior is improper, with what to do; "" if it is not, or if that is not known.
-
-    It is if f does not rise along some direction: without a prior, and with columns that determine each other, or with
-    columns that separate the classes, so that the mode is at infinity. The second derivative at the mode, in units of
-    the columns, is then singular.
-    """
-    if not isinstance(problem, Linear) or (problem.penalty.l2 > 0.0).all():
-        return ""
-    advice = "the posterior is improper ({}): pass l2 > 0"
-    if problem.falls_without_end(mode):
-        return advice.format("the columns separate the classes, so that f has no minimum")
-    along = np.abs(problem.flat_direction(mode)) if problem.dim <= WIDEST else np.empty(0)
-    if not len(along):
-        return ""
-    places = ", ".join(f"x[{j}]" for j in np.flatnonzero(along > 0.1 * along.max())[:4])
-    return advice.format(f"f is flat along {places}: columns that determine each other, or a class")
 
 
 def judge(
