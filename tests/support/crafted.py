@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import avare
 from avare._randomness import uniform_source
 from avare.samplers import LimitWarning, Sampler
@@ -69,6 +70,10 @@ DTYPES = (
     ">f8",
     "O",
 )
+
+
+CHANGED = {"Avare that grew", "Calibrated in a ring", "Uniform that grew"}
+"""Samplers whose sets have changed: they need at least 8 examples."""
 
 
 def makers() -> dict[str, Callable[..., Sampler]]:
@@ -183,11 +188,10 @@ def arrays(value: np.ndarray) -> Iterator[Any]:
             warnings.simplefilter("ignore")
             yield value.astype(dtype)
     if value.size and value.dtype != np.bool_:
-        extremes = (
-            [-1, 2**30, -(2**62)] if value.dtype.kind == "i" else [-1.0, 1e-320, 1e150, 1e308, np.nan, np.inf, -np.inf]
-        )
+        whole = value.dtype.kind == "i"
+        extremes = [-1, 2**30, -(2**62)] if whole else [-1.0, 1e-320, 1e150, 1e308, np.nan, np.inf, -np.inf]
         for extreme in extremes:
-            if value.dtype.itemsize == 8 or abs(extreme) < 2**31:
+            if value.dtype.itemsize == 8 or abs(extreme) < (np.iinfo(value.dtype).max if whole else 2**31):
                 yield np.full_like(value, extreme)
                 for place in (0, value.size // 2, value.size - 1):
                     yield _with(value, place, extreme)
