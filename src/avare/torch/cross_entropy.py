@@ -71,9 +71,10 @@ def count_targets(target: Tensor) -> Tensor:
     return target.ne(IGNORED).reshape(len(target), -1).sum(dim=1)
 
 
-def class_gradients(rows: Tensor, classes: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def class_gradients(rows: Tensor, classes: Tensor, label_smoothing: float = 0.0, out: Tensor | None = None) -> Tensor:
     """Return the gradient of each row's cross-entropy in its logits, in float32 or wider."""
-    return _subtract(torch.softmax(rows, 1, torch.promote_types(rows.dtype, torch.float32)), classes, label_smoothing)
+    softmax = torch.softmax(rows, 1, torch.promote_types(rows.dtype, torch.float32), out=out)
+    return _subtract(softmax, classes, label_smoothing)
 
 
 class _CrossEntropy(torch.autograd.Function):

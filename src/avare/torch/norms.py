@@ -23,7 +23,7 @@ _GRADIENTS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     "binary": lambda output, target: torch.sigmoid(output) - target,
     "squared": lambda output, target: 2.0 * (output - target),
 }
-_AT_A_TIME = 2**21  # logits, if an example has fewer: some megabytes, and few operations to start
+_AT_A_TIME = 2**19  # logits, if an example has fewer: two megabytes, and few operations to start
 _NEARLY_ONE = 1e-2  # what class probabilities in bfloat16 may miss it by
 
 
@@ -234,7 +234,7 @@ def _norms_of_classes(output: Tensor, target: Tensor, smoothing: float, class_di
 
 
 def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing: float) -> Tensor:
-    """Read some examples at a time. Positions that do not count have no effect."""
+    """Read some examples, or positions, at a time. Positions that do not count have no effect."""
     shape, classes = logits.shape[:-1], logits.shape[-1]
     _require_shape(target, shape, "class indices", output)
     few = few_norms(logits, target) if smoothing == 0.0 else None
@@ -245,10 +245,13 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
         ignored = target == IGNORED
         _refuse("target", target, ~ignored & ((own < 0) | (own >= classes)), f"must be in [0, {classes})")
         own = own.masked_fill(ignored, 0)
+    if logits.is_contiguous():  # then positions are rows, of which some fit into the cache
+        logits, own = logits.flatten(0, -2), own.flatten()
     some = max(1, _AT_A_TIME // max(logits[:1].numel(), 1))
+    space = logits.new_empty(0, dtype=torch.promote_types(logits.dtype, torch.float32))  # for one part after another
     found = [
-        _row_norms(class_gradients(part.flatten(0, -2), classes.flatten(), smoothing))
-        for part, classes in zip(logits.split(some), own.split(some), strict=True)
+        _row_norms(class_gradients(part.flatten(0, -2), wanted.flatten(), smoothing, space.resize_(0)))
+        for part, wanted in zip(logits.split(some), own.split(some), strict=True)
     ]
     norms = torch.cat(found).view(shape)
     return norms if ignored is None else norms.masked_fill_(ignored, 0.0)
