@@ -116,16 +116,16 @@ class AutomaticSize(PoolSize):
 
     def observe(self, pool: "Pool", unit_error: float) -> None:
         """Decide again."""
-        error, uniform = pool.relative_error, pool.possible_gain - 1.0
-        if pool.scored < FIRST_POOLS or not (uniform > 0.0 and pool.cost_ratio > 0.0):  # also if one is not known
+        uniform, cost = pool.possible_gain - 1.0, pool.cost_ratio
+        if pool.scored < FIRST_POOLS or not (uniform > 0.0 and cost > 0.0):  # also if one is not known
             return
-        share = min(error / uniform, 1.0)
+        share = min(pool.relative_error / uniform, 1.0)
         if self.ratio == 1.0:
             self._without = share if pool.is_reported else 1.0
         self._with += _LEARNING * ((share if self.ratio > 1.0 else _WITH_POOLS) - self._with)
-        most = min(LARGEST_RATIO, pool.largest_ratio, _MOST_EXTRA * pool.cost_ratio)
+        most = min(LARGEST_RATIO, pool.largest_ratio, _MOST_EXTRA * cost)
         margin = 1.0 if self.ratio > 1.0 else _MARGIN  # so that a pool is not switched on and off again
-        self.ratio = best_ratio(self._with * uniform, pool.cost_ratio, most, self._without * uniform, margin)
+        self.ratio = best_ratio(self._with * uniform, cost, most, self._without * uniform, margin)
 
     def interval(self, pool: "Pool") -> float:
         """Return 2 for the first batches, then twice as many each time, up to what costs one per cent of the time.
