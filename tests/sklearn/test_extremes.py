@@ -8,6 +8,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from avare.problems import Logistic
 from avare.sklearn import AvareClassifier, AvareRegressor
 
 
@@ -125,3 +126,29 @@ def test_the_l1_penalty_is_certified_for_every_loss(l1_ratio: float) -> None:
         for loss in ("squared_error", "huber"):
             regressor = AvareRegressor(loss, l1_ratio=l1_ratio, C=0.1).fit(X, y)
             assert regressor.gap_ <= 1e-9 and regressor.solver_ == "newton"
+
+
+@pytest.mark.parametrize("scales", [(1e-4, 1e4), (1.0, 1e8), (1e-2, 1e9)])
+@pytest.mark.parametrize("loss", ["log_loss", "smoothed_hinge", "squared_error", "huber"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_no_column_is_lost_by_its_scale(scales: tuple[float, float], loss: str, classes: int) -> None:
+    generator = np.random.default_rng(12)
+    Z = generator.normal(size=(2000, 2))
+    score = Z @ [1.0, 1.0] + generator.logistic(size=2000)
+    if loss in ("log_loss", "smoothed_hinge"):
+        y = np.digitize(score, [-0.5, 0.5] if classes == 3 else [0.0])
+        plain, scaled = (AvareClassifier(loss=loss, C=np.inf).fit(X, y) for X in (Z, Z * scales))
+    else:
+        plain, scaled = (AvareRegressor(loss=loss, C=np.inf).fit(X, score) for X in (Z, Z * scales))
+    np.testing.assert_allclose(scaled.coef_ * scales, plain.coef_, rtol=1e-3, atol=1e-3)
+    assert (np.abs(plain.coef_) > 0.1).any(axis=None)
+
+
+def test_a_gap_counts_coefficients_that_are_still_zero() -> None:
+    """Without a penalty, a coefficient of 0 may be far from its minimum."""
+    generator = np.random.default_rng(12)
+    Z = generator.normal(size=(500, 2))
+    y = Z @ [1.0, 1.0] + generator.logistic(size=500) > 0.0
+    problem, alone = Logistic(Z, y), Logistic(Z[:, :1], y).minimize()
+    x = np.array([alone[0], 0.0])
+    assert problem.gap(x) >= problem.objective(x) - problem.objective(problem.minimize()) > 1.0

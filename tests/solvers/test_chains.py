@@ -488,3 +488,16 @@ def test_an_improper_posterior_is_named(problem: Any, reason: str | None, method
         assert text in chain.warnings and text in str(chain.noise)
         again = METHODS[method](problem, steps=500, chains=2, seed=0, resume=chain.state_dict())
         assert again.noise is not None and again.noise.improper
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_level_with_one_class_and_a_weak_prior_is_no_crash(method: str) -> None:
+    """The metric stays regular while the chains run away, and they say so."""
+    if numba.config.DISABLE_JIT:
+        pytest.skip("a minute without compiled code; the compiled run tests it")
+    generator = np.random.default_rng(1)
+    X, level = generator.normal(size=(800, 3)), generator.integers(0, 5, 800)
+    y = (generator.random(800) < 1.0 / (1.0 + np.exp(-X @ [1.0, -1.0, 0.5]))) | (level == 4)
+    problem = avare.problems.Logistic(np.c_[X, np.eye(5)[level][:, 1:]], y, l2=1e-5, bias=True)
+    with pytest.warns(ConvergenceWarning, match=r"x\[6\]"):
+        METHODS[method](problem, seed=0)

@@ -487,8 +487,9 @@ def _gap_of_slopes(
     """Bound how far the objective is above the minimum, by any slopes whose sum over a free bias is 0.
 
     `sums` are those of the rows times the slopes. An l1 term alone allows sums up to l1: larger slopes are scaled.
-    Without any penalty sums must be 0. If they are not, the minimum is taken to be near `end`. A gap that is certain to
-    be more than `most` is returned as infinite, which saves the sum over the rows.
+    Without any penalty sums must be 0. If they are not, the minimum is taken to be near `end`, or as far as a step
+    along one coordinate leads. A gap that is certain to be more than `most` is returned as infinite, which saves the
+    sum over the rows.
     """
     l2, l1, x = total.l2, total.l1, point.table
     held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
@@ -503,7 +504,12 @@ def _gap_of_slopes(
     open_ones = ~(held | bounded)
     if total.free_bias:
         open_ones[:, -1] = False
-    return max(gap, 0.0) + _FARTHER * float(np.abs(sums[open_ones]) @ np.abs(end[open_ones]))
+    if not open_ones.any():
+        return max(gap, 0.0)
+    total.passes += 0.5
+    bends = np.broadcast_to(total.rows.squares(total.problem.mean_curvatures(point.terms)), sums.shape)
+    far = np.maximum(np.abs(end), np.divide(np.abs(sums), bends, out=np.zeros_like(sums), where=bends > 0.0))
+    return max(gap, 0.0) + _FARTHER * float(np.abs(sums[open_ones]) @ far[open_ones])
 
 
 # --- the bias -------------------------------------------------------------------------------

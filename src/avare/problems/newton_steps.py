@@ -43,6 +43,7 @@ _EARLY = 8.0  # times what a solver has cost so far: a better one that costs les
 _TENTH = 4.6  # logarithm of 100: the residual's square falls as much if the residual falls to a tenth
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
+_NO_CURVATURE = 1e-30  # of the largest: columns may have scales that differ by ten to the 15
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
 NEAR = 30.0
 """Times the goal: a step that promises less may be the last, and is to certify it."""
@@ -542,7 +543,7 @@ def _to_unit_diagonal(matrix, scale):
     for j in range(len(scale)):
         largest = max(largest, matrix[j, j])
     for j in range(len(scale)):
-        is_curved = matrix[j, j] > 1e-15 * largest
+        is_curved = matrix[j, j] > _NO_CURVATURE * largest
         scale[j] = 1.0 / math.sqrt(matrix[j, j]) if is_curved else 0.0
         curved = curved and is_curved
     for j in range(len(scale)):

@@ -50,6 +50,7 @@ _FAST = 3.0  # standard deviations of a velocity, with which a step climbs
 _WALL = 0.25  # of the largest stable step, at the top of such a climb
 _NORMAL = 1.3  # the largest curvature up to which a posterior counts as normal
 _PRIOR = 20.0  # draws that the last metric is worth
+_LEAST_VALUE = 1e-20  # of the covariance of draws times that of gradients, relative to the largest
 _LEAST_BEND = 0.05  # of the largest curvature of an example: outputs may move to where it is larger
 _SEED = 20
 
@@ -153,7 +154,8 @@ def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
     root = inverse_root(slopes.T @ slopes + prior)
     inner = np.linalg.solve(root, np.linalg.solve(root, places.T @ places + prior).T)
     values, vectors = np.linalg.eigh(0.5 * (inner + inner.T))
-    return metric._replace(factor=metric.factor @ root @ vectors * np.maximum(values, 0.0) ** 0.25)
+    values = np.maximum(values, _LEAST_VALUE * values[-1])  # otherwise the factor would be singular
+    return metric._replace(factor=metric.factor @ root @ vectors * values**0.25)
 
 
 def _shorten_at_walls(plan: Any, steep: Vector) -> float:
