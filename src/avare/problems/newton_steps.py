@@ -435,6 +435,8 @@ class Steps:
                 count, start = 0, height
             if not first > 0.0:
                 return by_bounds(total, point, gradient)
+            if not height > 0.0:  # nothing is left
+                break
             needed = self._needed(gradient, found, left, goal, height / (accuracy**2 * first))
             if needed <= 0.0:
                 break
