@@ -435,10 +435,8 @@ class Steps:
                 count, start = 0, height
             if not first > 0.0:
                 return by_bounds(total, point, gradient)
-            if not height > 0.0:  # nothing is left
-                break
             needed = self._needed(gradient, found, left, goal, height / (accuracy**2 * first))
-            if needed <= 0.0:
+            if needed <= 0.0 or not height > 0.0:  # nothing is left
                 break
             if count and self._improve(point, needed, math.log(start / height) / count if height > 0 else math.inf):
                 direction = None
