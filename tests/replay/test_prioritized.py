@@ -143,7 +143,7 @@ def test_refuses_a_damaged_state_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match=r"state\['alpha'\] = 0.7: this buffer has 0.6"):
         filled(alpha=0.6).load_state_dict(state)
     with pytest.raises(TypeError, match="state is of type list"):
-        twin.load_state_dict([])  # type: ignore[arg-type]
+        twin.load_state_dict([])  # type: ignore[arg-type]  # the point
     after = twin.state_dict()
     assert all(np.array_equal(after[name], before[name]) for name in before)
 
