@@ -248,7 +248,10 @@ def _choose(x, first, second, third, fourth):
 
 @lean
 def _go_down(sums, starts, indices, left):
-    """Move each draw from the root to a weight: ``left`` is the number to skip, below the sum of its node."""
+    """Move each draw from the root to a weight: ``left`` is the number to skip, below the sum of its node.
+
+    Returns a number above 0 that depends on every load: a caller that ignores it has the loads removed.
+    """
     touched = 0.0
     for level in range(len(starts) - 2, -1, -1):
         for j in range(len(indices)):  # these loads do not wait for each other
@@ -276,13 +279,13 @@ def draw(arrays, n, replacement, source, indices, probabilities, left):
         for j in range(size):
             probabilities[j], left[j] = 1.0 / n, 1.0 - j / n
         return True
-    found = size
+    found, touched = size, 0.0
     if replacement:
         for first in range(0, size, _TOGETHER):
             last = min(first + _TOGETHER, size)
             for j in range(first, last):
                 indices[j], probabilities[j] = 0, _below(next_uniform(source) * total, total)
-            _go_down(sums, arrays.starts, indices[first:last], probabilities[first:last])
+            touched += _go_down(sums, arrays.starts, indices[first:last], probabilities[first:last])
         for j in range(size):
             probabilities[j] = sums[indices[j]] / total
     else:
@@ -291,7 +294,7 @@ def draw(arrays, n, replacement, source, indices, probabilities, left):
         for j in range(found):
             probabilities[j] /= total
             left[j] /= total
-    return found == size
+    return found == size and touched >= 0.0
 
 
 @lean
