@@ -59,6 +59,15 @@ def test_priorities_are_absolute_errors() -> None:
     assert len(buffer.priorities) == buffer.size() == 0
 
 
+def test_a_new_transition_has_the_highest_priority_when_it_was_added() -> None:
+    buffer = filled(steps=4)
+    buffer.update_priorities(np.arange(2), torch.tensor([5.0, 0.5]))  # after the four were added with 1
+    assert buffer.priorities.state_dict()["weights"][:4] == pytest.approx([5.0, 0.5, 1.0, 1.0], rel=1e-5)
+    zero = np.zeros((1, 1), dtype=np.float32)
+    buffer.add(zero, zero, np.zeros(1, dtype=int), zero[0], zero[0], [{}])
+    assert buffer.priorities.state_dict()["weights"][4] == pytest.approx(5.0, rel=1e-5)
+
+
 def test_refuses_the_layout_without_next_observations() -> None:
     with pytest.raises(ValueError, match="optimize_memory_usage = True"):
         filled(0, optimize_memory_usage=True, handle_timeout_termination=False)

@@ -70,22 +70,34 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.beta, self._epsilon = beta, epsilon
         if seed is None:
             seed = int(np.random.randint(2**31))  # noqa: NPY002 - which the seed of the algorithm determines
-        self.priorities = Prioritized(self.buffer_size * self.n_envs, alpha=alpha, beta=beta, seed=seed)
+        self._priorities = Prioritized(self.buffer_size * self.n_envs, alpha=alpha, beta=beta, seed=seed)
+        self._waiting = 0  # transitions without a priority: for several at once it takes less time
+
+    @property
+    def priorities(self) -> Prioritized:
+        """The priorities of all transitions."""
+        if self._waiting:
+            self._priorities.extend(self._waiting)
+            self._waiting = 0
+        return self._priorities
 
     def add(self, *arguments: Any, **others: Any) -> None:
         """Add a transition of each environment, with the highest priority so far."""
         super().add(*arguments, **others)
-        self.priorities.extend(self.n_envs)
+        self._waiting += self.n_envs
+        if self._waiting == self._priorities.capacity:
+            _ = self.priorities
 
     def reset(self) -> None:
         """Empty the buffer."""
         super().reset()
-        self.priorities.clear()
+        self._priorities.clear()
+        self._waiting = 0
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Draw transitions by priority."""
         indices, weights = self.priorities.sample(batch_size)
-        at = np.divmod(indices, self.n_envs)  # row and environment
+        at = np.divmod(indices, self.n_envs) if self.n_envs > 1 else (indices, 0)  # row and environment
         return _Samples(
             observations=self.to_torch(self._normalize_obs(self.observations[at], env)),
             actions=self.to_torch(self.actions[at]),
