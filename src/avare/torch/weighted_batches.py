@@ -217,7 +217,7 @@ def _joined(batches: list[Any], pin: bool) -> Any:
 
 def _rows(batch: Any, size: int, places: torch.Tensor, pin: bool = False) -> Any:
     """Return some rows of everything in a collated batch of this size."""
-    if isinstance(batch, torch.Tensor) and batch.ndim > 0 and len(batch) == size:
+    if isinstance(batch, torch.Tensor) and batch.ndim > 0 and batch.shape[0] == size:
         rows = batch.index_select(0, places)
         return rows.pin_memory() if pin else rows
     if type(batch) is not list and isinstance(batch, MutableMapping):

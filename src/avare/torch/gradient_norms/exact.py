@@ -218,9 +218,11 @@ def _factors(weight: Any, count: int) -> Tensor | None:
     values = torch.as_tensor(weight).detach()
     if values.shape != (count,):
         raise ValueError(f"weight has shape {tuple(values.shape)}: must be ({count},), one for each example")
-    for place in (~torch.isfinite(values) | (values == 0)).nonzero().flatten().tolist():
-        raise ValueError(f"weight[{place}] = {values[place].item()}: must be finite and not 0")
-    return values.abs()
+    factors = values.abs()
+    if not math.isfinite(factors.log().sum().item()):
+        for place in (~torch.isfinite(values) | (values == 0)).nonzero().flatten().tolist():
+            raise ValueError(f"weight[{place}] = {values[place].item()}: must be finite and not 0")
+    return factors
 
 
 def _squares_written(uses: list[Recomputed], others: dict[nn.Parameter, list[Part]], count: int) -> Tensor:

@@ -7,6 +7,7 @@ without writing the gradients out:
     || sum_t a_t b_t' ||^2 = sum_{s,t} (a_s' a_t) (b_s' b_t)
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -114,7 +115,7 @@ def squares(parts: Sequence[Part]) -> Tensor | None:
     """Return the squared norm of the sum of the parts per example; None if the gradients must be written out."""
     dense = [part for part in parts if isinstance(part, Dense)]
     if len(dense) == len(parts):
-        return square_rows(sum(part.values for part in dense))
+        return square_rows(functools.reduce(torch.add, [part.values for part in dense]))
     outers = [part for part in parts if isinstance(part, Outer)]
     places = [part for part in parts if isinstance(part, OneHot)]
     if len(outers) + len(places) < len(parts) or len({part.sizes[:3] for part in outers}) > 1:
