@@ -122,8 +122,9 @@ class Bar:
             say(self._console, f"{self._title}: {text}")
 
     def close(self) -> None:
-        """Stop the bar."""
-        self._bars.stop()
+        """Stop the bar; older versions of Rich would add an empty line where there is none."""
+        if self._console.is_terminal:
+            self._bars.stop()
 
 
 class Display(Watch):
