@@ -241,7 +241,8 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
     if few is not None:
         return few
     own, ignored = target.long(), None
-    if own.numel() and not 0 <= own.min().item() <= own.max().item() < classes:
+    least, most = torch.aminmax(own) if own.numel() else (0, 0)
+    if not 0 <= int(least) <= int(most) < classes:
         ignored = target == IGNORED
         _refuse("target", target, ~ignored & ((own < 0) | (own >= classes)), f"must be in [0, {classes})")
         own = own.masked_fill(ignored, 0)
