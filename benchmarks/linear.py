@@ -1,10 +1,11 @@
 """Linear models: `AvareClassifier` and other solvers, to the same relative suboptimality.
 
 It needs MNIST, CIFAR10 and IJCNN1, in the folder ``--data`` or AVARE_DATA, or from the network; the text of "next
-letter" is ``text/tinyshakespeare.txt`` there. Data that is missing is left out. All minimise the same objective,
-logistic regression with l2 = 1 in total and without an intercept, on the same data, each with its defaults. The method
-was developed on some of the data; the rest is held out. Each result is stored at once. ``--cases`` and ``--solvers``
-measure some again and keep the others; ``--missing`` measures only what is not stored.
+letter" is ``text/tinyshakespeare.txt`` there, and adult and reuters are in ``linear/``. Data that is missing is left
+out. All minimise the same objective, logistic regression with l2 = 1 in total and without an intercept, on the same
+data, each with its defaults. The method was developed on some of the data; the rest is held out. Each result is stored
+at once. ``--cases`` and ``--solvers`` measure some again and keep the others; ``--missing`` measures only what is not
+stored.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from scipy import sparse
 from sklearn.datasets import (
     load_breast_cancer,
     load_digits,
+    load_svmlight_file,
     load_wine,
     make_classification,
     make_hastie_10_2,
@@ -120,10 +122,21 @@ def developed(folder: Path | None) -> dict[str, Callable[[], tuple[Any, Any]]]:
         X, y = load_digits(return_X_y=True)
         return X / 16.0, y
 
+    def coded(name: str) -> Callable[[], tuple[Any, Any]]:
+        def load() -> tuple[Any, Any]:
+            if folder is None:
+                raise FileNotFoundError("--data is needed")
+            X, y = load_svmlight_file(str(folder / "linear" / f"{name}.trn.bz2"), zero_based=True)
+            return X, np.where(y > 0.0, 1, -1)
+
+        return load
+
     return {
         "breast cancer": breast_cancer,
         "digits": digits,
         "IJCNN1": loaded("ijcnn1"),
+        "adult": coded("adult"),
+        "reuters": coded("reuters"),
         "sparse text": lambda: text(np.random.default_rng(1)),
         "imbalanced": lambda: imbalanced(np.random.default_rng(2)),
         "MNIST odd/even": loaded("mnist", lambda y: np.where(y % 2 == 0, 1, -1)),
