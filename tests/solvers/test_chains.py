@@ -429,7 +429,7 @@ def test_noise_is_measured_with_a_copy_of_the_sampler() -> None:
 def test_a_sampler_by_name_is_built_from_the_norms_near_the_mode() -> None:
     problem = make("Logistic", sample_weight=np.linspace(0.5, 2.0, N))
     mode = problem.minimize()
-    points = points_around(mode, metric_at(problem, mode), 400)
+    points = points_around(problem, mode, metric_at(problem, mode), 400)
     tuning = Tuning(mode, points, np.ones(1))
     assert np.allclose(expected_norms(problem, "none", tuning), problem.norms(mode))
     # The root of the mean square of differences, in the metric: the slopes' changes times the lengths of the rows.

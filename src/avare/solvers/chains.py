@@ -164,7 +164,7 @@ class Plan:
             mode = problem.minimize() if self.point is None else self.point
             at_mode = metric_at(problem, mode) if around and isinstance(problem, Linear) else self.metric
             self.metric = at_mode if whole else self.metric
-            points = points_around(mode, at_mode, len(self.tuning.points))
+            points = points_around(problem, mode, at_mode, len(self.tuning.points))
             self.tuning = self.tuning._replace(anchor=mode, points=points)
         self.starts = self.tuning.anchor
         self.improper = problem.why_improper(self.starts) if isinstance(problem, Linear) else ""

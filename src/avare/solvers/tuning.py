@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from avare.problems import Linear
+from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.kernels import record_of
@@ -48,6 +48,7 @@ _NOISY = 1.0  # the largest variance of a gradient in the metric: above, batches
 _MANY, _MOST = 4096, 1024  # ... up to all of this many examples, otherwise up to this size
 _FAST = 3.0  # standard deviations of a velocity, with which a step climbs
 _WALL = 0.25  # of the largest stable step, at the top of such a climb
+_NEARER = 20  # times that a point comes nearer to the mode, at most
 _NORMAL = 1.3  # the largest curvature up to which a posterior counts as normal
 _PRIOR = 20.0  # draws that the last metric is worth
 _LEAST_VALUE = 1e-20  # of the covariance of draws times that of gradients, relative to the largest
@@ -66,9 +67,21 @@ class Tuning(NamedTuple):
     """The size of batches if none is given, one number."""
 
 
-def points_around(x: Vector, metric: Metric, count: int) -> Vector:
-    """Return some draws of the normal law around x with the covariance F F^T."""
-    return x + coloured(metric, np.random.default_rng(_SEED).standard_normal((count, len(x))))
+def points_around(problem: Problem, x: Vector, metric: Metric, count: int) -> Vector:
+    """Return some draws of the normal law around the mode x with the covariance F F^T.
+
+    If f is steeper on one side, the normal law reaches where the posterior has no mass. A draw is moved towards x until
+    f is at most twice as far above f(x) as for a normal posterior.
+    """
+    moves = np.random.default_rng(_SEED).standard_normal((count, len(x)))
+    least = problem.objective(x)
+    for each in moves:
+        most = least + each @ each
+        for _ in range(_NEARER):
+            if problem.objective(x + coloured(metric, each)) <= most:
+                break
+            each *= 0.7
+    return x + coloured(metric, moves)
 
 
 def expected_norms(problem: Linear, control: str, tuning: Tuning) -> Vector:
@@ -100,7 +113,8 @@ def tune(plan: Any, *, moves: bool, scales: bool) -> None:
 def _explore(plan: Any, moves: bool, scales: bool) -> tuple[Any, float, float, Vector]:
     """Run rounds of short chains; return the last steps, noise and largest curvature, and the steepest draws."""
     problem, generator = plan.problem, np.random.default_rng(_SEED)
-    plan.starts, steep = plan.tuning.points[:_CHAINS], plan.tuning.points[:0]
+    first = plan.tuning.points
+    plan.starts, steep = first[:_CHAINS], first[:0]
     for k in range(_ROUNDS):
         steps = _probe(plan, generator)
         noise = _noise(steps, plan.metric, plan.tuning.points)
@@ -124,10 +138,10 @@ def _explore(plan: Any, moves: bool, scales: bool) -> tuple[Any, float, float, V
         points = late[:: len(late) // POINTS][:POINTS]
         plan.tuning = Tuning(mean if moves else plan.tuning.anchor, points, plan.tuning.rows)
         if len(plan.metric.factor) and len(late) * problem.n <= _ROWS:
-            gradients = np.stack([problem.gradient(x) for x in late])
             if scales:
-                plan.metric = _rescaled(plan.metric, late - mean, gradients)
-            steep = late[np.argsort(-np.linalg.norm(whitened(plan.metric, gradients), axis=1))[:POINTS]]
+                plan.metric = _rescaled(plan.metric, late - mean, _slopes(plan, late))
+            late = np.concatenate([first, late])  # short chains may miss a wall that is next to the mode
+            steep = late[np.argsort(-np.linalg.norm(_slopes(plan, late), axis=1))[:POINTS]]
     return steps, noise, curved or 1.0, steep
 
 
@@ -146,10 +160,13 @@ def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.rando
     return np.asarray(chain.record.draws)
 
 
-def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
-    """Return the metric in which draws and gradients have the same covariance, with some draws of the old one added."""
-    slopes, places = whitened(metric, gradients), np.asarray(np.linalg.solve(metric.factor, away.T).T, np.float64)
-    slopes -= slopes.mean(axis=0)
+def _rescaled(metric: Metric, away: Vector, slopes: Vector) -> Metric:
+    """Return the metric in which draws and gradients have the same covariance, with some draws of the old one added.
+
+    Slopes are gradients in the old metric.
+    """
+    places = np.asarray(np.linalg.solve(metric.factor, away.T).T, np.float64)
+    slopes = slopes - slopes.mean(axis=0)
     prior = _PRIOR * np.eye(away.shape[1])
     root = inverse_root(slopes.T @ slopes + prior)
     inner = np.linalg.solve(root, np.linalg.solve(root, places.T @ places + prior).T)
@@ -163,17 +180,24 @@ def _shorten_at_walls(plan: Any, steep: Vector) -> float:
 
     The shorter the step, the less far it climbs.
     """
-    factor, hamiltonian = plan.metric.factor, plan.friction > 0.0
+    hamiltonian = plan.friction > 0.0
     if not len(steep):
         return 1.0
-    slopes = [factor.T @ plan.problem.gradient(x) for x in steep]
-    climbs = np.array([factor @ (up / max(float(np.linalg.norm(up)), 1e-300)) for up in slopes])
+    slopes = _slopes(plan, steep)
+    climbs = slopes / np.maximum(np.linalg.norm(slopes, axis=1), 1e-300)[:, None]
     while True:
         reach = _FAST * (plan.size if hamiltonian else math.sqrt(2.0 * plan.size))
-        found = _largest_curvature(plan.problem, plan.metric, steep + reach * climbs) or 1.0
+        ends = steep + reach * coloured(plan.metric, climbs)
+        secants = np.linalg.norm(_slopes(plan, ends) - slopes, axis=1) / reach
+        found = max(float(secants.max()), _largest_curvature(plan.problem, plan.metric, ends) or 1.0)
         if (plan.size**2 / 4.0 if hamiltonian else plan.size / 2.0) * found <= _WALL:
             return found
         plan.size *= 0.8
+
+
+def _slopes(plan: Any, points: Vector) -> Vector:
+    """Return the gradients at some points in the metric."""
+    return whitened(plan.metric, np.stack([plan.problem.gradient(x) for x in points]))
 
 
 def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float | None:
