@@ -356,6 +356,17 @@ def test_the_words_of_a_diagnosis(kind: str, factor: float, verdict: str, words:
     assert found.as_dict()["verdict"] == verdict and found.as_dict()["in_seconds"]["kind"] == "faster"
 
 
+@pytest.mark.parametrize(
+    ("kind", "factor", "verdict"),
+    [("slower", 0.7, "no"), ("no difference", 1.0, "no"), ("inconclusive", 1.2, "inconclusive"), ("faster", 1.2, "a little")],
+)
+def test_a_diagnosis_weighs_seconds_too(kind: str, factor: float, verdict: str) -> None:
+    about = ("mine", "softmax", 10, 10, 4, 20, 3.04, 9.0, 1.0, judged("faster", 4.0), judged(kind, factor), 0.12)
+    found = diagnosis.Diagnosis(*about)
+    assert found.verdict == verdict and found.words.lower().startswith(f"{verdict}: calibrated needs 3.6–4.4× fewer")
+    assert ("do not pay for its slower steps here" in found.words) == (verdict == "no")
+
+
 def test_a_diagnosis_where_there_is_nothing_to_learn() -> None:
     found = diagnosis.diagnose(Data("flat", np.ones((4, 1)), np.zeros(4), ""), "least_squares", batch_size=1, epochs=1)
     assert found.gain == 1.0 and found.verdict != "yes"
