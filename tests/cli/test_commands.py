@@ -358,7 +358,12 @@ def test_the_words_of_a_diagnosis(kind: str, factor: float, verdict: str, words:
 
 @pytest.mark.parametrize(
     ("kind", "factor", "verdict"),
-    [("slower", 0.7, "no"), ("no difference", 1.0, "no"), ("inconclusive", 1.2, "inconclusive"), ("faster", 1.2, "a little")],
+    [
+        ("slower", 0.7, "no"),
+        ("no difference", 1.0, "no"),
+        ("inconclusive", 1.2, "inconclusive"),
+        ("faster", 1.2, "a little"),
+    ],
 )
 def test_a_diagnosis_weighs_seconds_too(kind: str, factor: float, verdict: str) -> None:
     about = ("mine", "softmax", 10, 10, 4, 20, 3.04, 9.0, 1.0, judged("faster", 4.0), judged(kind, factor), 0.12)
