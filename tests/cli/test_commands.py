@@ -111,6 +111,7 @@ def test_datasets(avare_command: Any, cache: Path, tmp_path: Path, monkeypatch: 
     code, out, _ = avare_command("datasets", "list")
     assert code == 0 and "│ digits    │ built in" in out and "│ mnist     │ 0 of 4 files" in out
     write(tmp_path / "data", files)
+    assert avare_command("datasets")[:2] == (code, out)
     code, out, _ = avare_command("datasets", "list", "--data", "data", "--json")
     assert {"name": "mnist", "here": "4 of 4 files"} in json.loads(out)
     code, out, _ = avare_command("datasets", "where", "mnist")

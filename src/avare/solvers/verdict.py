@@ -36,7 +36,7 @@ _COLUMNS = 32  # at a time
 
 
 class ConvergenceWarning(UserWarning):
-    """The draws of a chain are not yet, or never will be, those of the posterior.
+    """The draws of a chain are not yet, or never will be, those of the posterior; or `sgd` is far from a minimum.
 
     >>> import warnings
     >>> with warnings.catch_warnings():
