@@ -29,7 +29,7 @@ from avare.problems.newton import constant, gap_at
 from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
-_FEW, _WORK = 256, 1e11  # coefficients without a prior, and products, up to which a flat direction is looked for
+_FEW, _WORK = 256, 1e11  # coefficients, and products, up to which a flat direction is looked for
 _SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
@@ -322,24 +322,21 @@ class Linear(Problem):
         It has none if f does not rise along some direction: without a prior, and with columns that determine each
         other, or that separate the classes, so that the mode is at infinity. The second derivative at the mode by the
         coefficients without a prior, in units of the columns, is then singular. It is computed if that costs no more
-        than 1e11 products, or if there are at most 256 of them.
+        than 1e11 products, or if there are at most 256 coefficients.
         """
         if self.falls_without_end(mode):
             return "the columns separate the classes, so that f has no minimum"
         free = np.flatnonzero(self.penalty.l2 == 0.0)
         if len(free) > self.n * self.outputs:
             return f"{len(free)} coefficients have no prior, more than there are examples"
-        if not len(free) or (len(free) > _FEW and float(self.n) * self.dim * len(free) > _WORK):
+        if not len(free) or (self.dim > _FEW and self.n * float(self.dim) ** 2 > _WORK):
             return ""
         from scipy.linalg import eigh
 
         squares = np.tile(self.rows(centred=False).squares(np.ones(self.n)), self.outputs)[free]
         scale = 1.0 / np.sqrt(np.maximum(squares, 1e-300))
-        if 2 * len(free) > self.dim:
-            curvature = self.hessian(mode)[np.ix_(free, free)]
-        else:
-            curvature = np.stack([self.hessian_product(mode, row)[free] for row in np.eye(self.dim)[free]])
-        (least,), vectors = eigh(scale[:, None] * curvature * scale, subset_by_index=[0, 0])
+        curvature = scale[:, None] * self.hessian(mode)[np.ix_(free, free)] * scale
+        (least,), vectors = eigh(curvature, subset_by_index=[0, 0])
         largest = self.model.sample_weight.max() if len(self.model.sample_weight) else 1.0
         if least > _SINGULAR * self.curvature * largest:
             return ""

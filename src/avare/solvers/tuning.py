@@ -116,14 +116,12 @@ def _explore(plan: Any, moves: bool, scales: bool) -> tuple[Any, float, float, V
     first = plan.tuning.points
     plan.starts, steep = first[:_CHAINS], first[:0]
     for k in range(_ROUNDS):
-        steps = _probe(plan, generator)
-        noise = _noise(steps, plan.metric, plan.tuning.points)
+        steps, noise = _probe(plan, generator)
         most = problem.n if problem.n <= _MANY else _MOST
         if plan.batch_size is None and noise > _NOISY and plan.tuning.rows[0] < most:
             rows = min(most, int(plan.tuning.rows[0] * noise / _NOISY))
             plan.tuning.rows[0] = most if 4 * rows > most else rows
-            steps = _probe(plan, generator)
-            noise = _noise(steps, plan.metric, plan.tuning.points)
+            steps, noise = _probe(plan, generator)
         curved = _largest_curvature(problem, plan.metric, plan.tuning.points)
         plan.size = _size(steps, noise, curved or 1.0, plan.friction)
         found = max(curved or 1.0, _shorten_at_walls(plan, steep))
@@ -145,11 +143,12 @@ def _explore(plan: Any, moves: bool, scales: bool) -> tuple[Any, float, float, V
     return steps, noise, curved or 1.0, steep
 
 
-def _probe(plan: Any, generator: np.random.Generator) -> Any:
-    """Return steps from one of the points, where a table of SAGA is filled, with a copy of the sampler."""
+def _probe(plan: Any, generator: np.random.Generator) -> tuple[Any, float]:
+    """Return steps from one of the points, where a table of SAGA is filled, with a copy of the sampler; and noise."""
     sampler = copy.deepcopy(plan.build_sampler(_SEED))
     sampler.reseed(generator)
-    return plan.chain_steps("", sampler, plan.tuning.points[-1], generator)
+    steps = plan.chain_steps("", sampler, plan.tuning.points[-1], generator)
+    return steps, _noise(steps, plan.metric, plan.tuning.points)
 
 
 def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.random.Generator) -> Vector:
