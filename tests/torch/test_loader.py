@@ -560,7 +560,9 @@ def test_an_unknown_option_of_the_default_sampler() -> None:
 
 def test_a_loader_that_never_gets_norms_says_so_once() -> None:
     loader = avt.ImportanceLoader(make_dataset(12), 4, seed=0)
-    with pytest.warns(UserWarning, match="^no gradient norms were reported after 3 steps, so draws are still uniform"):
+    with pytest.warns(
+        UserWarning, match=r"^no gradient norms have been reported \(batches drawn: 3\), so draws are still uniform"
+    ):
         for _ in loader:
             pass
     with warnings.catch_warnings():

@@ -13,7 +13,8 @@ Short chains are Hamiltonian, also for Langevin steps, because they see more of 
 
 Posteriors of nearly separable classes have walls: the curvature grows many times within one step, and a step too long
 throws the chain far out. Such places are rare among draws. So the step also is short enough for the curvature that it
-would meet if it climbed from the steepest of the draws.
+would meet if it climbed from the steepest of the draws, there or on average on its way. If the mode is next to a wall,
+as with a dummy level of one class and a weak prior, short chains start at points that the posterior may have.
 
 In the metric a chain with curvature l and gradient noise of variance c has, for Langevin steps of size a, the variance
 (2 + a c) / (2 - a l) where 1 / l is right. Hamiltonian steps of size h are stable up to h^2 l = 4, exact for a normal
@@ -136,10 +137,12 @@ def _explore(plan: Any, moves: bool, scales: bool) -> tuple[Any, float, float, V
         points = late[:: len(late) // POINTS][:POINTS]
         plan.tuning = Tuning(mean if moves else plan.tuning.anchor, points, plan.tuning.rows)
         if len(plan.metric.factor) and len(late) * problem.n <= _ROWS:
+            gradients = _gradients(problem, late)
             if scales:
-                plan.metric = _rescaled(plan.metric, late - mean, _slopes(plan, late))
+                plan.metric = _rescaled(plan.metric, late - mean, gradients)
             late = np.concatenate([first, late])  # short chains may miss a wall that is next to the mode
-            steep = late[np.argsort(-np.linalg.norm(_slopes(plan, late), axis=1))[:POINTS]]
+            gradients = np.concatenate([_gradients(problem, first), gradients])
+            steep = late[np.argsort(-np.linalg.norm(whitened(plan.metric, gradients), axis=1))[:POINTS]]
     return steps, noise, curved or 1.0, steep
 
 
@@ -159,13 +162,10 @@ def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.rando
     return np.asarray(chain.record.draws)
 
 
-def _rescaled(metric: Metric, away: Vector, slopes: Vector) -> Metric:
-    """Return the metric in which draws and gradients have the same covariance, with some draws of the old one added.
-
-    Slopes are gradients in the old metric.
-    """
-    places = np.asarray(np.linalg.solve(metric.factor, away.T).T, np.float64)
-    slopes = slopes - slopes.mean(axis=0)
+def _rescaled(metric: Metric, away: Vector, gradients: Vector) -> Metric:
+    """Return the metric in which draws and gradients have the same covariance, with some draws of the old one added."""
+    slopes, places = whitened(metric, gradients), np.asarray(np.linalg.solve(metric.factor, away.T).T, np.float64)
+    slopes -= slopes.mean(axis=0)
     prior = _PRIOR * np.eye(away.shape[1])
     root = inverse_root(slopes.T @ slopes + prior)
     inner = np.linalg.solve(root, np.linalg.solve(root, places.T @ places + prior).T)
@@ -182,21 +182,21 @@ def _shorten_at_walls(plan: Any, steep: Vector) -> float:
     hamiltonian = plan.friction > 0.0
     if not len(steep):
         return 1.0
-    slopes = _slopes(plan, steep)
+    slopes = whitened(plan.metric, _gradients(plan.problem, steep))
     climbs = slopes / np.maximum(np.linalg.norm(slopes, axis=1), 1e-300)[:, None]
     while True:
         reach = _FAST * (plan.size if hamiltonian else math.sqrt(2.0 * plan.size))
         ends = steep + reach * coloured(plan.metric, climbs)
-        secants = np.linalg.norm(_slopes(plan, ends) - slopes, axis=1) / reach
+        changes = whitened(plan.metric, _gradients(plan.problem, ends)) - slopes
+        secants = np.linalg.norm(changes, axis=1) / reach  # beyond a wall, f is straight
         found = max(float(secants.max()), _largest_curvature(plan.problem, plan.metric, ends) or 1.0)
         if (plan.size**2 / 4.0 if hamiltonian else plan.size / 2.0) * found <= _WALL:
             return found
         plan.size *= 0.8
 
 
-def _slopes(plan: Any, points: Vector) -> Vector:
-    """Return the gradients at some points in the metric."""
-    return whitened(plan.metric, np.stack([plan.problem.gradient(x) for x in points]))
+def _gradients(problem: Linear, points: Vector) -> Vector:
+    return np.stack([problem.gradient(x) for x in points])
 
 
 def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float | None:

@@ -379,8 +379,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if self.pool is None and self.sampler.learns and is_silent:
             self.cursor.ended = None
             warnings.warn(
-                f"no gradient norms were reported after {self.sampler.steps} steps, so draws are still uniform: call "
-                "update(index, norms) after each step",
+                f"no gradient norms have been reported (batches drawn: {self.sampler.steps}), so draws are still "
+                "uniform: call update(index, norms) after each step",
                 stacklevel=2,
             )
 
