@@ -79,7 +79,7 @@ def measure(data: Data, loss: str, runs: int, jobs: int, settings: dict[str, Any
         "found": found.as_dict(),
         "seconds": judged["seconds"].as_dict(),
         "limits": limits_of(data, records[1]["spec"], records[0]["facts"]["optimum"]),
-        "within": expected.verdict == "inconclusive" or 0.5 <= expected.in_epochs.factor / found.factor <= 2.0,
+        "within": expected.in_epochs.kind == "inconclusive" or 0.5 <= expected.in_epochs.factor / found.factor <= 2.0,
         "took": [middle - began, ended - middle],
     }
 
@@ -101,7 +101,7 @@ def factors_of(expected: Diagnosis) -> dict[str, float | None]:
 def row_of(name: str, entry: dict[str, Any]) -> list[str]:
     """The row of a dataset."""
     expected, found = entry["expected"], entry["found"]
-    advice = "inconclusive" if expected["verdict"] == "inconclusive" else f"{expected['factor']:.2f}"
+    advice = "inconclusive" if expected["factor"] is None else f"{expected['factor']:.2f}"
     noise = [f"{100.0 * share_of_noise(limits):.0f} %" for limits in (expected, entry["limits"])]
     gain = expected.get("gain", expected.get("gain_at_optimum"))
     cells = [f"{expected['n']:,}", f"{gain:.2f}", advice, f"{found['factor']:.2f}"]

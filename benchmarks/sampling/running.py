@@ -54,7 +54,7 @@ def run_setting(spec: Spec, X: Any, y: NDArray[Any]) -> Record:
         root = np.sqrt(scale)
         largest = float(np.linalg.eigvalsh(root[:, None] * curvature * root)[-1])
         size *= largest ** {"sgld": -1.0, "sghmc": -0.5}[spec["method"]]
-    points = points_around(mode, diagonal(scale), POINTS)
+    points = points_around(problem, mode, diagonal(scale), POINTS)
     norms = expected_norms(problem, spec["control"], Tuning(mode, points, np.ones(1)))
     scores = norms
     if spec["sampler"] in _BY_HESSIAN and spec["control"] != "none":

@@ -51,6 +51,22 @@ def test_nearly_separable_classes_with_a_weak_prior(seed: int) -> None:
     assert np.abs((chain.mean() - exact.mean) / exact.sd).max() < 0.18
 
 
+@pytest.mark.parametrize("l2", [1e-3, 1e-4])
+def test_a_level_of_one_class_does_not_throw_chains_out(l2: float) -> None:
+    # The mode is next to a wall, and only the prior ends the other side. Standard deviations were 100 to 1000 times the
+    # exact ones: short chains began inside the wall, and the step was tested beyond it, where f is straight.
+    generator = np.random.default_rng(0)
+    k = generator.integers(0, 5, 400)
+    y = (generator.random(400) < 1.0 / (1.0 + np.exp(-generator.normal(size=5)[k]))).astype(np.float64)
+    y[k == 0] = 1.0
+    posterior = posteriors._make("Logistic", np.eye(5)[k], y, l2, bias=True)
+    exact = posteriors.reference(posterior)
+    for solver in posteriors.SOLVERS:
+        found = posteriors.judged(posterior, exact, solver, 0)
+        assert found["sd"] < 1.5 and (found["warnings"] or not posteriors.is_bad(found)), found
+        assert not any("steps or larger batches" in each for each in found["warnings"]) or solver == "sgld"
+
+
 def test_the_reference_is_that_of_the_library() -> None:
     for k, name in enumerate(posteriors.FAMILIES):
         posterior = posteriors.FAMILIES[name](np.random.default_rng(k))

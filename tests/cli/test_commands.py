@@ -111,6 +111,7 @@ def test_datasets(avare_command: Any, cache: Path, tmp_path: Path, monkeypatch: 
     code, out, _ = avare_command("datasets", "list")
     assert code == 0 and "│ digits    │ built in" in out and "│ mnist     │ 0 of 4 files" in out
     write(tmp_path / "data", files)
+    assert avare_command("datasets")[:2] == (code, out)
     code, out, _ = avare_command("datasets", "list", "--data", "data", "--json")
     assert {"name": "mnist", "here": "4 of 4 files"} in json.loads(out)
     code, out, _ = avare_command("datasets", "where", "mnist")
@@ -354,6 +355,22 @@ def test_the_words_of_a_diagnosis(kind: str, factor: float, verdict: str, words:
     assert replace(found, fit_seconds=None).words.endswith("which needs no step size.")
     assert replace(found, fit_seconds=1e-3).words.endswith(": less than 0.1 s.")
     assert found.as_dict()["verdict"] == verdict and found.as_dict()["in_seconds"]["kind"] == "faster"
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor", "verdict"),
+    [
+        ("slower", 0.7, "no"),
+        ("no difference", 1.0, "no"),
+        ("inconclusive", 1.2, "inconclusive"),
+        ("faster", 1.2, "a little"),
+    ],
+)
+def test_a_diagnosis_weighs_seconds_too(kind: str, factor: float, verdict: str) -> None:
+    about = ("mine", "softmax", 10, 10, 4, 20, 3.04, 9.0, 1.0, judged("faster", 4.0), judged(kind, factor), 0.12)
+    found = diagnosis.Diagnosis(*about)
+    assert found.verdict == verdict and found.words.lower().startswith(f"{verdict}: calibrated needs 3.6–4.4× fewer")
+    assert ("do not pay for its slower steps here" in found.words) == (verdict == "no")
 
 
 def test_a_diagnosis_where_there_is_nothing_to_learn() -> None:

@@ -92,6 +92,7 @@ def test_a_name_with_a_comma_is_one_name(tmp_path: Path) -> None:
     [
         (["1,5", "-2", "+3,25"], [1.5, -2.0, 3.25]),  # decimal commas
         ([" 1.5", "+2e1", ".5"], [1.5, 20.0, 0.5]),
+        (["12%", "7.5 %", "-1%"], [12.0, 7.5, -1.0]),
         (["1", "NA", "3"], [1.0, 2.0, 3.0]),
         (["True", "FALSE", "true"], [1.0, 0.0, 1.0]),
         (["9007199254740993", "0", "0"], [9007199254740992.0, 0.0, 0.0]),
@@ -233,3 +234,14 @@ def test_columns_of_numbers_are_not_inspected_one_by_one(tmp_path: Path, monkeyp
 def test_the_mean_of_large_numbers_does_not_overflow(tmp_path: Path) -> None:
     large = read(put(tmp_path, "a.csv", "a,y\n1.7e308,0\n,1\n1.7e308,1\n1.6e308,0\n"), target="y")
     assert large.X[1, 0] == pytest.approx(1.7e308 / 3 + 1.7e308 / 3 + 1.6e308 / 3)
+
+
+def test_commas_between_thousands_are_no_text(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.csv", 'a,b,c,y\n"1,234","12,34",1%,0\n"-12,345,678.5",x,2,1\n"9",x,2,1\n,"12,34",2,0\n')
+    with pytest.raises(DatasetError, match="line 2: column 'c' = '1%', must be a number, as most are"):
+        read(path, target="y")
+    dataset = read(path, target="y", drop="c")
+    assert dataset.X[:3, 0].tolist() == [1234.0, -12345678.5, 9.0]
+    assert dataset.columns == ("a", "a is missing", "b = x")
+    path = put(tmp_path, "b.csv", "a;y\n1,234;0\n9,000;1\n")
+    assert read(path, target="y").X[:, 0].tolist() == [1.234, 9.0]  # after semicolons, commas are decimal points

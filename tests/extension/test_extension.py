@@ -83,3 +83,12 @@ def test_an_experiment_takes_part_in_command_and_report(with_toy: Callable[[], N
     assert "Avare" in (report / "tables" / "toy.md").read_text()
     numbers = json.loads((report / "numbers.json").read_text())["toy"]
     assert sorted(each["label"] for each in numbers) == ["Avare", "Uniform"]
+
+
+def test_a_batch_of_the_wrong_length_is_named() -> None:
+    class Short(avare.Uniform):
+        def draw(self, size: int) -> avare.Batch:
+            return super().draw(size - 1)
+
+    with pytest.raises(ValueError, match=r"^Short.draw\(4\) returned 3 indices: must be 4$"):
+        Short(10, 4).sample()

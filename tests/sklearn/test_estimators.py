@@ -12,7 +12,7 @@ from sklearn import config_context, datasets
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
+from sklearn.linear_model import ElasticNet, LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -343,3 +343,32 @@ def test_a_sampler_registered_after_the_import_is_accepted(monkeypatch: pytest.M
 
     X, y = np.random.default_rng(0).normal(size=(50, 2)), np.arange(50) % 2
     assert AvareClassifier(sampler=Later.__name__, tol=0.1, random_state=0).fit(X, y).coef_.shape == (1, 2)
+
+
+@pytest.mark.parametrize("shape", [(50, 4), (10, 30)])
+def test_a_large_c_is_close_to_the_solution_of_least_norm(shape: tuple[int, int]) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=shape)
+    X[:, -1] = X[:, 0]
+    y = generator.normal(size=shape[0])
+    least = LinearRegression().fit(X, y)
+    some = AvareRegressor(C=np.inf).fit(X, y)
+    assert np.abs(some.predict(X) - least.predict(X)).max() < 1e-3  # but for tol, any of the solutions
+    near = AvareRegressor(C=1e6, tol=1e-8).fit(X, y)
+    assert np.abs(near.coef_ - least.coef_).max() < 1e-4  # one over C and the least curvature, which is above 1
+
+
+def test_a_class_without_weight_is_named() -> None:
+    generator = np.random.default_rng(0)
+    X, y = generator.normal(size=(60, 2)), np.repeat(["no", "yes"], 30)
+    with pytest.warns(ConvergenceWarning, match="class 'no' has no weight, so that there is no minimum: leave its"):
+        AvareClassifier().fit(X, y, sample_weight=y == "yes")
+
+
+def test_the_gap_of_a_fit_that_did_not_converge_is_said_in_per_cent() -> None:
+    X, y = datasets.load_breast_cancer(return_X_y=True)
+    text = (
+        r"newton did not converge to tol = 3e-05 within max_iter = 1 steps: the objective may be above its minimum by "
+    )
+    with pytest.warns(ConvergenceWarning, match=text + r"[0-9.e+-]+ % of that of a constant model"):
+        AvareClassifier(max_iter=1).fit(X, y)

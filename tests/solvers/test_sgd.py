@@ -18,7 +18,7 @@ import avare
 from avare.problems import Generic, LeastSquares, Linear, Softmax
 from avare.samplers import build
 from avare.samplers.kernels import can_learn
-from avare.solvers import DivergenceWarning, Progress, steps
+from avare.solvers import ConvergenceWarning, DivergenceWarning, Progress, steps
 from avare.solvers.trace import COLUMNS
 from linear_models import PROBLEMS, N, make, plainly, saved_and_loaded
 from sampler_checks import by_name, own_names, ways
@@ -412,7 +412,7 @@ def test_no_state_after_the_sampler_has_drawn_again() -> None:
     ("arguments", "error", "message"),
     [
         ({"problem": 3}, TypeError, "problem is of type int"),
-        ({"sampler": "Avare"}, TypeError, "sampler is of type str"),
+        ({"sampler": 3.0}, TypeError, "sampler is of type float"),
         ({"sampler": avare.Avare(7, 1)}, ValueError, "sampler has n = 7: must match the problem's 150"),
         ({"step_size": "1"}, TypeError, "step_size = '1'"),
         ({"step_size": True}, TypeError, "step_size = True"),
@@ -528,3 +528,32 @@ def test_the_epoch_of_a_callback_is_exact() -> None:
     problem = LeastSquares(np.eye(157), np.ones(157))
     run = avare.sgd(problem, avare.Uniform(157, 5, seed=0), 1e-3, epochs=9, callback=lambda now: now.epoch >= 2)
     assert run.status == "stopped" and run.steps == 62 and run.trace.epoch.tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["Avare", "Uniform", "Static"])
+def test_a_sampler_by_name(name: str) -> None:
+    problem = make("Logistic")
+    runs = [avare.sgd(problem, name, 1e-3, epochs=2, batch_size=5, seed=seed) for seed in (0, 0, 1)]
+    assert np.array_equal(runs[0].x, runs[1].x) and not np.array_equal(runs[0].x, runs[2].x)
+    assert runs[0].steps == 2 * (N // 5)
+    own = avare.samplers.build(name, problem, 5, lasting_floor=True, seed=0)
+    assert np.array_equal(avare.sgd(problem, own, 1e-3, epochs=2).x, runs[0].x)
+    with pytest.raises(ValueError, match="seed = 3: the sampler has its own"):
+        avare.sgd(problem, own, 1e-3, seed=3)
+    with pytest.raises(ValueError, match=f"sampler = '{name.lower()}': must be one of .* did you mean '{name}'"):
+        avare.sgd(problem, name.lower())
+
+
+@pytest.mark.parametrize("step_size", ["auto", 1e-4])
+def test_a_column_that_is_too_small_for_any_step_is_named(step_size: Any) -> None:
+    X = np.random.default_rng(0).normal(size=(1000, 3)) * [1.0, 1.0, 1e-3]
+    problem = avare.problems.LeastSquares(X, X @ [1.0, 1.0, 1e3], l2=0.0)
+    text = r"^x\[2\] has hardly moved in 1000 steps, because its column is 9[0-9]{2} times smaller than the largest"
+    with pytest.warns(ConvergenceWarning, match=text):
+        run = avare.sgd(problem, "Uniform", step_size, epochs=10, seed=0)
+    # What it says is true: the one coefficient lowers the objective by that much.
+    moved = run.x - np.array([0.0, 0.0, problem.gradient(run.x)[2] / problem.hessian(run.x)[2, 2]])
+    assert problem.objective(moved) < problem.objective(run.x) - 100.0
+    avare.sgd(avare.problems.LeastSquares(X, X @ [1.0, 1.0, 0.0], l2=0.0), "Uniform", step_size, seed=0)  # not needed
+    X[:, 2] *= 1e3
+    avare.sgd(avare.problems.LeastSquares(X, X @ [1.0, 1.0, 1.0], l2=0.0), "Uniform", step_size, steps=5, seed=0)

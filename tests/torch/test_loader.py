@@ -550,9 +550,19 @@ def test_a_sampler_that_needs_more_than_a_dataset_says_so(name: str, need: str) 
         avt.ImportanceLoader([1, 2, 3], 2, sampler=name)
 
 
+def test_an_unknown_option_of_the_default_sampler() -> None:
+    text = "sampler_options = 'leest': must be one of least, decay, .*; did you mean 'least'"
+    with pytest.raises(ValueError, match=text):
+        avt.ImportanceLoader([1, 2, 3], 2, sampler_options={"leest": 0.1})
+    with pytest.raises(TypeError, match=r"Avare.*'leest'"):
+        avt.ImportanceLoader([1, 2, 3], 2, sampler="Avare", sampler_options={"leest": 0.1})
+
+
 def test_a_loader_that_never_gets_norms_says_so_once() -> None:
     loader = avt.ImportanceLoader(make_dataset(12), 4, seed=0)
-    with pytest.warns(UserWarning, match=r"^3 batches have been drawn and no gradient norms reported, so draws are"):
+    with pytest.warns(
+        UserWarning, match=r"^no gradient norms have been reported \(batches drawn: 3\), so draws are still uniform"
+    ):
         for _ in loader:
             pass
     with warnings.catch_warnings():

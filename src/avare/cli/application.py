@@ -209,6 +209,12 @@ def report(
     show(machine, {"page": page}, [f"Page: {page}"])
 
 
+@sets.callback(invoke_without_command=True)
+def _sets(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_sets()
+
+
 @sets.command("list")
 def list_sets(folder: Folder = None, machine: Machine = False) -> None:
     """List the datasets, and whether their files are here."""

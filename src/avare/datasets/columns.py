@@ -1,6 +1,7 @@
 """From the columns of a data frame to numbers, and a sentence about what was done to each.
 
-Numbers stay as they are, true and false become 1 and 0. A column of text becomes categories: one column of 0 and 1 per
+Numbers stay as they are, true and false become 1 and 0. "1,234" is 1234, unless commas are decimal points in the file;
+"12%" is 12 if all cells of the column have the sign. A column of text becomes categories: one column of 0 and 1 per
 text, or a single one for two texts. Missing numbers become the mean of their column, with a further column of 0 and 1
 that says where. Dates cannot be used as numbers directly, and are refused.
 """
@@ -20,6 +21,7 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "n/a", "na", "NULL", "Null", "null", "
 TRUTH = ("false", "true")
 """The classes of labels that are true or false."""
 _DATE = r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}([ T].*)?"
+_THOUSANDS = r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?"
 _TEXTS = ("string", "categorical")  # as pandas calls columns
 _NOTHING = "left out: it has no values"
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "empty")
@@ -197,7 +199,11 @@ def _parsed_text(origin: Origin, name: str, column: Any) -> tuple[str, Any]:
     text = text.mask(text.isin(MISSING))
     if origin.decimal_comma:
         text = text.str.replace(r"^([+-]?[0-9]+),([0-9]+)$", r"\1.\2", regex=True)
+    else:
+        text = text.mask(text.str.fullmatch(_THOUSANDS).fillna(False), text.str.replace(",", ""))
     present = int(text.notna().sum())
+    if text.str.endswith("%").sum() == present:
+        text = text.str.rstrip("% ")
     is_number = text.str.fullmatch(NUMBER).fillna(True).to_numpy(bool)
     if is_number.all():
         return "floating", text.fillna("nan").astype(object).astype(np.float64)

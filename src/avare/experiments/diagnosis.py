@@ -34,11 +34,10 @@ _REST = 4  # runs of SGD that take as long as what follows them: measured, rough
 class Diagnosis:
     """What to expect on a dataset.
 
-    >>> faster, same = Verdict("faster", 2.5, 2.1, 2.9, 5), Verdict("no difference", 1.0, 0.9, 1.1, 5)
+    >>> faster, slower = Verdict("faster", 2.5, 2.1, 2.9, 5), Verdict("slower", 0.7, 0.6, 0.8, 5)
     >>> about = ("mine", "logistic", 1000, 1000, 5, 20, 4.5, 0.1, 0.01)
-    >>> found = Diagnosis(*about, faster, same, 0.1)
-    >>> found.verdict, found.words[:21]
-    ('yes', 'Yes: Calibrated needs')
+    >>> Diagnosis(*about, faster, faster, 0.1).verdict, Diagnosis(*about, faster, slower, 0.1).verdict
+    ('yes', 'no')
     """
 
     dataset: str
@@ -56,10 +55,13 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """The answer: "yes", "a little", "no" or "inconclusive"."""
-        if self.in_epochs.kind == "faster":
-            return "a little" if self.in_epochs.low < _MUCH else "yes"
-        return "inconclusive" if self.in_epochs.kind == "inconclusive" else "no"
+        """The answer, by the worse of epochs and seconds: "yes", "a little", "no" or "inconclusive"."""
+        kinds = {self.in_epochs.kind, self.in_seconds.kind}
+        if kinds & {"slower", "no difference"}:
+            return "no"
+        if "inconclusive" in kinds:
+            return "inconclusive"
+        return "a little" if min(self.in_epochs.low, self.in_seconds.low) < _MUCH else "yes"
 
     @property
     def words(self) -> str:
@@ -72,6 +74,8 @@ class Diagnosis:
         about = f"{self.dataset}: {self.n:,} examples{part}; {self.loss}, {self.dim:,} coefficients; "
         about += f"{self.in_epochs.runs} runs of {self.epochs} epochs with each sampler"
         answer = sentence(DEFAULT, {"epochs": self.in_epochs, "seconds": self.in_seconds})
+        if self.verdict == "no" and self.in_epochs.kind == "faster":
+            answer += " Fewer epochs do not pay for its slower steps here; they may if a gradient costs more."
         limits = words_of_limits({"noise": self.noise, "distance": self.distance}, self.in_epochs.kind == "faster")
         gain = f"Where {BASELINE} ends, the best distribution divides the second moment of the gradient by "
         gain += f"{self.gain:.1f}. This lowers the noise, and helps only if noise limits the runs."

@@ -88,6 +88,11 @@ class Problem(ABC):
         """A lower bound on the strong convexity mu of f, from the l2 term."""
         return float(self.penalty.l2.min())
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the coefficients: x[0], x[1], ..."""
+        return [f"x[{j}]" for j in range(self.dim)]
+
     def objective(self, x: ArrayLike) -> float:
         """Return f(x)."""
         point = self.vector("x", x)

@@ -29,7 +29,7 @@ from avare.problems.newton import constant, gap_at
 from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
-_WIDEST = 256
+_FEW, _WORK = 256, 1e11  # coefficients, and products, up to which a flat direction is looked for
 _SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
@@ -130,6 +130,8 @@ class Linear(Problem):
         if isinstance(bias, str) and not free:
             raise ValueError(f'bias = {bias!r}: must be True, False or "free"')
         matrix, n, self.width = read_matrix(X, free or validation.boolean("bias", bias))
+        columns = list(getattr(X, "columns", ()))  # of a data frame
+        self._columns = columns if all(isinstance(name, str) for name in columns) else []
         self.classes, targets = parse_targets(self.target, y)
         self.outputs = len(self.classes) if self.target == "classes" else 1
         validation.same_length("y", len(targets), "X", n)
@@ -146,6 +148,17 @@ class Linear(Problem):
             self.penalty.l1.reshape(self.outputs, self.width)[:, -1] = 0.0
         targets, weights = (writable(np.ascontiguousarray(each)) for each in (targets, weights))
         self.model = LinearModel(matrix, targets, weights, self.loss())
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the coefficients: those of the columns if X is a data frame, otherwise x[0], x[1], ...
+
+        The intercept is "bias". With an output per class, its label comes first, as in "setosa: width".
+        """
+        if not self._columns:
+            return super().names
+        columns = [*self._columns, *["bias"] * self.model.matrix.bias]
+        return columns if self.outputs == 1 else [f"{label}: {name}" for label in self.classes for name in columns]
 
     @property
     def smoothness(self) -> Vector:
@@ -307,21 +320,28 @@ class Linear(Problem):
         """Return why :math:`e^{-f}` has no finite integral; "" if it has one, or if that is not known.
 
         It has none if f does not rise along some direction: without a prior, and with columns that determine each
-        other, or that separate the classes, so that the mode is at infinity. The second derivative at the mode, in
-        units of the columns, is then singular. For at most 256 coefficients that is looked at.
+        other, or that separate the classes, so that the mode is at infinity. The second derivative at the mode by the
+        coefficients without a prior, in units of the columns, is then singular. It is computed if that costs no more
+        than 1e11 products, or if there are at most 256 coefficients.
         """
         if self.falls_without_end(mode):
             return "the columns separate the classes, so that f has no minimum"
-        if (self.penalty.l2 > 0.0).all() or self.dim > _WIDEST:
+        free = np.flatnonzero(self.penalty.l2 == 0.0)
+        if len(free) > self.n * self.outputs:
+            return f"{len(free)} coefficients have no prior, more than there are examples"
+        if not len(free) or (self.dim > _FEW and self.n * float(self.dim) ** 2 > _WORK):
             return ""
-        squares = np.diag(self.rows(centred=False).gram(np.ones(self.n)))
-        scale = 1.0 / np.sqrt(np.maximum(np.tile(squares, self.outputs) + self.penalty.l2, 1e-300))
-        values, vectors = np.linalg.eigh(scale[:, None] * self.hessian(mode) * scale)
+        from scipy.linalg import eigh
+
+        squares = np.tile(self.rows(centred=False).squares(np.ones(self.n)), self.outputs)[free]
+        scale = 1.0 / np.sqrt(np.maximum(squares, 1e-300))
+        curvature = scale[:, None] * self.hessian(mode)[np.ix_(free, free)] * scale
+        (least,), vectors = eigh(curvature, subset_by_index=[0, 0])
         largest = self.model.sample_weight.max() if len(self.model.sample_weight) else 1.0
-        if values[0] > _SINGULAR * self.curvature * largest:
+        if least > _SINGULAR * self.curvature * largest:
             return ""
-        along = np.abs(vectors[:, 0])
-        places = ", ".join(f"x[{j}]" for j in np.flatnonzero(along > 0.1 * along.max())[:4])
+        along, names = np.abs(vectors[:, 0]), self.names
+        places = ", ".join(names[free[j]] for j in np.flatnonzero(along > 0.1 * along.max())[:4])
         return f"f is flat along {places}: columns that determine each other, or a class"
 
     def loss_norms(self, x: Vector) -> Vector:

@@ -142,6 +142,10 @@ class Sampler(ABC):
             count = self.batch_size if size is None else validation.integer("size", size, at_least=1, at_most=most)
             self._require_enough(count)
             batch = self.draw(count)
+            if len(batch.indices) != count:
+                raise ValueError(
+                    f"{type(self).__name__}.draw({count}) returned {len(batch.indices)} indices: must be {count}"
+                )
             self.steps += 1
             self._pending.add(batch)
             return batch

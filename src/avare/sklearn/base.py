@@ -71,6 +71,8 @@ class LinearEstimator(BaseEstimator):
         "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
+    classes_: NDArray[Any]  # of a classifier
+
     def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **options: Any) -> tuple[Any, Any, Any]:
         """Check the data as scikit-learn's own linear models do."""
         validation.choice("sampler", self.sampler, samplers.names())
@@ -135,7 +137,7 @@ class LinearEstimator(BaseEstimator):
         constant = problem.best_constant()
         gap = problem.gap(run.x) if scale is None else math.nan
         warns = scale is None and run.status == "finished"
-        self._report("saga", gap, constant, f"max_iter = {self.max_iter} epochs", warns=warns)
+        self._report(problem, "saga", gap, constant, f"max_iter = {self.max_iter} epochs", warns=warns)
         return problem.coefficients(run.x), run.epochs
 
     def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
@@ -153,17 +155,20 @@ class LinearEstimator(BaseEstimator):
                 callback=say if self.verbose else None,
             )
         limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
-        self._report("newton", found.gap, found.scale, limit, warns=found.status != "converged")
+        self._report(problem, "newton", found.gap, found.scale, limit, warns=found.status != "converged")
         return found.table, found.steps
 
-    def _report(self, solver: str, gap: float, constant: float, limit: str, *, warns: bool) -> None:
+    def _report(self, problem: Linear, solver: str, gap: float, constant: float, limit: str, *, warns: bool) -> None:
         """Say which solver ran and how far it came; warn if it did not come as far as it should."""
         share = gap / constant if constant > 0.0 else gap
         self.solver_, self.gap_ = solver, share
         if warns and self.tol > 0.0 and not share <= self.tol**2:
-            why = f"the objective may be {share:.2g} of the objective of a constant model above the minimum"
+            why = f"the objective may be above its minimum by {100.0 * share:.2g} % of that of a constant model"
             if math.isinf(share):
                 why = "there may be no minimum, as if columns separate the classes and C is infinite: pass a smaller C"
+            for k in np.flatnonzero(problem.class_weights()[1] == 0.0)[:1]:
+                label = self.classes_.tolist()[k]
+                why = f"class {label!r} has no weight, so that there is no minimum: leave its examples out"
             text = f"{solver} did not converge to tol = {self.tol:g} within {limit}: {why}"
             warnings.warn(text, ConvergenceWarning, stacklevel=6)
 

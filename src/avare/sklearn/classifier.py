@@ -56,8 +56,8 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
     max_iter : int, default=1000
         Most steps of Newton's method, or epochs.
     tol : float, default=3e-5
-        Stop when the objective is certified to be at most tol^2 times the objective of the best constant model above
-        the minimum.
+        Stop when the objective is certified to be above its minimum by at most tol^2 times that of the best constant
+        model.
     class_weight : dict, "balanced" or None, default=None
         "balanced", or a dict of a weight per class.
     warm_start : bool, default=False
@@ -81,8 +81,8 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
     solver_ : str
         The method of the last fit: "newton" or "saga".
     gap_ : float
-        The objective of the last fit is at most this share of the objective of the best constant model above the
-        minimum: a bound, not an estimate. NaN after `partial_fit`.
+        The objective of the last fit is above its minimum by at most this share of that of the best constant model: a
+        bound, not an estimate. NaN after `partial_fit`.
     n_features_in_ : int
     feature_names_in_ : array
         If X had names of columns.

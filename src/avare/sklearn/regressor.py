@@ -26,7 +26,9 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
     loss : str, default="squared_error"
         "squared_error" or "huber".
     C : float, default=1.0
-        Inverse of the strength of the penalty; ``np.inf`` for none.
+        Inverse of the strength of the penalty; ``np.inf`` for none. Coefficients that the data do not determine
+        (copied columns, or more columns than examples) are then any that fit, not those of least norm as of
+        ``LinearRegression``. A large C, such as 1e6 for columns of scale 1, comes close to these.
     epsilon : float, default=1.35
         The residual from which the Huber loss is linear, in the units of y.
     l1_ratio : float, default=0.0
@@ -36,8 +38,8 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
     max_iter : int, default=1000
         Most steps of Newton's method, or epochs.
     tol : float, default=3e-5
-        Stop when the objective is certified to be at most tol^2 times the objective of the best constant model above
-        the minimum.
+        Stop when the objective is certified to be above its minimum by at most tol^2 times that of the best constant
+        model.
     warm_start : bool, default=False
         Whether `fit` starts from the last coefficients.
     random_state : int, RandomState or None, default=None
@@ -58,8 +60,8 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
     solver_ : str
         The method of the last fit: "newton" or "saga".
     gap_ : float
-        The objective of the last fit is at most this share of the objective of the best constant model above the
-        minimum: a bound, not an estimate. NaN after `partial_fit`.
+        The objective of the last fit is above its minimum by at most this share of that of the best constant model: a
+        bound, not an estimate. NaN after `partial_fit`.
     n_features_in_ : int
     feature_names_in_ : array
         If X had names of columns.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from avare import _validation as validation
-from avare.problems import Linear, Problem
+from avare.problems import Linear, Problem, ToleranceWarning
 from avare.problems.base import Vector
 from avare.samplers import Sampler, Uniform
 from avare.solvers.checkpoint import Memory, read
@@ -161,15 +161,21 @@ class Plan:
             self.tuning = Tuning(*read(part_of(state, 0), {"tuning": self.tuning}, bounds).values())
             self.metric = blank(dim) if whole else self.metric
         elif around or self.control == "mode":
-            mode = problem.minimize() if self.point is None else self.point
+            mode = self._mode() if self.point is None else self.point
             at_mode = metric_at(problem, mode) if around and isinstance(problem, Linear) else self.metric
             self.metric = at_mode if whole else self.metric
-            points = points_around(mode, at_mode, len(self.tuning.points))
+            points = points_around(problem, mode, at_mode, len(self.tuning.points))
             self.tuning = self.tuning._replace(anchor=mode, points=points)
         self.starts = self.tuning.anchor
         self.improper = problem.why_improper(self.starts) if isinstance(problem, Linear) else ""
         if self.automatic and state is None:
             tune(self, moves=self.control == "mode" and self.point is None, scales=whole)
+
+    def _mode(self) -> Vector:
+        """Return the mode, or a point near it: the verdict on the draws says if that was not enough."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ToleranceWarning)
+            return self.problem.minimize()
 
     def build_sampler(self, seed: Any) -> Sampler:
         """Return the given sampler, or one that is built by its name."""

@@ -154,6 +154,8 @@ class Chain:
         """Why it ended, if it did not finish."""
         self.step_size: Any = step_size
         """The step sizes; if they were "auto", the number that was found."""
+        self.names: list[str] = loops[0].method.problem.names
+        """The names of the coordinates: those of the columns if X was a data frame, otherwise x[0], x[1], ..."""
         self._checkpoints = [loop.checkpoint() for loop in loops]
         self.warnings: list[str] = [loop.message for loop in loops if loop.status == "diverged"]
         """What is wrong with the draws, and what to do; empty if nothing was found."""
@@ -200,7 +202,7 @@ class Chain:
         Parameters
         ----------
         names : sequence of str, optional
-            Names of the coordinates; by default x[0], x[1], ...
+            Names of the coordinates; by default `names`.
         """
         pandas = require("pandas", "summary")
         if self.warnings:
@@ -219,7 +221,7 @@ class Chain:
         Parameters
         ----------
         names : sequence of str, optional
-            Names of the coordinates; by default x[0], x[1], ...
+            Names of the coordinates; by default `names`.
         """
         pandas = require("pandas", "to_frame")
         chains, draws, dim = self.draws.shape
@@ -243,7 +245,7 @@ class Chain:
         Parameters
         ----------
         names : sequence of str, optional
-            Names of the coordinates; by default x[0], x[1], ...
+            Names of the coordinates; by default `names`.
         """
         self.weighted()  # raises an error if there are no draws
         return chain_figure(self.draws, self.step_sizes, self._names(names))
@@ -281,7 +283,7 @@ class Chain:
     def _names(self, names: Sequence[str] | None) -> list[str]:
         """Return the names, one per coordinate."""
         if names is None:
-            return [f"x[{k}]" for k in range(self.draws.shape[2])]
+            return self.names
         validation.same_length("names", len(names), "the draws", self.draws.shape[2])
         return [str(each) for each in names]
 

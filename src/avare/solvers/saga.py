@@ -77,8 +77,8 @@ def saga(
     epochs : int, default=100
         Most epochs to run. An epoch has ``n // batch_size`` steps, at least 1.
     tol : float, default=1e-4
-        Stop when the objective is certified to be at most tol^2 times the objective of the best constant model above
-        the minimum (`Linear.gap`). The bound costs some passes over the data; it is computed when an estimate, which
+        Stop when the objective is certified to be above its minimum by at most tol^2 times that of the best constant
+        model (`Linear.gap`). The bound costs some passes over the data; it is computed when an estimate, which
         costs nothing, is small enough. 0 runs all epochs.
     batch_size : int, optional
         Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.

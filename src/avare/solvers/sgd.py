@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -9,34 +11,41 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from avare import _validation as validation
-from avare.problems import Problem
-from avare.samplers import Sampler
+from avare._randomness import Seed
+from avare.problems import Linear, Problem
+from avare.problems.base import Vector
+from avare.samplers import Sampler, build, names
 from avare.schedules import Auto, Schedule
 from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.kernels import NEVER, record_of
-from avare.solvers.loop import Callback, Loop, Watch, checked_pair
+from avare.solvers.loop import Callback, Loop, Watch, checked_pair, checked_problem
 from avare.solvers.run import Run, run_of
+from avare.solvers.saga import batch_size_of, bends_of
 from avare.solvers.step_sizes import StepSize, falling, first_move, request_of, sizes_of
 from avare.solvers.steps import Steps
 from avare.solvers.updates.descent import descent
+from avare.solvers.verdict import ConvergenceWarning
 
 _RECENT = 3.0  # the power with which the weights of "recent" grow
+_LITTLE = 0.1  # of the way of a coefficient, and of what a run has gained
 _PILOT = 10  # if sizes fall by a given power, they are found during a tenth of the steps
 
 
 def sgd(
     problem: Problem,
-    sampler: Sampler,
+    sampler: Sampler | str,
     step_size: StepSize | Auto | Literal["auto"] = "auto",
     *,
     epochs: int | None = None,
     steps: int | None = None,
+    batch_size: int | None = None,
     start: ArrayLike | None = None,
     averaging: Literal["none", "polyak", "suffix", "recent"] | None = None,
     evaluate: Any = "epoch",
     progress: bool = False,
     callback: Callback | None = None,
     resume: Mapping[str, Any] | None = None,
+    seed: Seed = None,
 ) -> Run:
     r"""Minimise a finite sum by :math:`x \leftarrow x - \alpha_t (\sum_j w_j g_{I_j} + \nabla R(x))`.
 
@@ -48,8 +57,9 @@ def sgd(
     ----------
     problem : Problem
         One of `avare.problems`.
-    sampler : Sampler
-        Any sampler for the same number of examples. It continues from its present state.
+    sampler : Sampler or str
+        Any sampler for the same number of examples, which continues from its present state; or the name of one. With a
+        name its probabilities have a lasting floor, for any step sizes: see `avare.samplers.build`.
     step_size : "auto", float, schedule or callable, default="auto"
         "auto" finds step sizes that fit the problem and the sampler while it runs, from the distance to the start
         and the gradients so far. No step is spent on trials; each costs two sums over the coefficients more.
@@ -60,6 +70,8 @@ def sgd(
         Number of epochs, 10 by default. An epoch has ``n // batch_size`` steps, at least 1.
     steps : int, optional
         Number of steps, instead of `epochs`.
+    batch_size : int, optional
+        Draws per step if the sampler is given by name; 32 by default, and fewer for less than 3200 examples.
     start : array_like, optional
         The first iterate; 0 by default.
     averaging : {"none", "polyak", "suffix", "recent"}, optional
@@ -77,11 +89,14 @@ def sgd(
         The state of an earlier run. The iterates are the same as without the interruption. Other
         arguments must be the same, but there may be more steps, unless ``averaging="suffix"`` or the step sizes are
         ``schedules.auto(power)``.
+    seed : int, SeedSequence or Generator, optional
+        Seed of the sampler, if it is given by name.
 
     Returns
     -------
     Run
-        Also after a divergence, with a `DivergenceWarning`: see ``run.status``.
+        Also after a divergence, with a `DivergenceWarning`: see ``run.status``. If the columns of a linear model have
+        scales so different that no stable step size is enough for one of them, a `ConvergenceWarning` names it.
 
     Raises
     ------
@@ -102,7 +117,12 @@ def sgd(
     >>> bool(run.trace.objective[-1] < 1e-3 * run.trace.objective[0])
     True
     """
-    checked_pair(problem, sampler)
+    if isinstance(sampler, str):
+        checked_problem(problem)
+        size = batch_size_of(problem.n) if batch_size is None else batch_size
+        sampler = build(validation.choice("sampler", sampler, names()), problem, size, lasting_floor=True, seed=seed)
+    else:
+        checked_pair(problem, sampler, batch_size=batch_size, seed=seed)
     if problem.l1 > 0.0:
         raise ValueError(f"problem has l1 = {problem.l1}: use avare.saga, which takes a proximal step")
     watch, epoch = Watch(evaluate, progress, callback), max(1, problem.n // sampler.batch_size)
@@ -126,4 +146,31 @@ def sgd(
         update = descent(x, first_move(problem, x, sampler.batch_size), found_until)
     record = record_of(problem.dim, average_from=average_from, average_power=power)
     loop = Loop(Steps("sgd", sampler, PlainEstimator(problem, x), update, record), watch, sizes_of(sizes), steps)
-    return run_of("sgd", loop, step_size if wanted is None else None, resume)
+    first = x.copy()
+    run = run_of("sgd", loop, step_size if wanted is None else None, resume)
+    if run.status == "finished" and run.steps and isinstance(problem, Linear):
+        _warn_of_scales(problem, first, run)
+    return run
+
+
+def _warn_of_scales(problem: Linear, start: Vector, run: Run) -> None:
+    """Warn of a coefficient that cannot have come a tenth of its way, if that costs a tenth of what the run has gained.
+
+    Step sizes are stable up to 2 over the curvature of f, which is at least that along any column. So t steps bring a
+    coefficient at most 2 t times its own curvature over the largest one closer, relative to its way. A change of this
+    coefficient alone lowers f by the square of its gradient over twice its curvature, at least.
+    """
+    curvature = np.tile(problem.rows(centred=False).squares(bends_of(problem)), problem.outputs) + problem.penalty.l2
+    slow = (curvature > 0.0) & (2.0 * run.steps * curvature < _LITTLE * curvature.max())
+    if not slow.any():
+        return
+    left = np.divide(problem.gradient(run.x) ** 2, 2.0 * curvature, out=np.zeros(problem.dim), where=slow)
+    gained, worst = problem.objective(start) - problem.objective(run.x), int(left.argmax())
+    if left[worst] > _LITTLE * gained:
+        ratio = math.sqrt(curvature.max() / curvature[worst])
+        text = (
+            f"{problem.names[worst]} has hardly moved in {run.steps} steps, because its column is {ratio:,.0f} times "
+        )
+        text += f"smaller than the largest. It alone could lower the objective by {left[worst]:.3g}, where the run has "
+        text += f"gained {gained:.3g}: scale the columns of X, or use avare.saga or problem.minimize()"
+        warnings.warn(text, ConvergenceWarning, stacklevel=3)

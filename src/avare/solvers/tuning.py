@@ -13,7 +13,8 @@ Short chains are Hamiltonian, also for Langevin steps, because they see more of 
 
 Posteriors of nearly separable classes have walls: the curvature grows many times within one step, and a step too long
 throws the chain far out. Such places are rare among draws. So the step also is short enough for the curvature that it
-would meet if it climbed from the steepest of the draws.
+would meet if it climbed from the steepest of the draws, there or on average on its way. If the mode is next to a wall,
+as with a dummy level of one class and a weak prior, short chains start at points that the posterior may have.
 
 In the metric a chain with curvature l and gradient noise of variance c has, for Langevin steps of size a, the variance
 (2 + a c) / (2 - a l) where 1 / l is right. Hamiltonian steps of size h are stable up to h^2 l = 4, exact for a normal
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from avare.problems import Linear
+from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.kernels import record_of
@@ -48,6 +49,7 @@ _NOISY = 1.0  # the largest variance of a gradient in the metric: above, batches
 _MANY, _MOST = 4096, 1024  # ... up to all of this many examples, otherwise up to this size
 _FAST = 3.0  # standard deviations of a velocity, with which a step climbs
 _WALL = 0.25  # of the largest stable step, at the top of such a climb
+_NEARER = 20  # times that a point comes nearer to the mode, at most
 _NORMAL = 1.3  # the largest curvature up to which a posterior counts as normal
 _PRIOR = 20.0  # draws that the last metric is worth
 _LEAST_VALUE = 1e-20  # of the covariance of draws times that of gradients, relative to the largest
@@ -66,9 +68,21 @@ class Tuning(NamedTuple):
     """The size of batches if none is given, one number."""
 
 
-def points_around(x: Vector, metric: Metric, count: int) -> Vector:
-    """Return some draws of the normal law around x with the covariance F F^T."""
-    return x + coloured(metric, np.random.default_rng(_SEED).standard_normal((count, len(x))))
+def points_around(problem: Problem, x: Vector, metric: Metric, count: int) -> Vector:
+    """Return some draws of the normal law around the mode x with the covariance F F^T.
+
+    If f is steeper on one side, the normal law reaches where the posterior has no mass. A draw is moved towards x until
+    f is at most twice as far above f(x) as for a normal posterior.
+    """
+    moves = np.random.default_rng(_SEED).standard_normal((count, len(x)))
+    least = problem.objective(x)
+    for each in moves:
+        most = least + each @ each
+        for _ in range(_NEARER):
+            if problem.objective(x + coloured(metric, each)) <= most:
+                break
+            each *= 0.7
+    return x + coloured(metric, moves)
 
 
 def expected_norms(problem: Linear, control: str, tuning: Tuning) -> Vector:
@@ -100,16 +114,15 @@ def tune(plan: Any, *, moves: bool, scales: bool) -> None:
 def _explore(plan: Any, moves: bool, scales: bool) -> tuple[Any, float, float, Vector]:
     """Run rounds of short chains; return the last steps, noise and largest curvature, and the steepest draws."""
     problem, generator = plan.problem, np.random.default_rng(_SEED)
-    plan.starts, steep = plan.tuning.points[:_CHAINS], plan.tuning.points[:0]
+    first = plan.tuning.points
+    plan.starts, steep = first[:_CHAINS], first[:0]
     for k in range(_ROUNDS):
-        steps = _probe(plan, generator)
-        noise = _noise(steps, plan.metric, plan.tuning.points)
+        steps, noise = _probe(plan, generator)
         most = problem.n if problem.n <= _MANY else _MOST
         if plan.batch_size is None and noise > _NOISY and plan.tuning.rows[0] < most:
             rows = min(most, int(plan.tuning.rows[0] * noise / _NOISY))
             plan.tuning.rows[0] = most if 4 * rows > most else rows
-            steps = _probe(plan, generator)
-            noise = _noise(steps, plan.metric, plan.tuning.points)
+            steps, noise = _probe(plan, generator)
         curved = _largest_curvature(problem, plan.metric, plan.tuning.points)
         plan.size = _size(steps, noise, curved or 1.0, plan.friction)
         found = max(curved or 1.0, _shorten_at_walls(plan, steep))
@@ -124,18 +137,21 @@ def _explore(plan: Any, moves: bool, scales: bool) -> tuple[Any, float, float, V
         points = late[:: len(late) // POINTS][:POINTS]
         plan.tuning = Tuning(mean if moves else plan.tuning.anchor, points, plan.tuning.rows)
         if len(plan.metric.factor) and len(late) * problem.n <= _ROWS:
-            gradients = np.stack([problem.gradient(x) for x in late])
+            gradients = _gradients(problem, late)
             if scales:
                 plan.metric = _rescaled(plan.metric, late - mean, gradients)
+            late = np.concatenate([first, late])  # short chains may miss a wall that is next to the mode
+            gradients = np.concatenate([_gradients(problem, first), gradients])
             steep = late[np.argsort(-np.linalg.norm(whitened(plan.metric, gradients), axis=1))[:POINTS]]
     return steps, noise, curved or 1.0, steep
 
 
-def _probe(plan: Any, generator: np.random.Generator) -> Any:
-    """Return steps from one of the points, where a table of SAGA is filled, with a copy of the sampler."""
+def _probe(plan: Any, generator: np.random.Generator) -> tuple[Any, float]:
+    """Return steps from one of the points, where a table of SAGA is filled, with a copy of the sampler; and noise."""
     sampler = copy.deepcopy(plan.build_sampler(_SEED))
     sampler.reseed(generator)
-    return plan.chain_steps("", sampler, plan.tuning.points[-1], generator)
+    steps = plan.chain_steps("", sampler, plan.tuning.points[-1], generator)
+    return steps, _noise(steps, plan.metric, plan.tuning.points)
 
 
 def _short_chain(plan: Any, sampler: Sampler, start: Vector, generator: np.random.Generator) -> Vector:
@@ -163,17 +179,24 @@ def _shorten_at_walls(plan: Any, steep: Vector) -> float:
 
     The shorter the step, the less far it climbs.
     """
-    factor, hamiltonian = plan.metric.factor, plan.friction > 0.0
+    hamiltonian = plan.friction > 0.0
     if not len(steep):
         return 1.0
-    slopes = [factor.T @ plan.problem.gradient(x) for x in steep]
-    climbs = np.array([factor @ (up / max(float(np.linalg.norm(up)), 1e-300)) for up in slopes])
+    slopes = whitened(plan.metric, _gradients(plan.problem, steep))
+    climbs = slopes / np.maximum(np.linalg.norm(slopes, axis=1), 1e-300)[:, None]
     while True:
         reach = _FAST * (plan.size if hamiltonian else math.sqrt(2.0 * plan.size))
-        found = _largest_curvature(plan.problem, plan.metric, steep + reach * climbs) or 1.0
+        ends = steep + reach * coloured(plan.metric, climbs)
+        changes = whitened(plan.metric, _gradients(plan.problem, ends)) - slopes
+        secants = np.linalg.norm(changes, axis=1) / reach  # beyond a wall, f is straight
+        found = max(float(secants.max()), _largest_curvature(plan.problem, plan.metric, ends) or 1.0)
         if (plan.size**2 / 4.0 if hamiltonian else plan.size / 2.0) * found <= _WALL:
             return found
         plan.size *= 0.8
+
+
+def _gradients(problem: Linear, points: Vector) -> Vector:
+    return np.stack([problem.gradient(x) for x in points])
 
 
 def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float | None:

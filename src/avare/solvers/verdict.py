@@ -14,6 +14,7 @@ Worked example: P = 1, draws with m = 0.2 and S = 1.44. Then g = x and r = 1.44 
 of the standard deviation of the draws. 1 + E[(x - m) r] / S = 1.44: they are too wide by the factor 1.2.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +36,7 @@ _COLUMNS = 32  # at a time
 
 
 class ConvergenceWarning(UserWarning):
-    """The draws of a chain are not yet, or never will be, those of the posterior.
+    """The draws of a chain are not yet, or never will be, those of the posterior; or `sgd` is far from a minimum.
 
     >>> import warnings
     >>> with warnings.catch_warnings():
@@ -48,7 +49,7 @@ class Verdict:
     """What a call found out about its draws, one number per coordinate; with ``str`` it is said in words.
 
     >>> one = np.ones(1)
-    >>> found = Verdict(one, 900.0 * one, 0.3 * one, 0.01 * one, 0.0 * one, 0.01 * one, "use smaller steps")
+    >>> found = Verdict(one, 900.0 * one, 0.3 * one, 0.01 * one, 0.0 * one, 0.01 * one, "use smaller steps", ["x[0]"])
     >>> found.warnings()
     ['standard deviations are wrong by +30% at x[0]: use smaller steps']
     """
@@ -66,6 +67,8 @@ class Verdict:
     shift_error: Vector
     advice: str
     """What helps against widening."""
+    names: Sequence[str]
+    """The names of the coordinates."""
     improper: str = ""
     """Why no number of steps would help: see `Linear.why_improper`."""
 
@@ -87,7 +90,7 @@ class Verdict:
         found = []
         for values, above, what, advice in checks:
             above = np.where(np.isnan(above), np.inf, above)
-            named = [f"x[{j}]" for j in np.argsort(-above) if above[j] > 0.0]
+            named = [self.names[j] for j in np.argsort(-above) if above[j] > 0.0]
             if named:
                 some = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
                 found.append(f"{what.format(values[np.argmax(above)])} at {some}: {advice}")
@@ -128,7 +131,8 @@ def judge(
     advice = "use smaller steps or larger batches"
     if estimator.control == "none":
         advice = 'pass control="mode", or ' + advice
-    return Verdict(r_hat, np.minimum(ess, of_squares), widening, 0.5 * error, shift, shift_error, advice, improper)
+    found = (r_hat, np.minimum(ess, of_squares), widening, 0.5 * error, shift, shift_error)
+    return Verdict(*found, advice, estimator.problem.names, improper)
 
 
 def _average(values: Vector, weights: Vector) -> tuple[Vector, Vector]:

@@ -1,5 +1,6 @@
 """The batch sampler: draws with an avare sampler, and keeps what the consumer has not received yet."""
 
+import inspect
 import itertools
 import math
 import sys
@@ -32,6 +33,7 @@ Values: TypeAlias = ArrayLike | torch.Tensor
 Score: TypeAlias = Callable[[Any], Values]
 """A function of a collated pool that returns a score for each example."""
 InUpdate = Literal["raise", "skip"]
+_OWN = ("n", "batch_size", "replacement", "seed")  # arguments of samplers that a loader has itself
 _FORMAT = 2  # of the state; raise it when the meaning of a field changes
 _MOST_AHEAD = 1024  # batches to keep if the consumer does not confirm what it has received
 _WAITING, _REPORTED = 1, 2  # what is known of an example that was drawn
@@ -377,7 +379,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         if self.pool is None and self.sampler.learns and is_silent:
             self.cursor.ended = None
             warnings.warn(
-                f"{self.sampler.steps} batches have been drawn and no gradient norms reported, so draws are still "
+                f"no gradient norms have been reported (batches drawn: {self.sampler.steps}), so draws are still "
                 "uniform: call update(index, norms) after each step",
                 stacklevel=2,
             )
@@ -491,11 +493,15 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 def default_sampler(replacement: bool | None, options: Mapping[str, Any], *, has_pool: bool) -> str:
     """Return the name of the sampler if none is given: `Passes`, unless something is asked for that it cannot do.
 
-    Its passes take no pools and no draws with replacement, and its only option is ``least``.
+    Its passes take no pools and no draws with replacement, and its only option is ``least``. The other choice is
+    `Calibrated`; an option that neither has is a ``ValueError``.
 
     >>> default_sampler(None, {}, has_pool=False), default_sampler(None, {"decay": 0.99}, has_pool=False)
     ('Passes', 'Calibrated')
     """
+    known = [*Passes.hyperparameters, *inspect.signature(Calibrated).parameters]
+    for option in options:
+        validation.choice("sampler_options", option, [each for each in known if each not in _OWN])
     fits = not has_pool and not replacement and set(options) <= set(Passes.hyperparameters)
     return (Passes if fits else Calibrated).__name__
 
