@@ -115,6 +115,8 @@ class Linear(Problem):
     """Numbers per example, a_i.x: one, or one per class."""
     width: int
     """Coefficients per output: columns of X, and one for the bias."""
+    square: float
+    """The sum of the squares of all entries of X, with the bias; of a subset of the examples, at most this."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class Linear(Problem):
         free = isinstance(bias, str) and bias == "free"
         if isinstance(bias, str) and not free:
             raise ValueError(f'bias = {bias!r}: must be True, False or "free"')
-        matrix, n, self.width = read_matrix(X, free or validation.boolean("bias", bias))
+        matrix, n, self.width, self.square = read_matrix(X, free or validation.boolean("bias", bias))
         self.classes, targets = parse_targets(self.target, y)
         self.outputs = len(self.classes) if self.target == "classes" else 1
         validation.same_length("y", len(targets), "X", n)

@@ -1,5 +1,6 @@
 """What the classifier and the regressor share: parameters, checks of input, and the fit."""
 
+import functools
 import math
 import tempfile
 import warnings
@@ -12,7 +13,7 @@ from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import assert_all_finite, check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -55,6 +56,13 @@ def _is_plain(X: Any, y: Any) -> bool:
     return bool(values.flags.c_contiguous and math.isfinite(values.sum()) and math.isfinite(y.sum()))
 
 
+@functools.lru_cache(maxsize=32, typed=True)
+def _check_parameters(kind: type[BaseEstimator], *values: Any) -> None:
+    """Check parameters as scikit-learn does; but it takes longer than a small fit, so valid ones are remembered."""
+    parameters = dict(zip(kind._parameter_constraints, values, strict=True))
+    validate_parameter_constraints(kind._parameter_constraints, parameters, kind.__name__)
+
+
 class LinearEstimator(BaseEstimator):
     """A linear model that minimises C times the sum of the losses plus a penalty."""
 
@@ -70,6 +78,12 @@ class LinearEstimator(BaseEstimator):
         "sampler": [str],  # a name known when `fit` is called
         "batch_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
+
+    def _validate_params(self) -> None:
+        try:
+            _check_parameters(type(self), *(getattr(self, name) for name in self._parameter_constraints))
+        except TypeError:  # a parameter is wrong, or has no hash
+            super()._validate_params()
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **options: Any) -> tuple[Any, Any, Any]:
         """Check the data as scikit-learn's own linear models do."""
