@@ -26,7 +26,7 @@ from avare.problems.l1_steps import L1Steps
 from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.quasi_newton import Descent, search
 from avare.problems.rows import CALL, Rows, Table, column_sums
-from avare.problems.small import is_small, minimise_small
+from avare.problems.small import minimise_small
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -100,7 +100,7 @@ def newton(
     ('converged', array([[0.5, 1. , 1.5]]))
     """
     flat, scale = constant(problem)
-    if start is None and callback is None and is_small(problem):
+    if start is None and callback is None:
         found = minimise_small(problem, flat, scale, tol * scale, steps)
         if found and _rounding(problem, found.table, found.slopes, tol * scale - found.gap) == 0.0:
             table, objective, gap, count, _ = found

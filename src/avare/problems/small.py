@@ -1,6 +1,6 @@
 """Newton's method for small linear models with one output: few calls, each of which does a whole step.
 
-A step of `newton` is some forty operations on arrays, which take longer than their work if X is small. Here one kernel
+A step of `newton` is some sixty operations on arrays, which take longer than their work if X is small. Here one kernel
 computes the step, its outputs, and what it adds to the gap: from a copy of X, centred and with a row per column, or, if
 there are fewer rows than columns, from the products K of all pairs of rows. The gap is that of `newton`, by the slopes
 that a step predicts. What does not converge quickly is left to `newton`.
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
 
 _STEPS, _HALVES = 20, 10
-_CALLS = 40.0  # operations of a step of `newton`
-_ENTRY, _PAIR, _TRIPLE = 0.3, 0.045, 0.02  # nanoseconds per entry of X, pair of entries in a row, entry of a factor
-_PRODUCT = 1.5  # and per entry of K
+_CALLS = 60.0  # operations of a step of `newton`
+_LOSS, _ENTRY, _PAIR = 3.0, 0.3, 0.045  # nanoseconds per row, entry of X, and pair of entries in a row
+_PRODUCT, _TRIPLE = 1.5, 0.02  # and per entry of K, and triple of columns or rows in a factor
+_AHEAD = 6.0  # expected steps, among which the cost of K is divided
 _ENOUGH, _SINGULAR, _ROUNDING = 1e-4, 1e-12, 1e-12  # of a promised decrease; of a diagonal; of the sum of all slopes
 
 
@@ -68,7 +69,7 @@ class _ByColumns:
     @staticmethod
     def cost(problem: Linear) -> float:
         width = problem.width
-        return problem.n * width * (_ENTRY + _PAIR * width) + _TRIPLE * float(width) ** 3
+        return problem.n * (_LOSS + width * (_ENTRY + _PAIR * width)) + _TRIPLE * float(width) ** 3
 
 
 class _ByRows:
@@ -96,22 +97,30 @@ class _ByRows:
     @staticmethod
     def cost(problem: Linear) -> float:
         held = problem.penalty.l2[: problem.width - int(problem.has_free_bias)]
-        if problem.n >= problem.width or not (held == held[0]).all():
+        cost = _PRODUCT * problem.n**2 + _TRIPLE * float(problem.n) ** 3
+        if problem.n >= problem.width or cost > _CALLS * CALL or not (held == held[0]).all():
             return math.inf
-        return _PRODUCT * problem.n**2 + _TRIPLE * float(problem.n) ** 3
+        return cost + problem.rows(centred=False).kernel_cost() / _AHEAD
 
 
-def is_small(problem: Linear) -> bool:
-    """Whether a step takes no longer than the calls of `newton` for one."""
+def way_of(problem: Linear) -> type[_ByColumns | _ByRows] | None:
+    """Return the way whose step takes least; None if it takes longer than the calls of `newton` for one."""
     held = problem.penalty.l2[: problem.width - int(problem.has_free_bias)]
     if problem.outputs > 1 or problem.l1 > 0.0 or not (held > 0.0).all():
-        return False
-    return min(_ByColumns.cost(problem), _ByRows.cost(problem)) <= _CALLS * CALL
+        return None
+    by_columns, by_rows = _ByColumns.cost(problem), _ByRows.cost(problem)
+    return None if min(by_columns, by_rows) > _CALLS * CALL else _ByRows if by_rows < by_columns else _ByColumns
 
 
 def minimise_small(problem: Linear, constant: Table, height: float, goal: float, steps: int) -> SmallMinimum | None:
-    """Minimise from a constant model with a given objective; None if the gap does not fall to the goal quickly."""
-    way = (_ByRows if _ByRows.cost(problem) < _ByColumns.cost(problem) else _ByColumns)(problem)
+    """Minimise from a constant model with a given objective.
+
+    None if the problem is not small, or if the gap does not fall to the goal quickly.
+    """
+    kind = way_of(problem)
+    if kind is None:
+        return None
+    way = kind(problem)
     x, lower, work = np.zeros(way.size), -math.inf, np.empty((3, problem.n))
     x[-1] = constant[0, -1]  # 0 if there is no free bias
     z = np.full(problem.n, x[-1])
