@@ -287,9 +287,8 @@ def whole_matrix(total: Objective, point: Point) -> Table:
     for k in range(outputs):
         for j in range(k + 1):
             sign = 1.0 if k == j else -1.0  # second derivatives by two outputs are not positive
-            part = np.tril(total.rows.gram(sign * total.problem.curvature_of_pair(point.terms, k, j)))
-            part += np.tril(part, -1).T
-            matrix[k * width : (k + 1) * width, j * width : (j + 1) * width] = sign * part
+            part = total.rows.gram(sign * total.problem.curvature_of_pair(point.terms, k, j))
+            _insert(part, sign, matrix[k * width : (k + 1) * width, j * width : (j + 1) * width])
     diagonal_of(matrix)[:] += total.l2.ravel()
     for column, stiff in enumerate(total.stiffness(point)):
         matrix[column::width, column::width] += stiff
@@ -543,6 +542,15 @@ def _pick(scores, places, indices):
                 k += 1
             last = i
     indices[k:] = last
+
+
+@lean
+def _insert(lower, sign, block):
+    """Set a block of a matrix to a symmetric one, of which the lower triangle is given."""
+    for j in range(len(lower)):
+        for i in range(j, len(lower)):
+            block[i, j] = sign * lower[i, j]
+            block[j, i] = sign * lower[i, j]
 
 
 @lean
