@@ -46,7 +46,7 @@ def test_the_minimum_is_that_of_newton(
         assert newton(problem, tol=tol).table.tolist() == found.table.tolist()
     monkeypatch.setattr(method, "minimise_small", lambda *arguments: None)
     other = newton(problem, tol=1e-13)
-    assert abs(found.objective - other.objective) <= (1e-9 + 1e-12) * scale
+    assert found is not None and abs(found.objective - other.objective) <= (1e-9 + 1e-12) * scale
 
 
 @pytest.mark.parametrize("shape", [(80, 3), (20, 30)])

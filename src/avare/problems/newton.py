@@ -103,8 +103,8 @@ def newton(
     if start is None and callback is None:
         found = minimise_small(problem, flat, scale, tol * scale, steps)
         if found and _rounding(problem, found.table, found.slopes, tol * scale - found.gap) == 0.0:
-            table, objective, gap, count, _ = found
-            return Minimum(table, objective, gap, scale, 2.0 * count + 1.0, count, "converged")
+            passes = 2.0 * found.steps + 1.0
+            return Minimum(found.table, found.objective, found.gap, scale, passes, found.steps, "converged")
     rows = problem.rows()
     total = Objective(problem, rows)
     table, solver = _from_samples(total, tol) if start is None else (rows.centre(start), None)

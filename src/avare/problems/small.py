@@ -128,7 +128,7 @@ def minimise_small(problem: Linear, constant: Table, height: float, goal: float,
     for count in range(min(steps, _STEPS)):
         step = np.empty(way.size)
         promise, bound = way.solve(terms, x, step, work)
-        if promise <= math.sqrt(goal * height) or problem.is_quadratic:
+        if promise <= math.sqrt(abs(goal * height)) or problem.is_quadratic:
             lower = max(lower, height - bound - problem.excess(z[:, None], terms, work[2][:, None]))
         is_last = height - lower <= goal
         if not is_last:

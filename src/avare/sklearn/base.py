@@ -81,7 +81,8 @@ class LinearEstimator(BaseEstimator):
 
     def _validate_params(self) -> None:
         try:
-            _check_parameters(type(self), *(getattr(self, name) for name in self._parameter_constraints))
+            values = (getattr(self, name) for name in self._parameter_constraints)
+            _check_parameters(type(self), *values)  # type: ignore[arg-type]  # a class has a hash
         except TypeError:  # a parameter is wrong, or has no hash
             super()._validate_params()
 
