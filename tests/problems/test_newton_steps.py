@@ -10,7 +10,9 @@ import scipy.sparse as sp
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 from avare.problems import newton as method
 from avare.problems import newton_steps as module
-from avare.problems.newton import newton
+from avare.problems.newton import constant, newton
+from avare.problems.newton_steps import Objective
+from avare.problems.row_gradients import minimise_by_rows
 from extreme_problems import LOSSES, extreme_problem, lowest
 
 every_loss = pytest.mark.parametrize("kind", LOSSES)
@@ -210,3 +212,28 @@ def test_a_residual_that_underflows_ends_a_step() -> None:
     X, y = 1e6 * generator.normal(size=(20, 5)), 1e-150 * generator.normal(size=20)
     problem = LeastSquares(X, y, l2=1e-12)
     assert np.isfinite(problem.gap(np.zeros(5))) and newton(problem, tol=1e-9).gap <= 1e-300
+
+
+@pytest.mark.parametrize("bias", [False, True, "free"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_least_squares_in_the_space_of_the_rows(bias: Any, weighted: bool) -> None:
+    """With fewer rows than columns, and a weak penalty, conjugate gradients on the rows need few steps."""
+    generator = np.random.default_rng(23)
+    X = sp.random_array((700, 3000), density=0.01, format="csr", rng=generator)
+    y = 5.0 + X @ generator.normal(size=3000) + generator.normal(size=700)
+    weights = generator.lognormal(size=700) * (generator.random(700) < 0.9) if weighted else None
+    problem = LeastSquares(X, y, l2=0.01, bias=bias, sample_weight=weights)
+    total = Objective(problem, problem.rows())
+    flat, scale = constant(problem)
+    least = newton(problem, tol=1e-13, start=flat).objective
+    for tol in (1e-2, 1e-6):
+        found = minimise_by_rows(total, float(flat[0, -1]), tol * scale)
+        assert found is not None
+        point, gap, _, status = found
+        assert status == "converged" and point.objective - least <= gap <= tol * scale
+        table = total.rows.centre(point.table, -1.0)
+        assert problem.objective(table.ravel()) == pytest.approx(point.objective, rel=1e-10)
+        assert np.array_equal(newton(problem, tol=tol).table, table)
+    assert newton(problem, tol=1e-6).passes < 0.8 * newton(problem, tol=1e-6, start=flat).passes
+    many = LeastSquares(X[:, :800], y, l2=0.01, bias=bias)  # rows almost determine each other
+    assert minimise_by_rows(Objective(many, many.rows()), 0.0, scale) is None

@@ -30,6 +30,7 @@ from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
 _WIDEST = 256
+_OF_OUTPUT = 3e-16  # relative error of the product of a row and coefficients
 _SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
@@ -186,6 +187,18 @@ class Linear(Problem):
     def gap(self, x: ArrayLike) -> float:
         """Bound how far f(x) is above the minimum: it is at most this. Infinite if no bound is known. Some passes."""
         return gap_at(self, self.coefficients(x))
+
+    def rounding(self, table: Vector, slopes: Vector, most: float) -> float:
+        """Estimate the rounding of f at a table of coefficients; 0 if it is certain to be at most `most`.
+
+        The output of a row is rounded by a small share of its parts |a_ij x_j|, and the loss by this times its slope.
+        The errors of the rows are taken to be independent.
+        """
+        largest = math.sqrt(float(np.vdot(table, table)) * self.square) * float(np.abs(slopes).max())
+        if _OF_OUTPUT * largest <= most:
+            return 0.0
+        roots = np.sqrt(self.rows(centred=False).squares(np.square(slopes).sum(axis=1)))
+        return _OF_OUTPUT * float(np.abs(table).sum(axis=0) @ roots)
 
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""

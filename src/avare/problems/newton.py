@@ -25,6 +25,7 @@ from avare.problems.column_steps import ColumnSteps
 from avare.problems.l1_steps import L1Steps
 from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.quasi_newton import Descent, search
+from avare.problems.row_gradients import minimise_by_rows
 from avare.problems.rows import CALL, Rows, Table, column_sums
 from avare.problems.small import minimise_small
 
@@ -39,7 +40,7 @@ _STEPS_OF_SAMPLE = 10  # with an l1 term
 _OF_SAMPLE = 0.3  # tolerance of a sample: this share of its error, coefficients / rows
 _LOOSE, _TIGHT = 0.1, 1e-8  # accuracy of a step, relative to the gradient
 _ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least
-_ROUNDING, _OF_SUM, _OF_OUTPUT = 1e-15, 1e-14, 3e-16  # relative error of a number, a long sum, and a product of rows
+_ROUNDING, _OF_SUM = 1e-15, 1e-14  # relative error of a number, and of a long sum
 _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where rounding is the limit
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
@@ -102,7 +103,7 @@ def newton(
     flat, scale = constant(problem)
     if start is None and callback is None:
         found = minimise_small(problem, flat, scale, tol * scale, steps)
-        if found and _rounding(problem, found.table, found.slopes, tol * scale - found.gap) == 0.0:
+        if found and problem.rounding(found.table, found.slopes, tol * scale - found.gap) == 0.0:
             passes = 2.0 * found.steps + 1.0
             return Minimum(found.table, found.objective, found.gap, scale, passes, found.steps, "converged")
     rows = problem.rows()
@@ -111,8 +112,9 @@ def newton(
     first = None if table is None else total.at(table, total.outputs(table))
     if first is None or not first.objective < scale:
         first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
-    point, gap, count, status = _minimise_any(total, first, solver, tol * scale, steps, callback)
-    rounding = _rounding(problem, rows.centre(point.table, -1.0), point.terms.slopes, tol * scale - gap)
+    quick = minimise_by_rows(total, float(flat[0, -1]), tol * scale) if start is None and callback is None else None
+    point, gap, count, status = quick or _minimise_any(total, first, solver, tol * scale, steps, callback)
+    rounding = problem.rounding(rows.centre(point.table, -1.0), point.terms.slopes, tol * scale - gap)
     if status == "converged" and gap + rounding > tol * scale > 2.0 * rounding:
         goal, before = tol * scale - rounding, count
         point, gap, count, status = _minimise_any(total, point, None, goal, steps - before, callback)
@@ -449,20 +451,7 @@ def gap_at(problem: Linear, table: Table) -> float:
         step = ways.solve(point, total.gradient(point), accuracy, 0.0)
         gap = min(gap, _gap_of_step(total, point, step, ways, 0.0, _CUTS))
     gap = max(here.objective - point.objective, 0.0) + gap
-    return gap + _rounding(problem, table, here.terms.slopes, _NEGLIGIBLE * gap)
-
-
-def _rounding(problem: Linear, table: Table, slopes: Table, most: float) -> float:
-    """Estimate the rounding of the objective at a table; 0 if it is certain to be at most `most`.
-
-    The output of a row is rounded by a small share of its parts |a_ij x_j|, and the loss by this times its slope.
-    The errors of the rows are taken to be independent.
-    """
-    largest = math.sqrt(float(np.vdot(table, table)) * problem.square) * float(np.abs(slopes).max())
-    if _OF_OUTPUT * largest <= most:
-        return 0.0
-    roots = np.sqrt(problem.rows(centred=False).squares(np.square(slopes).sum(axis=1)))
-    return _OF_OUTPUT * float(np.abs(table).sum(axis=0) @ roots)
+    return gap + problem.rounding(table, here.terms.slopes, _NEGLIGIBLE * gap)
 
 
 def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:
