@@ -451,7 +451,9 @@ def gap_at(problem: Linear, table: Table) -> float:
         step = ways.solve(point, total.gradient(point), accuracy, 0.0)
         gap = min(gap, _gap_of_step(total, point, step, ways, 0.0, _CUTS))
     gap = max(here.objective - point.objective, 0.0) + gap
-    return gap + problem.rounding(table, here.terms.slopes, _NEGLIGIBLE * gap)
+    negligible = _NEGLIGIBLE * abs(here.objective)
+    rounding = problem.rounding(table, here.terms.slopes, negligible)
+    return gap + rounding if rounding > negligible else gap
 
 
 def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:
