@@ -8,11 +8,19 @@ import pytest
 import scipy.sparse as sp
 
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
+from avare.problems import newton as method
 from avare.problems import newton_steps as module
-from avare.problems.newton import newton
+from avare.problems.newton import constant, newton
+from avare.problems.newton_steps import Objective
+from avare.problems.row_gradients import minimise_by_rows
 from extreme_problems import LOSSES, extreme_problem, lowest
 
 every_loss = pytest.mark.parametrize("kind", LOSSES)
+
+
+@pytest.fixture(autouse=True)
+def _no_model_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(method, "minimise_small", lambda *arguments: None)
 
 
 def random_problem(kind: type[Linear], seed: int, **options: Any) -> Linear:
@@ -73,7 +81,8 @@ def test_targets_far_from_0(offset: float) -> None:
     X = generator.normal(size=(300, 3)) + 100.0
     y = X @ [1.0, 2.0, 3.0] + generator.normal(size=300)
     near = newton(LeastSquares(X, y, l2=0.5, bias="free"), tol=1e-12)
-    far = newton(LeastSquares(X, y + offset, l2=0.5, bias="free"), tol=1e-12)
+    # Outputs of 1e9 are rounded to 1e-7, and the objective to about 1e-8 of the scale.
+    far = newton(LeastSquares(X, y + offset, l2=0.5, bias="free"), tol=1e-12 + 1e-17 * offset)
     assert near.status == far.status == "converged"
     # Targets of 1e9 are rounded to 1e-7, and coefficients to about as much.
     assert np.allclose(far.table[:, :-1], near.table[:, :-1], atol=1e-16 * max(offset, 1.0) * 100.0 + 1e-9)
@@ -180,3 +189,51 @@ def test_an_l1_term_that_leaves_no_coefficient(bias: Any) -> None:
     problem = Softmax(X, y, l2=0.0, l1=1e6, bias=bias)
     table = problem.coefficients(problem.minimize())
     assert not table[:, :4].any() and problem.objective(table.ravel()) <= 30 * np.log(3) * (1 + 1e-12)  # rounding
+
+
+def test_the_gap_includes_the_rounding_of_large_products() -> None:
+    """Parts of 1e9 cancel in each output, which is then rounded to some 1e-7: no objective is known to 1e-12."""
+    generator = np.random.default_rng(21)
+    X = generator.normal(size=(300, 6))
+    X[:, 5] = X[:, 4] + 1e-9 * generator.normal(size=300)
+    y = X[:, 0] + 1e9 * (X[:, 5] - X[:, 4]) + generator.logistic(size=300) > 0.0
+    problem = Logistic(X, y, l2=1e-18)
+    found = newton(problem, tol=1e-12)
+    assert np.abs(found.table).max() > 1e8 and found.status == "stalled" and found.gap > 1e-11 * found.scale
+    x, longer = found.table.ravel(), np.longdouble
+    margins = np.where(y, 1, -1) * (X.astype(longer) @ x.astype(longer))
+    exact = float(np.logaddexp(0, -margins).sum() + 0.5e-18 * np.sum(x.astype(longer) ** 2))
+    assert abs(problem.objective(x) - exact) <= problem.gap(x)
+    assert newton(problem, tol=1e-6).status == "converged"
+
+
+def test_a_residual_that_underflows_ends_a_step() -> None:
+    generator = np.random.default_rng(22)
+    X, y = 1e6 * generator.normal(size=(20, 5)), 1e-150 * generator.normal(size=20)
+    problem = LeastSquares(X, y, l2=1e-12)
+    assert np.isfinite(problem.gap(np.zeros(5))) and newton(problem, tol=1e-9).gap <= 1e-300
+
+
+@pytest.mark.parametrize("bias", [False, True, "free"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_least_squares_in_the_space_of_the_rows(bias: Any, weighted: bool) -> None:
+    """With fewer rows than columns, and a weak penalty, conjugate gradients on the rows need few steps."""
+    generator = np.random.default_rng(23)
+    X = sp.random_array((700, 3000), density=0.01, format="csr", rng=generator)
+    y = 5.0 + X @ generator.normal(size=3000) + generator.normal(size=700)
+    weights = generator.lognormal(size=700) * (generator.random(700) < 0.9) if weighted else None
+    problem = LeastSquares(X, y, l2=0.01, bias=bias, sample_weight=weights)
+    total = Objective(problem, problem.rows())
+    flat, scale = constant(problem)
+    least = newton(problem, tol=1e-13, start=flat).objective
+    for tol in (1e-2, 1e-6):
+        found = minimise_by_rows(total, float(flat[0, -1]), tol * scale)
+        assert found is not None
+        point, gap, _, status = found
+        assert status == "converged" and point.objective - least <= gap <= tol * scale
+        table = total.rows.centre(point.table, -1.0)
+        assert problem.objective(table.ravel()) == pytest.approx(point.objective, rel=1e-10)
+        assert np.array_equal(newton(problem, tol=tol).table, table)
+    assert newton(problem, tol=1e-6).passes < 0.8 * newton(problem, tol=1e-6, start=flat).passes
+    many = LeastSquares(X[:, :800], y, l2=0.01, bias=bias)  # rows almost determine each other
+    assert minimise_by_rows(Objective(many, many.rows()), 0.0, scale) is None

@@ -15,6 +15,11 @@ KINDS = [Logistic, SmoothedHinge, Huber, Softmax]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+@pytest.fixture(autouse=True)
+def _no_model_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(method, "minimise_small", lambda *arguments: None)
+
+
 def heavy_problem(kind: type[Linear], **options: Any) -> Linear:
     """Rows of very different lengths: the second derivatives change much along a step."""
     generator = np.random.default_rng(0)

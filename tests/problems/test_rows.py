@@ -26,7 +26,7 @@ def example(
     weights = generator.lognormal(size=n)
     whole = X.astype(np.float64)
     data = sp.csr_array(X) if kind == "sparse" else np.asfortranarray(X) if kind == "Fortran" else X
-    matrix, found, width = read_matrix(data, bias)
+    matrix, found, width, _ = read_matrix(data, bias)
     if centred:
         whole = whole - weights @ whole / weights.sum()
     whole = np.hstack([whole, np.ones((n, 1))]) if bias else whole

@@ -30,6 +30,7 @@ from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
 _FEW, _WORK = 256, 1e11  # coefficients, and products, up to which a flat direction is looked for
+_OF_OUTPUT = 3e-16  # relative error of the product of a row and coefficients
 _SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
@@ -115,6 +116,8 @@ class Linear(Problem):
     """Numbers per example, a_i.x: one, or one per class."""
     width: int
     """Coefficients per output: columns of X, and one for the bias."""
+    square: float
+    """The sum of the squares of all entries of X, with the bias; of a subset of the examples, at most this."""
 
     def __init__(
         self,
@@ -129,7 +132,7 @@ class Linear(Problem):
         free = isinstance(bias, str) and bias == "free"
         if isinstance(bias, str) and not free:
             raise ValueError(f'bias = {bias!r}: must be True, False or "free"')
-        matrix, n, self.width = read_matrix(X, free or validation.boolean("bias", bias))
+        matrix, n, self.width, self.square = read_matrix(X, free or validation.boolean("bias", bias))
         columns = list(getattr(X, "columns", ()))  # of a data frame
         self._columns = columns if all(isinstance(name, str) for name in columns) else []
         self.classes, targets = parse_targets(self.target, y)
@@ -197,6 +200,18 @@ class Linear(Problem):
     def gap(self, x: ArrayLike) -> float:
         """Bound how far f(x) is above the minimum: it is at most this. Infinite if no bound is known. Some passes."""
         return gap_at(self, self.coefficients(x))
+
+    def rounding(self, table: Vector, slopes: Vector, most: float) -> float:
+        """Estimate the rounding of f at a table of coefficients; 0 if it is certain to be at most `most`.
+
+        The output of a row is rounded by a small share of its parts |a_ij x_j|, and the loss by this times its slope.
+        The errors of the rows are taken to be independent.
+        """
+        largest = math.sqrt(float(np.vdot(table, table)) * self.square) * float(np.abs(slopes).max())
+        if _OF_OUTPUT * largest <= most:
+            return 0.0
+        roots = np.sqrt(self.rows(centred=False).squares(np.square(slopes).sum(axis=1)))
+        return _OF_OUTPUT * float(np.abs(table).sum(axis=0) @ roots)
 
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""

@@ -5,7 +5,6 @@ scratch array in float64, so that each coefficient is loaded once for all four, 
 sparse matrix is read row by row. Neither is ever copied as a whole; only indices of 64 bits are, if 32 are enough.
 """
 
-import copy
 import mmap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -40,49 +39,61 @@ class Matrix(NamedTuple):
     """Whether a 1 follows each row."""
 
 
-def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int]:
-    """Check X without copying it; return the matrix, its number of rows, and of columns with the bias."""
-    dense, sparse = (None, _read_sparse(X)) if hasattr(X, "tocsr") else (_read_dense(X), None)
+def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int, float]:
+    """Check X without copying it.
+
+    Return the matrix, its number of rows, of columns with the bias, and the sum of the squares of its entries.
+    """
+    dense = sparse = None
+    if hasattr(X, "tocsr"):
+        sparse, square = _read_sparse(X)
+    else:
+        dense, square = _read_dense(X)
     n, width = X.shape if dense is None else dense.shape
     if n == 0 or width == 0:
         raise ValueError(f"X has shape ({n}, {width}): must not be empty")
-    return Matrix(dense, sparse, bias), n, width + int(bias)
+    return Matrix(dense, sparse, bias), n, width + int(bias), square + n * int(bias)
 
 
-def _read_sparse(X: Any) -> Sparse:
-    matrix = copy.copy(X.tocsr())  # the matrix, not its arrays: repairs do not change the caller's
+def _read_sparse(X: Any) -> tuple[Sparse, float]:
+    matrix = X.tocsr()
     if len(matrix.shape) != 2:
         raise ValueError(f"X has shape {matrix.shape}: must have 2 dimensions")
     for name, places in (("indices", matrix.indices), ("indptr", matrix.indptr)):
         if places.dtype.kind not in "iu":
             raise TypeError(f"X is no CSR matrix: {name} has dtype {places.dtype}: must hold integers")
-    try:
-        matrix.check_format(full_check=True)  # kernels do not check that a column exists
-    except ValueError as error:
-        raise ValueError(f"X is no CSR matrix: {error}") from None
-    if _repeats(matrix.indices, matrix.indptr, np.full(matrix.shape[1], -1)):  # would give wrong lengths
-        matrix = matrix.copy()
+    sizes = (len(matrix.data), len(matrix.indptr))
+    if sizes != (len(matrix.indices), matrix.shape[0] + 1) or not _is_sound(
+        matrix.indices, matrix.indptr, np.full(matrix.shape[1], -1)
+    ):
+        matrix = matrix.copy()  # repairs do not change the caller's
+        try:
+            matrix.check_format(full_check=True)
+        except ValueError as error:
+            raise ValueError(f"X is no CSR matrix: {error}") from None
         matrix.sum_duplicates()
     values = _floating(matrix.data)
-    fault = int(_first_unusable(values.reshape(1, -1)))
+    square, fault = _examine(values.reshape(1, -1))
     if fault >= 0:
         row = int(np.searchsorted(matrix.indptr, fault, side="right")) - 1
         raise ValueError(f"X[{row}, {matrix.indices[fault]}] = {values[fault]}: must be {USABLE}")
     kind = np.int32 if max(len(values), matrix.shape[1]) < 1 << 31 else np.int64
     columns, starts = (places.astype(kind, copy=False) for places in (matrix.indices, matrix.indptr))
-    return Sparse(writable(values), writable(columns), writable(starts))
+    return Sparse(writable(values), writable(columns), writable(starts)), square
 
 
-def _read_dense(X: Any) -> NDArray[Any]:
+def _read_dense(X: Any) -> tuple[NDArray[Any], float]:
     array = _floating(validation.as_array("X", X))
     if array.ndim != 2:
         raise ValueError(f"X has shape {array.shape}: must have 2 dimensions")
+    total = 0.0
     for part in parts_of(array):
-        fault = int(_first_unusable(array[part]))
+        square, fault = _examine(array[part])
+        total += square
         if fault >= 0:
             row, column = part.start + fault // array.shape[1], fault % array.shape[1]
             raise ValueError(f"X[{row}, {column}] = {array[row, column]}: must be {USABLE}")
-    return writable(array)
+    return writable(array), total
 
 
 def parts_of(array: NDArray[Any], rows: int | None = None) -> Iterator[slice]:
@@ -110,9 +121,15 @@ def mapping_of(array: Any) -> mmap.mmap | None:
 
 def check_size(name: str, values: NDArray[np.float64]) -> None:
     """Raise an error if the square of a number would overflow."""
-    fault = int(_first_unusable(values.reshape(1, -1)))
+    fault = _examine(values.reshape(1, -1))[1]
     if fault >= 0:
         raise ValueError(f"{name}[{fault}] = {values[fault]}: must be {USABLE}")
+
+
+def _examine(array: NDArray[Any]) -> tuple[float, int]:
+    """Return the sum of squares, and the place of the first number that is not usable, or -1."""
+    square = float(_sum_of_squares(array))
+    return square, -1 if square <= _MOST**2 else int(_first_unusable(array))
 
 
 def some_rows(matrix: Matrix, indices: NDArray[np.int64]) -> Matrix:
@@ -162,6 +179,15 @@ def _floating(array: NDArray[Any]) -> NDArray[Any]:
 # --- kernels -------------------------------------------------------------------------------
 
 
+@product
+def _sum_of_squares(array):
+    total = 0.0
+    for i in range(array.shape[0]):
+        for j in range(array.shape[1]):
+            total += np.float64(array[i, j]) * np.float64(array[i, j])
+    return total
+
+
 @kernel
 def _first_unusable(array):
     for i in range(array.shape[0]):
@@ -175,14 +201,18 @@ def _first_unusable(array):
 
 
 @kernel
-def _repeats(columns, starts, seen):
-    """Return whether a row has two entries in the same column."""
+def _is_sound(columns, starts, seen):
+    """Return whether each row has its own entries, in columns that exist and differ: kernels do not check that."""
+    if starts[0] != 0 or starts[-1] != len(columns):
+        return False
     for i in range(len(starts) - 1):
+        if starts[i] > starts[i + 1]:
+            return False
         for j in range(starts[i], starts[i + 1]):
-            if seen[columns[j]] == i:
-                return True
+            if not 0 <= columns[j] < len(seen) or seen[columns[j]] == i:
+                return False
             seen[columns[j]] = i
-    return False
+    return True
 
 
 @kernel

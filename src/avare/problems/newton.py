@@ -25,7 +25,9 @@ from avare.problems.column_steps import ColumnSteps
 from avare.problems.l1_steps import L1Steps
 from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.quasi_newton import Descent, search
+from avare.problems.row_gradients import minimise_by_rows
 from avare.problems.rows import CALL, Rows, Table, column_sums
+from avare.problems.small import minimise_small
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -98,24 +100,32 @@ def newton(
     >>> found.status, found.table.round(6)
     ('converged', array([[0.5, 1. , 1.5]]))
     """
+    flat, scale = constant(problem)
+    if start is None and callback is None:
+        found = minimise_small(problem, flat, scale, tol * scale, steps)
+        if found and problem.rounding(found.table, found.slopes, tol * scale - found.gap) == 0.0:
+            passes = 2.0 * found.steps + 1.0
+            return Minimum(found.table, found.objective, found.gap, scale, passes, found.steps, "converged")
     rows = problem.rows()
     total = Objective(problem, rows)
-    flat, scale = constant(problem)
     table, solver = _from_samples(total, tol) if start is None else (rows.centre(start), None)
     first = None if table is None else total.at(table, total.outputs(table))
     if first is None or not first.objective < scale:
         first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
-    if problem.l1 > 0.0:
-        point, gap, count, status = _minimise_l1(total, first, tol * scale, steps, callback)
-    else:
-        ways = Steps(total, solver)
-        point, gap, count, status = _minimise(total, ways, first, tol * scale, steps, callback)
-    if status == "stalled" and gap <= _NEGLIGIBLE * scale:
-        status = "converged"
+    quick = minimise_by_rows(total, float(flat[0, -1]), tol * scale) if start is None and callback is None else None
+    point, gap, count, status = quick or _minimise_any(total, first, solver, tol * scale, steps, callback)
+    rounding = problem.rounding(rows.centre(point.table, -1.0), point.terms.slopes, tol * scale - gap)
+    if status == "converged" and gap + rounding > tol * scale > 2.0 * rounding:
+        goal, before = tol * scale - rounding, count
+        point, gap, count, status = _minimise_any(total, point, None, goal, steps - before, callback)
+        count += before
+    gap = max(gap, 0.0) + rounding
+    if status != "finished" and not gap <= tol * scale:
+        status = "converged" if gap <= _NEGLIGIBLE * scale else "stalled"
     table = rows.centre(point.table, -1.0)
     if problem.falls_without_end(table.ravel()):
         status, gap = "stalled", math.inf
-    return Minimum(table, point.objective, max(gap, 0.0), scale, total.passes, count, status)
+    return Minimum(table, point.objective, gap, scale, total.passes, count, status)
 
 
 def constant(problem: Linear) -> tuple[Table, float]:
@@ -173,6 +183,20 @@ def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
             break
         sizes.append(size)
     return sizes
+
+
+def _minimise_any(
+    total: Objective,
+    point: Point,
+    solver: Solver | None,
+    goal: float,
+    steps: int,
+    callback: Callable[[int, float, float], Any] | None,
+) -> tuple[Point, float, int, str]:
+    """Minimise, with an l1 term or without; return as `_minimise` does."""
+    if total.problem.l1 > 0.0:
+        return _minimise_l1(total, point, goal, steps, callback)
+    return _minimise(total, Steps(total, solver), point, goal, steps, callback)
 
 
 def _minimise(
@@ -426,7 +450,10 @@ def gap_at(problem: Linear, table: Table) -> float:
         ways = Steps(total)
         step = ways.solve(point, total.gradient(point), accuracy, 0.0)
         gap = min(gap, _gap_of_step(total, point, step, ways, 0.0, _CUTS))
-    return here.objective - point.objective + gap
+    gap = max(here.objective - point.objective, 0.0) + gap
+    negligible = _NEGLIGIBLE * abs(here.objective)
+    rounding = problem.rounding(table, here.terms.slopes, negligible)
+    return gap + rounding if rounding > negligible else gap
 
 
 def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:

@@ -224,13 +224,13 @@ class Blocks:
 
     exact = False
 
-    def __init__(self, factors: list[Factor], l2: Table) -> None:
-        self._factors, self._l2 = factors, l2
+    def __init__(self, solve: Callable[[Table], Table], l2: Table) -> None:
+        self._solve, self._l2 = solve, l2
 
     def solve(self, right: Table) -> Table:
         """Return v, roughly."""
         mean = right.mean(axis=0)
-        found = np.vstack([factor.solve(each) for factor, each in zip(self._factors, right - mean, strict=True)])
+        found = self._solve(right - mean)
         along = np.divide(mean, self._l2, out=np.zeros_like(mean), where=self._l2 > 0.0)
         return found - found.mean(axis=0) + along
 
@@ -252,7 +252,11 @@ def by_columns(total: Objective, point: Point, share: float = 1.0) -> Solver:
         matrix = total.rows.gram(curvatures, chosen)
         diagonal_of(matrix)[:] += total.l2[k]
         factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1))
-    return factors[0] if problem.outputs == 1 else Blocks(factors, total.l2[0])
+    if problem.outputs == 1:
+        return factors[0]
+    return Blocks(
+        lambda right: np.vstack([each.solve(row) for each, row in zip(factors, right, strict=True)]), total.l2[0]
+    )
 
 
 def _draw(total: Objective, point: Point, share: float) -> tuple[NDArray[np.int64], Table]:
@@ -283,9 +287,8 @@ def whole_matrix(total: Objective, point: Point) -> Table:
     for k in range(outputs):
         for j in range(k + 1):
             sign = 1.0 if k == j else -1.0  # second derivatives by two outputs are not positive
-            part = np.tril(total.rows.gram(sign * total.problem.curvature_of_pair(point.terms, k, j)))
-            part += np.tril(part, -1).T
-            matrix[k * width : (k + 1) * width, j * width : (j + 1) * width] = sign * part
+            part = total.rows.gram(sign * total.problem.curvature_of_pair(point.terms, k, j))
+            _insert(part, sign, matrix[k * width : (k + 1) * width, j * width : (j + 1) * width])
     diagonal_of(matrix)[:] += total.l2.ravel()
     for column, stiff in enumerate(total.stiffness(point)):
         matrix[column::width, column::width] += stiff
@@ -293,23 +296,23 @@ def whole_matrix(total: Objective, point: Point) -> Table:
 
 
 class ByRows:
-    """Solve in the space of the rows, with R^2 = C and K = A A^T.
+    """Solve in the space of the rows, with R^2 = C and K = A A^T; for each output, if there are several.
 
     (l2 + A^T C A)^-1 = (1 - A^T R (l2 + R K R)^-1 R A) / l2.
     """
 
-    def __init__(self, total: Objective, point: Point, kernel: Table) -> None:
-        self._rows, self._l2 = total.rows, float(total.l2[0, 0])
-        self._free, curvatures = total.free_bias, total.problem.mean_curvatures(point.terms)
-        self._roots = np.sqrt(curvatures)
+    def __init__(self, total: Objective, curvatures: Table, kernel: Table) -> None:
+        self._rows, self._l2, self._free = total.rows, float(total.l2[0, 0]), total.free_bias
+        self._roots, self._factors = np.sqrt(curvatures), list[Factor]()
         penalised = float(total.rows.matrix.bias and not self._free)  # a bias is then one more column
-        matrix = (kernel + penalised) * self._roots[:, None]
-        matrix *= self._roots
-        diagonal_of(matrix)[:] += self._l2
-        self._factor = Factor(matrix)
-        self.exact = self._factor.exact
+        for roots in self._roots.T:
+            matrix = (kernel + penalised) * roots[:, None]
+            matrix *= roots
+            diagonal_of(matrix)[:] += self._l2
+            self._factors.append(Factor(matrix))
+        self.exact = len(self._factors) == 1 and self._factors[0].exact
         if self._free:
-            self._sums = total.rows.sums(curvatures[:, None])
+            self._sums = total.rows.sums(curvatures)
             self._along = self._without_bias(self._sums)
 
     def solve(self, right: Table) -> Table:
@@ -317,20 +320,21 @@ class ByRows:
         found = self._without_bias(right)
         if self._free:
             sums, along = self._sums, self._along
-            bend = max(float(sums[0, -1] - sums[0, :-1] @ along[0, :-1]), _FLAT * self._rows.n, TINY)
-            bias = (right[0, -1] - sums[0, :-1] @ found[0, :-1]) / bend
-            found -= bias * along
-            found[0, -1] = bias
+            bends = np.maximum(sums[:, -1] - np.sum((sums * along)[:, :-1], axis=1), max(_FLAT * self._rows.n, TINY))
+            bias = (right[:, -1] - np.sum((sums * found)[:, :-1], axis=1)) / bends
+            found -= bias[:, None] * along
+            found[:, -1] = bias
         return found
 
     def _without_bias(self, right: Table) -> Table:
         right = right.copy()
         if self._free:
-            right[0, -1] = 0.0
-        inner = self._factor.solve((self._roots * self._rows.outputs(right)[:, 0])[None])[0]
-        found = (right - self._rows.sums((self._roots * inner)[:, None])) / self._l2
+            right[:, -1] = 0.0
+        outputs = self._roots * self._rows.outputs(right)
+        inner = np.column_stack([factor.solve(each) for factor, each in zip(self._factors, outputs.T, strict=True)])
+        found = (right - self._rows.sums(self._roots * inner)) / self._l2
         if self._free:
-            found[0, -1] = 0.0
+            found[:, -1] = 0.0
         return found
 
 
@@ -405,8 +409,9 @@ class Steps:
             if outputs == 1 or len(levels) == 1:
                 whole = outputs * (rows.gram_cost() + factor_cost(rows.width))
                 levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, by_columns, outputs == 1))
-        if outputs == 1 and total.by_rows:
-            levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows, True))
+        if total.by_rows:
+            cost, products = rows.kernel_cost() + outputs * factor_cost(rows.n), 2.0 if outputs == 1 else 8.0
+            levels.append(Level("row space", cost, products, self._by_rows, outputs == 1))
         if outputs > 1 and outputs * rows.width <= _WIDEST:
             cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
             levels.append(
@@ -504,10 +509,13 @@ class Steps:
         self.spent_on_step += self._levels[0].cost
         self.solver, self._made_at, self._spent = self._levels[0].make(self._total, point), point, 0.0
 
-    def _by_rows(self, total: Objective, point: Point) -> ByRows:
+    def _by_rows(self, total: Objective, point: Point) -> Solver:
         if self._kernel is None:
             self._kernel = total.rows.kernel()
-        return ByRows(total, point, self._kernel)
+        problem = total.problem
+        curvatures = np.column_stack([problem.curvature_of_pair(point.terms, k, k) for k in range(problem.outputs)])
+        solver = ByRows(total, curvatures, self._kernel)
+        return solver if problem.outputs == 1 else Blocks(solver.solve, total.l2[0])
 
 
 def _worthwhile(levels: list[Level]) -> list[Level]:
@@ -534,6 +542,15 @@ def _pick(scores, places, indices):
                 k += 1
             last = i
     indices[k:] = last
+
+
+@lean
+def _insert(lower, sign, block):
+    """Set a block of a matrix to a symmetric one, of which the lower triangle is given."""
+    for j in range(len(lower)):
+        for i in range(j, len(lower)):
+            block[i, j] = sign * lower[i, j]
+            block[j, i] = sign * lower[i, j]
 
 
 @lean

@@ -78,6 +78,14 @@ class Rows:
         """Entries that are stored."""
         return self.n * self.columns if self.matrix.sparse is None else len(self.matrix.sparse.values)
 
+    def used_columns(self) -> int:
+        """Count the columns that are not empty. O(entries)."""
+        return (
+            self.columns
+            if self.matrix.sparse is None
+            else int(np.count_nonzero(np.bincount(self.matrix.sparse.columns)))
+        )
+
     def centre(self, table: Table, sign: float = 1.0) -> Table:
         """Return coefficients for centred rows, of coefficients for rows as they are; back with ``sign=-1.0``."""
         table = table.copy()

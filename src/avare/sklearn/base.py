@@ -1,5 +1,6 @@
 """What the classifier and the regressor share: parameters, checks of input, and the fit."""
 
+import functools
 import math
 import tempfile
 import warnings
@@ -12,7 +13,7 @@ from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import assert_all_finite, check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -55,6 +56,13 @@ def _is_plain(X: Any, y: Any) -> bool:
     return bool(values.flags.c_contiguous and math.isfinite(values.sum()) and math.isfinite(y.sum()))
 
 
+@functools.lru_cache(maxsize=32, typed=True)
+def _check_parameters(kind: type[BaseEstimator], *values: Any) -> None:
+    """Check parameters as scikit-learn does; but it takes longer than a small fit, so valid ones are remembered."""
+    parameters = dict(zip(kind._parameter_constraints, values, strict=True))
+    validate_parameter_constraints(kind._parameter_constraints, parameters, kind.__name__)
+
+
 class LinearEstimator(BaseEstimator):
     """A linear model that minimises C times the sum of the losses plus a penalty."""
 
@@ -73,6 +81,13 @@ class LinearEstimator(BaseEstimator):
 
     classes_: NDArray[Any]  # of a classifier
 
+    def _validate_params(self) -> None:
+        try:
+            values = (getattr(self, name) for name in self._parameter_constraints)
+            _check_parameters(type(self), *values)  # type: ignore[arg-type]  # a class has a hash
+        except TypeError:  # a parameter is wrong, or has no hash
+            super()._validate_params()
+
     def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool, **options: Any) -> tuple[Any, Any, Any]:
         """Check the data as scikit-learn's own linear models do."""
         validation.choice("sampler", self.sampler, samplers.names())
@@ -90,6 +105,9 @@ class LinearEstimator(BaseEstimator):
     def _read_weight(self, X: Any, weight: Any) -> Any:
         if weight is None:
             return None
+        is_plain = type(weight) is np.ndarray and weight.dtype == np.float64 and weight.shape == X.shape[:1]
+        if is_plain and weight.min() >= 0.0 and 0.0 < weight.sum() < math.inf:
+            return weight  # the checks would change nothing
         return _check_sample_weight(weight, X, dtype=np.float64, ensure_non_negative=True)
 
     def _problem(self, kind: type[Linear], X: Any, y: Any, weight: Any, **options: Any) -> Linear:
