@@ -49,8 +49,11 @@ def names(shape: Shape) -> list[str]:
 
 def _general() -> Any:
     """Leave out the methods for small models, and for least squares in the space of the rows."""
-    none = dict.fromkeys(("minimise_small", "minimise_by_rows"), lambda *arguments: None)
-    return mock.patch.multiple(method, **none)
+
+    def none(*arguments: Any) -> None:
+        return None
+
+    return mock.patch.multiple(method, minimise_small=none, minimise_by_rows=none)
 
 
 def fixed(shape: Shape, name: str, samples: bool) -> Callable[[], Any]:
