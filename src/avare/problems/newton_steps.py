@@ -373,7 +373,7 @@ class Steps:
         self._levels = _worthwhile(self.all_levels())
         expected = [level.cost + _STEPS_AHEAD * level.products * self._product for level in self._levels]
         self._levels = self._levels[-1 if total.is_direct else int(np.argmin(expected)) :]
-        self.expected = 0.0 if total.is_direct else min(expected)
+        self.expected = expected[-1] if total.is_direct else min(expected)
         """Nanoseconds that some steps are expected to take."""
         self.solver = solver
         self._made_at: Point | None = None
