@@ -23,13 +23,15 @@ from avare.problems.losses import curvature_at, slope_at
 from avare.problems.newton_steps import TINY, Objective, Point
 from avare.problems.rows import CALL, Table
 
-_ENTRY, _ROW = 2.2, 60.0  # nanoseconds of a visit: per entry, and for the loss
-_OVERHEAD = 2.0  # operations on almost no rows that an epoch costs
+_ENTRY, _ROW = 1.7, 70.0  # nanoseconds of a visit: per entry, and for the loss
+_OVERHEAD = 1.0  # operations on almost no rows that an epoch costs
 _FEWEST = 3.0  # epochs at the price of another method: with fewer, that one is cheap
+_MOST_ROWS = 1.1  # per column
 _BLOCK = 16  # rows that are visited one after the other: random access to single rows is several times slower
 _STIFFNESS = 1.0  # penalty of a free bias, relative to the sum of the second derivatives
-_QUICKEST, _SLOWEST = 0.1, 0.99  # range of the ratio of the rises of two epochs
-_INEXACT = 0.01  # of the imbalance of a row: what a visit may leave
+_TRUSTED, _LATELY = 4, 3  # epochs after which their pace is known; over which it is measured
+_QUICKEST, _SLOWEST = 0.1, 0.99  # range of the ratio of the gaps after two epochs
+_INEXACT = 0.01  # of the change of an output: error that a visit may leave
 _TRIALS = 30  # outputs that are tried in a visit
 
 
@@ -44,7 +46,7 @@ class Ascent:
     """
 
     def __init__(self, total: Objective, point: Point) -> None:
-        self._model, rows = total.problem.model, total.rows
+        self._total, self._model, rows = total, total.problem.model, total.rows
         self._l2, self._free = float(total.l2[0, 0]), total.free_bias
         self._weights = (rows.lengths(np.ones(rows.width)) - float(rows.matrix.bias)) / self._l2
         self._along, self._shifts, self._stiffness = np.empty(0), np.empty(0), 0.0
@@ -59,7 +61,7 @@ class Ascent:
             self._pulls[-1] = point.table[0, -1]
         self._slopes, self.outputs = np.zeros(rows.n), np.zeros((rows.n, 1))
         """Of each row, the output to which its slope belongs."""
-        self._generator, self._rise = np.random.default_rng(0), math.inf
+        self._generator, self._gaps = np.random.default_rng(0), list[float]()
         self.epochs, self.cost = 0, _cost(total)
         """How many there have been, and the nanoseconds of one, estimated."""
 
@@ -67,25 +69,42 @@ class Ascent:
     def serves(total: Objective, nanoseconds: float) -> bool:
         """Return whether the method can be used, and may be faster than one that takes some nanoseconds."""
         rows, held = total.rows, total.l2[:, :-1] if total.free_bias else total.l2
-        if rows.matrix.sparse is None or rows.n >= rows.columns or total.problem.outputs > 1:
+        if rows.matrix.sparse is None or rows.n >= _MOST_ROWS * rows.columns or total.problem.outputs > 1:
             return False
         return _FEWEST * _cost(total) <= nanoseconds and held[0, 0] > 0.0 and bool((held == held[0, 0]).all())
 
-    def advance(self) -> tuple[float, float]:
-        """Visit all rows once, in blocks in random order.
-
-        Return roughly how far the dual objective is below its maximum, and by what factor an epoch lessens that.
-        """
+    def advance(self) -> float:
+        """Visit all rows once, in blocks in random order; return the gap that is left, roughly."""
         order = self._generator.permutation(-(-len(self._slopes) // _BLOCK))
         constants = (self._weights, self._along, self._shifts, self._l2, self.epochs == 0)
         state = (self._pulls, self._slopes, self.outputs[:, 0])
-        before, rise = self._rise, float(_visit(self._model.matrix.sparse, self._model, order, constants, state))
+        gap = float(_visit(self._model.matrix.sparse, self._model, order, constants, state))
         if self._free:
             self._pulls[-1] -= self._slopes.sum() / self._stiffness
+        self._gaps.append(gap if self.epochs > 0 else math.inf)
         self.epochs += 1
-        self._rise = rise if self.epochs > 1 else math.inf
-        ratio = min(max(rise / before, _QUICKEST), _SLOWEST) if 0.0 < before < math.inf else _QUICKEST
-        return self._rise * ratio, ratio
+        self._total.passes += 1.0
+        return self._gaps[-1] * self._ratio()
+
+    def needed(self, goal: float) -> float:
+        """Return how many epochs seem to be needed until the gap is at most a goal; 0 as long as it is not known."""
+        if self.epochs < _TRUSTED:
+            return 0.0
+        ratio = self._ratio()
+        left = self._gaps[-1] * ratio
+        return (
+            0.0
+            if left <= goal
+            else math.log(left / goal) / -math.log(ratio)
+            if 0.0 < goal < left < math.inf
+            else math.inf
+        )
+
+    def _ratio(self) -> float:
+        """Return by what factor an epoch has lessened the gap lately."""
+        known = self._gaps[1:][-_LATELY:]
+        ratio = (known[-1] / known[0]) ** (1.0 / (len(known) - 1)) if len(known) > 1 and known[0] > 0.0 else 0.0
+        return min(max(ratio, _QUICKEST), _SLOWEST)
 
 
 def _along_mean(total: Objective) -> tuple[Table, float]:
@@ -119,9 +138,8 @@ def _visit(sparse, model, order, constants, state):
                 here += pulls[shared + 1] - pulls[shared] * along[i]
             factor = model.sample_weight[i] if len(model.sample_weight) > 0 else 1.0
             old, before = slopes[i], here if is_first else outputs[i]
-            z = _balance(model.loss, model.targets[i], factor, weights[i], here + weights[i] * old, before)
-            outputs[i], slopes[i] = z, factor * slope_at(model.loss, model.targets[i], z)
             gap += 0.5 * abs((factor * slope_at(model.loss, model.targets[i], here) - old) * (here - before))
+            outputs[i], slopes[i] = _balance(model.loss, model.targets[i], factor, weights[i], here, old, before)
             step = (old - slopes[i]) / l2
             for j in range(starts[i], starts[i + 1]):
                 pulls[columns[j]] += step * np.float64(values[j])
@@ -140,16 +158,19 @@ def _output(values, columns, pulls, first, last):
 
 
 @lean
-def _balance(loss, target, factor, weight, right, start):
-    """Solve z + weight s(z) = right, roughly: by Newton's method, kept inside of an interval that holds z."""
-    z, low, high, most = start, -math.inf, math.inf, 0.0
-    for _ in range(_TRIALS):
-        excess = z + weight * factor * slope_at(loss, target, z) - right
-        if abs(excess) <= most:
+def _balance(loss, target, factor, weight, here, old, start):
+    """Solve z + weight s(z) = here + weight old, roughly: by Newton's method, kept inside of an interval that holds z.
+
+    Return z and s(z).
+    """
+    z, low, high = start, -math.inf, math.inf
+    for trial in range(_TRIALS):
+        slope = factor * slope_at(loss, target, z)
+        excess = z - here + weight * (slope - old)
+        if abs(excess) <= _INEXACT * abs(here - z) or trial == _TRIALS - 1:
             break
         low, high = (low, z) if excess > 0.0 else (z, high)
-        most = max(most, _INEXACT * abs(excess)) if z == start else most
         z -= excess / (1.0 + weight * factor * curvature_at(loss, target, z))
         if not low < z < high and high - low < math.inf:
             z = 0.5 * (low + high)
-    return z
+    return z, slope

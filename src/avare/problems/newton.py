@@ -237,20 +237,13 @@ def _ascend(total: Objective, point: Point, goal: float, expected: float, steps:
     """
     if not Ascent.serves(total, expected):
         return point, math.inf, 0
-    ascent, excess, gap = Ascent(total, point), 1.0, math.inf
-    allowed = expected / ascent.cost
-    while ascent.epochs < steps:
-        left, ratio = ascent.advance()
-        needed = math.log(excess * left / goal) / -math.log(ratio) if goal < excess * left < math.inf else 0.0
-        if not needed <= allowed:
-            break
-        if left < math.inf and needed == 0.0:
+    ascent = Ascent(total, point)
+    while ascent.epochs < steps and ascent.needed(goal) * ascent.cost <= expected:
+        if ascent.advance() <= goal:
             reached, gap = _of_dual(total, ascent.outputs)
             if gap <= goal:
                 return reached, gap, ascent.epochs
-            excess = max(gap / left, excess) if left > 0.0 else math.inf
-    reached, gap = _of_dual(total, ascent.outputs)
-    return (reached, gap, ascent.epochs) if reached.objective < point.objective else (point, math.inf, ascent.epochs)
+    return point, math.inf, ascent.epochs
 
 
 def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:
