@@ -28,7 +28,6 @@ _OVERHEAD = 1.0  # operations on almost no rows that an epoch costs
 _FEWEST = 3.0  # epochs at the price of another method: with fewer, that one is cheap
 _MOST_ROWS = 1.1  # per column
 _BLOCK = 16  # rows that are visited one after the other: random access to single rows is several times slower
-_STIFFNESS = 1.0  # penalty of a free bias, relative to the sum of the second derivatives
 _TRUSTED, _LATELY = 4, 3  # epochs after which their pace is known; over which it is measured
 _QUICKEST, _SLOWEST = 0.1, 0.99  # range of the ratio of the gaps after two epochs
 _INEXACT = 0.01  # of the change of an output: error that a visit may leave
@@ -48,13 +47,14 @@ class Ascent:
     def __init__(self, total: Objective, point: Point) -> None:
         self._total, self._model, rows = total, total.problem.model, total.rows
         self._l2, self._free = float(total.l2[0, 0]), total.free_bias
-        self._weights = (rows.lengths(np.ones(rows.width)) - float(rows.matrix.bias)) / self._l2
+        with np.errstate(over="ignore"):  # then the gap is not finite, and the method ends
+            self._weights = (rows.lengths(np.ones(rows.width)) - float(rows.matrix.bias)) / self._l2
         self._along, self._shifts, self._stiffness = np.empty(0), np.empty(0), 0.0
         self._pulls = np.zeros(rows.columns + 2)
         if rows.matrix.bias:
             curvature = point.terms.curvature[:, 0]
             bend = float(np.sum(curvature / (1.0 + curvature * self._weights)))  # of the bias, if rows were orthogonal
-            self._stiffness = max(_STIFFNESS * bend, TINY) if self._free else self._l2
+            self._stiffness = max(bend, TINY) if self._free else self._l2
             self._weights += 1.0 / self._stiffness
             self._along, square = _along_mean(total)
             self._shifts = self._l2 / self._stiffness - self._along - square
@@ -64,6 +64,8 @@ class Ascent:
         self._generator, self._gaps = np.random.default_rng(0), list[float]()
         self.epochs, self.cost = 0, _cost(total)
         """How many there have been, and the nanoseconds of one, estimated."""
+        self.left = math.inf
+        """The gap after the last one, estimated."""
 
     @staticmethod
     def serves(total: Objective, nanoseconds: float) -> bool:
@@ -73,8 +75,8 @@ class Ascent:
             return False
         return _FEWEST * _cost(total) <= nanoseconds and held[0, 0] > 0.0 and bool((held == held[0, 0]).all())
 
-    def advance(self) -> float:
-        """Visit all rows once, in blocks in random order; return the gap that is left, roughly."""
+    def advance(self) -> None:
+        """Visit all rows once, in blocks in random order."""
         order = self._generator.permutation(-(-len(self._slopes) // _BLOCK))
         constants = (self._weights, self._along, self._shifts, self._l2, self.epochs == 0)
         state = (self._pulls, self._slopes, self.outputs[:, 0])
@@ -82,23 +84,16 @@ class Ascent:
         if self._free:
             self._pulls[-1] -= self._slopes.sum() / self._stiffness
         self._gaps.append(gap if self.epochs > 0 else math.inf)
+        self.left = self._gaps[-1] * self._ratio()
         self.epochs += 1
         self._total.passes += 1.0
-        return self._gaps[-1] * self._ratio()
 
     def needed(self, goal: float) -> float:
         """Return how many epochs seem to be needed until the gap is at most a goal; 0 as long as it is not known."""
-        if self.epochs < _TRUSTED:
+        if self.epochs < _TRUSTED or self.left <= goal:
             return 0.0
-        ratio = self._ratio()
-        left = self._gaps[-1] * ratio
-        return (
-            0.0
-            if left <= goal
-            else math.log(left / goal) / -math.log(ratio)
-            if 0.0 < goal < left < math.inf
-            else math.inf
-        )
+        is_known = goal > 0.0 and self.left < math.inf
+        return math.log(self.left / goal) / -math.log(self._ratio()) if is_known else math.inf
 
     def _ratio(self) -> float:
         """Return by what factor an epoch has lessened the gap lately."""
@@ -124,7 +119,7 @@ def _cost(total: Objective) -> float:
 
 @lean
 def _visit(sparse, model, order, constants, state):
-    """Visit blocks of rows; return roughly by how much the dual objective rises.
+    """Visit blocks of rows; return the gap, roughly: the sum of those of each row before its visit.
 
     Rows may be centred: then coefficients are u - t m and a bias, of which u, t and the bias less m.u are kept.
     """

@@ -2,7 +2,8 @@
 
 The steps are those of `newton_steps`. Few rows are enough to come near the minimum: the first steps use samples of the
 rows, a sixteenth of all, a sixteenth of these, and so on, as long as there are several rows for each coefficient. Where
-a step of Newton's method is expensive, first-order steps of `quasi_newton` come first, and between its steps.
+a step of Newton's method is expensive, first-order steps of `quasi_newton` come first, and between its steps. If X is
+sparse and has fewer rows than columns, `dual_ascent` may do without any of these.
 
 The gap. For any slopes s whose sum over a free bias is 0, the dual objective is a lower bound on the minimum. With a
 step v from x, the slopes s + C A v that its quadratic model predicts, C with the second derivatives of the losses, are
@@ -46,6 +47,7 @@ _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FEWEST_COLUMNS = 100  # that are moved together, if there are violations
 _DOUBLINGS = 100
 _CUTS, _CLOSE = 3, 4.0  # times that slopes are cut to their range; times the goal that the step then promises
+_IN_VAIN = 0.01  # of the goal: a gap that was estimated to be this small, and is not, cannot be certified
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
@@ -63,10 +65,12 @@ class Minimum(NamedTuple):
     passes: float
     """How often the data was read: by a product with all rows and by one with all columns."""
     steps: int
-    """Steps on all rows."""
+    """Steps on all rows, and epochs of dual ascent."""
     status: str
     """"converged" if the gap is at most tol times the scale, or 1e-12 times where rounding is the limit; "stalled" if
     rounding does not allow that, or there is no minimum; "finished" after the last step."""
+    method: str
+    """What ended there: "newton" or "dual ascent"."""
 
 
 def newton(
@@ -106,23 +110,23 @@ def newton(
     first = None if table is None else total.at(table, total.outputs(table))
     if first is None or not first.objective < scale:
         first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
+    method = "newton" if problem.l1 > 0.0 else "dual ascent"
     if problem.l1 > 0.0:
         point, gap, count, status = _minimise_l1(total, first, tol * scale, steps, callback)
     else:
         ways = Steps(total, solver)
-        point, gap, epochs = _ascend(total, first, tol * scale, ways.expected if start is None else 0.0, steps)
-        count, status = 0, "converged"
-        if gap <= tol * scale and callback is not None:
-            callback(epochs, point.objective, gap)
-        if not gap <= tol * scale:
-            point, gap, count, status = _minimise(total, ways, point, tol * scale, steps - epochs, callback)
-        count += epochs
+        expected = ways.expected if start is None else 0.0
+        point, gap, count, status = _ascend(total, first, tol * scale, expected, steps, callback)
+        if not status:
+            epochs, method = count, "newton"
+            point, gap, count, status = _minimise(total, ways, first, tol * scale, steps - epochs, callback)
+            count += epochs
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
     table = rows.centre(point.table, -1.0)
     if problem.falls_without_end(table.ravel()):
         status, gap = "stalled", math.inf
-    return Minimum(table, point.objective, max(gap, 0.0), scale, total.passes, count, status)
+    return Minimum(table, point.objective, max(gap, 0.0), scale, total.passes, count, status, method)
 
 
 def constant(problem: Linear) -> tuple[Table, float]:
@@ -230,20 +234,31 @@ def _minimise(
     return point, gap, count, "converged" if gap <= goal else "finished"
 
 
-def _ascend(total: Objective, point: Point, goal: float, expected: float, steps: int) -> tuple[Point, float, int]:
-    """Make epochs of dual ascent as long as they seem faster than another method, whose nanoseconds are given.
+def _ascend(
+    total: Objective,
+    point: Point,
+    goal: float,
+    expected: float,
+    steps: int,
+    callback: Callable[[int, float, float], Any] | None,
+) -> tuple[Point, float, int, str]:
+    """Make epochs of dual ascent as long as they seem faster than Newton's method, whose nanoseconds are given.
 
-    Return the lower one of the points at the beginning and at the end, its gap, and the number of epochs.
+    Return as `_minimise` does. The status is empty if Newton's method is to begin.
     """
     if not Ascent.serves(total, expected):
-        return point, math.inf, 0
-    ascent = Ascent(total, point)
-    while ascent.epochs < steps and ascent.needed(goal) * ascent.cost <= expected:
-        if ascent.advance() <= goal:
-            reached, gap = _of_dual(total, ascent.outputs)
-            if gap <= goal:
-                return reached, gap, ascent.epochs
-    return point, math.inf, ascent.epochs
+        return point, math.inf, 0, ""
+    ascent, status = Ascent(total, point), ""
+    while not status and ascent.needed(goal) * ascent.cost <= expected:
+        ascent.advance()
+        if ascent.left <= goal or ascent.epochs >= steps:
+            point, gap = _of_dual(total, ascent.outputs)
+            if callback is not None:
+                callback(ascent.epochs, point.objective, gap)
+            status = "converged" if gap <= goal else "finished" if ascent.epochs >= steps else ""
+            if not status and not (gap < math.inf and ascent.left > _IN_VAIN * goal):
+                break
+    return point, gap if status else math.inf, ascent.epochs, status
 
 
 def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:

@@ -153,7 +153,7 @@ class LinearEstimator(BaseEstimator):
                 callback=say if self.verbose else None,
             )
         limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
-        self._report("newton", found.gap, found.scale, limit, warns=found.status != "converged")
+        self._report(found.method, found.gap, found.scale, limit, warns=found.status != "converged")
         return found.table, found.steps
 
     def _report(self, solver: str, gap: float, constant: float, limit: str, *, warns: bool) -> None:
