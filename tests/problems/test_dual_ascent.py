@@ -24,7 +24,7 @@ def wide_problem(kind: type[Linear], seed: int = 0, **options: Any) -> Linear:
     X = sp.csr_matrix(sp.diags(generator.lognormal(0.0, 1.0, 40)) @ X)
     y = X[:, :20].sum(axis=1).A1 + generator.normal(size=40) > 0.0
     options = {"l2": 0.1, "sample_weight": generator.lognormal(0.0, 1.0, 40), **options}
-    return kind(X, y * (1.0 if kind in (Logistic, SmoothedHinge) else 30.0), **options)
+    return kind(X, y * (1.0 if kind in (Logistic, SmoothedHinge) else 3.0), **options)
 
 
 def first_point(problem: Linear) -> tuple[Objective, Point]:
@@ -116,10 +116,10 @@ def test_rows_without_entries_or_weight(kind: type[Linear]) -> None:
     assert found.status == "converged"
 
 
-@pytest.mark.parametrize("size", [1e150, 1e-150])
+@pytest.mark.parametrize("size", [1e140, 1e-140])
 def test_entries_of_any_size(size: float) -> None:
     X = sp.csr_matrix(size * np.eye(4, 90))
-    found = newton(Logistic(X, [0, 1, 1, 0], l2=1e-9), tol=1e-6)
+    found = newton(Logistic(X, [0, 1, 1, 0], l2=1e-6), tol=1e-6)
     assert found.gap <= 1e-6 * found.scale or found.status != "converged"
     assert found.objective <= found.scale
 

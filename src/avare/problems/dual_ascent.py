@@ -47,12 +47,11 @@ class Ascent:
     def __init__(self, total: Objective, point: Point) -> None:
         self._total, self._model, rows = total, total.problem.model, total.rows
         self._l2, self._free = float(total.l2[0, 0]), total.free_bias
-        with np.errstate(over="ignore"):  # then the gap is not finite, and the method ends
-            self._weights = (rows.lengths(np.ones(rows.width)) - float(rows.matrix.bias)) / self._l2
+        self._weights = (rows.lengths(np.ones(rows.width)) - float(rows.matrix.bias)) / self._l2
         self._along, self._shifts, self._stiffness = np.empty(0), np.empty(0), 0.0
         self._pulls = np.zeros(rows.columns + 2)
         if rows.matrix.bias:
-            curvature = point.terms.curvature[:, 0]
+            curvature = total.problem.curvature * (self._model.sample_weight if len(self._model.sample_weight) else 1.0)
             bend = float(np.sum(curvature / (1.0 + curvature * self._weights)))  # of the bias, if rows were orthogonal
             self._stiffness = max(bend, TINY) if self._free else self._l2
             self._weights += 1.0 / self._stiffness
