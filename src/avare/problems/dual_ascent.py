@@ -18,12 +18,12 @@ import math
 
 import numpy as np
 
-from avare._compilation import lean, product
+from avare._compilation import lean
 from avare.problems.losses import curvature_at, slope_at
 from avare.problems.newton_steps import TINY, Objective, Point
 from avare.problems.rows import CALL, Table
 
-_ENTRY, _ROW = 1.7, 70.0  # nanoseconds of a visit: per entry, and for the loss
+_ENTRY, _ROW = 1.4, 75.0  # nanoseconds of a visit: per entry, and for the loss
 _OVERHEAD = 1.0  # operations on almost no rows that an epoch costs
 _FEWEST = 3.0  # epochs at the price of another method: with fewer, that one is cheap
 _MOST_ROWS = 1.1  # per column
@@ -143,7 +143,7 @@ def _visit(sparse, model, order, constants, state):
     return gap
 
 
-@product
+@lean
 def _output(values, columns, pulls, first, last):
     total = 0.0
     for j in range(first, last):

@@ -249,7 +249,7 @@ def _ascend(
     if not Ascent.serves(total, expected):
         return point, math.inf, 0, ""
     ascent, status = Ascent(total, point), ""
-    while not status and ascent.needed(goal) * ascent.cost <= expected:
+    while not status and ascent.needed(goal) * ascent.cost <= 2.0 * expected:
         ascent.advance()
         if ascent.left <= goal or ascent.epochs >= steps:
             point, gap = _of_dual(total, ascent.outputs)
