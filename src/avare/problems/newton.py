@@ -47,6 +47,7 @@ _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FEWEST_COLUMNS = 100  # that are moved together, if there are violations
 _DOUBLINGS = 100
 _CUTS, _CLOSE = 3, 4.0  # times that slopes are cut to their range; times the goal that the step then promises
+_AT_LEAST = 2.0  # times what is expected: what Newton's method takes if rows disturb each other in the dual
 _IN_VAIN = 0.01  # of the goal: a gap that was estimated to be this small, and is not, cannot be certified
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
@@ -249,7 +250,7 @@ def _ascend(
     if not Ascent.serves(total, expected):
         return point, math.inf, 0, ""
     ascent, status = Ascent(total, point), ""
-    while not status and ascent.needed(goal) * ascent.cost <= 2.0 * expected:
+    while not status and ascent.needed(goal) * ascent.cost <= _AT_LEAST * expected:
         ascent.advance()
         if ascent.left <= goal or ascent.epochs >= steps:
             point, gap = _of_dual(total, ascent.outputs)
