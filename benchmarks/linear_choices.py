@@ -1,8 +1,8 @@
 """The cost model of linear models: how far the method that it chooses is from the best one.
 
 On the problems of `linear_shapes` for seeds 0, 1 and 2 (without l1), fits with the chosen method are timed in turns
-with fits by each single solver of a step, with and without samples of the rows first, and by dual ascent. A solver cannot
-be replaced by another one then.
+with fits by each single solver of a step, with and without samples of the rows first, and by dual ascent. A solver
+cannot be replaced by another one then.
 """
 
 import argparse
@@ -60,8 +60,8 @@ def fixed(shape: Shape, name: str, samples: bool) -> Callable[[], Any]:
         with (
             mock.patch.object(method, "Steps", partial(One, name)),
             mock.patch.object(method, "sample_sizes", sizes),
-            mock.patch.object(Ascent, "serves", lambda total, nanoseconds: name == _DUAL),
-            mock.patch.object(Ascent, "needed", lambda self, goal: 0.0),
+            mock.patch.object(Ascent, "serves", return_value=name == _DUAL),
+            mock.patch.object(Ascent, "needed", return_value=0.0),
         ):
             return fit()
 
