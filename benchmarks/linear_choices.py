@@ -43,7 +43,8 @@ def names(shape: Shape) -> list[str]:
     def record(total: Objective, solver: Solver | None = None) -> Steps:
         steps = Steps(total, solver)
         found[:] = [level.name for level in steps.all_levels()]  # the last one has all rows
-        found.extend([_DUAL] if Ascent.serves(total, math.inf) else [])
+        flat = total.at(np.zeros_like(total.l2), np.zeros((total.rows.n, len(total.l2))))
+        found.extend([_DUAL] if Ascent.serves(total, flat, math.inf) else [])
         return steps
 
     with mock.patch.object(method, "Steps", record):

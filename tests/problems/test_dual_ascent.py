@@ -2,6 +2,7 @@
 
 import math
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import scipy.sparse as sp
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 from avare.problems import newton as method
 from avare.problems.dual_ascent import Ascent
-from avare.problems.newton import constant, newton
+from avare.problems.newton import Minimum, constant, newton
 from avare.problems.newton_steps import Objective, Point
 
 KINDS = [Logistic, LeastSquares, Huber, SmoothedHinge]
@@ -32,6 +33,11 @@ def first_point(problem: Linear) -> tuple[Objective, Point]:
     return total, total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
 
 
+def by_newton(problem: Linear) -> Minimum:
+    with mock.patch.object(Ascent, "serves", return_value=False):
+        return newton(problem, tol=1e-12)
+
+
 @every_kind
 @pytest.mark.parametrize("bias", [False, True, "free"])
 @pytest.mark.parametrize("l2", [1e-3, 0.1, 10.0])
@@ -39,7 +45,7 @@ def test_it_ends_at_the_minimum(kind: type[Linear], bias: Any, l2: float, monkey
     monkeypatch.setattr(Ascent, "needed", lambda self, goal: 0.0)  # however long it takes
     problem = wide_problem(kind, bias=bias, l2=l2)
     found = newton(problem, tol=1e-8, steps=1000)
-    other = newton(problem, tol=1e-12, start=np.zeros((1, problem.width)))
+    other = by_newton(problem)
     assert (found.method, found.status, other.method) == ("dual ascent", "converged", "newton")
     assert found.objective == pytest.approx(problem.objective(found.table.ravel()), rel=1e-12)
     assert found.gap <= 1e-8 * found.scale
@@ -62,7 +68,7 @@ def test_orthogonal_rows_need_one_epoch(kind: type[Linear]) -> None:
 @pytest.mark.parametrize("bias", [False, "free"])
 def test_every_epoch_gives_a_lower_bound(kind: type[Linear], bias: Any) -> None:
     problem = wide_problem(kind, seed=1, bias=bias)
-    least = newton(problem, tol=1e-12, start=np.zeros((1, problem.width)))
+    least = by_newton(problem)
     total, point = first_point(problem)
     ascent = Ascent(total, point)
     for _ in range(6):
@@ -99,13 +105,18 @@ def test_epochs_are_steps() -> None:
     ids=["dense", "no penalty", "uneven penalty", "many rows", "several outputs"],
 )
 def test_problems_for_which_it_is_not_made(problem: Linear) -> None:
-    assert not Ascent.serves(Objective(problem, problem.rows()), math.inf)
+    assert not Ascent.serves(*first_point(problem), math.inf)
 
 
 def test_a_method_that_is_cheaper_than_some_epochs_is_preferred() -> None:
-    problem = wide_problem(Logistic)
-    total = Objective(problem, problem.rows())
-    assert Ascent.serves(total, math.inf) and not Ascent.serves(total, 0.0)
+    total, point = first_point(wide_problem(Logistic))
+    assert Ascent.serves(total, point, math.inf) and not Ascent.serves(total, point, 0.0)
+
+
+def test_it_begins_at_a_constant_model_only() -> None:
+    total, point = first_point(wide_problem(Logistic))
+    point.table[0, 0] = 0.1
+    assert not Ascent.serves(total, point, math.inf)
 
 
 @every_kind

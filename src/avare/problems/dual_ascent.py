@@ -67,12 +67,13 @@ class Ascent:
         """The gap after the last one, estimated."""
 
     @staticmethod
-    def serves(total: Objective, nanoseconds: float) -> bool:
-        """Return whether the method can be used, and may be faster than one that takes some nanoseconds."""
+    def serves(total: Objective, point: Point, nanoseconds: float) -> bool:
+        """Return whether the method can begin at a point, and may be faster than one that takes some nanoseconds."""
         rows, held = total.rows, total.l2[:, :-1] if total.free_bias else total.l2
         if rows.matrix.sparse is None or rows.n >= _MOST_ROWS * rows.columns or total.problem.outputs > 1:
             return False
-        return _FEWEST * _cost(total) <= nanoseconds and held[0, 0] > 0.0 and bool((held == held[0, 0]).all())
+        is_even = held[0, 0] > 0.0 and bool((held == held[0, 0]).all())
+        return is_even and _FEWEST * _cost(total) <= nanoseconds and not point.table[:, : rows.columns].any()
 
     def advance(self) -> None:
         """Visit all rows once, in blocks in random order."""

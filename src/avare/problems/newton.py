@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from avare.problems.column_steps import ColumnSteps
 from avare.problems.dual_ascent import Ascent
+from avare.problems.free_bias import settle, settled
 from avare.problems.l1_steps import L1Steps
 from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.quasi_newton import Descent, search
-from avare.problems.rows import CALL, Rows, Table, column_sums
+from avare.problems.rows import CALL, Rows, Table
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -40,7 +41,7 @@ _STEPS_OF_SAMPLE = 10  # with an l1 term
 _OF_SAMPLE = 0.3  # tolerance of a sample: this share of its error, coefficients / rows
 _LOOSE, _TIGHT = 0.1, 1e-8  # accuracy of a step, relative to the gradient
 _ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least
-_ROUNDING, _OF_SUM = 1e-15, 1e-14  # relative error of a number, and of a long sum
+_ROUNDING = 1e-15  # relative error of a number
 _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where rounding is the limit
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
@@ -70,7 +71,7 @@ class Minimum(NamedTuple):
     status: str
     """"converged" if the gap is at most tol times the scale, or 1e-12 times where rounding is the limit; "stalled" if
     rounding does not allow that, or there is no minimum; "finished" after the last step."""
-    method: str
+    method: str = "newton"
     """What ended there: "newton" or "dual ascent"."""
 
 
@@ -111,23 +112,13 @@ def newton(
     first = None if table is None else total.at(table, total.outputs(table))
     if first is None or not first.objective < scale:
         first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
-    method = "newton" if problem.l1 > 0.0 else "dual ascent"
-    if problem.l1 > 0.0:
-        point, gap, count, status = _minimise_l1(total, first, tol * scale, steps, callback)
-    else:
-        ways = Steps(total, solver)
-        expected = ways.expected if start is None else 0.0
-        point, gap, count, status = _ascend(total, first, tol * scale, expected, steps, callback)
-        if not status:
-            epochs, method = count, "newton"
-            point, gap, count, status = _minimise(total, ways, first, tol * scale, steps - epochs, callback)
-            count += epochs
+    point, gap, count, status = _minimise_any(total, first, solver, tol * scale, steps, callback)
     if status == "stalled" and gap <= _NEGLIGIBLE * scale:
         status = "converged"
     table = rows.centre(point.table, -1.0)
     if problem.falls_without_end(table.ravel()):
         status, gap = "stalled", math.inf
-    return Minimum(table, point.objective, max(gap, 0.0), scale, total.passes, count, status, method)
+    return Minimum(table, point.objective, max(gap, 0.0), scale, total.passes, count, status, total.method)
 
 
 def constant(problem: Linear) -> tuple[Table, float]:
@@ -138,7 +129,7 @@ def constant(problem: Linear) -> tuple[Table, float]:
         return table, few.terms_at(outputs).loss
     table[:, -1] = few.constant_outputs()
     outputs += table[:, -1]
-    shift, terms = _settle(few, outputs, few.terms_at(outputs))
+    shift, terms = settle(few, outputs, few.terms_at(outputs))
     table[:, -1] += shift
     return table, terms.loss
 
@@ -185,6 +176,27 @@ def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
             break
         sizes.append(size)
     return sizes
+
+
+def _minimise_any(
+    total: Objective,
+    point: Point,
+    solver: Solver | None,
+    goal: float,
+    steps: int,
+    callback: Callable[[int, float, float], Any] | None,
+) -> tuple[Point, float, int, str]:
+    """Minimise, with an l1 term or without; return as `_minimise` does."""
+    if total.problem.l1 > 0.0:
+        return _minimise_l1(total, point, goal, steps, callback)
+    ways, epochs = Steps(total, solver), 0
+    if Ascent.serves(total, point, ways.expected):
+        reached, gap, epochs, status = _ascend(total, point, goal, ways.expected, steps, callback)
+        if status:
+            total.method = "dual ascent"
+            return reached, gap, epochs, status
+    point, gap, count, status = _minimise(total, ways, point, goal, steps - epochs, callback)
+    return point, gap, epochs + count, status
 
 
 def _minimise(
@@ -247,8 +259,6 @@ def _ascend(
 
     Return as `_minimise` does. The status is empty if Newton's method is to begin.
     """
-    if not Ascent.serves(total, expected):
-        return point, math.inf, 0, ""
     ascent, status = Ascent(total, point), ""
     while not status and ascent.needed(goal) * ascent.cost <= _AT_LEAST * expected:
         ascent.advance()
@@ -266,7 +276,7 @@ def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:
     """Return the point at which the penalty balances the slopes that losses have at some outputs, and its gap."""
     problem, terms = total.problem, total.problem.terms_at(duals)
     if total.free_bias:  # a sum of 0
-        terms = _settle(problem, duals, terms)[1]
+        terms = settle(problem, duals, terms)[1]
     sums = total.sums(terms.slopes)
     table = np.divide(-sums, total.l2, out=np.zeros_like(sums), where=total.l2 > 0.0)
     outputs = total.outputs(table)
@@ -564,62 +574,3 @@ def _gap_of_slopes(
     bends = np.broadcast_to(total.rows.squares(total.problem.mean_curvatures(point.terms)), sums.shape)
     far = np.maximum(np.abs(end), np.divide(np.abs(sums), bends, out=np.zeros_like(sums), where=bends > 0.0))
     return max(gap, 0.0) + _FARTHER * float(np.abs(sums[open_ones]) @ far[open_ones])
-
-
-# --- the bias -------------------------------------------------------------------------------
-
-
-def settled(total: Objective, point: Point) -> Point:
-    """Return the point after a free bias was minimised."""
-    if not total.free_bias:
-        return point
-    shift, terms = _settle(total.problem, point.outputs, point.terms)
-    if not shift.any():
-        return point
-    table = point.table.copy()
-    table[:, -1] += shift
-    return Point(table, point.outputs + shift, terms, point.objective + terms.loss - point.terms.loss)
-
-
-def _settle(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
-    """Find what to add to all outputs of each column so that the sum of the losses is least, and the losses there."""
-    return (_settle_one if problem.outputs == 1 else _settle_several)(problem, outputs, terms)
-
-
-def _settle_one(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
-    """Find what to add to all outputs: by Newton's method, kept inside of an interval that holds the minimum."""
-    shift, low, high, width = 0.0, -math.inf, math.inf, 1.0
-    for _ in range(_STEPS):
-        slope, curvature = float(terms.slopes.sum()), float(terms.curvature.sum())
-        rounding = _OF_SUM * float(np.abs(terms.slopes).sum())
-        if abs(slope) <= rounding + _ROUNDING * float(np.abs(terms.curvature[:, 0]) @ np.abs(outputs[:, 0] + shift)):
-            break
-        low, high = (low, shift) if slope > 0.0 else (shift, high)
-        further = shift - slope / curvature if curvature > 0.0 else math.nan
-        if not low < further < high:
-            width *= 2.0
-            is_bracketed = high - low < math.inf
-            further = 0.5 * (low + high) if is_bracketed else shift - math.copysign(width, slope)
-        if further == shift:
-            break
-        shift, terms = further, problem.terms_at(outputs + further)
-    return np.array([shift]), terms
-
-
-def _settle_several(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
-    """Find what to add to the outputs of each class: by Newton's method."""
-    shift = np.zeros(problem.outputs)
-    for _ in range(_STEPS):
-        slopes = column_sums(terms.slopes)
-        step = -np.linalg.lstsq(problem.summed_curvature(terms), slopes, rcond=1e-14)[0]
-        decrease, length = -0.5 * float(slopes @ step), 1.0
-        if not decrease > _ROUNDING * terms.loss:
-            break
-        further = problem.terms_at(outputs + shift + step)
-        while further.loss > terms.loss - _ENOUGH * length * decrease and length > _SHORTEST:
-            length *= _SHRINK
-            further = problem.terms_at(outputs + shift + length * step)
-        if further.loss >= terms.loss:
-            break
-        shift, terms = shift + length * step, further
-    return shift, terms

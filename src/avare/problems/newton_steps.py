@@ -88,6 +88,8 @@ class Objective:
         factor = min(factor, rows.kernel_cost() + factor_cost(rows.n)) if self.by_rows else factor
         self.is_direct = problem.is_quadratic and factor <= _DIRECT * rows.curve_cost(1)
         """Whether one exact step leads to the minimum, and is cheap."""
+        self.method = "newton"
+        """What minimised it at last."""
         self._lengths: Table | None = None
         self._gradient: tuple[Point, Table] | None = None
         self._stiff: tuple[Point, Table] | None = None
