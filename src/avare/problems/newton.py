@@ -190,7 +190,7 @@ def _minimise_any(
     if total.problem.l1 > 0.0:
         return _minimise_l1(total, point, goal, steps, callback)
     ways, epochs = Steps(total, solver), 0
-    if Ascent.serves(total, point, ways.expected):
+    if steps > 0 and Ascent.serves(total, point, ways.expected):
         reached, gap, epochs, status = _ascend(total, point, goal, ways.expected, steps, callback)
         if status:
             total.method = "dual ascent"
@@ -259,17 +259,20 @@ def _ascend(
 
     Return as `_minimise` does. The status is empty if Newton's method is to begin.
     """
-    ascent, status = Ascent(total, point), ""
+    ascent, best, status = Ascent(total, point), point, ""
     while not status and ascent.needed(goal) * ascent.cost <= _AT_LEAST * expected:
         ascent.advance()
         if ascent.left <= goal or ascent.epochs >= steps:
-            point, gap = _of_dual(total, ascent.outputs)
+            reached, gap = _of_dual(total, ascent.outputs)
+            best, lower = min(point, reached, key=lambda each: each.objective), reached.objective - gap
             if callback is not None:
-                callback(ascent.epochs, point.objective, gap)
-            status = "converged" if gap <= goal else "finished" if ascent.epochs >= steps else ""
-            if not status and not (gap < math.inf and ascent.left > _IN_VAIN * goal):
+                callback(ascent.epochs, best.objective, best.objective - lower)
+            if gap <= goal or ascent.epochs >= steps:
+                gap = best.objective - lower if best is point else gap
+                status = "converged" if gap <= goal else "finished"
+            elif not (gap < math.inf and ascent.left > _IN_VAIN * goal):
                 break
-    return point, gap if status else math.inf, ascent.epochs, status
+    return best, gap if status else math.inf, ascent.epochs, status
 
 
 def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:
