@@ -31,7 +31,7 @@ _BLOCK = 16  # rows that are visited one after the other: random access to singl
 _TRUSTED, _LATELY = 4, 3  # epochs after which their pace is known; over which it is measured
 _QUICKEST, _SLOWEST = 0.1, 0.99  # range of the ratio of the gaps after two epochs
 _INEXACT = 0.3  # of the change of an output: error that a visit may leave
-_TRIALS = 30  # outputs that are tried in a visit
+_TRIALS = 100  # outputs that are tried in a visit
 
 
 class Ascent:
