@@ -1,11 +1,12 @@
 """The cost model of linear models: how far the method that it chooses is from the best one.
 
 On the problems of `linear_shapes` for seeds 0, 1 and 2 (without l1), fits with the chosen method are timed in turns
-with fits by each single solver of a step, with and without samples of the rows first. A solver cannot be replaced by
-another one then.
+with fits by each single solver of a step, with and without samples of the rows first, and by dual ascent. A solver
+cannot be replaced by another one then.
 """
 
 import argparse
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +17,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from avare.problems import newton as method
+from avare.problems.dual_ascent import Ascent
 from avare.problems.newton_steps import Objective, Solver, Steps
 from harness import duration, save, table, where
 from linear_shapes import Shape, draw, in_turns, ours
 
 TARGET = 1e-6
+_DUAL = "dual ascent"
 _MUCH_SLOWER = 10.0  # times the chosen method: not timed again
 
 
@@ -40,6 +43,8 @@ def names(shape: Shape) -> list[str]:
     def record(total: Objective, solver: Solver | None = None) -> Steps:
         steps = Steps(total, solver)
         found[:] = [level.name for level in steps.all_levels()]  # the last one has all rows
+        flat = total.at(np.zeros_like(total.l2), np.zeros((total.rows.n, len(total.l2))))
+        found.extend([_DUAL] if Ascent.serves(total, flat, math.inf) else [])
         return steps
 
     with mock.patch.object(method, "Steps", record), _general():
@@ -62,8 +67,12 @@ def fixed(shape: Shape, name: str, samples: bool) -> Callable[[], Any]:
 
     def run() -> Any:
         sizes = method.sample_sizes if samples else lambda problem, rows: []
-        replaced = mock.patch.multiple(method, Steps=partial(One, name), sample_sizes=sizes)
-        with replaced, _general():
+        with (
+            mock.patch.multiple(method, Steps=partial(One, name), sample_sizes=sizes),
+            mock.patch.object(Ascent, "serves", return_value=name == _DUAL),
+            mock.patch.object(Ascent, "needed", return_value=0.0),
+            _general(),
+        ):
             return fit()
 
     return run
@@ -77,7 +86,9 @@ def measure(seed: int, number: int) -> dict[str, Any] | None:
     chosen = ours(shape, TARGET)
     fits = {"chosen": chosen}
     for name in names(shape):
-        fits |= {f"{name}, samples first": fixed(shape, name, True), name: fixed(shape, name, False)}
+        fits[name] = fixed(shape, name, False)
+        if name != _DUAL:
+            fits[f"{name}, samples first"] = fixed(shape, name, True)
     once = in_turns(fits, rounds=1)
     fits = {name: fit for name, fit in fits.items() if once[name] <= _MUCH_SLOWER * once["chosen"]}
     seconds = once | in_turns(fits)

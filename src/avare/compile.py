@@ -41,6 +41,7 @@ def _linear_models() -> None:
 
     X, score = _data()
     wide = sparse.random(_ROWS, _WIDE, density=0.05, format="csr", random_state=0)
+    AvareClassifier().fit(wide[:_COLUMNS], [0, 1, 0, 1, 1])  # with fewer rows than columns
     for data in (X, X.astype(np.float32), sparse.csr_matrix(X), wide, wide.toarray()):
         AvareClassifier().fit(data, score > 0.0)
         AvareClassifier().fit(data, np.digitize(score, [-1.0, 1.0]))

@@ -229,15 +229,22 @@ def _measure(dense, sparse, j, curvatures, bends, pulls):
     bends[j], pulls[j] = square, pull
 
 
-@product
+@lean
 def _dot(dense, sparse, j, slopes):
     total = 0.0
     if dense is not None:
-        for i in range(dense.shape[0]):
-            total += np.float64(dense[i, j]) * slopes[i]
+        total = _dense_dot(dense, j, slopes)
     if sparse is not None:
         for k in range(sparse.starts[j], sparse.starts[j + 1]):
             total += np.float64(sparse.values[k]) * slopes[sparse.columns[k]]
+    return total
+
+
+@product
+def _dense_dot(dense, j, slopes):
+    total = 0.0
+    for i in range(dense.shape[0]):
+        total += np.float64(dense[i, j]) * slopes[i]
     return total
 
 

@@ -32,7 +32,7 @@ value = _VALUE.function
 """``value(loss, target, outputs)``: the loss of one example."""
 slope = _SLOPE.function
 """``slope(loss, target, outputs)``: replace the outputs by the derivatives of the loss; return their norm."""
-_value_at, _slope_at, _curvature_at = _VALUE_AT.function, _SLOPE_AT.function, _CURVATURE_AT.function
+_value_at, slope_at, curvature_at = _VALUE_AT.function, _SLOPE_AT.function, _CURVATURE_AT.function
 
 Function = Callable[[Any, float, float], float]
 
@@ -105,7 +105,7 @@ def _value_of_one(loss, target, outputs):
 
 @inlined
 def _slope_of_one(loss, target, outputs):
-    outputs[0] = _slope_at(loss, target, outputs[0])
+    outputs[0] = slope_at(loss, target, outputs[0])
     return abs(outputs[0])
 
 
@@ -116,6 +116,6 @@ def terms_into(loss, targets, sample_weight, outputs, slopes, curvatures):
     for i in range(len(outputs)):
         factor, target, z = sample_weight[i] if len(sample_weight) > 0 else 1.0, targets[i], outputs[i, 0]
         total += factor * _value_at(loss, target, z)
-        slopes[i, 0] = factor * _slope_at(loss, target, z)
-        curvatures[i, 0] = factor * _curvature_at(loss, target, z)
+        slopes[i, 0] = factor * slope_at(loss, target, z)
+        curvatures[i, 0] = factor * curvature_at(loss, target, z)
     return total

@@ -2,7 +2,8 @@
 
 The steps are those of `newton_steps`. Few rows are enough to come near the minimum: the first steps use samples of the
 rows, a sixteenth of all, a sixteenth of these, and so on, as long as there are several rows for each coefficient. Where
-a step of Newton's method is expensive, first-order steps of `quasi_newton` come first, and between its steps.
+a step of Newton's method is expensive, first-order steps of `quasi_newton` come first, and between its steps. If X is
+sparse and has fewer rows than columns, `dual_ascent` may do without any of these.
 
 The gap. For any slopes s whose sum over a free bias is 0, the dual objective is a lower bound on the minimum. With a
 step v from x, the slopes s + C A v that its quadratic model predicts, C with the second derivatives of the losses, are
@@ -22,11 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare.problems.column_steps import ColumnSteps
+from avare.problems.dual_ascent import Ascent
+from avare.problems.free_bias import settle, settled
 from avare.problems.l1_steps import L1Steps
 from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.quasi_newton import Descent, search
 from avare.problems.row_gradients import minimise_by_rows
-from avare.problems.rows import CALL, Rows, Table, column_sums
+from avare.problems.rows import CALL, Rows, Table
 from avare.problems.small import minimise_small
 
 if TYPE_CHECKING:
@@ -40,13 +43,15 @@ _STEPS_OF_SAMPLE = 10  # with an l1 term
 _OF_SAMPLE = 0.3  # tolerance of a sample: this share of its error, coefficients / rows
 _LOOSE, _TIGHT = 0.1, 1e-8  # accuracy of a step, relative to the gradient
 _ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least
-_ROUNDING, _OF_SUM = 1e-15, 1e-14  # relative error of a number, and of a long sum
+_ROUNDING = 1e-15  # relative error of a number
 _NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where rounding is the limit
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FEWEST_COLUMNS = 100  # that are moved together, if there are violations
 _DOUBLINGS = 100
 _CUTS, _CLOSE = 3, 4.0  # times that slopes are cut to their range; times the goal that the step then promises
+_AT_LEAST = 2.0  # times what is expected: what Newton's method takes if rows disturb each other in the dual
+_IN_VAIN = 0.01  # of the goal: a gap that was estimated to be this small, and is not, cannot be certified
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
@@ -64,10 +69,12 @@ class Minimum(NamedTuple):
     passes: float
     """How often the data was read: by a product with all rows and by one with all columns."""
     steps: int
-    """Steps on all rows."""
+    """Steps on all rows, and epochs of dual ascent."""
     status: str
     """"converged" if the gap is at most tol times the scale, or 1e-12 times where rounding is the limit; "stalled" if
     rounding does not allow that, or there is no minimum; "finished" after the last step."""
+    method: str = "newton"
+    """What ended there: "newton" or "dual ascent"."""
 
 
 def newton(
@@ -125,7 +132,7 @@ def newton(
     table = rows.centre(point.table, -1.0)
     if problem.falls_without_end(table.ravel()):
         status, gap = "stalled", math.inf
-    return Minimum(table, point.objective, gap, scale, total.passes, count, status)
+    return Minimum(table, point.objective, gap, scale, total.passes, count, status, total.method)
 
 
 def constant(problem: Linear) -> tuple[Table, float]:
@@ -136,7 +143,7 @@ def constant(problem: Linear) -> tuple[Table, float]:
         return table, few.terms_at(outputs).loss
     table[:, -1] = few.constant_outputs()
     outputs += table[:, -1]
-    shift, terms = _settle(few, outputs, few.terms_at(outputs))
+    shift, terms = settle(few, outputs, few.terms_at(outputs))
     table[:, -1] += shift
     return table, terms.loss
 
@@ -196,7 +203,14 @@ def _minimise_any(
     """Minimise, with an l1 term or without; return as `_minimise` does."""
     if total.problem.l1 > 0.0:
         return _minimise_l1(total, point, goal, steps, callback)
-    return _minimise(total, Steps(total, solver), point, goal, steps, callback)
+    ways, epochs = Steps(total, solver), 0
+    if steps > 0 and Ascent.serves(total, point, ways.expected):
+        reached, gap, epochs, status = _ascend(total, point, goal, ways.expected, steps, callback)
+        if status:
+            total.method = "dual ascent"
+            return reached, gap, epochs, status
+    point, gap, count, status = _minimise(total, ways, point, goal, steps - epochs, callback)
+    return point, gap, epochs + count, status
 
 
 def _minimise(
@@ -245,6 +259,49 @@ def _minimise(
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
         point = more(point, further)
     return point, gap, count, "converged" if gap <= goal else "finished"
+
+
+def _ascend(
+    total: Objective,
+    point: Point,
+    goal: float,
+    expected: float,
+    steps: int,
+    callback: Callable[[int, float, float], Any] | None,
+) -> tuple[Point, float, int, str]:
+    """Make epochs of dual ascent as long as they seem faster than Newton's method, whose nanoseconds are given.
+
+    Return as `_minimise` does. The status is empty if Newton's method is to begin.
+    """
+    ascent, best, status = Ascent(total, point), point, ""
+    while not status and ascent.needed(goal) * ascent.cost <= _AT_LEAST * expected:
+        ascent.advance()
+        if ascent.left <= goal or ascent.epochs >= steps:
+            reached, gap = _of_dual(total, ascent.outputs)
+            best, lower = min(point, reached, key=lambda each: each.objective), reached.objective - gap
+            if callback is not None:
+                callback(ascent.epochs, best.objective, best.objective - lower)
+            if gap <= goal or ascent.epochs >= steps:
+                gap = best.objective - lower if best is point else gap
+                status = "converged" if gap <= goal else "finished"
+            elif not (gap < math.inf and ascent.left > _IN_VAIN * goal):
+                break
+    return best, gap if status else math.inf, ascent.epochs, status
+
+
+def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:
+    """Return the point at which the penalty balances the slopes that losses have at some outputs, and its gap."""
+    problem, terms = total.problem, total.problem.terms_at(duals)
+    if total.free_bias:  # a sum of 0
+        terms = settle(problem, duals, terms)[1]
+    sums = total.sums(terms.slopes)
+    table = np.divide(-sums, total.l2, out=np.zeros_like(sums), where=total.l2 > 0.0)
+    outputs = total.outputs(table)
+    if total.free_bias:
+        table[0, -1] = np.mean(duals - outputs)
+        outputs += table[0, -1]
+    point = settled(total, total.at(table, outputs))
+    return point, _gap_of_slopes(total, point, terms.slopes, sums, point.table)
 
 
 def _first_order(
@@ -537,62 +594,3 @@ def _gap_of_slopes(
     bends = np.broadcast_to(total.rows.squares(total.problem.mean_curvatures(point.terms)), sums.shape)
     far = np.maximum(np.abs(end), np.divide(np.abs(sums), bends, out=np.zeros_like(sums), where=bends > 0.0))
     return max(gap, 0.0) + _FARTHER * float(np.abs(sums[open_ones]) @ far[open_ones])
-
-
-# --- the bias -------------------------------------------------------------------------------
-
-
-def settled(total: Objective, point: Point) -> Point:
-    """Return the point after a free bias was minimised."""
-    if not total.free_bias:
-        return point
-    shift, terms = _settle(total.problem, point.outputs, point.terms)
-    if not shift.any():
-        return point
-    table = point.table.copy()
-    table[:, -1] += shift
-    return Point(table, point.outputs + shift, terms, point.objective + terms.loss - point.terms.loss)
-
-
-def _settle(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
-    """Find what to add to all outputs of each column so that the sum of the losses is least, and the losses there."""
-    return (_settle_one if problem.outputs == 1 else _settle_several)(problem, outputs, terms)
-
-
-def _settle_one(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
-    """Find what to add to all outputs: by Newton's method, kept inside of an interval that holds the minimum."""
-    shift, low, high, width = 0.0, -math.inf, math.inf, 1.0
-    for _ in range(_STEPS):
-        slope, curvature = float(terms.slopes.sum()), float(terms.curvature.sum())
-        rounding = _OF_SUM * float(np.abs(terms.slopes).sum())
-        if abs(slope) <= rounding + _ROUNDING * float(np.abs(terms.curvature[:, 0]) @ np.abs(outputs[:, 0] + shift)):
-            break
-        low, high = (low, shift) if slope > 0.0 else (shift, high)
-        further = shift - slope / curvature if curvature > 0.0 else math.nan
-        if not low < further < high:
-            width *= 2.0
-            is_bracketed = high - low < math.inf
-            further = 0.5 * (low + high) if is_bracketed else shift - math.copysign(width, slope)
-        if further == shift:
-            break
-        shift, terms = further, problem.terms_at(outputs + further)
-    return np.array([shift]), terms
-
-
-def _settle_several(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
-    """Find what to add to the outputs of each class: by Newton's method."""
-    shift = np.zeros(problem.outputs)
-    for _ in range(_STEPS):
-        slopes = column_sums(terms.slopes)
-        step = -np.linalg.lstsq(problem.summed_curvature(terms), slopes, rcond=1e-14)[0]
-        decrease, length = -0.5 * float(slopes @ step), 1.0
-        if not decrease > _ROUNDING * terms.loss:
-            break
-        further = problem.terms_at(outputs + shift + step)
-        while further.loss > terms.loss - _ENOUGH * length * decrease and length > _SHORTEST:
-            length *= _SHRINK
-            further = problem.terms_at(outputs + shift + length * step)
-        if further.loss >= terms.loss:
-            break
-        shift, terms = shift + length * step, further
-    return shift, terms

@@ -88,6 +88,8 @@ class Objective:
         factor = min(factor, rows.kernel_cost() + factor_cost(rows.n)) if self.by_rows else factor
         self.is_direct = problem.is_quadratic and factor <= _DIRECT * rows.curve_cost(1)
         """Whether one exact step leads to the minimum, and is cheap."""
+        self.method = "newton"
+        """What minimised it at last."""
         self._lengths: Table | None = None
         self._gradient: tuple[Point, Table] | None = None
         self._stiff: tuple[Point, Table] | None = None
@@ -377,7 +379,7 @@ class Steps:
         self._levels = _worthwhile(self.all_levels())
         expected = [level.cost + _STEPS_AHEAD * level.products * self._product for level in self._levels]
         self._levels = self._levels[-1 if total.is_direct else int(np.argmin(expected)) :]
-        self.expected = 0.0 if total.is_direct else min(expected)
+        self.expected = expected[-1] if total.is_direct else min(expected)
         """Nanoseconds that some steps are expected to take."""
         self.solver = solver
         self._made_at: Point | None = None

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import lean, product
+from avare._compilation import lean
 from avare.problems.matrix import Matrix, parts_of, some_columns, some_rows
 
 Table = NDArray[np.float64]
@@ -338,7 +338,7 @@ def factor_cost(size: int) -> float:
 # --- kernels -------------------------------------------------------------------------------
 
 
-@product
+@lean
 def _multiply(values, columns, starts, table, result):
     """Set the products of sparse rows with the columns of a table."""
     for i in range(len(result)):
@@ -367,7 +367,7 @@ def _add_rows(values, columns, starts, factors, sums):
                     sums[columns[j], k] += factors[i, k] * np.float64(values[j])
 
 
-@product
+@lean
 def _curve_rows(values, columns, starts, curvatures, table, bias, outputs, sums):
     """Set the outputs of sparse rows, and add the rows times their curved outputs; return the sum of these."""
     whole = 0.0

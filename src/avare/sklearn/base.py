@@ -173,7 +173,7 @@ class LinearEstimator(BaseEstimator):
                 callback=say if self.verbose else None,
             )
         limit = f"max_iter = {self.max_iter} steps" if found.status == "finished" else "what rounding allows"
-        self._report(problem, "newton", found.gap, found.scale, limit, warns=found.status != "converged")
+        self._report(problem, found.method, found.gap, found.scale, limit, warns=found.status != "converged")
         return found.table, found.steps
 
     def _report(self, problem: Linear, solver: str, gap: float, constant: float, limit: str, *, warns: bool) -> None:

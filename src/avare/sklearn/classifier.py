@@ -39,8 +39,8 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
 
     It minimises the objective of ``LogisticRegression``, :math:`C \sum_i s_i \ell(y_i, w \cdot a_i + b) +
     \frac{1 - r}{2} |w|^2 + r |w|_1` with :math:`r` = `l1_ratio`. X need not be scaled, and uneven `sample_weight` costs
-    nothing. Newton's method fits the model and certifies the result (`gap_`). With another `sampler` or a `batch_size`,
-    `avare.saga` does.
+    nothing. Newton's method, or dual coordinate ascent, fits the model and certifies the result (`gap_`). With another
+    `sampler` or a `batch_size`, `avare.saga` does.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
     n_iter_ : int
         Steps of Newton's method, or epochs, of the last fit.
     solver_ : str
-        The method of the last fit: "newton" or "saga".
+        The method of the last fit: "newton", "dual ascent" or "saga".
     gap_ : float
         The objective of the last fit is above its minimum by at most this share of that of the best constant model: a
         bound, not an estimate. NaN after `partial_fit`.

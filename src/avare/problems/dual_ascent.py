@@ -1,0 +1,171 @@
+"""Dual coordinate ascent: for sparse rows that are fewer than the columns, and so nearly orthogonal to each other.
+
+With an l2 term, the minimum is where the slopes s_i of the losses balance the penalty, x = -sum_i s_i a_i / l2. A visit
+to row i sets its slope so that both agree on the output z = a_i.x that follows from it,
+
+    z + q s_i(z) = a_i.x + q s_i,    q = |a_i|^2 / l2,
+
+which maximises the dual objective by s_i. It reads and writes the entries of one row; there is no step size. If rows
+have few columns in common, visits hardly disturb each other, and a few epochs are enough, however weak the penalty is.
+
+For any z, the slopes s(z) give a lower bound on the minimum. A free bias needs slopes whose sum is 0: it gets a weak
+penalty that pulls it to its value after the last epoch (a proximal point), and for the bound all z are shifted.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from avare._compilation import lean
+from avare.problems.losses import curvature_at, slope_at
+from avare.problems.newton_steps import TINY, Objective, Point
+from avare.problems.rows import CALL, Table
+
+_ENTRY, _ROW = 1.4, 50.0  # nanoseconds of a visit: per entry, and for the loss
+_OVERHEAD = 1.0  # operations on almost no rows that an epoch costs
+_FEWEST = 3.0  # epochs at the price of another method: with fewer, that one is cheap
+_MOST_ROWS = 1.1  # per column
+_BLOCK = 16  # rows that are visited one after the other: random access to single rows is several times slower
+_TRUSTED, _LATELY = 4, 3  # epochs after which their pace is known; over which it is measured
+_QUICKEST, _SLOWEST = 0.1, 0.99  # range of the ratio of the gaps after two epochs
+_INEXACT = 0.3  # of the change of an output: error that a visit may leave
+_TRIALS = 100  # outputs that are tried in a visit
+
+
+class Ascent:
+    """Epochs of visits to all rows.
+
+    Parameters
+    ----------
+    total : Objective
+    point : Point
+        The best constant model.
+    """
+
+    def __init__(self, total: Objective, point: Point) -> None:
+        self._total, self._model, rows = total, total.problem.model, total.rows
+        self._l2, self._free = float(total.l2[0, 0]), total.free_bias
+        self._weights = (rows.lengths(np.ones(rows.width)) - float(rows.matrix.bias)) / self._l2
+        self._along, self._shifts, self._stiffness = np.empty(0), np.empty(0), 0.0
+        self._pulls = np.zeros(rows.columns + 2)
+        if rows.matrix.bias:
+            curvature = total.problem.curvature * (self._model.sample_weight if len(self._model.sample_weight) else 1.0)
+            bend = float(np.sum(curvature / (1.0 + curvature * self._weights)))  # of the bias, if rows were orthogonal
+            self._stiffness = max(bend, TINY) if self._free else self._l2
+            self._weights += 1.0 / self._stiffness
+            self._along, square = _along_mean(total)
+            self._shifts = self._l2 / self._stiffness - self._along - square
+            self._pulls[-1] = point.table[0, -1]
+        self._slopes, self.outputs = np.zeros(rows.n), np.zeros((rows.n, 1))
+        """Of each row, the output to which its slope belongs."""
+        self._generator, self._gaps = np.random.default_rng(0), list[float]()
+        self.epochs, self.cost = 0, _cost(total)
+        """How many there have been, and the nanoseconds of one, estimated."""
+        self.left = math.inf
+        """The gap after the last one, estimated."""
+
+    @staticmethod
+    def serves(total: Objective, point: Point, nanoseconds: float) -> bool:
+        """Return whether the method can begin at a point, and may be faster than one that takes some nanoseconds."""
+        rows, held = total.rows, total.l2[:, :-1] if total.free_bias else total.l2
+        if rows.matrix.sparse is None or rows.n >= _MOST_ROWS * rows.columns or total.problem.outputs > 1:
+            return False
+        is_even = held[0, 0] > 0.0 and bool((held == held[0, 0]).all())
+        return is_even and _FEWEST * _cost(total) <= nanoseconds and not point.table[:, : rows.columns].any()
+
+    def advance(self) -> None:
+        """Visit all rows once, in blocks in random order."""
+        order = self._generator.permutation(-(-len(self._slopes) // _BLOCK))
+        constants = (self._weights, self._along, self._shifts, self._l2, self.epochs == 0)
+        state = (self._pulls, self._slopes, self.outputs[:, 0])
+        gap = float(_visit(self._model.matrix.sparse, self._model, order, constants, state))
+        if self._free:
+            self._pulls[-1] -= self._slopes.sum() / self._stiffness
+        self._gaps.append(gap if self.epochs > 0 else math.inf)
+        self.left = self._gaps[-1] * self._ratio()
+        self.epochs += 1
+        self._total.passes += 1.0
+
+    def needed(self, goal: float) -> float:
+        """Return how many epochs seem to be needed until the gap is at most a goal; 0 as long as it is not known."""
+        if self.epochs < _TRUSTED or self.left <= goal:
+            return 0.0
+        is_known = goal > 0.0 and self.left < math.inf
+        return math.log(self.left / goal) / -math.log(self._ratio()) if is_known else math.inf
+
+    def _ratio(self) -> float:
+        """Return by what factor an epoch has lessened the gap lately."""
+        known = self._gaps[1:][-_LATELY:]
+        ratio = (known[-1] / known[0]) ** (1.0 / (len(known) - 1)) if len(known) > 1 and known[0] > 0.0 else 0.0
+        return min(max(ratio, _QUICKEST), _SLOWEST)
+
+
+def _along_mean(total: Objective) -> tuple[Table, float]:
+    """Return the products of all rows with what is subtracted from each, and its square."""
+    means = total.rows.means
+    if means is None:
+        return np.zeros(total.rows.n), 0.0
+    return total.outputs(np.append(means, 0.0)[None])[:, 0], float(means @ means)
+
+
+def _cost(total: Objective) -> float:
+    return _OVERHEAD * CALL + total.rows.entries * _ENTRY + total.rows.n * _ROW
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@lean
+def _visit(sparse, model, order, constants, state):
+    """Visit blocks of rows; return the gap, roughly: the sum of those of each row before its visit.
+
+    Rows may be centred: then coefficients are u - t m and a bias, of which u, t and the bias less m.u are kept.
+    """
+    values, columns, starts = sparse
+    (weights, along, shifts, l2, is_first), (pulls, slopes, outputs) = constants, state
+    gap, shared = 0.0, len(pulls) - 2
+    for k in range(len(order)):
+        for i in range(order[k] * _BLOCK, min((order[k] + 1) * _BLOCK, len(slopes))):
+            here = _output(values, columns, pulls, starts[i], starts[i + 1])
+            if len(along) > 0:
+                here += pulls[shared + 1] - pulls[shared] * along[i]
+            factor = model.sample_weight[i] if len(model.sample_weight) > 0 else 1.0
+            old, before = slopes[i], here if is_first else outputs[i]
+            gap += 0.5 * abs((factor * slope_at(model.loss, model.targets[i], here) - old) * (here - before))
+            outputs[i], slopes[i] = _balance(model.loss, model.targets[i], factor, weights[i], here, old, before)
+            step = (old - slopes[i]) / l2
+            for j in range(starts[i], starts[i + 1]):
+                pulls[columns[j]] += step * np.float64(values[j])
+            if len(along) > 0:
+                pulls[shared] += step
+                pulls[shared + 1] += step * shifts[i]
+    return gap
+
+
+@lean
+def _output(values, columns, pulls, first, last):
+    total = 0.0
+    for j in range(first, last):
+        total += np.float64(values[j]) * pulls[columns[j]]
+    return total
+
+
+@lean
+def _balance(loss, target, factor, weight, here, old, start):
+    """Solve z + weight s(z) = here + weight old, roughly: by Newton's method, kept inside of an interval that holds z.
+
+    Return z and s(z).
+    """
+    z, low, high = start, -math.inf, math.inf
+    for trial in range(_TRIALS):
+        slope = factor * slope_at(loss, target, z)
+        excess = z - here + weight * (slope - old)
+        if abs(excess) <= _INEXACT * abs(here - z) or trial == _TRIALS - 1:
+            break
+        low, high = (low, z) if excess > 0.0 else (z, high)
+        z -= excess / (1.0 + weight * factor * curvature_at(loss, target, z))
+        if not low < z < high and high - low < math.inf:
+            z = 0.5 * (low + high)
+    return z, slope
