@@ -18,6 +18,12 @@ KINDS = [Logistic, LeastSquares, Huber, SmoothedHinge]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+@pytest.fixture(autouse=True)
+def no_small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are small, and would be solved by one kernel."""
+    monkeypatch.setattr(method, "minimise_small", lambda *arguments: None)
+
+
 def wide_problem(kind: type[Linear], seed: int = 0, **options: Any) -> Linear:
     """Forty rows of very different lengths, and 300 columns."""
     generator = np.random.default_rng(seed)

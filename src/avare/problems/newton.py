@@ -119,8 +119,7 @@ def newton(
     first = None if table is None else total.at(table, total.outputs(table))
     if first is None or not first.objective < scale:
         first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
-    quick = minimise_by_rows(total, float(flat[0, -1]), tol * scale) if start is None and callback is None else None
-    point, gap, count, status = quick or _minimise_any(total, first, solver, tol * scale, steps, callback)
+    point, gap, count, status = _minimise_any(total, first, solver, tol * scale, steps, callback)
     rounding = problem.rounding(rows.centre(point.table, -1.0), point.terms.slopes, tol * scale - gap)
     if status == "converged" and gap + rounding > tol * scale > 2.0 * rounding:
         goal, before = tol * scale - rounding, count
@@ -209,7 +208,8 @@ def _minimise_any(
         if status:
             total.method = "dual ascent"
             return reached, gap, epochs, status
-    point, gap, count, status = _minimise(total, ways, point, goal, steps - epochs, callback)
+    quick = minimise_by_rows(total, point.table, goal) if steps > epochs and callback is None else None
+    point, gap, count, status = quick or _minimise(total, ways, point, goal, steps - epochs, callback)
     return point, gap, epochs + count, status
 
 

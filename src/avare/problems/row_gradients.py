@@ -11,23 +11,24 @@ from __future__ import annotations
 import numpy as np
 
 from avare.problems.newton_steps import TINY, Objective, Point
-from avare.problems.rows import CALL, factor_cost
+from avare.problems.rows import CALL, Table, factor_cost
 
 _OVERHEAD = 6.0  # operations on almost no rows that come with both products
 _MOST_ROWS = 0.75  # per column that is not empty: with more, rows almost determine each other
 _SHARE = 0.9  # of the goal, so that rounding does not count
 
 
-def minimise_by_rows(total: Objective, mean: float, goal: float) -> tuple[Point, float, int, str] | None:
+def minimise_by_rows(total: Objective, start: Table, goal: float) -> tuple[Point, float, int, str] | None:
     """Return a point, its gap, the number of steps of Newton's method that this replaces, and its status.
 
-    None if this is not least squares with fewer rows than columns, or if a factor is cheaper.
+    None if this is not least squares with fewer rows than columns, from a constant model, or if a factor is cheaper.
     """
     problem, rows, l2 = total.problem, total.rows, total.l2
     if not problem.is_quadratic or problem.l1 > 0.0 or problem.outputs > 1 or not total.by_rows:
         return None
-    if total.is_direct or rows.n > _MOST_ROWS * rows.used_columns():
+    if total.is_direct or rows.n > _MOST_ROWS * rows.used_columns() or start[:, : rows.columns].any():
         return None
+    mean = float(start[0, -1]) if total.free_bias else 0.0
     allowed = (rows.kernel_cost() + factor_cost(rows.n)) / (2.0 * rows.product_cost() + _OVERHEAD * CALL)
     weights = problem.model.sample_weight
     roots = np.sqrt(weights) if len(weights) else np.ones(rows.n)
@@ -44,7 +45,7 @@ def minimise_by_rows(total: Objective, mean: float, goal: float) -> tuple[Point,
         if 0.5 * height <= _SHARE * goal:
             break
         direction = left + (height / before) * direction
-    table[0, -1] += mean if total.free_bias else 0.0
+    table[0, -1] += mean
     point, slopes = total.at(table, total.outputs(table)), -l2[0, 0] * (roots * found)[:, None]
     held = l2 > 0.0
     gap = 0.5 * float(np.sum((total.sums(slopes) + l2 * table)[held] ** 2 / l2[held]))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
 
 _STEPS, _HALVES = 20, 10
-_CALLS = 60.0  # operations of a step of `newton`
+_CALLS, _CALLS_OF_ASCENT = 60.0, 5.0  # operations of a step of `newton`, and of the dual ascent that replaces it
 _LOSS, _ENTRY, _PAIR = 3.0, 0.3, 0.045  # nanoseconds per row, entry of X, and pair of entries in a row
 _PRODUCT, _TRIPLE = 1.5, 0.02  # and per entry of K, and triple of columns or rows in a factor
 _AHEAD = 6.0  # expected steps, among which the cost of K is divided
@@ -109,7 +109,9 @@ def way_of(problem: Linear) -> type[_ByColumns | _ByRows] | None:
     if problem.outputs > 1 or problem.l1 > 0.0 or not (held > 0.0).all():
         return None
     by_columns, by_rows = _ByColumns.cost(problem), _ByRows.cost(problem)
-    return None if min(by_columns, by_rows) > _CALLS * CALL else _ByRows if by_rows < by_columns else _ByColumns
+    ascends = problem.model.matrix.sparse is not None and problem.n < problem.width
+    most = (_CALLS_OF_ASCENT if ascends else _CALLS) * CALL
+    return None if min(by_columns, by_rows) > most else _ByRows if by_rows < by_columns else _ByColumns
 
 
 def minimise_small(problem: Linear, constant: Table, height: float, goal: float, steps: int) -> SmallMinimum | None:
