@@ -127,7 +127,8 @@ def developed(folder: Path | None) -> dict[str, Callable[[], tuple[Any, Any]]]:
             if folder is None:
                 raise FileNotFoundError("--data is needed")
             X, y = load_svmlight_file(str(folder / "linear" / f"{name}.trn.bz2"), zero_based=True)
-            return X, np.where(y > 0.0, 1, -1)
+            small = (X.indices.astype(np.int32), X.indptr.astype(np.int32))  # which liblinear needs
+            return sparse.csr_matrix((X.data, *small), shape=X.shape), np.where(y > 0.0, 1, -1)
 
         return load
 

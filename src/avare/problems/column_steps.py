@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from avare._compilation import inlined, lean, product
 from avare.problems.l1_steps import minimise_model, mirrored
-from avare.problems.matrix import Sparse, mapping_of
+from avare.problems.matrix import Sparse, mapping_of, unsigned
 from avare.problems.newton_steps import TINY, Objective, Point, Step
 from avare.problems.rows import CALL, Rows, Table, factor_cost
 
-_OF_ENTRY, _OF_DENSE_ENTRY, _OF_COLUMN = 2.5, 0.4, 10.0  # nanoseconds of a sweep
+_OF_ENTRY, _OF_DENSE_ENTRY, _OF_COLUMN = 1.2, 0.4, 10.0  # nanoseconds of a sweep
 _OVERHEAD, _OF_SQUARE, _FACTORS = 60.0, 10.0, 3.0  # operations on almost no rows, nanoseconds of an entry, and factors
 _FEW_SWEEPS = 4.0  # a matrix that costs less is made at once
 _FEW_SWEEPS_ONCE = 10.0  # the same, if it is needed once
@@ -138,8 +138,8 @@ class ColumnSteps:
             starts = np.zeros(rows.columns + 1, dtype=sparse.starts.dtype)
             np.cumsum(np.where(self._has, self._sizes, 0), out=starts[1:])
             values = np.empty(starts[-1], dtype=sparse.values.dtype)
-            self._sparse = Sparse(values, np.empty(starts[-1], dtype=sparse.columns.dtype), starts)
-            _transpose(sparse, self._has, starts[:-1].copy(), values, self._sparse.columns)
+            self._sparse = unsigned(Sparse(values, np.empty(starts[-1], dtype=sparse.columns.dtype), starts))
+            _transpose(unsigned(sparse), self._has, starts[:-1].copy(), values, self._sparse.columns)
 
 
 # --- kernels -------------------------------------------------------------------------------

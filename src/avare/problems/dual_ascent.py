@@ -23,7 +23,7 @@ from avare.problems.losses import curvature_at, slope_at
 from avare.problems.newton_steps import TINY, Objective, Point
 from avare.problems.rows import CALL, Table
 
-_ENTRY, _ROW = 1.4, 50.0  # nanoseconds of a visit: per entry, and for the loss
+_ENTRY, _ROW = 0.9, 50.0  # nanoseconds of a visit: per entry, and for the loss
 _OVERHEAD = 1.0  # operations on almost no rows that an epoch costs
 _FEWEST = 3.0  # epochs at the price of another method: with fewer, that one is cheap
 _MOST_ROWS = 1.1  # per column
@@ -80,7 +80,7 @@ class Ascent:
         order = self._generator.permutation(-(-len(self._slopes) // _BLOCK))
         constants = (self._weights, self._along, self._shifts, self._l2, self.epochs == 0)
         state = (self._pulls, self._slopes, self.outputs[:, 0])
-        gap = float(_visit(self._model.matrix.sparse, self._model, order, constants, state))
+        gap = float(_visit(self._total.rows.sparse, self._model, order, constants, state))
         if self._free:
             self._pulls[-1] -= self._slopes.sum() / self._stiffness
         self._gaps.append(gap if self.epochs > 0 else math.inf)

@@ -30,6 +30,12 @@ class Sparse(NamedTuple):
     starts: NDArray[Any]
 
 
+def unsigned(sparse: Sparse) -> Sparse:
+    """Return the same matrix for kernels: unsigned indices take half of the time, as none counts from the end."""
+    columns, starts = (each.view(f"u{each.itemsize}") for each in sparse[1:])
+    return Sparse(sparse.values, columns, starts)
+
+
 class Matrix(NamedTuple):
     """One row per example; one of `dense` and `sparse` is None."""
 

@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import lean
-from avare.problems.matrix import Matrix, parts_of, some_columns, some_rows
+from avare._compilation import lean, product
+from avare.problems.matrix import Matrix, parts_of, some_columns, some_rows, unsigned
 
 Table = NDArray[np.float64]
 
@@ -22,11 +22,11 @@ _CHUNK, _FEWEST = 1 << 16, 64  # entries of X at a time, which stay in the cache
 # Nanoseconds, measured on one core of a server processor; their ratios are what counts.
 _DENSE_ENTRY, _DENSE_ROW = 0.11, 1.0  # of a product with a vector
 _CURVED_ENTRY, _CURVED_ROW = 0.25, 2.0  # of both products, with one reading of X
-_SPARSE_ENTRY, _SPARSE_ROW = 1.0, 5.0
-_SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 1.6, 6.0
+_SPARSE_ENTRY, _SPARSE_ROW = 0.4, 5.0
+_SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 0.6, 7.0
 _GRAM_ENTRY = 0.022  # of a product of two rows, by BLAS
 _GRAM_ROW = 1.0  # a dense entry that is scaled first
-_SPARSE_GRAM_ENTRY, _SPARSE_KERNEL_ENTRY = 2.0, 3.0
+_SPARSE_GRAM_ENTRY, _SPARSE_KERNEL_ENTRY = 0.9, 3.0
 _SPARSE_KERNEL_CALLS = 25.0  # operations on almost no rows
 _SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
 _CLEARED_ENTRY = 0.3
@@ -53,6 +53,8 @@ class Rows:
     def __init__(self, matrix: Matrix, n: int, width: int, weights: Table, *, centred: bool) -> None:
         self.matrix, self.n, self.width = matrix, n, width
         self.columns = width - int(matrix.bias)
+        self.sparse = None if matrix.sparse is None else unsigned(matrix.sparse)
+        """The matrix for kernels, if it is sparse."""
         self.means: Table | None = None
         """What is subtracted from each row."""
         if centred:
@@ -97,8 +99,8 @@ class Rows:
         """Return the product of each row with each row of a table. O(entries)."""
         weights = np.ascontiguousarray(table[:, : self.columns])
         result = np.empty((self.n, len(table)))
-        if self.matrix.sparse is not None:
-            _multiply(*self.matrix.sparse, np.ascontiguousarray(weights.T), result)
+        if self.sparse is not None:
+            _multiply(*self.sparse, np.ascontiguousarray(weights.T), result)
         else:
             for part, rows in self._chunks():
                 np.dot(rows, weights.T, out=result[part])
@@ -121,9 +123,9 @@ class Rows:
         weights = np.ascontiguousarray(table[:, : self.columns])
         bias = np.zeros(len(table)) + self._bias(table, weights)
         outputs, total, sums = np.empty((self.n, len(table))), np.zeros_like(weights), np.zeros(len(table))
-        if self.matrix.sparse is not None:
+        if self.sparse is not None:
             factors = middle(slice(None), np.ones((self.n, 1)))
-            sums[0] = _curve_rows(*self.matrix.sparse, factors[:, 0], weights[0], bias[0], outputs[:, 0], total[0])
+            sums[0] = _curve_rows(*self.sparse, factors[:, 0], weights[0], bias[0], outputs[:, 0], total[0])
             return outputs, self._with_bias(total, sums)
         for part, rows in self._chunks():
             np.dot(rows, weights.T, out=outputs[part])
@@ -136,8 +138,8 @@ class Rows:
     def squares(self, factors: Table) -> Table:
         """Return the sum of the squares of each column, times the factors of the rows. O(entries)."""
         squares, sums = np.zeros(self.columns), np.zeros(0 if self.means is None else self.columns)
-        if self.matrix.sparse is not None:
-            _add_squares(*self.matrix.sparse, factors, squares, sums)
+        if self.sparse is not None:
+            _add_squares(*self.sparse, factors, squares, sums)
         else:
             work = self._scratch()
             for part, rows in self._chunks():
@@ -159,8 +161,8 @@ class Rows:
         means = np.zeros(self.columns) if self.means is None else self.means
         inner, constant = -2.0 * scales * means, constant + float(scales @ means**2)
         result = np.empty(self.n)
-        if self.matrix.sparse is not None:
-            _set_lengths(*self.matrix.sparse, scales, inner, result)
+        if self.sparse is not None:
+            _set_lengths(*self.sparse, scales, inner, result)
         else:
             work = self._scratch()
             for part, rows in self._chunks():
@@ -176,7 +178,7 @@ class Rows:
             return self.subset(chosen).gram(factors)
         from scipy.linalg.blas import dsyrk
 
-        size, sparse = self.columns, self.matrix.sparse
+        size, sparse = self.columns, self.sparse
         total, sums = np.zeros((size, size), order="F"), np.zeros(size)
         if sparse is not None and self._sparse_gram_cost(size, 1.0) < self._dense_gram_cost(size, 1.0):
             work = np.zeros((size, size))
@@ -282,9 +284,9 @@ class Rows:
         return result
 
     def _sums(self, factors: Table) -> Table:
-        if self.matrix.sparse is not None:
+        if self.sparse is not None:
             sums = np.zeros((self.columns, factors.shape[1]))
-            _add_rows(*self.matrix.sparse, factors, sums)
+            _add_rows(*self.sparse, factors, sums)
             return np.ascontiguousarray(sums.T)
         total = np.zeros((factors.shape[1], self.columns))
         for part, rows in self._chunks():
@@ -314,7 +316,7 @@ class Rows:
                 part = slice(first, min(first + step, self.n))
                 rows = work[: part.stop - part.start]
                 rows[:] = 0.0
-                _scatter(*self.matrix.sparse, part.start, part.stop, rows)  # type: ignore[misc]  # one is not None
+                _scatter(*self.sparse, part.start, part.stop, rows)  # type: ignore[misc]  # one is not None
                 yield part, rows
 
     def _scratch(self) -> Table:
@@ -340,19 +342,23 @@ def factor_cost(size: int) -> float:
 
 @lean
 def _multiply(values, columns, starts, table, result):
-    """Set the products of sparse rows with the columns of a table."""
+    """Set the products of sparse rows with the columns of a table, four at a time."""
+    fours = result.shape[1] - result.shape[1] % 4
     for i in range(len(result)):
-        if result.shape[1] == 1:
+        for k in range(0, fours, 4):
+            z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
+            for j in range(starts[i], starts[i + 1]):
+                entry, row = np.float64(values[j]), table[columns[j], k : k + 4]
+                z0 += entry * row[0]
+                z1 += entry * row[1]
+                z2 += entry * row[2]
+                z3 += entry * row[3]
+            result[i, k], result[i, k + 1], result[i, k + 2], result[i, k + 3] = z0, z1, z2, z3
+        for k in range(fours, result.shape[1]):
             total = 0.0
             for j in range(starts[i], starts[i + 1]):
-                total += np.float64(values[j]) * table[columns[j], 0]
-            result[i, 0] = total
-        else:
-            for k in range(result.shape[1]):
-                result[i, k] = 0.0
-            for j in range(starts[i], starts[i + 1]):
-                for k in range(result.shape[1]):
-                    result[i, k] += np.float64(values[j]) * table[columns[j], k]
+                total += np.float64(values[j]) * table[columns[j], k]
+            result[i, k] = total
 
 
 @lean
@@ -363,8 +369,13 @@ def _add_rows(values, columns, starts, factors, sums):
                 sums[columns[j], 0] += factors[i, 0] * np.float64(values[j])
         else:
             for j in range(starts[i], starts[i + 1]):
-                for k in range(factors.shape[1]):
-                    sums[columns[j], k] += factors[i, k] * np.float64(values[j])
+                _add_multiple(np.float64(values[j]), factors[i], sums[columns[j]])
+
+
+@product
+def _add_multiple(factor, row, total):
+    for k in range(len(total)):
+        total[k] += factor * row[k]
 
 
 @lean
@@ -409,7 +420,7 @@ def _add_products(values, columns, starts, factors, products, sums):
         for a in range(starts[i], starts[i + 1]):
             part = factors[i] * np.float64(values[a])
             sums[columns[a]] += part
-            for b in range(starts[i], a + 1):
+            for b in range(starts[i], a + np.uint64(1)):
                 products[max(columns[a], columns[b]), min(columns[a], columns[b])] += part * np.float64(values[b])
 
 

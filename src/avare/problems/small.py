@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from avare._compilation import lean, product
+from avare.problems.matrix import unsigned
 from avare.problems.rows import CALL, Table
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _ByColumns:
         matrix, self._l2, width = problem.model.matrix, problem.penalty.l2, problem.width
         self._columns, self._means = np.zeros((width, problem.n)), np.zeros(width - int(problem.has_free_bias))
         if matrix.sparse is not None:
-            _scatter(*matrix.sparse, self._columns)
+            _scatter(*unsigned(matrix.sparse), self._columns)
         else:
             self._columns[: width - int(matrix.bias)] = matrix.dense.T  # type: ignore[union-attr]  # one is not None
         if matrix.bias:
