@@ -14,11 +14,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 INTERRUPTED = 130
 """The exit code."""
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_SOON = 0.05  # seconds
 _SHOW_CURSOR = b"\x1b[?25h"  # a display of progress may have hidden it
 
 
@@ -38,8 +39,9 @@ def interruptible() -> Iterator[list[int]]:
     """Make the first Ctrl-C raise `Interrupted` and the second one end the process; yield the signals that came.
 
     A request to end, SIGTERM or SIGHUP, does the same, unless it is ignored or has a handler.
-    The interrupted code may swallow the exception: the list still has the signal. After a complete command nothing is
-    left to interrupt, and the process ignores Ctrl-C. A program with a handler of its own keeps it.
+    The interrupted code may swallow the exception: the list still has the signal. Where Python itself does, as in a
+    destructor, the signal is sent once more, soon. After a complete command nothing is left to interrupt, and the
+    process ignores Ctrl-C. A program with a handler of its own keeps it.
     """
     came: list[int] = []
     before = signal.getsignal(signal.SIGINT)
@@ -54,6 +56,13 @@ def interruptible() -> Iterator[list[int]]:
             end_at_once(number, frame)
         raise Interrupted
 
+    def ignored(unraisable: Any) -> None:
+        if unraisable.exc_type is Interrupted and came:
+            threading.Timer(_SOON, os.kill, (os.getpid(), came.pop())).start()
+        else:
+            hook(unraisable)
+
+    hook, sys.unraisablehook = sys.unraisablehook, ignored
     signal.signal(signal.SIGINT, handle)
     ending = [each for each in _ENDING if signal.getsignal(each) is signal.SIG_DFL]
     for each in ending:
@@ -61,6 +70,7 @@ def interruptible() -> Iterator[list[int]]:
     try:
         yield came
     finally:
+        sys.unraisablehook = hook
         for each in ending:
             signal.signal(each, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN if before is end_at_once and not came else before)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,6 +73,24 @@ application.run = run
 """
     (tmp_path / "avare").write_text("import sys\nfrom avare.cli import main\nimport slow\nsys.exit(main())\n")
     assert started(tmp_path, command=[str(tmp_path / "avare")], slow=slow) == (130, "avare: interrupted\n")
+
+
+def test_an_interrupt_in_a_destructor_comes_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def run(arguments: list[str]) -> int:
+        Interrupting()  # Python ignores the exception
+        time.sleep(10.0)
+        return 0
+
+    hook = sys.unraisablehook
+    monkeypatch.setattr("avare.cli.application.run", run)
+    assert main(["datasets"]) == 130 and sys.unraisablehook is hook
+    assert capsys.readouterr().err == "avare: interrupted\n"
 
 
 def test_an_interrupt_that_something_swallows_still_ends_with_130(
