@@ -24,6 +24,7 @@ _DENSE_ENTRY, _DENSE_ROW = 0.11, 1.0  # of a product with a vector
 _CURVED_ENTRY, _CURVED_ROW = 0.25, 2.0  # of both products, with one reading of X
 _SPARSE_ENTRY, _SPARSE_ROW = 0.4, 5.0
 _SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 0.6, 7.0
+_SEVERAL_ENTRY, _SEVERAL_ROW = 0.25, 4.0  # of a sparse product with several vectors, each
 _GRAM_ENTRY = 0.022  # of a product of two rows, by BLAS
 _GRAM_ROW = 1.0  # a dense entry that is scaled first
 _SPARSE_GRAM_ENTRY, _SPARSE_KERNEL_ENTRY = 0.9, 3.0
@@ -226,7 +227,8 @@ class Rows:
         if self.matrix.sparse is None:
             return CALL + outputs * (self.entries * _CURVED_ENTRY + self.n * _CURVED_ROW)
         if outputs > 1:
-            return 2.0 * outputs * self.product_cost()
+            each = self.entries * _SEVERAL_ENTRY + self.n * _SEVERAL_ROW
+            return 2.0 * (CALL + outputs * each + self.n * _SPARSE_ROW)
         return CALL + self.entries * _SPARSE_CURVED_ENTRY + self.n * _SPARSE_CURVED_ROW
 
     def gram_cost(self, columns: int | None = None, share: float = 1.0) -> float:
