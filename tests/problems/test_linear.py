@@ -589,3 +589,15 @@ def test_an_example_that_is_never_drawn_costs_only_if_it_has_a_norm() -> None:
     problem = problems.LeastSquares(np.array([[1.0], [1.0], [0.0]]), [3.0, 0.0, 1.0], l2=0.0)
     assert problem.evaluate([2.0], [0.25, 0.75, 0.0])[2] == pytest.approx(1.0 / 0.25 + 4.0 / 0.75)
     assert problem.evaluate([2.0], [0.0, 1.0, 0.0])[2] == math.inf
+
+
+def test_a_data_frame_of_numbers_and_of_true_and_false() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": [31.0, 45.0, 28.0], "is_new": [True, False, True]})
+    frame["visits"] = pandas.array([1, 5, 2], dtype="Int64")
+    problem = problems.Logistic(frame, [0, 1, 0], l2=1.0, bias=True)
+    assert problem.names == ["age", "is_new", "visits", "bias"]
+    assert problem.model.matrix.dense is not None
+    assert problem.model.matrix.dense[:, :3].tolist() == [[31.0, 1.0, 1.0], [45.0, 0.0, 5.0], [28.0, 1.0, 2.0]]
+    with pytest.raises(TypeError, match="X has dtype object"):
+        problems.Logistic(frame.assign(city=["a", "b", "a"]), [0, 1, 0], l2=1.0)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -152,3 +153,17 @@ def test_a_gap_counts_coefficients_that_are_still_zero() -> None:
     problem, alone = Logistic(Z, y), Logistic(Z[:, :1], y).minimize()
     x = np.array([alone[0], 0.0])
     assert problem.gap(x) >= problem.objective(x) - problem.objective(problem.minimize()) > 1.0
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_dummies_of_all_levels_without_a_penalty(seed: int, sparse: bool) -> None:
+    """They determine each other, and the intercept: rounding must not move them far."""
+    generator = np.random.default_rng(seed)
+    X = np.hstack([np.eye(4)[generator.integers(0, 4, 1000)], np.eye(3)[generator.integers(0, 3, 1000)]])
+    X = np.column_stack([X, generator.integers(1980, 2024, 1000)]) if seed % 2 else X
+    y = generator.random(1000) < 0.2 + 0.3 * X[:, 0] + 0.3 * X[:, 5]
+    model = AvareClassifier(C=np.inf).fit(sp.csr_matrix(X) if sparse else X, y)  # a warning would be an error
+    assert np.abs(model.coef_).max() < 10.0 and model.gap_ <= 1e-9
+    tiny = AvareClassifier(C=1e8).fit(X, y)
+    assert np.allclose(model.predict_proba(X), tiny.predict_proba(X), atol=1e-5)

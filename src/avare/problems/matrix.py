@@ -51,6 +51,8 @@ def read_matrix(X: Any, bias: bool) -> tuple[Matrix, int, int, float]:
     Return the matrix, its number of rows, of columns with the bias, and the sum of the squares of its entries.
     """
     dense = sparse = None
+    if hasattr(X, "dtypes") and {getattr(kind, "kind", "O") for kind in X.dtypes} <= set("biuf"):
+        X = X.to_numpy(np.float64)  # a data frame, also of true and false
     if hasattr(X, "tocsr"):
         sparse, square = _read_sparse(X)
     else:

@@ -44,6 +44,7 @@ _TENTH = 4.6  # logarithm of 100: the residual's square falls as much if the res
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
 _NO_CURVATURE = 1e-30  # of the largest: columns may have scales that differ by ten to the 15
+_NOISE = 1e-13  # of a diagonal of 1: a smaller pivot is rounding
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
 NEAR = 30.0
 """Times the goal: a step that promises less may be the last, and is to certify it."""
@@ -194,26 +195,33 @@ class Diagonal:
 class Factor:
     """A Cholesky factor, after scaling to a unit diagonal; if the matrix is singular, of one a little larger.
 
-    Coordinates without curvature do not move.
+    Coordinates without curvature do not move. If ``drops``, neither do those that others determine: without a penalty,
+    rounding would be all that moves them, and far.
     """
 
-    def __init__(self, matrix: Table, *, exact: bool = True) -> None:
-        from scipy.linalg.lapack import dpotrf
+    def __init__(self, matrix: Table, *, exact: bool = True, drops: bool = False) -> None:
+        from scipy.linalg.lapack import dpotrf, dpstrf
 
-        self._scale, added, fault = np.empty(len(matrix)), 0.0, 1
+        self._scale, self._kept, added = np.empty(len(matrix)), None, 0.0
         self.exact = bool(_to_unit_diagonal(matrix, self._scale)) and exact
+        self._lower, fault = dpotrf(matrix, lower=1)
+        if drops and (fault or diagonal_of(self._lower).min(initial=1.0) ** 2 < _NOISE):
+            factor, places, rank, fault = dpstrf(matrix, lower=1, tol=_NOISE)
+            self._kept, self._lower, self.exact = places[:rank] - 1, np.asfortranarray(factor[:rank, :rank]), False
+            return
         while fault and added < 1.0:
+            added, self.exact = max(1e3 * added, _NOISE), False
             tried = matrix.copy(order="F")
             diagonal_of(tried)[:] += added
             self._lower, fault = dpotrf(tried, lower=1, overwrite_a=1)
-            if fault:
-                added, self.exact = max(1e3 * added, 1e-13), False
 
     def solve(self, right: Table) -> Table:
         """Return v; a table is one vector, or one for each of its rows if these have the size of the matrix."""
         from scipy.linalg.lapack import dpotrs
 
-        found, _ = dpotrs(self._lower, (right.reshape(-1, len(self._scale)) * self._scale).T, lower=1)
+        scaled = (right.reshape(-1, len(self._scale)) * self._scale).T
+        found, kept = np.zeros_like(scaled), slice(None) if self._kept is None else self._kept
+        found[kept] = dpotrs(self._lower, scaled[kept], lower=1)[0]
         return (found.T * self._scale).reshape(right.shape)
 
 
@@ -253,7 +261,7 @@ def by_columns(total: Objective, point: Point, share: float = 1.0) -> Solver:
             curvatures = curvatures[chosen] * weights
         matrix = total.rows.gram(curvatures, chosen)
         diagonal_of(matrix)[:] += total.l2[k]
-        factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1))
+        factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1, drops=not total.l2[:, :-1].any()))
     if problem.outputs == 1:
         return factors[0]
     return Blocks(
@@ -417,7 +425,13 @@ class Steps:
         if outputs > 1 and outputs * rows.width <= _WIDEST:
             cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
             levels.append(
-                Level("all classes", cost, 2.0, lambda total, point: Factor(whole_matrix(total, point)), True)
+                Level(
+                    "all classes",
+                    cost,
+                    2.0,
+                    lambda total, point: Factor(whole_matrix(total, point), drops=not total.l2[:, :-1].any()),
+                    True,
+                )
             )
         return levels
 
