@@ -572,6 +572,6 @@ def test_a_loader_that_never_gets_norms_says_so_once() -> None:
         silent = avt.ImportanceLoader(make_dataset(12), 4, sampler="Uniform", seed=0)  # which does not learn
         for _ in silent:
             pass
-        told = avt.ImportanceLoader(make_dataset(12), 4, seed=0)
-        for _, index, _ in told:
-            told.update(index[:1], [1.0])
+        informed = avt.ImportanceLoader(make_dataset(12), 4, seed=0)
+        for _, index, _ in informed:
+            informed.update(index[:1], [1.0])

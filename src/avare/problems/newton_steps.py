@@ -261,7 +261,7 @@ def by_columns(total: Objective, point: Point, share: float = 1.0) -> Solver:
             curvatures = curvatures[chosen] * weights
         matrix = total.rows.gram(curvatures, chosen)
         diagonal_of(matrix)[:] += total.l2[k]
-        factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1, drops=not total.l2[:, :-1].any()))
+        factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1, drops=not total.l2.any()))
     if problem.outputs == 1:
         return factors[0]
     return Blocks(
@@ -429,7 +429,7 @@ class Steps:
                     "all classes",
                     cost,
                     2.0,
-                    lambda total, point: Factor(whole_matrix(total, point), drops=not total.l2[:, :-1].any()),
+                    lambda total, point: Factor(whole_matrix(total, point), drops=not total.l2.any()),
                     True,
                 )
             )

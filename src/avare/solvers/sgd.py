@@ -168,9 +168,9 @@ def _warn_of_scales(problem: Linear, start: Vector, run: Run) -> None:
     gained, worst = problem.objective(start) - problem.objective(run.x), int(left.argmax())
     if left[worst] > _LITTLE * gained:
         ratio = math.sqrt(curvature.max() / curvature[worst])
-        text = (
+        message = (
             f"{problem.names[worst]} has hardly moved in {run.steps} steps, because its column is {ratio:,.0f} times "
+            f"smaller than the largest. It alone could lower the objective by {left[worst]:.3g}, where the run has "
+            f"gained {gained:.3g}: scale the columns of X, or use avare.saga or problem.minimize()"
         )
-        text += f"smaller than the largest. It alone could lower the objective by {left[worst]:.3g}, where the run has "
-        text += f"gained {gained:.3g}: scale the columns of X, or use avare.saga or problem.minimize()"
-        warnings.warn(text, ConvergenceWarning, stacklevel=3)
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
