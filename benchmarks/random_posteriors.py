@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import avare
-from avare.solvers.verdict import convergence
+from avare.diagnostics import convergence
 from harness import save, table, where
 
 Array = NDArray[np.float64]

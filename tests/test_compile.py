@@ -36,7 +36,7 @@ def test_leaves_out_what_is_not_installed(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().out == "loader: left out (the loader needs torch)\nnothing: 0.0 s\n"
 
 
-def test_speaks_once_after_two_seconds_of_compiling(
+def test_speaks_after_two_seconds_of_compiling_and_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [0.0]
@@ -60,8 +60,13 @@ def test_speaks_once_after_two_seconds_of_compiling(
         assert not caplog.records
         compile_for(0.7)
         compile_for(9.0)
-    (record,) = caplog.records
-    assert record.getMessage().startswith("avare: compiling kernels for their first use")
+        assert len(caplog.records) == 1
+        clock[0] += 100.0
+        compile_for(1.5, inside=1.0)
+        assert len(caplog.records) == 1
+        compile_for(0.7)
+    assert len(caplog.records) == 2
+    assert all(each.getMessage().startswith("avare: compiling kernels for their first use") for each in caplog.records)
 
 
 @pytest.mark.skipif(not compiled, reason="nothing is compiled here")

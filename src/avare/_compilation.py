@@ -31,9 +31,8 @@ def lean(function: Callable[..., Any]) -> Any:
     return _compile(function, _nrt=False, forceinline=True)
 
 
-def inlined(function: Callable[..., Any]) -> Any:
-    """Compile a helper of kernels, which becomes part of its callers."""
-    return _compile(function, _nrt=False, forceinline=True)
+inlined = lean
+"""Compile a helper of kernels, which becomes part of its callers."""
 
 
 def merged(function: Callable[..., Any]) -> Any:
@@ -74,10 +73,11 @@ class ByType:
     """
 
     def __init__(self, name: str) -> None:
-        self._versions: dict[type, Callable[..., Any]] = {}
+        self.versions: dict[type, Callable[..., Any]] = {}
+        """The compiled versions, by type."""
 
         def function(state: Any, *arguments: Any) -> Any:
-            return self._versions[type(state)](state, *arguments)
+            return self.versions[type(state)](state, *arguments)
 
         function.__name__ = name
         self.function = function
@@ -90,23 +90,17 @@ class ByType:
     def version(self, kind: type) -> Callable[[Callable[..., Any]], Any]:
         """Declare the compiled version for a type."""
         # Numba names what it compiles after the types' names and fields, and would link one version for both types.
-        if any(other is not kind and other.__name__ == kind.__name__ for other in self._versions):
-            kind.__name__ += f"_{len(self._versions)}"
+        if any(other is not kind and other.__name__ == kind.__name__ for other in self.versions):
+            kind.__name__ += f"_{len(self.versions)}"
 
         def enter(function: Callable[..., Any]) -> Any:
-            self._versions[kind] = function
+            self.versions[kind] = function
             return function
 
         return enter
 
-    def __contains__(self, kind: type) -> bool:
-        return kind in self._versions
-
-    def __getitem__(self, kind: type) -> Callable[..., Any]:
-        return self._versions[kind]
-
     def _choose(self, state: Any) -> Any:
-        chosen = self._versions.get(getattr(state, "instance_class", type(None)))
+        chosen = self.versions.get(getattr(state, "instance_class", type(None)))
         return None if chosen is None else lambda state, *arguments: chosen(state, *arguments)
 
 
@@ -188,9 +182,10 @@ def _stamp(package: Path) -> str:
 
 
 class _Notice(event.Listener):  # type: ignore[misc]  # numba has no types
-    """Say once that kernels of this package are being compiled, if it takes long. Nothing is compiled that is cached.
+    """Say that kernels of this package are being compiled, if it takes long; again only after a while without any.
 
-    The line is a warning of the logger "avare": without any configuration it goes to the error stream.
+    Nothing is compiled that is cached. The line is a warning of the logger "avare": without any configuration it goes
+    to the error stream.
     """
 
     def __init__(self) -> None:
@@ -204,16 +199,19 @@ class _Notice(event.Listener):  # type: ignore[misc]  # numba has no types
 
     def _count(self, each: Any, change: int) -> None:
         """Add the time since the last event, if a kernel was being compiled; kernels that call others contain them."""
-        if self._spent > _PATIENCE or str(each.data["dispatcher"].py_func.__module__).split(".")[0] != "avare":
+        if str(each.data["dispatcher"].py_func.__module__).split(".")[0] != "avare":
             return
         now = time.perf_counter()
+        if self._depth == 0 and self._spent > _PATIENCE and now - self._last > _QUIET:
+            self._spent = 0.0
+        before = self._spent
         self._spent += now - self._last if self._depth > 0 else 0.0
         self._depth, self._last = self._depth + change, now
-        if self._spent > _PATIENCE:
+        if before <= _PATIENCE < self._spent:
             logging.getLogger("avare").warning(
                 "avare: compiling kernels for their first use; python -m avare.compile does it beforehand ..."
             )
 
 
-_PATIENCE = 2.0  # seconds
+_PATIENCE, _QUIET = 2.0, 10.0  # seconds
 event.register("numba:compile", _Notice())

@@ -93,10 +93,8 @@ def nonnegative(name: str, values: ArrayLike, *, ndim: int = 1) -> NDArray[np.fl
     ValueError: norms[1] = nan: must be finite and not negative
     """
     array = real(name, values, ndim)
-    fault = int(_first_outside(array.reshape(-1), math.inf))
-    if fault >= 0:
-        place = ", ".join(str(int(each)) for each in np.unravel_index(fault, array.shape))
-        raise ValueError(f"{name}[{place}] = {array.flat[fault]}: must be finite and not negative")
+    if _first_outside(array.reshape(-1), math.inf) >= 0:
+        refuse_unless((array >= 0.0) & (array < math.inf), array, name, "must be finite and not negative")
     return array
 
 
@@ -108,10 +106,15 @@ def finite(name: str, values: ArrayLike) -> NDArray[np.float64]:
     ValueError: x[1] = inf: must be finite
     """
     array = real(name, values, 1)
-    faults = np.flatnonzero(~np.isfinite(array))
-    if faults.size:
-        raise ValueError(f"{name}[{faults[0]}] = {array[faults[0]]}: must be finite")
+    refuse_unless(np.isfinite(array), array, name, "must be finite")
     return array
+
+
+def refuse_unless(valid: Any, array: NDArray[Any], label: str, rule: str) -> None:
+    """Raise a ``ValueError`` that names the first element of an array that is not valid."""
+    if not np.all(valid):
+        place = tuple(int(each[0]) for each in np.nonzero(~valid))
+        raise ValueError(f"{label}[{', '.join(map(str, place))}] = {array[place]}: {rule}")
 
 
 def real(name: str, values: ArrayLike, ndim: int | None = None) -> NDArray[np.float64]:

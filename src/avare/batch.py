@@ -64,9 +64,7 @@ def batch_weights(probabilities: ArrayLike, replacement: bool, left: ArrayLike |
     """
     p = validation.nonnegative("probabilities", probabilities)
     replacement = validation.boolean("replacement", replacement)
-    wrong = np.flatnonzero((p <= 0.0) | (p > 1.0))
-    if wrong.size:
-        raise ValueError(f"probabilities[{wrong[0]}] = {p[wrong[0]]}: must be above 0 and at most 1")
+    validation.refuse_unless((p > 0.0) & (p <= 1.0), p, "probabilities", "must be above 0 and at most 1")
     if not replacement and p.sum() > 1.0 + 1e-9:
         raise ValueError(f"probabilities sum to {p.sum()}: without replacement the sum must be at most 1")
     if left is not None:

@@ -16,6 +16,7 @@ from avare import _validation as validation
 
 __all__ = ["cost", "gain", "kernel_stein", "optimal_cost", "polynomial_stein", "relative_error", "smoothness_ratio"]
 
+_COLUMNS = 32  # of draws, at a time
 _SUM_TOLERANCE = 1e-6  # float32 probabilities are accepted
 Result = np.float64 | NDArray[np.float64]
 
@@ -154,6 +155,33 @@ def kernel_stein(draws: ArrayLike, gradients: ArrayLike) -> np.float64:
         terms = k * (scores @ score) + derivative * ((scores * away).sum(axis=1) - away @ score - dim)
         total += float((terms - 3.0 * k / (base * dim) ** 2 * squares).sum())
     return np.float64(total / (count * (count - 1)))
+
+
+def convergence(draws: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return R-hat of the halves of chains (chains x draws x dim) and the effective number of draws, two rows.
+
+    Gelman et al., Bayesian Data Analysis, 3rd edition, section 11.4 and 11.5; ArviZ's ``rhat(method="split")`` and
+    ``ess(method="mean")``. NaN if there are fewer than 4 draws, or if they are all the same.
+    """
+    half = draws.shape[1] // 2
+    if half < 2:
+        return np.full((2, draws.shape[2]), np.nan)
+    parts = np.concatenate([draws[:, :half], draws[:, -half:]])
+    found = [_of_parts(parts[:, :, k : k + _COLUMNS]) for k in range(0, draws.shape[2], _COLUMNS)]
+    return np.concatenate(found, axis=1)
+
+
+def _of_parts(parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    count, length = parts.shape[:2]
+    spectrum = np.fft.rfft(parts - parts.mean(axis=1, keepdims=True), 2 * length, axis=1)
+    products = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length].mean(axis=0) / (length - 1)
+    total = products[0] * (length - 1) / length + parts.mean(axis=1).var(axis=0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlations = 1.0 - (products[0] - products) / total
+        pairs = correlations[: length // 2 * 2].reshape(length // 2, 2, -1).sum(axis=1)
+        pairs = np.minimum.accumulate(np.where(np.minimum.accumulate(pairs > 0.0), pairs, 0.0))
+        time = np.maximum(2.0 * pairs.sum(axis=0) - 1.0, 1.0 / np.log10(count * length))
+        return np.stack([np.sqrt(total / products[0]), count * length / time])
 
 
 def _standardised(draws: ArrayLike, gradients: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from avare._validation import refuse_unless as refuse_unless
+
 __all__ = ["Field", "Nested"]
 
 State = dict[str, Any]
@@ -134,14 +136,24 @@ def read(state: Mapping[str, Any], fields: Fields, within: str = "state") -> Sta
     }
 
 
+def require_mapping(state: Any, within: str = "state") -> None:
+    """Raise a ``TypeError`` unless a state is a mapping."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"{within} is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
+
+
 def require_same(state: Mapping[str, Any], expected: Mapping[str, Any], within: str, owner: str) -> None:
-    """Raise a ``ValueError`` if a field is missing, or differs from what it must be."""
+    """Raise a ``ValueError`` if a field is missing; or one that names all fields that differ from what they must be."""
+    differences: list[str] = []
     for name, own in expected.items():
         if name not in state:
-            raise ValueError(f"{within} lacks {name!r}: it is damaged, or not the state of {owner}")
+            differences = differences or [f"{within} lacks {name!r}: it is damaged, or not the state of {owner}"]
+            break
         value = plain(state[name])
         if not isinstance(value, str | int | float | np.generic) or value != own:
-            raise ValueError(f"{within}[{name!r}] = {_short(value)}: {owner} has {own!r}")
+            differences.append(f"{within}[{name!r}] = {_short(value)}: {owner} has {own!r}")
+    if differences:
+        raise ValueError("; ".join(differences))
 
 
 def require_checksum(state: Mapping[str, Any], found: int, within: str = "state") -> None:
@@ -151,11 +163,13 @@ def require_checksum(state: Mapping[str, Any], found: int, within: str = "state"
         raise ValueError(f"{within}['checksum'] = {_short(stated)}, but its contents give {found}: it is damaged")
 
 
-def refuse_unless(valid: Any, array: NDArray[Any], label: str, rule: str) -> None:
-    """Raise a ``ValueError`` that names the first element of an array that is not valid."""
-    if not np.all(valid):
-        place = tuple(int(each[0]) for each in np.nonzero(~valid))
-        raise ValueError(f"{label}[{', '.join(map(str, place))}] = {array[place]}: {rule}")
+def read_sealed(state: Mapping[str, Any], expected: Mapping[str, Any], fields: Fields, owner: str) -> State:
+    """Return the declared fields of a state that has arguments as expected, and a checksum of all of them."""
+    require_mapping(state)
+    require_same(state, expected, "state", owner)
+    values = read(state, {**fields, "checksum": Field(int, at_least=0, at_most=2**32 - 1)})
+    require_checksum(state, checksum({key: state[key] for key in (*expected, *fields)}))
+    return values
 
 
 def require_permutation(order: NDArray[np.int64], label: str) -> None:
@@ -175,7 +189,8 @@ def checksum(fields: Mapping[str, Any]) -> int:
     """A number that changes with any bit of any field."""
     result = 0
     for key in sorted(fields):
-        value = np.ascontiguousarray(_as_array(fields[key]))
+        value = fields[key].get("checksum") if isinstance(fields[key], Mapping) else fields[key]
+        value = np.ascontiguousarray(_as_array(value))
         result = zlib.crc32(f"{key} {value.dtype.str} {value.shape}".encode(errors="replace"), result)
         result = zlib.crc32(value.view(np.uint8).data if value.dtype.itemsize else b"", result)
     return result

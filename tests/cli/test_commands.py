@@ -293,7 +293,7 @@ def test_another_experiment_is_run_and_reported(
     page = (folder / "index.html").read_text()
     assert ">Toy</button>" in page and "<h2>How it falls</h2>" in page and "toy: 4 toy runs" in page
     code, _, err = avare_command("reproduce", "toys")
-    assert code == 1 and err.startswith("avare: reproduce 'toys': must be one of synthetic, mnist")
+    assert code == 1 and err.startswith("avare: reproduce = 'toys': must be one of synthetic, mnist")
 
 
 def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,11 +437,11 @@ def test_help_and_version(avare_command: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["reproduce", "imagenet"], 1, "reproduce 'imagenet': must be one of synthetic, mnist"),
+        (["reproduce", "imagenet"], 1, "reproduce = 'imagenet': must be one of synthetic, mnist"),
         (["reproduce", "--jobs", "0"], 2, "--jobs"),
         (["reproduce", "--steps", "up"], 2, "--steps"),
-        (["reproduce", "synthetic", "--samplers", "Best"], 1, "--samplers Best: must be some of Avare"),
-        (["reproduce", "synthetic", "--samplers", ","], 1, "--samplers : must be some of Avare"),
+        (["reproduce", "synthetic", "--samplers", "Best"], 1, "--samplers = 'Best': must be one of Avare"),
+        (["reproduce", "synthetic", "--samplers", ","], 1, "--samplers = '': must be one of Avare"),
         (["compare"], 2, "DATA"),
         (["compare", "nothing"], 1, "nothing: neither a file nor one of cifar10, digits"),
         (["compare", "no/thing.csv", "--target", "y"], 1, "no/thing.csv: there is no such file"),

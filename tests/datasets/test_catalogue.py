@@ -105,8 +105,8 @@ def test_synthetic_has_its_own_seed() -> None:
     ("name", "arguments", "error", "message"),
     [
         ("mnits", {}, ValueError, "name = 'mnits': must be one of cifar10, digits, ijcnn1, mnist, synthetic"),
-        ("mnist", {"split": "val"}, ValueError, "split = 'val': must be one of 'train', 'test'"),
-        ("digits", {"split": "test"}, ValueError, "split = 'test': must be one of 'train' for digits"),
+        ("mnist", {"split": "val"}, ValueError, "split = 'val': must be one of train, test"),
+        ("digits", {"split": "test"}, ValueError, "split = 'test': must be one of train"),
         ("digits", {"seed": 1}, ValueError, "seed = 1: only 'synthetic' is generated"),
         ("mnist", {"seed": 1}, ValueError, "seed = 1: only 'synthetic' is generated"),
         ("synthetic", {"seed": -1}, ValueError, "seed = -1: must be at least 0"),

@@ -243,5 +243,8 @@ def test_commas_between_thousands_are_no_text(tmp_path: Path) -> None:
     dataset = read(path, target="y", drop="c")
     assert dataset.X[:3, 0].tolist() == [1234.0, -12345678.5, 9.0]
     assert dataset.columns == ("a", "a is missing", "b = x")
+    assert dataset.notes[0].startswith("a: numbers, 1,234 as 1234; 1 missing, filled with the mean")
+    percent = read(put(tmp_path, "c.csv", "a,y\n12%,0\n7%,1\n"), target="y")
+    assert percent.notes == ("a: numbers, 12% as 12", "y: the target")
     path = put(tmp_path, "b.csv", "a;y\n1,234;0\n9,000;1\n")
     assert read(path, target="y").X[:, 0].tolist() == [1.234, 9.0]  # after semicolons, commas are decimal points

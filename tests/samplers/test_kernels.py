@@ -208,20 +208,23 @@ def test_an_array_that_is_not_declared_is_an_error(value: Any) -> None:
         sampler.state_dict()
 
 
-def test_gain_keep_and_forget_wait_for_a_compiled_loop() -> None:
+def test_gain_and_keep_wait_for_a_compiled_loop() -> None:
     sampler = avare.Uniform(10, 2, seed=0)
-    batch, done = sampler.sample(), threading.Event()
+    done = threading.Event()
 
     def use() -> None:
         sampler.keep(5)
-        sampler.forget(batch)
         assert np.isnan(sampler.gain)
         done.set()
 
     thread = threading.Thread(target=use)
-    with sampler.compiled_draws():
+
+    def loop(*_: object) -> int:
         thread.start()
-        assert not done.wait(0.1)  # seconds: long enough for three calls
-        assert sampler.pending_limit == 64 and len(sampler._pending.state()["pending_indices"]) == 1
+        assert not done.wait(0.1)  # seconds: long enough for two calls
+        assert sampler.pending_limit == 64
+        return 3
+
+    assert sampler.drive(loop, 7) == 3 and sampler.steps == 4  # the batch of the fourth step was drawn
     thread.join()
-    assert done.is_set() and sampler.pending_limit == 5 and len(sampler._pending.state()["pending_indices"]) == 0
+    assert done.is_set() and sampler.pending_limit == 5

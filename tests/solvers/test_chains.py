@@ -16,6 +16,7 @@ import pandas
 import pytest
 
 import avare
+from avare.diagnostics import convergence
 from avare.problems import Generic
 from avare.solvers import Chain, ConvergenceWarning, DivergenceWarning
 from avare.solvers import tuning as tuning_module
@@ -24,7 +25,7 @@ from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import Work
 from avare.solvers.tuning import Tuning, expected_norms, points_around
 from avare.solvers.updates.metric import blank, colour, coloured, diagonal, metric_at, whiten, whitened
-from avare.solvers.verdict import convergence, judge
+from avare.solvers.verdict import judge
 from linear_models import N, make, plainly, saved_and_loaded
 
 SIZE = 2e-3

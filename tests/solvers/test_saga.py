@@ -262,7 +262,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     cases = [
         ({**state, "estimator/slopes": np.zeros((3, 1))}, r"resume\['estimator/slopes'\] has shape \(3, 1\)"),
         ({key: value for key, value in state.items() if key != "estimator/sums"}, "lacks 'estimator/sums'"),
-        ({**state, "solver": "sgd"}, "this call has 'saga'"),
+        ({**state, "method": "sgd"}, "this run has 'saga'"),
     ]
     for damaged, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -374,8 +374,8 @@ def test_a_finished_run_can_be_continued() -> None:
     ("change", "message"),
     [
         (lambda state: [], "resume is of type list"),
-        (lambda state: {}, "resume lacks 'solver'"),
-        (lambda state: {**state, "solver": "sgld"}, "resume\\['solver'\\] = 'sgld'"),
+        (lambda state: {}, "resume lacks 'method'"),
+        (lambda state: {**state, "method": "sgld"}, "resume\\['method'\\] = 'sgld'"),
         (lambda state: {key: value for key, value in state.items() if key != "x"}, "resume lacks 'x'"),
         (lambda state: {**state, "dim": 5}, "resume\\['dim'\\] = 5: this run has 4"),
         (lambda state: {**state, "step": 31}, "resume\\['step'\\] = 31: must be an integer from 0 to 30"),

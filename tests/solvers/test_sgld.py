@@ -288,7 +288,7 @@ def test_noise_drawn_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"chains": 0}, ValueError, "chains = 0"),
         ({"start": np.zeros((3, 4)), "chains": 2}, ValueError, r"start has shape \(3, 4\): must be \(4,\) or \(2, 4\)"),
         ({"progress": "yes"}, TypeError, "progress = 'yes'"),
-        ({"resume": {"solver": "sgd"}}, ValueError, "this call has 'sgld'"),
+        ({"resume": {"method": "sgd"}}, ValueError, "resume lacks 'chains'"),
     ],
 )
 def test_bad_input(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

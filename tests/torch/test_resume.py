@@ -100,6 +100,7 @@ def test_a_bad_state_changes_nothing() -> None:
         ({**state, "format": 1}, r"state\['format'\] = 1: this loader has 2"),
         (avt.ImportanceLoader(make_dataset(51), 8).state_dict(), r"state\['n'\] = 51: this loader has 50"),
         (avt.ImportanceLoader(make_dataset(50), 9).state_dict(), r"state\['whole_batch'\] = 9: this loader has 8"),
+        (avt.ImportanceLoader(make_dataset(51), 9).state_dict(), r"has 8; state\['n'\] = 51: this loader has 50$"),
         ({**state, "batches_per_epoch": 8}, r"state\['batches_per_epoch'\] = 8: this loader has 7"),
         ({key: value for key, value in state.items() if key != "known"}, "state lacks 'known'"),
         ({**state, "sampler": sampler}, "it is damaged"),

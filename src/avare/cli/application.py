@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 import avare
+from avare import _validation as validation
 from avare import datasets, problems, samplers
 from avare._interrupts import INTERRUPTED
 from avare.cli.output import Bar, Display, console, say, show
@@ -118,8 +119,7 @@ def reproduce(
     """Run experiments, by default the paper's, and write a report. Started again, it does only what is missing."""
     wanted, known = what or ["all"], _by_word()
     for word in wanted:
-        if word not in known:
-            raise ValueError(f"reproduce {word!r}: must be one of {', '.join(known)}")
+        validation.choice("reproduce", word, known)
     chosen = list(dict.fromkeys(known[word] for word in known if word in wanted))
     if plan is not None and not any("plan" in each.takes for each in chosen):
         raise ValueError(f"--plan: {', '.join(wanted)} takes none")
@@ -131,9 +131,8 @@ def reproduce(
     with _stored(store):
         stages = [each.stages(settings) for each in chosen]
         records = execute(stages, store, jobs=jobs, watch=Display(console(stderr=True)))
-    page = _report(store.folder, out / "report")
     found = [each.closing([one for one in records if one["spec"]["experiment"] in each.kinds]) for each in chosen]
-    _finish(found, machine, store, page)
+    _finish(found, machine, store, out)
 
 
 @application.command()
@@ -166,8 +165,7 @@ def compare(
     store = Store(out / "runs")
     with _stored(store):
         records = compare_samplers(prepared(found, raw=raw, test=test), chosen, store, samplers=names, **settings)
-    page = _report(store.folder, out / "report")
-    _finish([base.get("compare").closing(records)], machine, store, page, columns=list(found.notes))
+    _finish([base.get("compare").closing(records)], machine, store, out, columns=list(found.notes))
 
 
 @application.command()
@@ -275,19 +273,16 @@ def _obtain(source: str, machine: bool, **options: Any) -> tuple[Data, str]:
 def _sampler_names(text: str) -> tuple[str, ...]:
     """Return the samplers in a list of names, in any case."""
     known = {name.lower(): name for name in samplers.names()}
-    wanted = [name.strip() for name in text.split(",")]
-    for name in wanted:
-        if name.lower() not in known:
-            raise ValueError(f"--samplers {name}: must be some of {', '.join(known.values())}")
-    return tuple(dict.fromkeys(known[name.lower()] for name in wanted))
+    wanted = [known.get(name.strip().lower(), name.strip()) for name in text.split(",")]
+    return tuple(dict.fromkeys(validation.choice("--samplers", name, samplers.names()) for name in wanted))
 
 
 # --- output --------------------------------------------------------------------------------
 
 
-def _finish(found: Sequence[Summary | None], machine: bool, store: Store, page: Path, **more: Any) -> None:
+def _finish(found: Sequence[Summary | None], machine: bool, store: Store, out: Path, **more: Any) -> None:
     """Show what runs have found, and where their files are."""
-    known = [each for each in found if each is not None]
+    page, known = _report(store.folder, out / "report"), [each for each in found if each is not None]
     value = {**merged(each.numbers for each in known), **more, "store": store.folder, "page": page}
     parts = [part for each in known for part in each.parts]
     show(machine, value, [*parts, f"Results: {store.folder}", f"Page: {page}"])

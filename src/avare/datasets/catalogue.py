@@ -95,8 +95,7 @@ def load(
     entry = _entry(name)
     if seed is not None and name != "synthetic":
         raise ValueError(f"seed = {seed}: only 'synthetic' is generated")
-    if split not in tuple(entry.splits):
-        raise ValueError(f"split = {split!r}: must be one of {', '.join(map(repr, entry.splits))} for {name}")
+    validation.choice("split", split, entry.splits)
     seed = validation.integer("seed", seed or 0, at_least=0)
     paths = _obtain(name, entry.splits[split], folder, verify, progress)
     X, y = _PARSERS[name](list(paths.values())) if name != "synthetic" else _synthetic(seed)

@@ -25,6 +25,7 @@ _THOUSANDS = r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?"
 _TEXTS = ("string", "categorical")  # as pandas calls columns
 _NOTHING = "left out: it has no values"
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "empty")
+_READ_AS = {"boolean": "true and false, as 1 and 0", "comma": "numbers, 1,234 as 1234", "percent": "numbers, 12% as 12"}
 Features = list[tuple[str, NDArray[Any]]]
 
 
@@ -146,7 +147,7 @@ def _features(origin: Origin, name: str, column: Any, kept: Any, chosen: bool, l
     if kind in _TEXTS or chosen:
         return _categories(origin, name, cells.iloc[kept], chosen or kind == "categorical", limit)
     numbers = _numbers(cells)[kept]
-    note = "true and false, as 1 and 0" if kind == "boolean" else ""
+    note = _READ_AS.get(kind, "")
     absent = np.isnan(numbers)
     if not absent.any():
         return [(name, numbers)], note
@@ -185,7 +186,7 @@ def _parsed(origin: Origin, name: str, column: Any) -> tuple[str, Any]:
     kind = require("pandas", "reading tables").api.types.infer_dtype(column, skipna=True)
     if kind == "string":
         kind, column = _parsed_text(origin, name, column)
-    if kind in (*_NUMBERS, *_TEXTS, "boolean"):
+    if kind in (*_NUMBERS, *_READ_AS, *_TEXTS):
         return kind, column
     if kind.startswith(("date", "time", "period")):
         words = "cannot be used as numbers directly: replace it by numbers (days since ..., month, hour), or drop it"
@@ -196,17 +197,18 @@ def _parsed(origin: Origin, name: str, column: Any) -> tuple[str, Any]:
 def _parsed_text(origin: Origin, name: str, column: Any) -> tuple[str, Any]:
     """Return a column of text as numbers if that is what it is; otherwise trimmed, with missing cells as such."""
     text = column.astype("string[pyarrow]").str.strip()
-    text = text.mask(text.isin(MISSING))
+    text, kind = text.mask(text.isin(MISSING)), "floating"
     if origin.decimal_comma:
         text = text.str.replace(r"^([+-]?[0-9]+),([0-9]+)$", r"\1.\2", regex=True)
     else:
-        text = text.mask(text.str.fullmatch(_THOUSANDS).fillna(False), text.str.replace(",", ""))
+        grouped = text.str.fullmatch(_THOUSANDS).fillna(False)
+        text, kind = text.mask(grouped, text.str.replace(",", "")), "comma" if grouped.any() else kind
     present = int(text.notna().sum())
-    if text.str.endswith("%").sum() == present:
-        text = text.str.rstrip("% ")
+    if 0 < text.str.endswith("%").sum() == present:
+        text, kind = text.str.rstrip("% "), "percent"
     is_number = text.str.fullmatch(NUMBER).fillna(True).to_numpy(bool)
     if is_number.all():
-        return "floating", text.fillna("nan").astype(object).astype(np.float64)
+        return kind, text.fillna("nan").astype(object).astype(np.float64)
     if text.str.fullmatch(_DATE).sum() == present:
         return "date", text
     if 2 * int((~is_number).sum()) <= present:

@@ -202,8 +202,7 @@ def _read_npz(path: Path, limit: float) -> tuple[NDArray[Any], NDArray[np.float6
         X, y = validation.real("X", given), validation.finite("y", archive["y"])
         if X.ndim != 2 or y.shape != X.shape[:1] or not X.size:
             raise ValueError(f"X has shape {X.shape}, y {y.shape}: must be (rows, columns) and (rows,), not empty")
-        for row, column in np.argwhere(~np.isfinite(X))[:1]:
-            raise ValueError(f"X[{row}, {column}] = {X[row, column]}, must be finite")
+        validation.refuse_unless(np.isfinite(X), X, "X", "must be finite")
     return X.astype(np.float32) if given.dtype == np.float32 else X, y
 
 

@@ -142,8 +142,7 @@ def compare(
     batch_size = sgd_runs.batch_size_of(batch_size, len(data))
     l2 = validation.number("l2", l2, at_least=0.0)
     optimum = sgd_runs.optimum_task("optimum", data, loss, l2, TOLERANCE)
-    if steps not in _RULES_OF:
-        raise ValueError(f"steps = {steps!r}: must be one of {', '.join(map(repr, _RULES_OF))}")
+    validation.choice("steps", steps, _RULES_OF)
     caution = 1.0
     if steps != AUTO:
         caution = sgd_runs.caution_of(sgd_runs.problem_of(optimum.spec, data.X, data.y), batch_size)

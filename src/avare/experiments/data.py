@@ -169,9 +169,8 @@ def prepared(data: Data, *, raw: bool = False, test: float = 0.0) -> Data:
     test = validation.number("test", test, at_least=0.0, at_most=0.99)
     for name, values in (("X", data.X.data if hasattr(data.X, "nnz") else data.X), ("y", data.y)):
         checked = values if values.dtype == np.float64 else np.empty(0)  # other types have no such numbers
-        for place in map(tuple, np.argwhere(np.abs(checked) > _LARGEST)[:1]):
-            where = ", ".join(map(str, place))
-            raise ValueError(f"{name}[{where}] = {values[place]:g}: must be within ±{_LARGEST:g}; scale the column")
+        rule = f"must be within ±{_LARGEST:g}; scale the column"
+        validation.refuse_unless(np.abs(checked) <= _LARGEST, checked, name, rule)
     if test:
         data = _split(data, test)
     if raw:

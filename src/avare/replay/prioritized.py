@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
-from avare.state import Field, State, require_same
+from avare.state import Field, State
 from avare.structures import WeightTree
 from avare.structures.seeded_tree import SeededTree
 
@@ -143,14 +143,9 @@ class Prioritized:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; a damaged one, or one of different arguments, changes nothing. O(capacity)."""
-        arguments = self._arguments()
-        number = Field(float, at_least=0.0)
-        fields = {
-            **dict.fromkeys((*arguments, "beta", "highest"), number),
-            "added": Field(int, at_least=0, at_most=2**62),
-        }
-        values = self._draws.read(state, fields)
-        require_same(state, arguments, "state", "this buffer")
+        numbers = dict.fromkeys(("beta", "highest"), Field(float, at_least=0.0))
+        fields = {**numbers, "added": Field(int, at_least=0, at_most=2**62)}
+        values = self._draws.read(state, self._arguments(), fields, "this buffer")
         self._draws.restore(values)
         self.beta, self._added, self._highest = values["beta"], values["added"], values["highest"]
 

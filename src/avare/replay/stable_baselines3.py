@@ -1,9 +1,9 @@
 """Prioritised replay for Stable-Baselines3: a replay buffer, and a DQN that uses its weights."""
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from avare._optional import require
 
@@ -13,6 +13,7 @@ require("stable_baselines3", "avare.replay.stable_baselines3", "replay")
 import torch
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch.nn import functional as F
 
 from avare.replay.prioritized import Prioritized
@@ -20,17 +21,9 @@ from avare.replay.prioritized import Prioritized
 __all__ = ["PrioritizedDQN", "PrioritizedReplayBuffer"]
 
 
-class _Samples(NamedTuple):
-    """The fields of Stable-Baselines3's ``ReplayBufferSamples``, and two more."""
-
-    observations: torch.Tensor
-    actions: torch.Tensor
-    next_observations: torch.Tensor
-    dones: torch.Tensor
-    rewards: torch.Tensor
-    weights: torch.Tensor
-    indices: NDArray[np.int64]
-    discounts: torch.Tensor | None = None
+_FIELDS = (*ReplayBufferSamples._fields, "weights", "indices")
+_MAKE: Any = namedtuple  # type checkers want to read the fields here
+_Samples = _MAKE("_Samples", _FIELDS, defaults=[None] * len(_FIELDS))
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):

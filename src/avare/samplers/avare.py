@@ -97,7 +97,7 @@ class Avare(Remembering):
         capacity: int | None = None,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement, delta, c, p_min, capacity, seed)
+        super().__init__(n, batch_size, delta, c, p_min, replacement=replacement, capacity=capacity, seed=seed)
         self.structure = validation.choice("structure", structure, _STRUCTURES)
         self.grows = structure == "buckets"
         if capacity is not None and not self.grows:

@@ -8,13 +8,11 @@ if it has more to save. With `kernels` instead of `draw` and `learn`, it brings 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -45,18 +43,6 @@ _GROWING = "Avare (on buckets), Calibrated, Static and Uniform"
 _GAIN_DECAY = 0.99  # per batch: the running gain looks back roughly a hundred batches, ...
 _SCALE_DECAY = 0.9  # ... each in units of the batches just before it
 _JUMP = 1000.0  # times that scale: a batch above it has a scale of its own
-
-
-@dataclass(slots=True)
-class CompiledDraws:
-    """What a compiled loop needs to draw from a sampler: see `Sampler.compiled_draws`."""
-
-    kernels: Any
-    steps: int
-    """Batches drawn so far: the loop increases it."""
-    source: Any
-    moments: NDArray[np.float64]
-    """The running sums behind `Sampler.gain`: see `smooth`."""
 
 
 class Sampler(ABC):
@@ -272,11 +258,6 @@ class Sampler(ABC):
         with self._lock:
             self._pending.limit = limit
 
-    def forget(self, batch: Batch) -> None:
-        """Do not wait for the norms of a batch that was drawn."""
-        with self._lock:
-            self._pending.pop(batch.indices)
-
     @property
     def independent(self) -> bool:
         """Whether a batch does not depend on those before it, apart from what was learned."""
@@ -311,8 +292,7 @@ class Sampler(ABC):
 
     def read_state(self, state: Mapping[str, Any]) -> State:
         """Return the fields of a state for `replace_state`, or raise an error. Nothing changes."""
-        if not isinstance(state, Mapping):
-            raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
+        states.require_mapping(state)
         names = states.plain(state["fields"]) if "fields" in state else ""
         if not isinstance(names, str):
             raise ValueError(f"state['fields'] is of type {type(names).__name__}: must be text")
@@ -353,6 +333,12 @@ class Sampler(ABC):
             self.generator = generator
             self.source = uniform_source(generator)
 
+    def copy_with_seed(self, seed: Seed) -> Self:
+        """Return a copy that draws from a new seed."""
+        other = copy.deepcopy(self)
+        other.reseed(seed)
+        return other
+
     def receive(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> Batch | None:
         """Do the work of `update` with checked arguments; the caller calls `notify` next.
 
@@ -373,17 +359,17 @@ class Sampler(ABC):
             smooth(self._moments, self.present, batch.weights, batch.probabilities, norms)
         return batch
 
-    @contextlib.contextmanager
-    def compiled_draws(self) -> Iterator[CompiledDraws]:
-        """Let a compiled loop draw and learn with `kernels`; other threads wait.
+    def drive(self, loop: Callable[[Any, int, Any, NDArray[np.float64]], int], count: int) -> int:
+        """Let a compiled loop of `count` steps draw and learn; return how many it made. Other threads wait.
 
-        The loop increases ``steps`` by the batches that it drew, and passes the rest to the kernels.
+        It is called with `kernels`, the batches drawn so far, the source of random numbers, and the sums of `smooth`.
+        If it ends early, it has also drawn the batch of the step that failed.
         """
         with self._lock:
             self._require_enough(self.batch_size)
-            draws = CompiledDraws(self.kernels, self.steps, self.source, self._moments)
-            yield draws
-            self.steps = draws.steps
+            done = loop(self.kernels, self.steps, self.source, self._moments)
+            self.steps += min(done + 1, count)
+            return done
 
     # --- what a sampler defines -------------------------------------------------------
 

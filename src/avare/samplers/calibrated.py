@@ -112,7 +112,7 @@ class Calibrated(Remembering):
         capacity: int | None = None,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, replacement, delta, c, p_min, capacity, seed)
+        super().__init__(n, batch_size, delta, c, p_min, replacement=replacement, capacity=capacity, seed=seed)
         self._prior = validation.number("prior", prior, at_least=_SMALLEST_PRIOR, at_most=_LARGEST_PRIOR)
         if initial_norms is None:
             self._memory = CalibratedCells.unseen(self.n, prior=self._prior)

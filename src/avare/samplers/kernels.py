@@ -63,12 +63,12 @@ def register_kernels(
 
 def can_learn(state: Any) -> bool:
     """Whether a state has a compiled `learn`, so that a compiled loop can use it."""
-    return type(state) in _LEARN
+    return type(state) in _LEARN.versions
 
 
 def learns(state: Any) -> bool:
     """Whether a state has a compiled `learn` that changes something."""
-    return type(state) in _LEARN and _LEARN[type(state)] is not learn_nothing
+    return _LEARN.versions.get(type(state), learn_nothing) is not learn_nothing
 
 
 @kernel

@@ -1,13 +1,12 @@
 """What samplers share that remember one norm per example and keep all probabilities above a floor."""
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare import schedules
-from avare._randomness import Seed
 from avare.samplers.growing import Growing
 
 
@@ -21,18 +20,8 @@ class Remembering(Growing):
     takes = ("p_min",)
     hyperparameters: ClassVar[tuple[str, ...]] = ("delta", "c", "p_min")
 
-    def __init__(
-        self,
-        n: int,
-        batch_size: int,
-        replacement: bool,
-        delta: float,
-        c: float | None,
-        p_min: float,
-        capacity: int | None,
-        seed: Seed,
-    ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, capacity=capacity, seed=seed)
+    def __init__(self, n: int, batch_size: int, delta: float, c: float | None, p_min: float, **others: Any) -> None:
+        super().__init__(n, batch_size, **others)
         self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
         _, self._c, self._delta, self._p_min = self._schedule.constants
 

@@ -23,15 +23,15 @@ from avare.solvers.estimators.plain import GradientsAtMode, PlainEstimator
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.kernels import Record, record_of
 from avare.solvers.loop import Loop, Watch, checked_pair, checked_problem, part_of, run_loops
-from avare.solvers.run import Chain, ended, resume_of
-from avare.solvers.saga import build_by_norms
-from avare.solvers.step_sizes import request_of, sizes_of
+from avare.solvers.run import Chain, ended
+from avare.solvers.saga import sampler_of
+from avare.solvers.step_sizes import sizes_of
 from avare.solvers.steps import Steps
 from avare.solvers.tuning import POINTS, Tuning, expected_norms, points_around, tune
-from avare.solvers.updates.dynamics import Hamiltonian, hamiltonian, langevin, subtract
-from avare.solvers.updates.metric import blank, diagonal, metric_at, whitened
+from avare.solvers.updates.dynamics import Hamiltonian, Langevin, subtract
+from avare.solvers.updates.metric import Metric, blank, covariance, diagonal, metric_at, root_of
 from avare.solvers.verdict import ConvergenceWarning, batch_gradients, judge
-from avare.state import Field, State, refuse_unless
+from avare.state import Field, State, refuse_unless, require_mapping, require_same
 
 Control = Literal["none", "mode", "saga"] | ArrayLike | None
 Precondition = Literal["none", "hessian", "moments"] | ArrayLike | None
@@ -41,7 +41,6 @@ _DEFAULT = "Static"
 _FEW = 512  # examples, up to which each step uses all of them
 _BATCH = 32  # examples of a step otherwise, or as many as there are coordinates
 _EVENLY = 0.1  # of the draws with fixed probabilities are uniform
-_FLAT = 1e-12  # of the largest second moment: coordinates below it do not move faster
 _BATCHES = 32  # to measure the noise of the gradient with
 _KEEP = 0.98  # of earlier measurements
 _PERIOD, _OFTEN = 1000, 4  # steps between two measurements; at first it is measured this many times as often
@@ -62,8 +61,10 @@ def draw_chains(
         raise ValueError('callback is called after each evaluation, and evaluate = "never": pass another evaluate=')
     problem, chains = plan.problem, plan.chains
     starts = _starts(problem, start, chains)
-    state = resume_of(solver, resume, chains=chains)
-    plan.prepare(state)
+    if resume is not None:
+        require_mapping(resume, "resume")
+        require_same(resume, {"chains": chains, "0/method": solver}, "resume", "this call")
+    plan.prepare(resume)
     starts = np.resize(plan.starts, (chains, problem.dim)) if starts is None else starts
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     seeds = root.spawn(2 * chains)
@@ -72,19 +73,18 @@ def draw_chains(
         Loop(plan.chain_steps(solver, sampler, x, noise), watch, sizes_of(plan.size), plan.steps, noise=noise, chain=k)
         for k, (sampler, x, noise) in enumerate(zip(samplers, starts, noises, strict=True))
     ]
-    if state is not None:
-        read_all = [loop.read(part_of(state, k)) for k, loop in enumerate(loops)]  # before anything changes
+    if resume is not None:
+        read_all = [loop.read(part_of(resume, k)) for k, loop in enumerate(loops)]  # before anything changes
         for loop, values in zip(loops, read_all, strict=True):
             loop.resume(*values)
-    several = f", {chains} chains" if chains > 1 else ""
-    run_loops(loops, f"{solver} with {type(samplers[0]).__name__}{several}")
-    chain = Chain(solver, loops, plan.size)
+    run_loops(loops)
+    chain = Chain(loops, plan.size)
     if chain.status != "interrupted" and len(chain.step_sizes):
         first = loops[chain.sound[0]].method
-        sampler = copy.deepcopy(first.sampler)
-        sampler.reseed(_SEED)
+        sampler = first.sampler.copy_with_seed(_SEED)
         weights, steps = chain.weighted()[1], chains * chain.steps
-        chain.noise = judge(chain.draws, weights, first.estimator, sampler, steps, plan.improper)
+        improper = problem.why_improper(plan.mode) if isinstance(problem, Linear) else ""
+        chain.noise = judge(chain.draws, weights, first.estimator, sampler, steps, improper)
         chain.warnings += chain.noise.warnings()
         if chain.noise.warnings():
             warnings.warn("; ".join(chain.noise.warnings()), ConvergenceWarning, stacklevel=3)
@@ -118,9 +118,9 @@ class Plan:
             validation.integer(name, getattr(self, name), at_least=least)
         if problem.l1 > 0.0:
             raise ValueError(f"problem has l1 = {problem.l1}: its density is not smooth; use an l2 term")
-        self.automatic, linear = isinstance(self.size, str), isinstance(problem, Linear)
-        if self.automatic:
-            request_of(self.size)
+        self.automatic, linear = isinstance(self.size, str) and self.size == "auto", isinstance(problem, Linear)
+        if not self.automatic:
+            sizes_of(self.size)  # which checks them
         default = "mode" if self.automatic and linear else "none"
         self.control, self.point = _word_or_vector(problem, "control", self.control, CONTROLS, default)
         if self.point is not None:
@@ -166,8 +166,7 @@ class Plan:
             self.metric = at_mode if whole else self.metric
             points = points_around(problem, mode, at_mode, len(self.tuning.points))
             self.tuning = self.tuning._replace(anchor=mode, points=points)
-        self.starts = self.tuning.anchor
-        self.improper = problem.why_improper(self.starts) if isinstance(problem, Linear) else ""
+        self.starts = self.mode = self.tuning.anchor
         if self.automatic and state is None:
             tune(self, moves=self.control == "mode" and self.point is None, scales=whole)
 
@@ -187,15 +186,12 @@ class Plan:
             return Uniform(n, n, seed=seed)
         norms = expected_norms(self.problem, self.control, self.tuning)
         name = _DEFAULT if self.sampler is None else self.sampler
-        return build_by_norms(name, self.problem, size, norms, norms, seed, uniform=_EVENLY)
+        return sampler_of(self.problem, name, size, seed, initial_norms=norms, smoothness=norms, uniform=_EVENLY)
 
     def samplers(self, seeds: Sequence[np.random.SeedSequence]) -> list[Sampler]:
         """Return one sampler per chain: the given one, or one that is built by its name, and copies of it."""
         first = self.build_sampler(seeds[0])
-        found = [first, *(copy.deepcopy(first) for _ in seeds[1:])]
-        for each, seed in zip(found[1:], seeds[1:], strict=True):
-            each.reseed(seed)
-        return found
+        return [first, *map(first.copy_with_seed, seeds[1:])]
 
     def chain_steps(
         self, name: str, sampler: Sampler, start: Vector, noise: np.random.Generator, record: Record | None = None
@@ -203,9 +199,11 @@ class Plan:
         """Return the steps of one chain; a velocity is the first that its noise draws."""
         point = self.tuning.anchor if self.control == "mode" else None
         estimator = estimator_of(self.problem, self.control, start.copy(), sampler.batch_size, point)
-        update: Any = langevin(self.metric)
+        metric = Metric(*(each.copy() for each in self.metric))  # a chain may adapt it
+        update: Any = Langevin(metric, np.zeros(len(start)))
         if self.friction > 0.0:
-            update = hamiltonian(self.metric, self.friction, noise.standard_normal(len(start)))
+            velocity, excess = noise.standard_normal(len(start)), np.zeros(len(start))
+            update = Hamiltonian(metric, velocity, excess, update.held, self.friction)
         if record is None:
             record = record_of(len(start), self.steps, burn_in=self.burn_in, thin=self.thin)
         return ChainSteps(self, name, sampler, estimator, update, record)
@@ -266,7 +264,7 @@ class ChainSteps(Steps):
         self._adapt_until, self._tuning = plan.burn_in if plan.precondition == "moments" else 0, plan.tuning
         self._corrects = isinstance(update, Hamiltonian) and sampler.independent
         dim = self.problem.dim
-        noise = np.zeros((dim, dim) if len(update.factor) else dim)
+        noise = np.zeros((dim, dim) if len(update.metric.factor) else dim)
         self._measured = Measured(np.zeros(dim), noise, np.zeros(1))
         if self._corrects:
             self.period = max(1, _PERIOD // _OFTEN)
@@ -278,17 +276,14 @@ class ChainSteps(Steps):
         late = step > max(self._adapt_until, _OFTEN * _PERIOD)
         if late and (not self._corrects or step % _PERIOD >= self.period):
             return None
-        found, motion = self._batch_gradients(), self.update
+        found, metric = self._batch_gradients(), self.update.metric
         if step <= self._adapt_until:
             moments = self._measured.moments
             self._take_in(moments, np.mean((found + self.problem.penalty.l2 * self.x) ** 2, axis=0))
-            motion.root[:] = 1.0 / np.sqrt(np.maximum(moments, _FLAT * max(float(moments.max()), 1e-300)))
+            metric.root[:] = root_of(moments)
         if self._corrects:
-            found = whitened(motion, found - found.mean(axis=0))
-            noise = self._measured.noise
-            covariance = found.T @ found if noise.ndim == 2 else (found**2).sum(axis=0)
-            self._take_in(noise, covariance / (_BATCHES - 1))
-            subtract(motion, noise)
+            self._take_in(self._measured.noise, covariance(metric, found))
+            subtract(self.update, self._measured.noise)
         self._measured.times[0] += 1.0
         return None
 
@@ -316,4 +311,5 @@ class ChainSteps(Steps):
 
     def memory(self) -> Memory:
         """Return what to save besides the iterate."""
-        return {**super().memory(), "measured": self._measured, "tuning": self._tuning}
+        own = {"metric": self.update.metric, "measured": self._measured, "tuning": self._tuning}
+        return {**super().memory(), **own}

@@ -326,8 +326,10 @@ def interruptible() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def run_loops(loops: Sequence[Loop], title: str) -> None:
+def run_loops(loops: Sequence[Loop]) -> None:
     """Run all loops, each in its own thread if there are several; Ctrl-C ends them after the current steps."""
+    title = f"{loops[0].method.name} with {type(loops[0].method.sampler).__name__}"
+    title += f", {len(loops)} chains" if len(loops) > 1 else ""
     with interruptible() as interrupt, Line(title, shown=loops[0].watch.progress) as line:
         if len(loops) == 1:
             loops[0].run(interrupt, line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from avare.problems.base import Vector
 from avare.solvers.loop import DivergenceWarning, Loop, run_loops
 from avare.solvers.trace import Trace
 from avare.solvers.verdict import ConvergenceWarning, Verdict
-from avare.state import State, require_same
+from avare.state import State, require_mapping
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -46,8 +46,8 @@ class Run:
     (array([1.]), 50, 'finished', True)
     """
 
-    def __init__(self, solver: str, loop: Loop, step_size: Any) -> None:
-        self.solver: str = solver
+    def __init__(self, loop: Loop, step_size: Any) -> None:
+        self.solver: str = loop.method.name
         """"sgd" or "saga"."""
         self.compiled: bool = loop.method.compiled
         """Whether all steps were compiled; otherwise the problem or the sampler has no kernels."""
@@ -88,20 +88,20 @@ class Run:
 
         It can be pickled, or saved with ``numpy.savez(file, **state)``. Call this before the sampler draws again.
         """
-        return {"solver": self.solver, **self._checkpoint.state_dict()}
+        return self._checkpoint.state_dict()
 
     def __repr__(self) -> str:
         reached = f", objective {self.trace.objective[-1]:.9g}" if len(self.trace) else ""
         return f"Run({self.status} after {self.steps} steps in {self.seconds:.3g} s{reached})"
 
 
-def run_of(solver: str, loop: Loop, step_size: Any, resume: Any) -> Run:
+def run_of(loop: Loop, step_size: Any, resume: Any) -> Run:
     """Run a loop, from its start or from a state. The step size is None if the run finds it."""
-    state = resume_of(solver, resume)
-    if state is not None:
-        loop.resume(*loop.read(state))
-    run_loops([loop], f"{solver} with {type(loop.method.sampler).__name__}")
-    run = Run(solver, loop, loop.step_size(loop.step) if step_size is None else step_size)
+    if resume is not None:
+        require_mapping(resume, "resume")
+        loop.resume(*loop.read(resume))
+    run_loops([loop])
+    run = Run(loop, loop.step_size(loop.step) if step_size is None else step_size)
     ended(run, [loop])
     return run
 
@@ -129,12 +129,12 @@ class Chain:
     ((2, 2000, 1), (1,), 'finished', [])
     """
 
-    def __init__(self, solver: str, loops: Sequence[Loop], step_size: Any) -> None:
+    def __init__(self, loops: Sequence[Loop], step_size: Any) -> None:
         sound = [loop for loop in loops if loop.status != "diverged"] or loops
         draws, record = [loop.draws(loop.step) for loop in sound], loops[0].method.record
         kept = min(map(len, draws))
         unfinished = next((loop for loop in loops if loop.status != "finished"), loops[0])
-        self.solver: str = solver
+        self.solver: str = loops[0].method.name
         """"sgld" or "sghmc"."""
         self.draws: Vector = np.stack([each[:kept] for each in draws])
         """The draws, chains x draws x dim; without the chains that diverged, if there are others."""
@@ -292,7 +292,7 @@ class Chain:
 
         It can be pickled, or saved with ``numpy.savez(file, **state)``. Call this before the sampler draws again.
         """
-        state: State = {"solver": self.solver, "chains": len(self._checkpoints)}
+        state: State = {"chains": len(self._checkpoints)}
         if isinstance(self.step_size, float):
             state["step_size"] = self.step_size
         for k, each in enumerate(self._checkpoints):
@@ -304,13 +304,3 @@ class Chain:
         return (
             f"Chain({self.status} after {self.steps} steps in {self.seconds:.3g} s: {chains} x {draws} draws of {dim})"
         )
-
-
-def resume_of(solver: str, resume: Any, **expected: Any) -> Mapping[str, Any] | None:
-    """Return the state, or raise an error if it is not one of this solver; None if there is none."""
-    if resume is None:
-        return None
-    if not isinstance(resume, Mapping):
-        raise TypeError(f"resume is of type {type(resume).__name__}: must be a mapping, as state_dict() returns")
-    require_same(resume, {"solver": solver, **expected}, "resume", "this call")
-    return {key: each for key, each in resume.items() if key != "solver"}

@@ -14,11 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare._randomness import Seed
-from avare.problems import Linear
+from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler, build, get, names
 from avare.solvers.estimators.table import TableEstimator
-from avare.solvers.loop import Callback, Loop, Watch, checked_pair
+from avare.solvers.loop import Callback, Loop, Watch, checked_pair, checked_problem
 from avare.solvers.run import Run, run_of
 from avare.solvers.step_sizes import sizes_of
 from avare.solvers.steps import Steps
@@ -126,16 +126,13 @@ def saga(
     elif step_size != "auto":
         raise ValueError(f'step_size = {step_size!r}: must be a number or "auto"')
     preconditioner = preconditioner_of(problem)
-    if isinstance(sampler, str):
-        sampler = build_by_norms(sampler, problem, batch_size, *first_norms(problem, preconditioner), seed)
-    else:
-        checked_pair(problem, sampler, batch_size=batch_size, seed=seed)
+    sampler = sampler_of(problem, sampler, batch_size, seed, **first_norms(problem, preconditioner))
     x = np.zeros(problem.dim) if start is None else problem.vector("start", start).copy()
     size = step_size_of(problem, preconditioner, sampler.batch_size) if isinstance(step_size, str) else step_size
     estimator = TableEstimator(problem, x, sampler.batch_size, lengths=preconditioner.lengths)
     steps = SagaSteps(sampler, estimator, preconditioner, size, tol)
     watch = Watch(evaluate, progress, callback)
-    return run_of("saga", Loop(steps, watch, sizes_of(size), epochs * steps.epoch_steps), size, resume)
+    return run_of(Loop(steps, watch, sizes_of(size), epochs * steps.epoch_steps), size, resume)
 
 
 def batch_size_of(n: int) -> int:
@@ -143,17 +140,16 @@ def batch_size_of(n: int) -> int:
     return min(_BATCH, math.ceil(n / 100))
 
 
-def build_by_norms(
-    name: str, problem: Linear, batch_size: int | None, norms: Vector, scores: Vector, seed: Seed, **more: Any
-) -> Sampler:
-    """Build a sampler by name, with first norms and fixed scores, and those of more options that it has."""
-    kind = get(validation.choice("sampler", name, names()))
-    parameters = inspect.signature(kind).parameters
-    options = {key: value for key, value in {"initial_norms": norms, **more}.items() if key in parameters}
-    if "smoothness" in kind.needs:
-        options["smoothness"] = scores
+def sampler_of(problem: Problem, sampler: Sampler | str, batch_size: int | None, seed: Seed, **options: Any) -> Sampler:
+    """Return the given sampler; or build one by its name, with those of the options that it takes."""
+    if not isinstance(sampler, str):
+        checked_pair(problem, sampler, batch_size=batch_size, seed=seed)
+        return sampler
+    checked_problem(problem)
+    parameters = inspect.signature(get(validation.choice("sampler", sampler, names()))).parameters
+    known = {key: value for key, value in options.items() if key in parameters}
     size = batch_size_of(problem.n) if batch_size is None else batch_size
-    return build(name, problem, size, lasting_floor=True, seed=seed, **options)
+    return build(sampler, problem, size, lasting_floor=True, seed=seed, **known)
 
 
 class Preconditioner(NamedTuple):
@@ -212,11 +208,11 @@ def step_size_of(problem: Linear, preconditioner: Preconditioner, batch_size: in
     return 1.0 / (total / (_SHARE * batch_size) + largest / _LARGEST)
 
 
-def first_norms(problem: Linear, preconditioner: Preconditioner) -> tuple[Vector, Vector]:
+def first_norms(problem: Linear, preconditioner: Preconditioner) -> dict[str, Vector]:
     """Return norms for the first step, and the smoothness of each example: both in the preconditioner."""
     lengths, weights = preconditioner.lengths.astype(np.float64), problem.model.sample_weight
     norms = lengths * weights if len(weights) else lengths
-    return norms, problem.curvature * norms * lengths
+    return {"initial_norms": norms, "smoothness": problem.curvature * norms * lengths}
 
 
 class SagaSteps(Steps):

@@ -14,13 +14,13 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
-from avare.samplers import Sampler, build, names
+from avare.samplers import Sampler
 from avare.schedules import Auto, Schedule
 from avare.solvers.estimators.plain import PlainEstimator
 from avare.solvers.kernels import NEVER, record_of
-from avare.solvers.loop import Callback, Loop, Watch, checked_pair, checked_problem
+from avare.solvers.loop import Callback, Loop, Watch
 from avare.solvers.run import Run, run_of
-from avare.solvers.saga import batch_size_of, bends_of
+from avare.solvers.saga import bends_of, sampler_of
 from avare.solvers.step_sizes import StepSize, falling, first_move, request_of, sizes_of
 from avare.solvers.steps import Steps
 from avare.solvers.updates.descent import descent
@@ -28,6 +28,7 @@ from avare.solvers.verdict import ConvergenceWarning
 
 _RECENT = 3.0  # the power with which the weights of "recent" grow
 _LITTLE = 0.1  # of the way of a coefficient, and of what a run has gained
+_ROWS, _ENOUGH = 64, 1.0  # that show curvatures roughly, and the way of a coefficient that needs no closer look
 _PILOT = 10  # if sizes fall by a given power, they are found during a tenth of the steps
 
 
@@ -117,12 +118,7 @@ def sgd(
     >>> bool(run.trace.objective[-1] < 1e-3 * run.trace.objective[0])
     True
     """
-    if isinstance(sampler, str):
-        checked_problem(problem)
-        size = batch_size_of(problem.n) if batch_size is None else batch_size
-        sampler = build(validation.choice("sampler", sampler, names()), problem, size, lasting_floor=True, seed=seed)
-    else:
-        checked_pair(problem, sampler, batch_size=batch_size, seed=seed)
+    sampler = sampler_of(problem, sampler, batch_size, seed)
     if problem.l1 > 0.0:
         raise ValueError(f"problem has l1 = {problem.l1}: use avare.saga, which takes a proximal step")
     watch, epoch = Watch(evaluate, progress, callback), max(1, problem.n // sampler.batch_size)
@@ -147,7 +143,7 @@ def sgd(
     record = record_of(problem.dim, average_from=average_from, average_power=power)
     loop = Loop(Steps("sgd", sampler, PlainEstimator(problem, x), update, record), watch, sizes_of(sizes), steps)
     first = x.copy()
-    run = run_of("sgd", loop, step_size if wanted is None else None, resume)
+    run = run_of(loop, step_size if wanted is None else None, resume)
     if run.status == "finished" and run.steps and isinstance(problem, Linear):
         _warn_of_scales(problem, first, run)
     return run
@@ -159,8 +155,16 @@ def _warn_of_scales(problem: Linear, start: Vector, run: Run) -> None:
     Step sizes are stable up to 2 over the curvature of f, which is at least that along any column. So t steps bring a
     coefficient at most 2 t times its own curvature over the largest one closer, relative to its way. A change of this
     coefficient alone lowers f by the square of its gradient over twice its curvature, at least.
+
+    With steps of one size, a coefficient comes t times this size times its curvature closer. If that is clearly enough
+    for each by the curvature of some rows, no pass over the data is needed.
     """
-    curvature = np.tile(problem.rows(centred=False).squares(bends_of(problem)), problem.outputs) + problem.penalty.l2
+    size = run.step_size if isinstance(run.step_size, float) else 0.0
+    some = np.arange(_ROWS) * problem.n // _ROWS
+    weights = problem.model.sample_weight[some] if len(problem.model.sample_weight) else np.ones(_ROWS)
+    if run.steps * size * float(_curvatures(problem.subset(some, weights * (problem.n / _ROWS))).min()) > _ENOUGH:
+        return
+    curvature = _curvatures(problem)
     slow = (curvature > 0.0) & (2.0 * run.steps * curvature < _LITTLE * curvature.max())
     if not slow.any():
         return
@@ -174,3 +178,8 @@ def _warn_of_scales(problem: Linear, start: Vector, run: Run) -> None:
             f"gained {gained:.3g}: scale the columns of X, or use avare.saga or problem.minimize()"
         )
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
+
+
+def _curvatures(problem: Linear) -> Vector:
+    """Return the largest curvature of f along each coefficient. One pass over the data."""
+    return np.tile(problem.rows(centred=False).squares(bends_of(problem)), problem.outputs) + problem.penalty.l2

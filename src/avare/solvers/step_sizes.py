@@ -36,7 +36,7 @@ def sizes_of(step_size: Any) -> Sizes:
     if isinstance(step_size, int | float | np.floating) and not isinstance(step_size, bool):
         step_size = constant(validation.number("step_size", step_size, above=0.0))
     if not callable(step_size):
-        raise TypeError(f"step_size = {step_size!r}: must be a number, a schedule, or a function of the step")
+        raise TypeError(f'step_size = {step_size!r}: must be "auto", a number, a schedule or a function of the step')
     schedule: Callable[[Any], Any] = step_size
 
     def sizes(first: int, count: int) -> Vector:
@@ -58,11 +58,7 @@ def sizes_of(step_size: Any) -> Sizes:
 
 def request_of(step_size: Any) -> Auto | None:
     """Return which step sizes to find; None if they are given."""
-    if isinstance(step_size, str):
-        if step_size != "auto":
-            raise TypeError(
-                f'step_size = {step_size!r}: must be "auto", a number, a schedule or a function of the step'
-            )
+    if isinstance(step_size, str) and step_size == "auto":
         return auto()
     return step_size if isinstance(step_size, Auto) else None
 

@@ -58,20 +58,13 @@ class Steps:
 
     def _advance_compiled(self, step: int, sizes: Vector, noise: Vector) -> int:
         assert isinstance(self.problem, Linear)
-        with self.sampler.compiled_draws() as draws:
-            done: int = advance(
-                (draws.kernels, draws.source, draws.moments),
-                self.problem.model,
-                self.estimator.state,
-                self.update,
-                self.record,
-                self.work,
-                (self.problem.n, draws.steps, step),
-                sizes,
-                noise,
-            )
-            draws.steps += min(done + 1, len(sizes))
-        return done
+        model, n, state = self.problem.model, self.problem.n, self.estimator.state
+
+        def loop(kernels: Any, drawn: int, source: Any, moments: Vector) -> int:
+            sampler, numbers = (kernels, source, moments), (n, drawn, step)
+            return int(advance(sampler, model, state, self.update, self.record, self.work, numbers, sizes, noise))
+
+        return self.sampler.drive(loop, len(sizes))
 
     def _advance_plainly(self, step: int, sizes: Vector, noise: Vector) -> int:
         sampler, work = self.sampler, self.work

@@ -22,7 +22,6 @@ law, and their noise is subtracted; without that, it would add k^2 h^2 c / (1 - 
 k = exp(-friction h).
 """
 
-import copy
 import math
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from avare.problems import Linear, Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
 from avare.solvers.kernels import record_of
-from avare.solvers.updates.metric import Metric, coloured, inverse_root, whitened
+from avare.solvers.updates.metric import Metric, coloured, covariance, inverse_root, whitened
 from avare.solvers.verdict import batch_gradients
 
 POINTS = 16
@@ -75,7 +74,7 @@ def points_around(problem: Problem, x: Vector, metric: Metric, count: int) -> Ve
     f is at most twice as far above f(x) as for a normal posterior.
     """
     moves = np.random.default_rng(_SEED).standard_normal((count, len(x)))
-    least = problem.objective(x)
+    least = problem.objective(x) if count else 0.0
     for each in moves:
         most = least + each @ each
         for _ in range(_NEARER):
@@ -148,8 +147,7 @@ def _explore(plan: Any, moves: bool, scales: bool) -> tuple[Any, float, float, V
 
 def _probe(plan: Any, generator: np.random.Generator) -> tuple[Any, float]:
     """Return steps from one of the points, where a table of SAGA is filled, with a copy of the sampler; and noise."""
-    sampler = copy.deepcopy(plan.build_sampler(_SEED))
-    sampler.reseed(generator)
+    sampler = plan.build_sampler(_SEED).copy_with_seed(generator)
     steps = plan.chain_steps("", sampler, plan.tuning.points[-1], generator)
     return steps, _noise(steps, plan.metric, plan.tuning.points)
 
@@ -213,12 +211,9 @@ def _largest_curvature(problem: Linear, metric: Metric, points: Vector) -> float
 
 def _noise(steps: Any, metric: Metric, points: Vector) -> float:
     """Return the largest variance of the estimate of the gradient along any direction of the metric."""
-    total: Any = 0.0
-    for x in points:
-        found = whitened(metric, batch_gradients(steps.estimator, steps.sampler, x, _BATCHES))
-        found -= found.mean(axis=0)
-        total += (found.T @ found if len(metric.factor) else (found**2).sum(axis=0)) / ((_BATCHES - 1) * len(points))
-    return float(np.linalg.eigvalsh(total)[-1] if len(metric.factor) else total.max())
+    found = [covariance(metric, batch_gradients(steps.estimator, steps.sampler, x, _BATCHES)) for x in points]
+    mean = np.mean(found, axis=0)
+    return float(np.linalg.eigvalsh(mean)[-1] if mean.ndim == 2 else mean.max())
 
 
 def _size(steps: Any, noise: float, curved: float, friction: float) -> float:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from avare.diagnostics import convergence
 from avare.problems import Linear
 from avare.problems.base import Vector
 from avare.samplers import Sampler
@@ -32,7 +33,6 @@ _SURE = 3.0  # standard errors of these estimates that are allowed on top, ...
 _MOST_UNSURE = 0.15  # ... but no more than this: what is not known to be right is reported
 _POINTS = 512  # draws at which gradients are computed
 _ROWS = 4_000_000  # of a linear model, up to which these gradients are exact
-_COLUMNS = 32  # at a time
 
 
 class ConvergenceWarning(UserWarning):
@@ -158,30 +158,3 @@ def batch_gradients(estimator: PlainEstimator, sampler: Sampler, x: Vector, batc
         batch = sampler.draw(sampler.batch_size)
         each[:] = estimator.at(x, batch.indices, batch.weights)[0]
     return found
-
-
-def convergence(draws: Vector) -> Vector:
-    """Return R-hat of the halves of chains (chains x draws x dim) and the effective number of draws, two rows.
-
-    Gelman et al., Bayesian Data Analysis, 3rd edition, section 11.4 and 11.5; ArviZ's ``rhat(method="split")`` and
-    ``ess(method="mean")``. NaN if there are fewer than 4 draws, or if they are all the same.
-    """
-    half = draws.shape[1] // 2
-    if half < 2:
-        return np.full((2, draws.shape[2]), np.nan)
-    parts = np.concatenate([draws[:, :half], draws[:, -half:]])
-    found = [_of_parts(parts[:, :, k : k + _COLUMNS]) for k in range(0, draws.shape[2], _COLUMNS)]
-    return np.concatenate(found, axis=1)
-
-
-def _of_parts(parts: Vector) -> Vector:
-    count, length = parts.shape[:2]
-    spectrum = np.fft.rfft(parts - parts.mean(axis=1, keepdims=True), 2 * length, axis=1)
-    products = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length].mean(axis=0) / (length - 1)
-    total = products[0] * (length - 1) / length + parts.mean(axis=1).var(axis=0, ddof=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        correlations = 1.0 - (products[0] - products) / total
-        pairs = correlations[: length // 2 * 2].reshape(length // 2, 2, -1).sum(axis=1)
-        pairs = np.minimum.accumulate(np.where(np.minimum.accumulate(pairs > 0.0), pairs, 0.0))
-        time = np.maximum(2.0 * pairs.sum(axis=0) - 1.0, 1.0 / np.log10(count * length))
-        return np.stack([np.sqrt(total / products[0]), count * length / time])

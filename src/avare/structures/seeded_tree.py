@@ -51,19 +51,14 @@ class SeededTree:
         state = {**self.tree.state(), "generator": states.generator_to_text(self._generator), **more}
         return {**state, "checksum": states.checksum(state)}
 
-    def read(self, state: Mapping[str, Any], more: Fields) -> State:
+    def read(self, state: Mapping[str, Any], arguments: State, more: Fields, owner: str) -> State:
         """Return what a state contains, checked, for `restore`; a damaged state raises a ``ValueError``. O(N)."""
-        if not isinstance(state, Mapping):
-            raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
         fields: Fields = {
             "weights": Nested(partial(WeightTree.from_state, n=self.tree.n)),
             "generator": Field(np.random.Generator),
-            "checksum": Field(int, at_least=0),
             **more,
         }
-        values = states.read(state, fields)
-        states.require_checksum(state, states.checksum({key: state[key] for key in fields if key != "checksum"}))
-        return values
+        return states.read_sealed(state, arguments, fields, owner)
 
     def restore(self, values: State) -> None:
         """Continue from what `read` returned."""

@@ -27,7 +27,7 @@ from avare.torch.checkpoint import as_array, with_arrays, with_tensors
 from avare.torch.cursor import Cursor
 from avare.torch.distributed import Mode, Ranks
 from avare.torch.pool import Pool
-from avare.torch.weighted_batches import Collate, Pairs, take_items
+from avare.torch.weighted_batches import Collate, Pairs, take_rows
 
 Values: TypeAlias = ArrayLike | torch.Tensor
 Score: TypeAlias = Callable[[Any], Values]
@@ -269,7 +269,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             pool.take_costs(costs)
             self._take_in(indices, scores)
         places, weights = pairs.chosen
-        return take_items(loaded, places, collate_fn, pin), Pairs(pairs.indices[places], weights)
+        return take_rows([loaded], places, collate_fn, pin), Pairs(pairs.indices[places], weights)
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: draws do not depend on the epoch. For code that calls it on every sampler."""
@@ -305,24 +305,20 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             **{name: sampler.state_dict() for name, sampler in self._samplers.items()},
             **({} if self.pool is None else self.pool.state()),
         }
-        return with_tensors({**state, "checksum": _checksum(state)})
+        return with_tensors({**state, "checksum": states.checksum(state)})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state: the next iteration continues its epoch, batches drawn ahead first.
 
         A state saved with different arguments, or a damaged one, is a ``ValueError``, and nothing changes.
         """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
+        states.require_mapping(state)
         state, expected = with_arrays(state), self._arguments()
         del expected["batches_per_epoch"]
         states.require_same(state, expected, "state", "this loader")
         samplers, length = self._for_state(state)
-        expected["batches_per_epoch"], fields = length, self._fields(samplers, length)
-        states.require_same(state, expected, "state", "this loader")
-        values = states.read(state, fields)
-        own = {key: state[key] for key in (*expected, *fields) if key != "checksum"}
-        states.require_checksum(state, _checksum(own))
+        expected["batches_per_epoch"] = length
+        values = states.read_sealed(state, expected, self._fields(samplers, length), "this loader")
         indices, weights = values["ahead_indices"], values["ahead_weights"]
         if indices.shape != weights.shape or len(indices) > values["drawn"]:
             raise ValueError(
@@ -368,7 +364,6 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             "ahead_weights": Field(np.float64, batches, at_least=0.0),
             "known": Field(np.int8, (n,), at_least=0, at_most=_REPORTED),
             "fingerprint": Field(int, at_least=0, at_most=2**32 - 1),
-            "checksum": Field(int, at_least=0, at_most=2**32 - 1),
             **({} if self.pool is None else self.pool.fields()),
             **{name: Nested(partial(_read_sampler, sampler, name)) for name, sampler in samplers.items()},
         }
@@ -560,12 +555,6 @@ def _read_sampler(sampler: Sampler, name: str, state: State) -> State:
     if not isinstance(state.get(name), Mapping):
         raise ValueError(f"state lacks {name!r}, or it is not a mapping: it is damaged, or not a loader's state")
     return sampler.read_state(state[name])
-
-
-def _checksum(state: Mapping[str, Any]) -> int:
-    """The checksum of all fields; samplers have their own, which is used for them."""
-    own = {key: value.get("checksum") for key, value in state.items() if isinstance(value, Mapping)}
-    return states.checksum({**state, **own})
 
 
 @lean

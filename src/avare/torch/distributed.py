@@ -84,8 +84,7 @@ class Ranks:
         if not self.is_sharded:
             return index
         places = validation.indices("index", index, self.total) - self.first
-        for place in np.flatnonzero((places < 0) | (places >= self.n))[:1]:
-            raise ValueError(f"index[{place}] = {index[place]}: belongs to another rank")
+        validation.refuse_unless((places >= 0) & (places < self.n), index, "index", "belongs to another rank")
         return places
 
     def check_unchanged(self) -> None:

@@ -205,7 +205,7 @@ def _norms(
     else:
         target = _matching(output, target.detach())
         if loss == "binary":
-            _refuse("target", target, ~((target >= 0.0) & (target <= 1.0)), "must be in [0, 1]")
+            refuse_where(~((target >= 0.0) & (target <= 1.0)), "target", target, "must be in [0, 1]")
         wide = _floating("output", output)
         norms = _row_norms(_GRADIENTS[loss](wide, target.to(wide)))
     return _finite(norms, sources, not_finite)
@@ -244,7 +244,7 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
     least, most = torch.aminmax(own) if own.numel() else (0, 0)
     if not 0 <= int(least) <= int(most) < classes:
         ignored = target == IGNORED
-        _refuse("target", target, ~ignored & ((own < 0) | (own >= classes)), f"must be in [0, {classes})")
+        refuse_where(~ignored & ((own < 0) | (own >= classes)), "target", target, f"must be in [0, {classes})")
         own = own.masked_fill(ignored, 0)
     if logits.is_contiguous():  # then positions are rows, of which some fit into the cache
         logits, own = logits.flatten(0, -2), own.flatten()
@@ -313,14 +313,14 @@ def _finite(result: Tensor, sources: dict[str, Tensor], not_finite: NotFinite) -
     check_not_finite(not_finite)
     if not_finite == "raise" and not math.isfinite(result.sum().item()) and not torch.isfinite(result).all():
         for name, values in sources.items():  # a logit of -inf is valid: NaN and inf first
-            _refuse(name, values, torch.isnan(values) | torch.isposinf(values), "must be finite")
-            _refuse(name, values, ~torch.isfinite(values), "must be finite")
+            refuse_where(torch.isnan(values) | torch.isposinf(values), name, values, "must be finite")
+            refuse_where(~torch.isfinite(values), name, values, "must be finite")
         example = (~torch.isfinite(result)).nonzero()[0, 0].item()
         raise ValueError(f"the norm of example {example} is too large for {result.dtype}")
     return result
 
 
-def _refuse(name: str, values: Tensor, wrong: Tensor, rule: str) -> None:
+def refuse_where(wrong: Tensor, name: str, values: Tensor, rule: str) -> None:
     """Raise an error that names the first wrong value, if there is one."""
     if wrong.any():
         place = tuple(wrong.nonzero()[0].tolist())

@@ -151,14 +151,9 @@ class StreamBatches:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state: the next iteration continues its epoch."""
-        if not isinstance(state, Mapping):
-            raise TypeError(f"state is of type {type(state).__name__}: must be a mapping, as state_dict() returns")
-        expected, fields = self._arguments(), self._fields()
+        states.require_mapping(state)
         found = with_arrays({key: value for key, value in state.items() if key != "stream"})
-        states.require_same(found, expected, "state", "this loader")
-        values = states.read(found, fields)
-        own = {key: found[key] for key in (*expected, *fields) if key != "checksum"}
-        states.require_checksum(found, states.checksum(own))
+        values = states.read_sealed(found, self._arguments(), self._fields(), "this loader")
         self.cursor.load(values["epoch"], values["batches"])
         self.pool.load(values)
         self._blocks, self._examples = values["blocks"], values["examples"]
@@ -182,7 +177,6 @@ class StreamBatches:
             **counts,
             "has_ended": Field(int, at_least=0, at_most=1),
             **self.pool.fields(),
-            "checksum": Field(int, at_least=0, at_most=2**32 - 1),
         }
 
     def _begin(self) -> None:

@@ -167,69 +167,45 @@ class Fetched(Sequence[tuple[Any, int, float]]):
         return (collate_fn or default_collate)(list(self.items))
 
 
-def take_items(
-    loaded: tuple[Any, Pairs], places: NDArray[np.int64], collate_fn: Collate | None = None, pin: bool = False
-) -> Any:
-    """Return the batch of the items at some places of a collated pool, in pinned memory if ``pin``."""
-    pool, pairs = loaded
-    if len(places) == len(pairs):
-        return pool
-    if pairs.items is None:
-        return _rows(pool, len(pairs), torch.from_numpy(places), pin)
-    return (collate_fn or default_collate)([pairs.items[place] for place in places])
-
-
 def take_rows(
     blocks: Sequence[tuple[Any, Pairs]], places: NDArray[np.int64], collate_fn: Collate | None = None, pin: bool = False
 ) -> Any:
-    """Return the batch of the items at some places, in order, of several loaded blocks, one after the other."""
+    """Return the batch of the items at some places of loaded blocks, one after the other; in pinned memory if ``pin``.
+
+    With several blocks, the places must be in order.
+    """
     if len(blocks) == 1 and len(places) == len(blocks[0][1]):
         return blocks[0][0]
-    ends = np.cumsum([len(pairs) for _, pairs in blocks])
-    parts = np.split(places, np.searchsorted(places, ends[:-1]))
-    chosen = [part - end + len(pairs) for part, end, (_, pairs) in zip(parts, ends, blocks, strict=True)]
+    parts = [places]
+    if len(blocks) > 1:
+        ends = np.cumsum([len(pairs) for _, pairs in blocks])
+        parts = np.split(places, np.searchsorted(places, ends[:-1]))
+        parts = [part - end + len(pairs) for part, end, (_, pairs) in zip(parts, ends, blocks, strict=True)]
     if collate_fn is not None:
         items: list[Any] = [pairs.items for _, pairs in blocks]
-        return collate_fn([found[place] for found, part in zip(items, chosen, strict=True) for place in part])
-    rows = [
-        _rows(batch, len(pairs), torch.from_numpy(part))
-        for (batch, pairs), part in zip(blocks, chosen, strict=True)
-        if len(part)
-    ]
-    return _joined(rows, pin)
+        return collate_fn([found[place] for found, part in zip(items, parts, strict=True) for place in part])
+    chosen = [(*block, torch.from_numpy(part)) for block, part in zip(blocks, parts, strict=True) if len(part)]
+    batches, pairs, rows = zip(*chosen, strict=True)
+    return _rows(batches, len(pairs[0]), rows, pin)
 
 
-def _joined(batches: list[Any], pin: bool) -> Any:
-    """Return one collated batch of several, one after the other."""
+def _rows(batches: Sequence[Any], size: int, places: Sequence[torch.Tensor], pin: bool) -> Any:
+    """Return some rows of everything in several collated batches as one batch; the first batch has this size."""
     first = batches[0]
-    if isinstance(first, torch.Tensor):
-        rows = torch.cat(batches)
-        return rows.pin_memory() if pin else rows
-    if isinstance(first, MutableMapping):
-        joined = copy.copy(first)
-        joined.update({key: _joined([batch[key] for batch in batches], pin) for key in first})
-        return joined
-    if all(isinstance(value, str | bytes) for value in first):
-        return [value for batch in batches for value in batch]
-    columns = [_joined(list(values), pin) for values in zip(*batches, strict=True)]
-    return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
-
-
-def _rows(batch: Any, size: int, places: torch.Tensor, pin: bool = False) -> Any:
-    """Return some rows of everything in a collated batch of this size."""
-    if isinstance(batch, torch.Tensor) and batch.ndim > 0 and batch.shape[0] == size:
-        rows = batch.index_select(0, places)
-        return rows.pin_memory() if pin else rows
-    if type(batch) is not list and isinstance(batch, MutableMapping):
-        chosen = copy.copy(batch)  # as default_collate does, for mappings of all kinds
-        chosen.update({key: _rows(value, size, places, pin) for key, value in batch.items()})
+    if isinstance(first, torch.Tensor) and first.ndim > 0 and first.shape[0] == size:
+        found = [batch.index_select(0, rows) for batch, rows in zip(batches, places, strict=True)]
+        joined = found[0] if len(found) == 1 else torch.cat(found)
+        return joined.pin_memory() if pin else joined
+    if type(first) is not list and isinstance(first, MutableMapping):
+        chosen = copy.copy(first)  # as default_collate does, for mappings of all kinds
+        chosen.update({key: _rows([batch[key] for batch in batches], size, places, pin) for key in first})
         return chosen
-    if not isinstance(batch, list | tuple):
-        raise TypeError(f"{type(batch).__name__} has no rows")
-    if len(batch) == size and all(isinstance(value, str | bytes) for value in batch):
-        return [batch[place] for place in places.tolist()]
-    columns = [_rows(value, size, places, pin) for value in batch]
-    return type(batch)(*columns) if hasattr(batch, "_fields") else type(batch)(columns)
+    if not isinstance(first, list | tuple):
+        raise TypeError(f"{type(first).__name__} has no rows")
+    if len(first) == size and all(isinstance(value, str | bytes) for value in first):
+        return [batch[place] for batch, rows in zip(batches, places, strict=True) for place in rows.tolist()]
+    columns = [_rows(values, size, places, pin) for values in zip(*batches, strict=True)]
+    return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
 
 
 def as_triple(loaded: tuple[Any, Pairs]) -> tuple[Any, torch.Tensor, torch.Tensor]:

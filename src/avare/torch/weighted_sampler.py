@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from avare import _validation as validation
-from avare.state import Field, State, checksum, require_same
+from avare.state import Field, State, checksum
 from avare.structures import WeightTree
 from avare.structures.seeded_tree import SeededTree
 from avare.torch.checkpoint import as_array, with_arrays, with_tensors
@@ -159,12 +159,9 @@ class WeightedSampler(Sampler[int]):
 
         A damaged state, or one of different arguments, is a ``ValueError``, and nothing changes.
         """
-        state = with_arrays(state)
-        arguments = self._arguments()
-        require_same(state, arguments, "state", "this sampler")
-        count = Field(int, at_least=0, at_most=2**62)
-        fields = {**dict.fromkeys((*arguments, "given", "length"), count), "drawn": Field(np.bool_, (None,))}
-        values = self._draws.read(state, fields)
+        counts = dict.fromkeys(("given", "length"), Field(int, at_least=0, at_most=2**62))
+        fields = {**counts, "drawn": Field(np.bool_, (None,))}
+        values = self._draws.read(with_arrays(state), self._arguments(), fields, "this sampler")
         drawn = values["drawn"] if len(values["drawn"]) else None
         if values["given"] > values["length"] or (drawn is not None and len(drawn) != len(self.weights)):
             raise ValueError(f"state['given'] = {values['given']}: does not fit the other fields")

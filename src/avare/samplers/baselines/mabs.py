@@ -93,13 +93,8 @@ class Mabs(Limited):
         if self.n == 1 or self._bound == 0.0 or not len(indices):
             return
         # In logarithms, because N^5 and G^4 exceed float64's range.
-        log_delta = 0.5 * (
-            4.0 * math.log(self.eta)
-            + math.log(math.log(self.n))
-            - math.log(self._horizon)
-            - 5.0 * math.log(self.n)
-            - 4.0 * math.log(self._bound)
-        )
+        log_n = math.log(self.n)
+        log_delta = 2.0 * math.log(self.eta / self._bound) + 0.5 * (math.log(log_n / self._horizon) - 5.0 * log_n)
         with np.errstate(divide="ignore"):  # norms of 0
             costs = 2.0 * np.log(np.minimum(norms, LARGEST_NORM)) - 3.0 * np.log(self._drawn_probabilities(indices))
         np.add.at(self._log_weights, indices, np.exp(np.minimum(log_delta + costs, _LARGEST_COST)))

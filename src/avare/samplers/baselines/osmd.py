@@ -103,7 +103,7 @@ class Osmd(Limited):
             return
         drawn = self._drawn_probabilities(indices)
         # eta n^2 / (m^2 p^3) = sqrt(2 ln N / T) (n / G)^2 (epsilon / p)^3: no factor is large, and m cancels.
-        largest = math.exp(0.5 * (math.log(2.0 * math.log(self.n)) - math.log(self._horizon)))
+        largest = math.sqrt(2.0 * math.log(self.n) / self._horizon)
         shares = np.minimum(norms, LARGEST_NORM) / self._bound
         exponents = largest * shares**2 * np.minimum(self._floor / drawn, 1.0) ** 3
         where, places = np.unique(indices, return_inverse=True)

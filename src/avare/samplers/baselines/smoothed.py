@@ -96,10 +96,8 @@ class Limited(Smoothed):
     takes: ClassVar[tuple[str, ...]] = ("horizon", "bound")
     hyperparameters: ClassVar[tuple[str, ...]] = ("given_horizon", "given_bound")
 
-    def __init__(
-        self, n: int, batch_size: int, *, replacement: bool, horizon: int | None, bound: float | None, seed: Seed
-    ) -> None:
-        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+    def __init__(self, n: int, batch_size: int, *, horizon: int | None, bound: float | None, **others: Any) -> None:
+        super().__init__(n, batch_size, **others)
         self._given_horizon, self._given_bound = 0, 0.0  # not given
         if horizon is not None:
             self._given_horizon = validation.integer("horizon", horizon, at_least=1, at_most=2**62)

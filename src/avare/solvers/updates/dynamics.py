@@ -29,32 +29,18 @@ from avare.solvers.updates.metric import Metric, colour, whiten
 class Langevin(NamedTuple):
     """The state of Langevin dynamics."""
 
-    root: Vector
-    factor: Vector
-    basis: Vector
-    gain: Vector
-    """This and the above are a `Metric`."""
+    metric: Metric
     held: Vector
     """What a step overwrites."""
 
 
-SAVED[Langevin] = Metric._fields
-
-
-def langevin(metric: Metric) -> Langevin:
-    """Return the state for a metric, which is copied."""
-    root, factor, basis, gain = (each.copy() for each in metric)
-    return Langevin(root, factor, basis, gain, np.zeros(len(root)))
+SAVED[Langevin] = ()
 
 
 class Hamiltonian(NamedTuple):
     """The state of Hamiltonian dynamics."""
 
-    root: Vector
-    factor: Vector
-    basis: Vector
-    gain: Vector
-    """This and the above are a `Metric`."""
+    metric: Metric
     velocity: Vector
     excess: Vector
     """The measured variances of F^T g."""
@@ -63,14 +49,7 @@ class Hamiltonian(NamedTuple):
     friction: float
 
 
-SAVED[Hamiltonian] = (*Metric._fields, "velocity", "excess")
-
-
-def hamiltonian(metric: Metric, friction: float, velocity: Vector) -> Hamiltonian:
-    """Return the state for a metric, which is copied."""
-    root, factor, basis, gain = (each.copy() for each in metric)
-    none = np.zeros(len(velocity))
-    return Hamiltonian(root, factor, basis, gain, velocity, none, none.copy(), friction)
+SAVED[Hamiltonian] = ("velocity", "excess")
 
 
 def subtract(motion: Hamiltonian, noise: Vector) -> None:
@@ -78,11 +57,12 @@ def subtract(motion: Hamiltonian, noise: Vector) -> None:
 
     Without a whole matrix F only its diagonal is used, and may be given alone.
     """
-    if not len(motion.factor):
+    factor = motion.metric.factor
+    if not len(factor):
         motion.excess[:] = noise
         return
     values, turn = np.linalg.eigh(noise)
-    motion.excess[:], motion.factor[:] = np.maximum(values, 0.0), motion.factor @ turn
+    motion.excess[:], factor[:] = np.maximum(values, 0.0), factor @ turn
     motion.velocity[:], noise[:] = motion.velocity @ turn, np.diag(values)
 
 
@@ -95,10 +75,10 @@ def _apply_langevin(langevin, work, size, noise, done, at):
     if not add_penalty(work, size):
         return False
     held, spread = langevin.held, math.sqrt(2.0 * size)
-    whiten(langevin, work.gradient, held)
+    whiten(langevin.metric, work.gradient, held)
     for j in range(len(held)):
         held[j] = spread * noise[done, j] - size * held[j]
-    colour(langevin, held, work.gradient)
+    colour(langevin.metric, held, work.gradient)
     return move_by_gradient(work)
 
 
@@ -108,12 +88,12 @@ def _apply_hamiltonian(motion, work, size, noise, done, at):
     if not add_penalty(work, size):
         return False
     velocity, held, kept = motion.velocity, motion.held, math.exp(-motion.friction * size)
-    whiten(motion, work.gradient, held)
+    whiten(motion.metric, work.gradient, held)
     for j in range(len(held)):
         velocity[j] -= size * held[j]
         spread = math.sqrt(max(1.0 - kept * kept * (1.0 + size * size * motion.excess[j]), 0.0))
         held[j] = velocity[j]
         velocity[j] = kept * velocity[j] + spread * noise[done, j]
         held[j] = 0.5 * size * (held[j] + velocity[j])
-    colour(motion, held, work.gradient)
+    colour(motion.metric, held, work.gradient)
     return move_by_gradient(work)

@@ -37,8 +37,7 @@ class Metric(NamedTuple):
 
 def diagonal(scale: Vector) -> Metric:
     """Return the metric with F F^T = D."""
-    dim = len(scale)
-    return Metric(np.sqrt(scale), np.empty((0, 0)), np.empty((0, dim)), np.empty(0))
+    return Metric(np.sqrt(scale), np.empty((0, 0)), np.empty((0, len(scale))), np.empty(0))
 
 
 def blank(dim: int) -> Metric:
@@ -52,7 +51,7 @@ def metric_at(problem: Linear, x: Vector) -> Metric:
     """Return the metric of the second derivative of f at x."""
     if problem.dim <= WIDEST:
         curvature = problem.hessian(x)
-        root = _root(np.diag(curvature))
+        root = root_of(np.diag(curvature))
         return diagonal(root**2)._replace(factor=root[:, None] * inverse_root(root[:, None] * curvature * root))
     from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -61,7 +60,7 @@ def metric_at(problem: Linear, x: Vector) -> Metric:
     for _ in range(_RANK):  # the diagonal, by random signs
         signs = generator.choice([-1.0, 1.0], problem.dim)
         squares += signs * problem.hessian_product(x, signs) / _RANK
-    root = _root(np.maximum(squares, problem.penalty.l2))
+    root = root_of(np.maximum(squares, problem.penalty.l2))
 
     def scaled(direction: Vector) -> Vector:
         return np.asarray(root * problem.hessian_product(x, root * direction.ravel()))
@@ -78,7 +77,7 @@ def inverse_root(matrix: Vector, least: float = _FLAT) -> Vector:
     return np.asarray(vectors / np.sqrt(np.maximum(values, least * max(float(values[-1]), 1e-300))))
 
 
-def whitened(metric: Any, gradients: Vector) -> Vector:
+def whitened(metric: Metric, gradients: Vector) -> Vector:
     """Return F^T g for each row g."""
     if len(metric.factor):
         return np.asarray(gradients @ metric.factor)
@@ -86,14 +85,22 @@ def whitened(metric: Any, gradients: Vector) -> Vector:
     return np.asarray(scaled + (scaled @ metric.basis.T * metric.gain) @ metric.basis)
 
 
-def coloured(metric: Any, moves: Vector) -> Vector:
+def covariance(metric: Metric, gradients: Vector) -> Vector:
+    """Return the covariance of F^T g over the rows g; only its diagonal if F is no whole matrix."""
+    found = whitened(metric, gradients - gradients.mean(axis=0))
+    products = found.T @ found if len(metric.factor) else (found**2).sum(axis=0)
+    return np.asarray(products / (len(found) - 1))
+
+
+def coloured(metric: Metric, moves: Vector) -> Vector:
     """Return F z for each row z."""
     if len(metric.factor):
         return np.asarray(moves @ metric.factor.T)
     return np.asarray((moves + (moves @ metric.basis.T * metric.gain) @ metric.basis) * metric.root)
 
 
-def _root(curvature: Vector) -> Vector:
+def root_of(curvature: Vector) -> Vector:
+    """Return one over the root of each curvature; small ones are raised."""
     return np.asarray(1.0 / np.sqrt(np.maximum(curvature, _FLAT * max(float(curvature.max()), 1e-300))))
 
 

@@ -12,7 +12,7 @@ from avare.torch.gradient_norms.capture import Capture
 from avare.torch.gradient_norms.survey import Place, parameters_of, survey
 from avare.torch.gradient_norms.uses import Recomputed, Use
 from avare.torch.layers.parts import Part, chunks, square_rows, squares
-from avare.torch.norms import NotFinite, check_not_finite
+from avare.torch.norms import NotFinite, check_not_finite, refuse_where
 
 
 class GradientNorms:
@@ -179,8 +179,7 @@ class GradientNorms:
         if factors is not None:
             norms /= factors.to(norms)
         if not_finite == "raise" and not math.isfinite(norms.sum().item()):
-            for place in (~torch.isfinite(norms)).nonzero().flatten().tolist():  # none if the sum overflows
-                raise ValueError(f"norms[{place}] = {norms[place].item()}: the gradient is not finite")
+            refuse_where(~torch.isfinite(norms), "norms", norms, "the gradient is not finite")
         self.reset()
         return norms
 
@@ -220,8 +219,7 @@ def _factors(weight: Any, count: int) -> Tensor | None:
         raise ValueError(f"weight has shape {tuple(values.shape)}: must be ({count},), one for each example")
     factors = values.abs()
     if not math.isfinite(factors.log().sum().item()):
-        for place in (~torch.isfinite(values) | (values == 0)).nonzero().flatten().tolist():
-            raise ValueError(f"weight[{place}] = {values[place].item()}: must be finite and not 0")
+        refuse_where(~torch.isfinite(values) | (values == 0), "weight", values, "must be finite and not 0")
     return factors
 
 
