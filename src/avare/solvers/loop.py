@@ -39,7 +39,7 @@ from avare.solvers.trace import COLUMNS, TYPE, Row, Trace, evaluation_steps
 from avare.state import Field, State, generator_to_text, refuse_unless, require_checksum, require_same
 
 _CHUNK_SECONDS = 0.05  # the length of a chunk: after it, check for Ctrl-C
-_LARGEST_CHUNK = 1 << 16  # in steps
+_FIRST_CHUNK, _LARGEST_CHUNK = 16, 1 << 16  # in steps; the first is of one step if they are not compiled
 _MOST_NOISE = 1 << 20  # how many numbers to draw for a chunk at most
 
 
@@ -135,7 +135,8 @@ class Loop:
         self._evaluations = evaluation_steps(self.watch.evaluate, self.steps, self.method.epoch_steps)
         self.step, self.seconds, self.rows = 0, 0.0, list[Row]()
         self.status, self.message = "finished", ""
-        self._chunk = 1
+        self._most = _LARGEST_CHUNK if self.noise is None else max(1, _MOST_NOISE // self.method.problem.dim)
+        self._chunk = min(_FIRST_CHUNK, self._most) if self.method.compiled else 1
 
     @property
     def epoch(self) -> float:
@@ -218,9 +219,8 @@ class Loop:
         self.step += done
         if count:
             self.seconds += taken
-            most = _LARGEST_CHUNK if self.noise is None else max(1, _MOST_NOISE // dim)
             wanted = int(count * _CHUNK_SECONDS / max(taken, 1e-9))
-            self._chunk = min(max(1, wanted), 2 * self._chunk, most)
+            self._chunk = min(max(1, wanted), 2 * self._chunk, self._most)
         if done < count:
             self._diverge(self.step + 1, "the gradient")
         return done == count

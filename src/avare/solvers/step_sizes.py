@@ -40,18 +40,18 @@ def sizes_of(step_size: Any) -> Sizes:
     schedule: Callable[[Any], Any] = step_size
 
     def sizes(first: int, count: int) -> Vector:
+        steps, values = np.arange(first, first + count), np.empty(count)
         if count == 0:
-            return np.empty(0)
-        steps = np.arange(first, first + count)
+            return values
         found = schedule(steps) if isinstance(schedule, Schedule) else list(map(schedule, steps.tolist()))
-        try:
-            values = np.array(np.broadcast_to(validation.real("step_size", found), (count,)))
+        try:  # no view, because a kernel for read-only arrays would be another one
+            values[:] = validation.real("step_size", found)
         except (TypeError, ValueError):
             raise TypeError(f"step_size({first}) = {found[0]!r}: must be one number for each step") from None
         faults = np.flatnonzero(~((values >= 0.0) & (values < np.inf)))
         if faults.size:
             raise ValueError(f"step_size({steps[faults[0]]}) = {values[faults[0]]}: must be finite and not negative")
-        return values  # a copy, for a kernel compiled for read-only arrays would be another one
+        return values
 
     return sizes
 
