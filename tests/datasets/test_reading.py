@@ -311,7 +311,7 @@ def member(**members: bytes) -> bytes:
         (npz(X=np.array([[None], [2]]), y=[1, 2]), ".*ValueError.*Object arrays cannot be loaded"),
         (member(**{"X.npy": b"words", "y.npy": b""}), ".*X has dtype .S5: must hold real numbers"),
         (member(**{"X.npy": single(np.eye(99))[:300], "y.npy": single(np.ones(99))}), " cannot be read as .npz"),
-        (npz(X=[[1.0, 2.0], [3.0, math.nan]], y=[1, 2]), r".*X\[1, 1\] = nan, must be finite"),
+        (npz(X=[[1.0, 2.0], [3.0, math.nan]], y=[1, 2]), r".*X\[1, 1\] = nan: must be finite"),
         (npz(X=[[1.0], [3.0]], y=[1, -math.inf]), r".*y\[1\] = -inf: must be finite"),
         (npz(X=[[1.0], [3.0]], y=[1, 0.5]), r", y\[1\]: label = 0\.5, must be an integer"),
         (npz(X=np.zeros((0, 3)), y=[]), r".*X has shape \(0, 3\), y \(0,\): .* not empty"),

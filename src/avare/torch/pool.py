@@ -129,14 +129,14 @@ class Pool:
     @property
     def relative_error(self) -> float:
         """The relative error of the sampler's distribution, from recent scores; NaN until there are any."""
-        count, _, own, norm = self._moments
-        return max(float(own * count / norm**2) - 1.0, 0.0) if norm > 0.0 else math.nan
+        count, _, own, norm = self._moments.tolist()  # faster than numbers of NumPy
+        return max(own / norm * (count / norm) - 1.0, 0.0) if norm > 0.0 else math.nan
 
     @property
     def possible_gain(self) -> float:
         """Uniform's second moment over the least, from recent scores; NaN until there are any."""
-        count, uniform, _, norm = self._moments
-        return float(uniform * count / norm**2) if norm > 0.0 else math.nan
+        count, uniform, _, norm = self._moments.tolist()
+        return uniform / norm * (count / norm) if norm > 0.0 else math.nan
 
     @property
     def draws_passes(self) -> bool:

@@ -174,8 +174,11 @@ def take_rows(
 
     With several blocks, the places must be in order.
     """
-    if len(blocks) == 1 and len(places) == len(blocks[0][1]):
-        return blocks[0][0]
+    batch, pairs = blocks[0]
+    if len(blocks) == 1 and len(places) == len(pairs):
+        return batch
+    if len(blocks) == 1 and collate_fn is None:  # the same as below, in less time
+        return _rows([batch], len(pairs), [torch.from_numpy(places)], pin)
     parts = [places]
     if len(blocks) > 1:
         ends = np.cumsum([len(pairs) for _, pairs in blocks])
@@ -184,18 +187,20 @@ def take_rows(
     if collate_fn is not None:
         items: list[Any] = [pairs.items for _, pairs in blocks]
         return collate_fn([found[place] for found, part in zip(items, parts, strict=True) for place in part])
-    chosen = [(*block, torch.from_numpy(part)) for block, part in zip(blocks, parts, strict=True) if len(part)]
-    batches, pairs, rows = zip(*chosen, strict=True)
-    return _rows(batches, len(pairs[0]), rows, pin)
+    used = [k for k, part in enumerate(parts) if len(part)]
+    rows = [torch.from_numpy(parts[k]) for k in used]
+    return _rows([blocks[k][0] for k in used], len(blocks[used[0]][1]), rows, pin)
 
 
 def _rows(batches: Sequence[Any], size: int, places: Sequence[torch.Tensor], pin: bool) -> Any:
     """Return some rows of everything in several collated batches as one batch; the first batch has this size."""
     first = batches[0]
-    if isinstance(first, torch.Tensor) and first.ndim > 0 and first.shape[0] == size:
-        found = [batch.index_select(0, rows) for batch, rows in zip(batches, places, strict=True)]
-        joined = found[0] if len(found) == 1 else torch.cat(found)
-        return joined.pin_memory() if pin else joined
+    if isinstance(first, torch.Tensor) and first.ndim > 0 and len(first) == size:
+        found = first.index_select(0, places[0])
+        if len(batches) > 1:
+            others = zip(batches[1:], places[1:], strict=True)
+            found = torch.cat([found, *(batch.index_select(0, rows) for batch, rows in others)])
+        return found.pin_memory() if pin else found
     if type(first) is not list and isinstance(first, MutableMapping):
         chosen = copy.copy(first)  # as default_collate does, for mappings of all kinds
         chosen.update({key: _rows([batch[key] for batch in batches], size, places, pin) for key in first})
