@@ -1,5 +1,6 @@
 """Hypothesis draws the same examples at each run. Without compiled code, fewer cases are tried. Ctrl-C works."""
 
+import gc
 import importlib
 import signal
 from collections.abc import Callable
@@ -46,6 +47,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if UNTRACED & {item.path.parent.name, item.path.stem}:
             item.add_marker("no_cover")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector skip what the test modules have imported, which takes it a second each time.
+
+    Some frameworks call it many times in a training.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
