@@ -557,3 +557,11 @@ def test_a_column_that_is_too_small_for_any_step_is_named(step_size: Any) -> Non
     avare.sgd(avare.problems.LeastSquares(X, X @ [1.0, 1.0, 0.0], l2=0.0), "Uniform", step_size, seed=0)  # not needed
     X[:, 2] *= 1e3
     avare.sgd(avare.problems.LeastSquares(X, X @ [1.0, 1.0, 1.0], l2=0.0), "Uniform", step_size, steps=5, seed=0)
+
+
+def test_a_row_that_is_hardly_drawn_counts_for_the_scale_of_its_column() -> None:
+    X = np.random.default_rng(0).normal(size=(1000, 2))
+    X[5, 0] = 1e4  # not one of the rows that are looked at first
+    problem = avare.problems.LeastSquares(X, X @ [0.0, 1.0], l2=0.0)
+    with pytest.warns(ConvergenceWarning, match=r"^x\[1\] has hardly moved in 1000 steps, because its column is 3"):
+        avare.sgd(problem, "Uniform", 1e-9, steps=1000, seed=0)

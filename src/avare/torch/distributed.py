@@ -83,9 +83,10 @@ class Ranks:
         """Return the places of some examples among those of this rank."""
         if not self.is_sharded:
             return index
-        places = validation.indices("index", index, self.total) - self.first
-        validation.refuse_unless((places >= 0) & (places < self.n), index, "index", "belongs to another rank")
-        return places
+        found = validation.indices("index", index, self.total)
+        is_own = (found >= self.first) & (found < self.first + self.n)
+        validation.refuse_unless(is_own, found, "index", "belongs to another rank")
+        return found - self.first
 
     def check_unchanged(self) -> None:
         """Raise an error if a process group was initialised later."""
