@@ -195,7 +195,7 @@ def take_rows(
 def _rows(batches: Sequence[Any], size: int, places: Sequence[torch.Tensor], pin: bool) -> Any:
     """Return some rows of everything in several collated batches as one batch; the first batch has this size."""
     first = batches[0]
-    if isinstance(first, torch.Tensor) and first.ndim > 0 and len(first) == size:
+    if isinstance(first, torch.Tensor) and first.ndim > 0 and first.shape[0] == size:
         found = first.index_select(0, places[0])
         if len(batches) > 1:
             others = zip(batches[1:], places[1:], strict=True)
