@@ -73,7 +73,8 @@ def count_targets(target: Tensor) -> Tensor:
 
 def class_gradients(rows: Tensor, classes: Tensor, label_smoothing: float = 0.0, out: Tensor | None = None) -> Tensor:
     """Return the gradient of each row's cross-entropy in its logits, in float32 or wider."""
-    softmax = torch.softmax(rows, 1, torch.promote_types(rows.dtype, torch.float32), out=out)
+    space = None if out is None else out.resize_(0)
+    softmax = torch.softmax(rows, 1, torch.promote_types(rows.dtype, torch.float32), out=space)
     return _subtract(softmax, classes, label_smoothing)
 
 

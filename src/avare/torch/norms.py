@@ -249,11 +249,12 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
     if logits.is_contiguous():  # then positions are rows, of which some fit into the cache
         logits, own = logits.flatten(0, -2), own.flatten()
     some = max(1, _AT_A_TIME // max(logits[:1].numel(), 1))
-    parts = [(logits, own)] if len(own) <= some else zip(logits.split(some), own.split(some), strict=True)
-    space = logits.new_empty(0, dtype=torch.promote_types(logits.dtype, torch.float32))  # for one part after another
+    parts, space = [(logits, own)], None
+    if len(own) > some:  # one part after another, in the same space
+        parts = list(zip(logits.split(some), own.split(some), strict=True))
+        space = logits.new_empty(0, dtype=torch.promote_types(logits.dtype, torch.float32))
     found = [
-        _row_norms(class_gradients(part.flatten(0, -2), wanted.flatten(), smoothing, space.resize_(0)))
-        for part, wanted in parts
+        _row_norms(class_gradients(part.flatten(0, -2), wanted.flatten(), smoothing, space)) for part, wanted in parts
     ]
     norms = torch.cat(found).view(shape)
     return norms if ignored is None else norms.masked_fill_(ignored, 0.0)
