@@ -294,11 +294,11 @@ def whole_matrix(total: Objective, point: Point) -> Table:
     """Return the second derivative by all coefficients; only its lower triangle counts."""
     outputs, width = total.l2.shape
     matrix = np.zeros((outputs * width, outputs * width), order="F")
-    for k in range(outputs):
-        for j in range(k + 1):
-            sign = 1.0 if k == j else -1.0  # second derivatives by two outputs are not positive
-            part = total.rows.gram(sign * total.problem.curvature_of_pair(point.terms, k, j))
-            _insert(part, sign, matrix[k * width : (k + 1) * width, j * width : (j + 1) * width])
+    pairs = [(k, j) for k in range(outputs) for j in range(k + 1)]
+    curvatures = [partial(total.problem.curvature_of_pair, point.terms, k, j) for k, j in pairs]
+    for (k, j), part in zip(pairs, total.rows.grams(curvatures), strict=True):
+        sign = 1.0 if k == j else -1.0  # second derivatives by two outputs are not positive
+        _insert(part, sign, matrix[k * width : (k + 1) * width, j * width : (j + 1) * width])
     diagonal_of(matrix)[:] += total.l2.ravel()
     for column, stiff in enumerate(total.stiffness(point)):
         matrix[column::width, column::width] += stiff
@@ -423,7 +423,7 @@ class Steps:
             cost, products = rows.kernel_cost() + outputs * factor_cost(rows.n), 2.0 if outputs == 1 else 8.0
             levels.append(Level("row space", cost, products, self._by_rows, outputs == 1))
         if outputs > 1 and outputs * rows.width <= _WIDEST:
-            cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
+            cost = rows.grams_cost(outputs * (outputs + 1) // 2) + factor_cost(outputs * rows.width)
             levels.append(
                 Level(
                     "all classes",

@@ -153,11 +153,12 @@ def search(total: Objective, point: Point, direction: Table, outputs: Table, pro
     """Search along a direction with given outputs, by Newton's method for one number; None if nothing is lower."""
     l2, slack = total.l2 * direction, _ROUNDING * abs(point.objective)
     curve, length, low, high = float(np.vdot(l2, direction)), 0.0, 0.0, math.inf
-    slope, here, best = -promise, point, None
+    slope, here, best, before = -promise, point, None, math.inf
     for _ in range(_TRIALS):
         bend = float(np.vdot(outputs, total.problem.curve(here.terms, outputs))) + curve
         length = length - slope / bend if bend > 0.0 else math.inf
-        if not low < length < high:
+        before, is_slow = high - low, high - low > 0.5 * before  # slopes that jump send it from one end to the other
+        if is_slow or not low < length < high:
             length = 0.5 * (low + high) if high < math.inf else max(2.0 * low, 1.0)
         if length < _SHORTEST:
             break
