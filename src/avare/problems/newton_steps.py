@@ -459,7 +459,8 @@ class Steps:
             needed = self._needed(gradient, found, left, goal, height / (accuracy**2 * first))
             if needed <= 0.0 or not height > 0.0:  # nothing is left
                 break
-            if count and self._improve(point, needed, math.log(start / height) / count if height > 0 else math.inf):
+            expected = _TENTH / self._levels[0].products  # counts as one product more
+            if count and self._improve(point, needed, (math.log(start / height) + expected) / (count + 1)):
                 direction = None
                 continue
             direction = towards if direction is None else towards + (height / before) * direction

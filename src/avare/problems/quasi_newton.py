@@ -120,7 +120,8 @@ class Descent:
         while True:
             direction = -memory.solve(gradient)
             promise = -float(np.vdot(gradient, direction))
-            if not promise > self._goal or self._is_last(heights, least_fall, count):
+            is_known = self._base is not None or len(heights) > _LATELY  # the first steps may be far too short
+            if (is_known and not promise > self._goal) or self._is_last(heights, least_fall, count):
                 break
             further = search(total, point, direction, total.outputs(direction), promise)
             if further is None:

@@ -25,7 +25,8 @@ _DENSE_ENTRY, _DENSE_ROW = 0.11, 1.0  # of a product with a vector
 _CURVED_ENTRY, _CURVED_ROW = 0.25, 2.0  # of both products, with one reading of X
 _SPARSE_ENTRY, _SPARSE_ROW = 0.4, 5.0
 _SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 0.6, 7.0
-_SEVERAL_ENTRY, _SEVERAL_ROW = 0.25, 4.0  # of a sparse product with several vectors, each
+# Of both products with several vectors, per entry, per entry and vector, and per row and vector: dense, and sparse.
+_SEVERAL, _SPARSE_SEVERAL = (0.8, 0.05, 1.5), (1.4, 0.22, 1.0)
 _GRAM_ENTRY = 0.022  # of a product of two rows, by BLAS
 _GRAM_ROW, _SCALED_ROW = 1.0, 7.0  # a dense entry that is scaled first, and its row
 _TURNED_ENTRY, _PAIR, _FACTOR = 1.0, 1.0, 2.0  # an entry that is turned to a column, a product of two, a row's factor
@@ -254,11 +255,11 @@ class Rows:
 
     def curve_cost(self, outputs: int) -> float:
         """Estimate the cost of `curve`."""
-        if self.matrix.sparse is None:
-            return CALL + outputs * (self.entries * _CURVED_ENTRY + self.n * _CURVED_ROW)
         if outputs > 1:
-            each = self.entries * _SEVERAL_ENTRY + self.n * _SEVERAL_ROW
-            return 2.0 * (CALL + outputs * each + self.n * _SPARSE_ROW)
+            entry, more, row = _SEVERAL if self.matrix.sparse is None else _SPARSE_SEVERAL
+            return 2.0 * CALL + self.entries * (entry + outputs * more) + self.n * outputs * row
+        if self.matrix.sparse is None:
+            return CALL + self.entries * _CURVED_ENTRY + self.n * _CURVED_ROW
         return CALL + self.entries * _SPARSE_CURVED_ENTRY + self.n * _SPARSE_CURVED_ROW
 
     def gram_cost(self, columns: int | None = None, share: float = 1.0) -> float:
