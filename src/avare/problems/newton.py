@@ -536,7 +536,7 @@ def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Ste
         slopes = terms.slopes + problem.curve(terms, outputs)
         gap = _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
         inside = slopes if left == 0 or gap < math.inf else problem.into_range(slopes)
-        cut = np.flatnonzero((inside != slopes).any(axis=1))
+        cut = np.unique(np.flatnonzero(inside != slopes) // problem.outputs)
         if not len(cut):
             return gap
         terms = terms._replace(slopes=inside, curvature=terms.curvature.copy())

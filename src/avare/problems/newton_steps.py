@@ -496,7 +496,7 @@ class Steps:
     def _improve(self, point: Point, needed: float, rate: float) -> bool:
         """Make a solver for this point, or a better one, if the products that are needed would cost more.
 
-        They are estimated by the rate so far. In any case after products have cost as much.
+        They are estimated by the rate so far. In any case after products have cost as much, unless few seem to be left.
         """
         if self.solver is not None and self.solver.exact and self._made_at is point:
             return False
@@ -509,9 +509,9 @@ class Steps:
             costs[0] = math.inf
         best = int(np.argmin(costs))
         if not _EARLY * self._wasted >= self._solved * self._levels[best].cost or not costs[best] < left:
-            if len(self._levels) > 1 and self._wasted > self._solved * self._levels[1].cost:
+            if len(self._levels) > 1 and min(self._wasted / self._solved, _EARLY * left) > self._levels[1].cost:
                 best = 1
-            elif self._made_at is not point and self._spent > self._levels[0].cost:
+            elif self._made_at is not point and min(self._spent, _EARLY * left) > self._levels[0].cost:
                 best = 0
             else:
                 return False
