@@ -244,7 +244,7 @@ def _minimise(
         if gap <= goal or count == steps:
             break
         accuracy = _LOOSE if total.l2.any() else _TIGHT
-        step = ways.solve(point, gradient, accuracy, goal)
+        step = ways.solve(point, gradient, accuracy, goal if certify else math.inf)
         decrease = total.promise(point, gradient, step)
         if not certify:
             steps = count + 1 if decrease <= goal else steps

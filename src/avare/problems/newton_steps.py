@@ -35,6 +35,7 @@ _WIDEST = 8000  # size of a matrix that is factorised
 _SHARES = (1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0)  # of the rows, for factors of samples
 _ROWS_PER_COLUMN = 2.0  # of a sample, at least
 _BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; nobody knows
+_BY_BLOCKS = 5.0  # products that are expected for a step with one factor per output
 _OF_PRODUCT = 4.0  # operations on almost no rows that come with a product
 _OF_DRAWING, _OF_DRAWN_ROW = 10.0, 16.0  # operations on almost no rows, and nanoseconds per row
 _STEPS_AHEAD = 3.0  # expected steps with one solver
@@ -290,19 +291,32 @@ def systematic(scores: Table, size: int, generator: np.random.Generator) -> NDAr
     return indices
 
 
-def whole_matrix(total: Objective, point: Point) -> Table:
-    """Return the second derivative by all coefficients; only its lower triangle counts."""
+def whole_matrix(total: Objective, point: Point, share: float = 1.0) -> Table:
+    """Return the second derivative by all coefficients, of all rows or of a sample; only its lower triangle counts."""
     outputs, width = total.l2.shape
     matrix = np.zeros((outputs * width, outputs * width), order="F")
-    pairs = [(k, j) for k in range(outputs) for j in range(k + 1)]
-    curvatures = [partial(total.problem.curvature_of_pair, point.terms, k, j) for k, j in pairs]
-    for (k, j), part in zip(pairs, total.rows.grams(curvatures), strict=True):
+    pairs, pair = [(k, j) for k in range(outputs) for j in range(k + 1)], total.problem.curvature_of_pair
+    chosen, weights = (None, None) if share == 1.0 else _draw(total, point, share)
+
+    def curvatures(k: int, j: int, part: slice) -> Table:
+        return (
+            pair(point.terms, k, j, part) if chosen is None else weights[part] * pair(point.terms, k, j, chosen[part])
+        )
+
+    for (k, j), block in zip(
+        pairs, total.rows.grams([partial(curvatures, *each) for each in pairs], chosen), strict=True
+    ):
         sign = 1.0 if k == j else -1.0  # second derivatives by two outputs are not positive
-        _insert(part, sign, matrix[k * width : (k + 1) * width, j * width : (j + 1) * width])
+        _insert(block, sign, matrix[k * width : (k + 1) * width, j * width : (j + 1) * width])
     diagonal_of(matrix)[:] += total.l2.ravel()
     for column, stiff in enumerate(total.stiffness(point)):
         matrix[column::width, column::width] += stiff
     return matrix
+
+
+def whole(total: Objective, point: Point, share: float = 1.0) -> Solver:
+    """Factorise H by all coefficients of several outputs, of all rows or of a sample."""
+    return Factor(whole_matrix(total, point, share), exact=share == 1.0, drops=not total.l2.any())
 
 
 class ByRows:
@@ -408,31 +422,33 @@ class Steps:
         """Return all solvers that are possible, from the cheapest to the best."""
         total, rows, outputs = self._total, self._total.rows, self._total.problem.outputs
         levels = [Level("diagonal", 0.5 * self._product, _BY_DIAGONAL, Diagonal)]
-        if rows.width <= _WIDEST:
-            for share in _SHARES:
-                ratio = rows.width / max(share * rows.n, 1.0)
-                if ratio * _ROWS_PER_COLUMN <= 1.0 and (outputs == 1 or len(levels) == 1):
-                    factor = outputs * (share * rows.gram_cost() + factor_cost(rows.width))
-                    cost = _OF_DRAWING * CALL + _OF_DRAWN_ROW * rows.n + self._product + factor
-                    name, products = f"{share:.3g} of the rows", max(1.0, 4.6 / -math.log(ratio))
-                    levels.append(Level(name, cost, products, partial(by_columns, share=share)))
+        pairs, of_blocks = outputs * (outputs + 1) // 2, 1.0 if outputs == 1 else _BY_BLOCKS
+        for share in _SHARES if rows.width <= _WIDEST else ():
+            ratio = rows.width / max(share * rows.n, 1.0)
+            if ratio * _ROWS_PER_COLUMN > 1.0:
+                continue
+            drawing, products = (
+                _OF_DRAWING * CALL + _OF_DRAWN_ROW * rows.n + self._product,
+                max(1.0, 4.6 / -math.log(ratio)),
+            )
             if outputs == 1 or len(levels) == 1:
-                whole = outputs * (rows.gram_cost() + factor_cost(rows.width))
-                levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, by_columns, outputs == 1))
+                cost = drawing + outputs * (share * rows.gram_cost() + factor_cost(rows.width))
+                name, make = f"{share:.3g} of the rows", partial(by_columns, share=share)
+                levels.append(Level(name, cost, max(products, of_blocks), make))
+            if outputs > 1 and outputs * rows.width <= _WIDEST:
+                cost = drawing + share * rows.grams_cost(pairs) + factor_cost(outputs * rows.width)
+                levels.append(
+                    Level(f"{share:.3g} of the rows, all classes", cost, products, partial(whole, share=share))
+                )
+        if rows.width <= _WIDEST and (outputs == 1 or len(levels) == 1):
+            cost = outputs * (rows.gram_cost() + factor_cost(rows.width))
+            levels.append(Level("all rows", cost, 2.0 if outputs == 1 else of_blocks, by_columns, outputs == 1))
         if total.by_rows:
             cost, products = rows.kernel_cost() + outputs * factor_cost(rows.n), 2.0 if outputs == 1 else 8.0
             levels.append(Level("row space", cost, products, self._by_rows, outputs == 1))
         if outputs > 1 and outputs * rows.width <= _WIDEST:
-            cost = rows.grams_cost(outputs * (outputs + 1) // 2) + factor_cost(outputs * rows.width)
-            levels.append(
-                Level(
-                    "all classes",
-                    cost,
-                    2.0,
-                    lambda total, point: Factor(whole_matrix(total, point), drops=not total.l2.any()),
-                    True,
-                )
-            )
+            cost = rows.grams_cost(pairs) + factor_cost(outputs * rows.width)
+            levels.append(Level("all classes", cost, 2.0, whole, True))
         return levels
 
     def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
@@ -489,6 +505,8 @@ class Steps:
         """
         needed = math.log(ratio) if ratio > 0.0 else 0.0
         if not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal:
+            return needed
+        if goal == math.inf:
             return needed
         slack = self._total.slack(left)
         return max(needed, math.log(slack / (CERTIFIED * goal)) if goal > 0.0 < slack else slack)

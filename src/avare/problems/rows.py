@@ -200,17 +200,19 @@ class Rows:
         _append_bias(total, sums, factors.sum(), np.zeros(size) if self.means is None else self.means, result)
         return result
 
-    def grams(self, factors: Sequence[Callable[[slice], Table]]) -> list[Table]:
+    def grams(
+        self, factors: Sequence[Callable[[slice], Table]], chosen: NDArray[np.int64] | None = None
+    ) -> list[Table]:
         """Return `gram` for several factors of the rows, each a function of which rows.
 
         If there are few columns, the products of their pairs are computed once, for all factors.
         """
         if self._pairs_cost(len(factors)) > len(factors) * self.gram_cost():
-            return [self.gram(each(slice(None))) for each in factors]
+            return [self.gram(each(slice(None)), chosen) for each in factors]
         left, right = np.triu_indices(self.width)
         total, step = np.zeros((len(factors), len(left))), max(_FEWEST, _CHUNK // (len(left) + len(factors)))
         columns, products = np.ones((self.width, step)), np.empty((len(left), step))
-        for part, rows in self._chunks(step):
+        for part, rows in self._dense_chunks(chosen, step):
             size, first = len(rows), 0
             columns[: self.columns, :size] = rows.T
             for column in range(self.width):
@@ -345,11 +347,11 @@ class Rows:
         for part in parts_of(dense, step) if self.n > step else (slice(0, self.n),):
             yield part, dense[part] if work is None else np.positive(dense[part], out=work[: part.stop - part.start])
 
-    def _dense_chunks(self, chosen: NDArray[np.int64] | None = None) -> Iterator[tuple[slice, Table]]:
+    def _dense_chunks(self, chosen: NDArray[np.int64] | None = None, step: int = 0) -> Iterator[tuple[slice, Table]]:
         """Yield rows as `_chunks` does, dense and in float64: of all rows, or of those chosen."""
-        dense, step = self.matrix.dense, self._rows_at_a_time()
+        dense, step = self.matrix.dense, min(step or _CHUNK, self._rows_at_a_time())
         if dense is not None and chosen is None:
-            yield from self._chunks()
+            yield from self._chunks(step)
             return
         work = self._scratch()
         for first in range(0, self.n if chosen is None else len(chosen), step):
