@@ -22,6 +22,7 @@ _OVERHEAD = 10.0  # operations on almost no rows that a step costs
 _NEAR = 3.0  # times the goal: from there a step of Newton's method is enough, which certifies it too
 _NEARER = 0.1  # of the last goal: the next, because the minimum could not be certified from there
 _FEWEST = 2 * _LATELY  # steps at the price of Newton's method: with fewer, this one is cheap
+_KEPT = 0.25  # of the promise, which is twice the decrease that is expected; if the last fell less, the next says nothing
 _TRIALS = 30  # points on a line
 _FLATTER = 0.5  # of the slope at the beginning of a line: a point with a smaller one is good enough
 _ENOUGH, _ROUNDING, _SHORTEST = 1e-4, 1e-15, 1e-12  # of the promised decrease; error of a number; of a step
@@ -116,18 +117,18 @@ class Descent:
         """
         total, memory, heights = self._total, self.memory, [point.objective]
         assert memory is not None
-        gradient = total.gradient(point)
+        gradient, is_kept = total.gradient(point), True
         while True:
             direction = -memory.solve(gradient)
             promise = -float(np.vdot(gradient, direction))
-            is_known = self._base is not None or len(heights) > _LATELY  # the first steps may be far too short
-            if (is_known and not promise > self._goal) or self._is_last(heights, least_fall, count):
+            if (is_kept and not promise > self._goal) or self._is_last(heights, least_fall, count):
                 break
             further = search(total, point, direction, total.outputs(direction), promise)
             if further is None:
                 break
             change = total.gradient(further) - gradient
             memory.add(further.table - point.table, change)
+            is_kept = _KEPT * promise <= point.objective - further.objective <= promise
             point, gradient = further, total.gradient(further)
             heights.append(point.objective)
         lately = heights[-1 - max(count, _LATELY) :]
