@@ -258,8 +258,7 @@ class Rows:
     def curve_cost(self, outputs: int) -> float:
         """Estimate the cost of `curve`."""
         if outputs > 1:
-            entry, more, row = _SEVERAL if self.matrix.sparse is None else _SPARSE_SEVERAL
-            return 2.0 * CALL + self.entries * (entry + outputs * more) + self.n * outputs * row
+            return several_cost(self.n, self.entries, outputs, is_sparse=self.matrix.sparse is not None)
         if self.matrix.sparse is None:
             return CALL + self.entries * _CURVED_ENTRY + self.n * _CURVED_ROW
         return CALL + self.entries * _SPARSE_CURVED_ENTRY + self.n * _SPARSE_CURVED_ROW
@@ -376,6 +375,12 @@ class Rows:
 def column_sums(table: Table) -> Table:
     """Return the sum of each column; of several, by a product, which is faster."""
     return table.sum(axis=0) if table.shape[1] == 1 else np.ones(len(table)) @ table
+
+
+def several_cost(n: int, entries: int, outputs: int, *, is_sparse: bool = False) -> float:
+    """Estimate the cost of `Rows.curve` for several outputs."""
+    entry, more, row = _SPARSE_SEVERAL if is_sparse else _SEVERAL
+    return 2.0 * CALL + entries * (entry + outputs * more) + n * outputs * row
 
 
 def factor_cost(size: int) -> float:
