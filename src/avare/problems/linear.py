@@ -237,7 +237,7 @@ class Linear(Problem):
         """Return the sum of the second derivatives of all losses: a matrix with a row per output."""
         return np.array([[terms.curvature.sum()]])
 
-    def curvature_of_pair(self, terms: Terms, k: int, j: int, part: slice = slice(None)) -> Vector:
+    def curvature_of_pair(self, terms: Terms, k: int, j: int, part: Any = slice(None)) -> Vector:
         """Return the second derivative of some losses by two of their outputs; by different ones, minus this."""
         return terms.curvature[part, 0]
 

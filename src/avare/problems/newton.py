@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from avare.problems.quasi_newton import Descent, search
 from avare.problems.row_gradients import minimise_by_rows
 from avare.problems.rows import CALL, Rows, Table
 from avare.problems.small import minimise_small
-from avare.problems.turned import is_worth_turning, turned
+from avare.problems.turned import minimise_turned
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -116,7 +117,17 @@ def newton(
             return Minimum(found.table, found.objective, found.gap, scale, passes, found.steps, "converged")
     rows = problem.rows()
     total = Objective(problem, rows)
-    point, gap, count, status = _minimise_all(total, start, flat, scale, tol, steps, callback)
+    minimise = partial(_minimise, goal=tol * scale, steps=steps, callback=callback)
+    quick = minimise_turned(total, flat, lambda part, at: minimise(part, Steps(part), at)) if start is None else None
+    if quick and not quick[1] <= tol * scale:
+        start = rows.centre(quick[0].table, -1.0)
+    if quick is None or not quick[1] <= tol * scale:
+        table, solver = _from_samples(total, tol) if start is None else (rows.centre(start), None)
+        first = None if table is None else total.at(table, total.outputs(table))
+        if first is None or not first.objective < scale:
+            first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
+        quick = _minimise_any(total, first, solver, tol * scale, steps, callback)
+    point, gap, count, status = quick
     rounding = problem.rounding(rows.centre(point.table, -1.0), point.terms.slopes, tol * scale - gap)
     if status == "converged" and gap + rounding > tol * scale > 2.0 * rounding:
         goal, before = tol * scale - rounding, count
@@ -186,32 +197,6 @@ def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
             break
         sizes.append(size)
     return sizes
-
-
-def _minimise_all(
-    total: Objective,
-    start: Table | None,
-    flat: Table,
-    scale: float,
-    tol: float,
-    steps: int,
-    callback: Callable[[int, float, float], Any] | None,
-) -> tuple[Point, float, int, str]:
-    """Choose where to begin, and minimise; return as `_minimise` does."""
-    table, solver, count, first, goal = None, None, 0, None, tol * scale
-    if start is None and is_worth_turning(total):
-        part, first, back = turned(total, flat)
-        found, gap, count, status = _minimise(part, Steps(part), first, goal, steps, callback)
-        first, gap = back(found, gap)
-        if gap <= goal or status == "finished":
-            return first, gap, count, status
-    else:
-        table, solver = _from_samples(total, tol) if start is None else (total.rows.centre(start), None)
-        first = None if table is None else total.at(table, total.outputs(table))
-    if first is None or not first.objective < scale:
-        first = total.at(flat, np.tile(flat[:, -1] * total.problem.model.matrix.bias, (total.problem.n, 1)))
-    point, gap, more, status = _minimise_any(total, first, solver, goal, steps - count, callback)
-    return point, gap, count + more, status
 
 
 def _minimise_any(

@@ -253,21 +253,31 @@ def diagonal_of(matrix: Table) -> Table:
 
 def by_columns(total: Objective, point: Point, share: float = 1.0) -> Solver:
     """Factorise H, or its blocks if there are several outputs, of all rows or of a sample."""
-    problem, chosen, factors = total.problem, None, []
-    if share < 1.0:
-        chosen, weights = _draw(total, point, share)
-    for k in range(problem.outputs):
-        curvatures = problem.curvature_of_pair(point.terms, k, k)
-        if chosen is not None:
-            curvatures = curvatures[chosen] * weights
-        matrix = total.rows.gram(curvatures, chosen)
+    outputs, factors = total.problem.outputs, []
+    sample = _draw(total, point, share) if share < 1.0 else None
+    for k in range(outputs):
+        matrix = _block(total, point, k, k, sample)
         diagonal_of(matrix)[:] += total.l2[k]
-        factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1, drops=not total.l2.any()))
-    if problem.outputs == 1:
+        factors.append(Factor(matrix, exact=share == 1.0 and outputs == 1, drops=not total.l2.any()))
+    if outputs == 1:
         return factors[0]
     return Blocks(
         lambda right: np.vstack([each.solve(row) for each, row in zip(factors, right, strict=True)]), total.l2[0]
     )
+
+
+def by_classes(total: Objective, point: Point, share: float = 1.0) -> Solver:
+    """Factorise H with all pairs of outputs, of all rows or of a sample."""
+    sample = _draw(total, point, share) if share < 1.0 else None
+    return Factor(whole_matrix(total, point, sample), exact=share == 1.0, drops=not total.l2.any())
+
+
+def _block(total: Objective, point: Point, k: int, j: int, sample: tuple[NDArray[np.int64], Table] | None) -> Table:
+    """Return the second derivative of the losses by the coefficients of two outputs; by different ones, minus this."""
+    if sample is None:
+        return total.rows.gram(total.problem.curvature_of_pair(point.terms, k, j))
+    chosen, weights = sample
+    return total.rows.gram(weights * total.problem.curvature_of_pair(point.terms, k, j, chosen), chosen)
 
 
 def _draw(total: Objective, point: Point, share: float) -> tuple[NDArray[np.int64], Table]:
@@ -291,50 +301,36 @@ def systematic(scores: Table, size: int, generator: np.random.Generator) -> NDAr
     return indices
 
 
-def whole_matrix(total: Objective, point: Point, share: float = 1.0) -> Table:
+def whole_matrix(total: Objective, point: Point, sample: tuple[NDArray[np.int64], Table] | None = None) -> Table:
     """Return the second derivative by all coefficients, of all rows or of a sample; only its lower triangle counts."""
     outputs, width = total.l2.shape
     matrix = np.zeros((outputs * width, outputs * width), order="F")
-    pairs, pair = [(k, j) for k in range(outputs) for j in range(k + 1)], total.problem.curvature_of_pair
-    chosen, weights = (None, None) if share == 1.0 else _draw(total, point, share)
-
-    def curvatures(k: int, j: int, part: slice) -> Table:
-        return (
-            pair(point.terms, k, j, part) if chosen is None else weights[part] * pair(point.terms, k, j, chosen[part])
-        )
-
-    for (k, j), block in zip(
-        pairs, total.rows.grams([partial(curvatures, *each) for each in pairs], chosen), strict=True
-    ):
-        sign = 1.0 if k == j else -1.0  # second derivatives by two outputs are not positive
-        _insert(block, sign, matrix[k * width : (k + 1) * width, j * width : (j + 1) * width])
+    for k in range(outputs):
+        for j in range(k + 1):
+            part = _block(total, point, k, j, sample)
+            sign = 1.0 if k == j else -1.0  # second derivatives by two outputs are not positive
+            _insert(part, sign, matrix[k * width : (k + 1) * width, j * width : (j + 1) * width])
     diagonal_of(matrix)[:] += total.l2.ravel()
     for column, stiff in enumerate(total.stiffness(point)):
         matrix[column::width, column::width] += stiff
     return matrix
 
 
-def whole(total: Objective, point: Point, share: float = 1.0) -> Solver:
-    """Factorise H by all coefficients of several outputs, of all rows or of a sample."""
-    return Factor(whole_matrix(total, point, share), exact=share == 1.0, drops=not total.l2.any())
-
-
 class ByRows:
-    """Solve in the space of the rows, with R^2 = C and K = A A^T; for each output, if there are several.
+    """Solve in the space of the rows, with R^2 = C and K = A A^T; for one output.
 
     (l2 + A^T C A)^-1 = (1 - A^T R (l2 + R K R)^-1 R A) / l2.
     """
 
     def __init__(self, total: Objective, curvatures: Table, kernel: Table) -> None:
         self._rows, self._l2, self._free = total.rows, float(total.l2[0, 0]), total.free_bias
-        self._roots, self._factors = np.sqrt(curvatures), list[Factor]()
+        self._roots = np.sqrt(curvatures)
         penalised = float(total.rows.matrix.bias and not self._free)  # a bias is then one more column
-        for roots in self._roots.T:
-            matrix = (kernel + penalised) * roots[:, None]
-            matrix *= roots
-            diagonal_of(matrix)[:] += self._l2
-            self._factors.append(Factor(matrix))
-        self.exact = len(self._factors) == 1 and self._factors[0].exact
+        matrix = (kernel + penalised) * self._roots
+        matrix *= self._roots[:, 0]
+        diagonal_of(matrix)[:] += self._l2
+        self._factor = Factor(matrix)
+        self.exact = self._factor.exact
         if self._free:
             self._sums = total.rows.sums(curvatures)
             self._along = self._without_bias(self._sums)
@@ -355,8 +351,7 @@ class ByRows:
         if self._free:
             right[:, -1] = 0.0
         outputs = self._roots * self._rows.outputs(right)
-        inner = np.column_stack([factor.solve(each) for factor, each in zip(self._factors, outputs.T, strict=True)])
-        found = (right - self._rows.sums(self._roots * inner)) / self._l2
+        found = (right - self._rows.sums(self._roots * self._factor.solve(outputs))) / self._l2
         if self._free:
             found[:, -1] = 0.0
         return found
@@ -422,33 +417,22 @@ class Steps:
         """Return all solvers that are possible, from the cheapest to the best."""
         total, rows, outputs = self._total, self._total.rows, self._total.problem.outputs
         levels = [Level("diagonal", 0.5 * self._product, _BY_DIAGONAL, Diagonal)]
-        pairs, of_blocks = outputs * (outputs + 1) // 2, 1.0 if outputs == 1 else _BY_BLOCKS
-        for share in _SHARES if rows.width <= _WIDEST else ():
-            ratio = rows.width / max(share * rows.n, 1.0)
-            if ratio * _ROWS_PER_COLUMN > 1.0:
-                continue
-            drawing, products = (
-                _OF_DRAWING * CALL + _OF_DRAWN_ROW * rows.n + self._product,
-                max(1.0, 4.6 / -math.log(ratio)),
-            )
-            if outputs == 1 or len(levels) == 1:
-                cost = drawing + outputs * (share * rows.gram_cost() + factor_cost(rows.width))
-                name, make = f"{share:.3g} of the rows", partial(by_columns, share=share)
-                levels.append(Level(name, cost, max(products, of_blocks), make))
-            if outputs > 1 and outputs * rows.width <= _WIDEST:
-                cost = drawing + share * rows.grams_cost(pairs) + factor_cost(outputs * rows.width)
-                levels.append(
-                    Level(f"{share:.3g} of the rows, all classes", cost, products, partial(whole, share=share))
-                )
-        if rows.width <= _WIDEST and (outputs == 1 or len(levels) == 1):
-            cost = outputs * (rows.gram_cost() + factor_cost(rows.width))
-            levels.append(Level("all rows", cost, 2.0 if outputs == 1 else of_blocks, by_columns, outputs == 1))
-        if total.by_rows:
-            cost, products = rows.kernel_cost() + outputs * factor_cost(rows.n), 2.0 if outputs == 1 else 8.0
-            levels.append(Level("row space", cost, products, self._by_rows, outputs == 1))
+        gram, drawing = rows.gram_cost(), _OF_DRAWING * CALL + _OF_DRAWN_ROW * rows.n + self._product
+        ways = [(by_columns, outputs * gram, outputs * factor_cost(rows.width), outputs == 1)]
         if outputs > 1 and outputs * rows.width <= _WIDEST:
-            cost = rows.grams_cost(pairs) + factor_cost(outputs * rows.width)
-            levels.append(Level("all classes", cost, 2.0, whole, True))
+            ways.append((by_classes, 0.5 * outputs * (outputs + 1) * gram, factor_cost(outputs * rows.width), True))
+        for share in (*_SHARES, 1.0) if rows.width <= _WIDEST else ():
+            ratio = rows.width / max(share * rows.n, 1.0)
+            if share < 1.0 < ratio * _ROWS_PER_COLUMN:
+                continue
+            products, cost = (2.0, 0.0) if share == 1.0 else (max(1.0, 4.6 / -math.log(ratio)), drawing)
+            for make, grams, factor, is_whole in ways:
+                if is_whole or len(levels) == 1:
+                    name, expected = f"{make.__name__}, {share:.3g} of the rows", products if is_whole else _BY_BLOCKS
+                    exact, solver = share == 1.0 and is_whole, partial(make, share=share)
+                    levels.append(Level(name, cost + share * grams + factor, expected, solver, exact))
+        if total.by_rows and outputs == 1:
+            levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows, True))
         return levels
 
     def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
@@ -504,9 +488,8 @@ class Steps:
         It must be by a ratio; and if the step may be the last, small enough for it to be certified.
         """
         needed = math.log(ratio) if ratio > 0.0 else 0.0
-        if not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal:
-            return needed
-        if goal == math.inf:
+        far = not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal
+        if far or goal == math.inf:
             return needed
         slack = self._total.slack(left)
         return max(needed, math.log(slack / (CERTIFIED * goal)) if goal > 0.0 < slack else slack)
@@ -547,10 +530,7 @@ class Steps:
     def _by_rows(self, total: Objective, point: Point) -> Solver:
         if self._kernel is None:
             self._kernel = total.rows.kernel()
-        problem = total.problem
-        curvatures = np.column_stack([problem.curvature_of_pair(point.terms, k, k) for k in range(problem.outputs)])
-        solver = ByRows(total, curvatures, self._kernel)
-        return solver if problem.outputs == 1 else Blocks(solver.solve, total.l2[0])
+        return ByRows(total, total.problem.mean_curvatures(point.terms)[:, None], self._kernel)
 
 
 def _worthwhile(levels: list[Level]) -> list[Level]:

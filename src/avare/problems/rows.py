@@ -7,8 +7,7 @@ b + m.w, and the penalty is the same. Columns far from 0 then cost no accuracy a
 The cost of each operation is estimated in nanoseconds, so that a method can choose between them.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +28,6 @@ _SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 0.6, 7.0
 _SEVERAL, _SPARSE_SEVERAL = (0.8, 0.05, 1.5), (1.4, 0.22, 1.0)
 _GRAM_ENTRY = 0.022  # of a product of two rows, by BLAS
 _GRAM_ROW, _SCALED_ROW = 1.0, 7.0  # a dense entry that is scaled first, and its row
-_TURNED_ENTRY, _PAIR, _FACTOR = 1.0, 1.0, 2.0  # an entry that is turned to a column, a product of two, a row's factor
 _SPARSE_GRAM_ENTRY, _SPARSE_KERNEL_ENTRY = 0.9, 3.0
 _SPARSE_KERNEL_CALLS = 25.0  # operations on almost no rows
 _SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
@@ -200,36 +198,6 @@ class Rows:
         _append_bias(total, sums, factors.sum(), np.zeros(size) if self.means is None else self.means, result)
         return result
 
-    def grams(
-        self, factors: Sequence[Callable[[slice], Table]], chosen: NDArray[np.int64] | None = None
-    ) -> list[Table]:
-        """Return `gram` for several factors of the rows, each a function of which rows.
-
-        If there are few columns, the products of their pairs are computed once, for all factors.
-        """
-        if self._pairs_cost(len(factors)) > len(factors) * self.gram_cost():
-            return [self.gram(each(slice(None)), chosen) for each in factors]
-        left, right = np.triu_indices(self.width)
-        total, step = np.zeros((len(factors), len(left))), max(_FEWEST, _CHUNK // (len(left) + len(factors)))
-        columns, products = np.ones((self.width, step)), np.empty((len(left), step))
-        for part, rows in self._dense_chunks(chosen, step):
-            size, first = len(rows), 0
-            columns[: self.columns, :size] = rows.T
-            for column in range(self.width):
-                last = first + self.width - column
-                np.multiply(columns[column, :size], columns[column:, :size], out=products[first:last, :size])
-                first = last
-            total += np.stack([each(part) for each in factors]) @ products[:, :size].T
-        results, means = [], np.zeros(self.columns) if self.means is None else self.means
-        for each in total:
-            matrix = np.zeros((self.width, self.width), order="F")
-            matrix[right, left] = each
-            if self.matrix.bias:
-                inner, sums, whole = matrix[:-1, :-1].copy(order="F"), matrix[-1, :-1].copy(), matrix[-1, -1]
-                _append_bias(inner, sums, whole, means, matrix)
-            results.append(matrix)
-        return results
-
     def kernel(self) -> Table:
         """Return the products of all pairs of centred rows, without the bias. O(n entries), and n^2 numbers."""
         if self.matrix.sparse is None or self._dense_kernel_cost() < self._sparse_kernel_cost:
@@ -268,17 +236,6 @@ class Rows:
         columns = self.columns if columns is None else columns
         dense = self._dense_gram_cost(columns, share)
         return CALL + (dense if self.matrix.sparse is None else min(dense, self._sparse_gram_cost(columns, share)))
-
-    def grams_cost(self, count: int) -> float:
-        """Estimate the cost of `grams`."""
-        return min(count * self.gram_cost(), self._pairs_cost(count))
-
-    def _pairs_cost(self, count: int) -> float:
-        if self.matrix.sparse is not None:
-            return math.inf
-        pairs = 0.5 * self.width * (self.width + 1)
-        each = self.width * _TURNED_ENTRY + pairs * _PAIR + count * (_FACTOR + 2.0 * _GRAM_ENTRY * pairs)
-        return (count + 1) * CALL + self.n * each
 
     def kernel_cost(self) -> float:
         """Estimate the cost of `kernel`."""
@@ -338,19 +295,19 @@ class Rows:
             total += factors[part].T @ rows
         return total
 
-    def _chunks(self, step: int = 0) -> Iterator[tuple[slice, Table]]:
+    def _chunks(self) -> Iterator[tuple[slice, Table]]:
         """Yield dense rows in float64, some at a time; copies share their memory with the next."""
-        dense, step = self.matrix.dense, step or self._rows_at_a_time()
+        dense, step = self.matrix.dense, self._rows_at_a_time()
         assert dense is not None
         work = None if dense.dtype == np.float64 else self._scratch()
         for part in parts_of(dense, step) if self.n > step else (slice(0, self.n),):
             yield part, dense[part] if work is None else np.positive(dense[part], out=work[: part.stop - part.start])
 
-    def _dense_chunks(self, chosen: NDArray[np.int64] | None = None, step: int = 0) -> Iterator[tuple[slice, Table]]:
+    def _dense_chunks(self, chosen: NDArray[np.int64] | None = None) -> Iterator[tuple[slice, Table]]:
         """Yield rows as `_chunks` does, dense and in float64: of all rows, or of those chosen."""
-        dense, step = self.matrix.dense, min(step or _CHUNK, self._rows_at_a_time())
+        dense, step = self.matrix.dense, self._rows_at_a_time()
         if dense is not None and chosen is None:
-            yield from self._chunks(step)
+            yield from self._chunks()
             return
         work = self._scratch()
         for first in range(0, self.n if chosen is None else len(chosen), step):

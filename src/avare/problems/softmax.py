@@ -80,10 +80,10 @@ class Softmax(Linear):
         return self._weighted((1.0 - squares) / self.outputs)
 
     def summed_curvature(self, terms: Terms) -> NDArray[np.float64]:
-        weighted = self._weighted(terms.curvature.T.copy())
+        weighted = self._weighted(terms.curvature.T)
         return np.diag(weighted.sum(axis=1)) - weighted @ terms.curvature
 
-    def curvature_of_pair(self, terms: Terms, k: int, j: int, part: slice = slice(None)) -> NDArray[np.float64]:
+    def curvature_of_pair(self, terms: Terms, k: int, j: int, part: Any = slice(None)) -> NDArray[np.float64]:
         chances = terms.curvature[part].T
         return self._weighted(chances[k] * (1.0 - chances[k] if k == j else chances[j]), part)
 
@@ -100,11 +100,9 @@ class Softmax(Linear):
         logarithms = np.log(shares) if shares.min() > 0.0 else np.zeros(self.outputs)
         return np.asarray(logarithms - logarithms.mean())
 
-    def _weighted(self, values: NDArray[np.float64], part: slice = slice(None)) -> NDArray[np.float64]:
-        """Multiply by the sample weights, in place."""
-        if len(self.model.sample_weight):
-            values *= self.model.sample_weight[part]
-        return values
+    def _weighted(self, values: NDArray[np.float64], part: Any = slice(None)) -> NDArray[np.float64]:
+        """Multiply by the sample weights."""
+        return values * self.model.sample_weight[part] if len(self.model.sample_weight) else values
 
 
 # --- kernels -------------------------------------------------------------------------------

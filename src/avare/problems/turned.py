@@ -1,7 +1,7 @@
 """Several outputs and fewer rows than columns: the same problem with as many columns as rows.
 
-With A = L Q and orthonormal rows of Q, the rows of L and coefficients u have the same outputs as A and Q^T u, and the same
-norm, hence the same penalty. L is a Cholesky factor of A A^T. Coefficients that no row touches are 0 at the minimum.
+With A = L Q and orthonormal rows of Q, the rows of L and coefficients u have the same outputs as A and Q^T u, and the
+same norm, hence the same penalty. L is a Cholesky factor of A A^T.
 """
 
 from __future__ import annotations
@@ -19,35 +19,40 @@ _COEFFICIENT = 10.0  # nanoseconds of a coefficient that come with a product: it
 _ROUNDING = 1e-15  # relative error of a kernel, per row
 
 
-def turned(total: Objective, constant: Table) -> tuple[Objective, Point, Callable[[Point, float], tuple[Point, float]]]:
-    """Return the objective with fewer columns, a constant model there, and what turns a point and its gap back."""
+def minimise_turned(
+    total: Objective, flat: Table, minimise: Callable[[Objective, Point], tuple[Point, float, int, str]]
+) -> tuple[Point, float, int, str] | None:
+    """Minimise with fewer columns, from a constant model, if that saves more than a kernel and its factor cost.
+
+    Return what `minimise` returns, for all columns.
+    """
     from scipy.linalg.lapack import dpstrf, dtrtrs
+
+    if not _is_worth_turning(total):
+        return None
 
     rows, problem, free = total.rows, total.problem, bool(total.free_bias)
     kernel = rows.kernel() + float(rows.matrix.bias and not free)  # a bias with a penalty is one more column
-    size, strength = float(np.max(kernel.diagonal())), float(total.l2[0, 0])
+    size = float(kernel.diagonal().max())
     factor, places, rank, _ = dpstrf(kernel, lower=1)
     lower, dense, pivots = np.tril(factor[:, :rank]), np.empty((rows.n, rank)), places[:rank] - 1
     dense[places - 1] = lower
     few = Rows(Matrix(dense, None, free), rows.n, rank + int(free), np.empty(0), centred=False)
-    part = Objective(problem, few, np.arange(rows.columns - rank, rows.width)[-few.width :])
-    first = np.column_stack([np.zeros((problem.outputs, rank)), constant[:, rows.width - int(free) :]])
-
-    def back(point: Point, gap: float) -> tuple[Point, float]:
-        factors = np.zeros((rows.n, problem.outputs))
-        factors[pivots] = dtrtrs(lower[:rank], point.table[:, :rank].T, lower=1, trans=1)[0]
-        table = total.sums(factors)
-        if free:
-            table[:, -1] = point.table[:, -1]
-        reached, slopes = total.at(table, total.outputs(table)), point.terms.slopes
-        rounding = 0.5 * rows.n * _ROUNDING * size * float(np.vdot(slopes, slopes)) / strength
-        total.passes += 1.0 + part.passes * few.entries / max(rows.entries, 1)
-        return reached, max(gap + rounding + reached.objective - point.objective, 0.0)
-
-    return part, part.at(first, part.outputs(first)), back
+    part = Objective(problem, few, np.arange(rows.width)[-few.width :])
+    table = np.column_stack([np.zeros((problem.outputs, rank)), flat[:, rows.width - int(free) :]])
+    found, gap, count, status = minimise(part, part.at(table, part.outputs(table)))
+    factors = np.zeros((rows.n, problem.outputs))
+    factors[pivots] = dtrtrs(lower[:rank], found.table[:, :rank].T, lower=1, trans=1)[0]
+    table = total.sums(factors)
+    if free:
+        table[:, -1] = found.table[:, -1]
+    point = total.at(table, total.outputs(table))
+    total.passes += 1.0 + part.passes * few.entries / max(rows.entries, 1)
+    rounding = 0.5 * rows.n * _ROUNDING * size * float(np.sum(found.terms.slopes**2)) / float(total.l2[0, 0])
+    return point, max(gap + rounding + point.objective - found.objective, 0.0), count, status
 
 
-def is_worth_turning(total: Objective) -> bool:
+def _is_worth_turning(total: Objective) -> bool:
     """Whether products with fewer columns save more than a kernel and its factor cost."""
     rows, outputs = total.rows, total.problem.outputs
     if outputs == 1 or not total.by_rows or total.l1.any():
