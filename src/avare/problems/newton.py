@@ -320,8 +320,8 @@ def _first_order(
         return point, lambda before, after: after
     descent = Descent(total, goal, ways.expected, ways.solver)
     point = descent.begin(point)
-    ways.use(descent.memory)
-    return point, lambda before, after: descent.resume(before, after, ways.spent_on_step)
+    ways.use(descent.memory, descent.spent)
+    return point, lambda before, after: descent.resume(before, after, ways)
 
 
 def _minimise_l1(

@@ -41,6 +41,7 @@ _OF_DRAWING, _OF_DRAWN_ROW = 10.0, 16.0  # operations on almost no rows, and nan
 _STEPS_AHEAD = 3.0  # expected steps with one solver
 _LADDER = 3.0  # times the cost of a solver: what the next better one must cost for both to be tried
 _EARLY = 8.0  # times what a solver has cost so far: a better one that costs less replaces it if that seems to pay
+_AT_ONCE = 2.0  # times what first-order steps have cost in vain: a solver that costs less replaces them at once
 _TENTH = 4.6  # logarithm of 100: the residual's square falls as much if the residual falls to a tenth
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
@@ -406,12 +407,12 @@ class Steps:
         """Nanoseconds of the last step."""
         self._kernel: Table | None = None
 
-    def use(self, solver: Solver | None) -> None:
-        """Use a solver that is better than the diagonal, if there is one."""
+    def use(self, solver: Solver | None, spent: float) -> None:
+        """Use a solver that is better than the diagonal, if there is one, and the next did not pay with it so far."""
         if solver is not None:
-            self.solver = solver
             if len(self._levels) > 1 and self._levels[0].name == "diagonal":
                 del self._levels[0]
+            self.solver = solver if _AT_ONCE * spent < self._levels[0].cost else None
 
     def all_levels(self) -> list[Level]:
         """Return all solvers that are possible, from the cheapest to the best."""

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from avare._compilation import product
-from avare.problems.newton_steps import Diagonal, Objective, Point, Solver
+from avare.problems.newton_steps import Diagonal, Objective, Point, Solver, Steps
 from avare.problems.rows import CALL, Table
 
 _PAIRS = 10  # steps that are remembered
@@ -92,6 +92,8 @@ class Descent:
         self._allowed = expected / self._cost
         self._rate = -math.inf  # decrease per nanosecond, lately
         self.memory: Memory | None = None
+        self.spent = 0.0
+        """Nanoseconds of the first steps, if they ended because the minimum is far at their pace."""
 
     def begin(self, point: Point) -> Point:
         """Make the first steps, if they may be faster than Newton's method; return where they end."""
@@ -103,12 +105,18 @@ class Descent:
             self.memory.renew(Diagonal(self._total, point))
         return point
 
-    def resume(self, before: Point, point: Point, nanoseconds: float) -> Point:
-        """Make more steps if they were faster than the last one of Newton's method; return where they end."""
+    def resume(self, before: Point, point: Point, ways: Steps) -> Point:
+        """Make more steps if they were faster than the last one of Newton's method; return where they end.
+
+        They begin with the last solver of Newton's method.
+        """
+        nanoseconds = ways.spent_on_step
         fall, count = before.objective - point.objective, max(round(nanoseconds / self._cost), _FEWEST)
         if not fall < self._rate * nanoseconds:
             return point
         self._goal *= _NEARER
+        if self.memory is not None and ways.solver not in (None, self.memory):
+            self.memory.renew(ways.solver)
         return self._run(point, fall, count)
 
     def _run(self, point: Point, least_fall: float = 0.0, count: int = 0) -> Point:
@@ -150,7 +158,9 @@ class Descent:
             return True
         ratio = fall / max(before, fall / _SLOWEST)
         left = fall * ratio / (1.0 - ratio)
-        return left <= goal or _LATELY * math.log(left / goal) > self._allowed * -math.log(ratio)
+        if left > goal and _LATELY * math.log(left / goal) > self._allowed * -math.log(ratio):
+            self.spent = len(heights) * self._cost
+        return left <= goal or self.spent > 0.0
 
 
 def search(total: Objective, point: Point, direction: Table, outputs: Table, promise: float) -> Point | None:
