@@ -108,14 +108,14 @@ class Descent:
     def resume(self, before: Point, point: Point, ways: Steps) -> Point:
         """Make more steps if they were faster than the last one of Newton's method; return where they end.
 
-        They begin with the last solver of Newton's method.
+        They begin with the last solver of Newton's method, unless that one is exact, and expensive.
         """
         nanoseconds = ways.spent_on_step
         fall, count = before.objective - point.objective, max(round(nanoseconds / self._cost), _FEWEST)
         if not fall < self._rate * nanoseconds:
             return point
         self._goal *= _NEARER
-        if self.memory is not None and ways.solver not in (None, self.memory):
+        if self.memory and ways.solver and ways.solver is not self.memory and not ways.solver.exact:
             self.memory.renew(ways.solver)
         return self._run(point, fall, count)
 
