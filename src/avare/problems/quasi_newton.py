@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from avare._compilation import product
-from avare.problems.newton_steps import Diagonal, Objective, Point, Solver, Steps
+from avare.problems.newton_steps import Diagonal, Objective, Point, Solver
 from avare.problems.rows import CALL, Table
 
 _PAIRS = 10  # steps that are remembered
@@ -27,6 +27,7 @@ _KEPT = (
 )
 _TRIALS = 30  # points on a line
 _FLATTER = 0.5  # of the slope at the beginning of a line: a point with a smaller one is good enough
+_REST = 0.1  # of the decrease on a line: a point from where it cannot fall by more is good enough too
 _ENOUGH, _ROUNDING, _SHORTEST = 1e-4, 1e-15, 1e-12  # of the promised decrease; error of a number; of a step
 _SLOWEST = 0.99  # ratio of two decreases
 
@@ -105,18 +106,17 @@ class Descent:
             self.memory.renew(Diagonal(self._total, point))
         return point
 
-    def resume(self, before: Point, point: Point, ways: Steps) -> Point:
+    def resume(self, before: Point, point: Point, nanoseconds: float, solver: Solver | None = None) -> Point:
         """Make more steps if they were faster than the last one of Newton's method; return where they end.
 
         They begin with the last solver of Newton's method, unless that one is exact, and expensive.
         """
-        nanoseconds = ways.spent_on_step
         fall, count = before.objective - point.objective, max(round(nanoseconds / self._cost), _FEWEST)
         if not fall < self._rate * nanoseconds:
             return point
         self._goal *= _NEARER
-        if self.memory and ways.solver and ways.solver is not self.memory and not ways.solver.exact:
-            self.memory.renew(ways.solver)
+        if self.memory and solver and solver is not self.memory and not solver.exact:
+            self.memory.renew(solver)
         return self._run(point, fall, count)
 
     def _run(self, point: Point, least_fall: float = 0.0, count: int = 0) -> Point:
@@ -181,9 +181,10 @@ def search(total: Objective, point: Point, direction: Table, outputs: Table, pro
         is_lower = here.objective <= point.objective - _ENOUGH * length * promise + slack
         if is_lower and (best is None or here.objective < best.objective):
             best = here
-        if is_lower and abs(slope) <= _FLATTER * promise:
-            break
         low, high = (length, high) if slope < 0.0 and is_lower else (low, length)
+        rest, fall = abs(slope) * (high - low), point.objective - here.objective
+        if is_lower and (abs(slope) <= _FLATTER * promise or rest <= _REST * fall):
+            break
     return best
 
 

@@ -30,7 +30,6 @@ def minimise_turned(
 
     if not _is_worth_turning(total):
         return None
-
     rows, problem, free = total.rows, total.problem, bool(total.free_bias)
     kernel = rows.kernel() + float(rows.matrix.bias and not free)  # a bias with a penalty is one more column
     size = float(kernel.diagonal().max())
