@@ -8,6 +8,8 @@ more it costs. From the cheapest to the best:
   each product leaves about the root of 1 / n of the error;
 - a factor of H itself, by columns or, if there are fewer of these, by rows: the step is exact.
 
+With several outputs, a factor is one block per output, or a factor for all pairs of them, if that is not too large.
+
 Which one is the best for some data is not known beforehand, only what each costs. The first choice is by the cost model
 of `rows`. A solver is replaced by a better one if the products that seem to be left, by the rate of the last ones, cost
 more; at the latest when its steps have cost as much as those of the next better one would. This is at most roughly
