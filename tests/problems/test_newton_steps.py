@@ -7,6 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.special import rel_entr
 
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 from avare.problems import newton as method
@@ -165,6 +166,36 @@ def test_conjugates_outside_of_their_domain_are_infinite() -> None:
         slopes = np.tile([9.0, -9.0, 0.0] if problem.outputs > 1 else [9.0], (3, 1))
         outputs = np.zeros_like(slopes)
         assert problem.excess(outputs, problem.terms_at(outputs), slopes) == math.inf
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_excess_of_softmax_is_a_divergence(weighted: bool) -> None:
+    generator = np.random.default_rng(9)
+    weights = generator.lognormal(size=50) * (np.arange(50) > 0) if weighted else None
+    problem = Softmax(np.eye(50), np.arange(50) % 4, sample_weight=weights)
+    outputs = 20.0 * generator.normal(size=(50, 4))
+    for change in (0.0, 1e-6, 0.1, 30.0):
+        others = problem.terms_at(outputs + change * generator.normal(size=(50, 4)))
+        p, q = others.curvature, problem.terms_at(outputs).curvature
+        expected = problem.weighted_sum(rel_entr(p, q).sum(axis=1))
+        found = problem.excess(outputs, problem.terms_at(outputs), others.slopes)
+        # Probabilities near 1 are rounded by 1e-16; the bound is above by the fourth power of the change.
+        assert expected * (1.0 - 1e-9) - 1e-12 <= found <= expected * (1.0 + 0.01) + 1e-12
+
+
+def test_a_sample_of_all_classes_is_near_the_whole() -> None:
+    generator = np.random.default_rng(10)
+    X, y = generator.normal(size=(20_000, 3)) + 1.0, generator.integers(0, 4, 20_000)
+    problem = Softmax(X, y, l2=5.0, sample_weight=generator.lognormal(size=len(X)))
+    total = Objective(problem, problem.rows())
+    table = generator.normal(size=(4, 3))
+    point, right = total.at(table, total.outputs(table)), generator.normal(size=(4, 3))
+    exact, part = (module.by_classes(total, point, share) for share in (1.0, 0.25))
+    assert np.allclose(total.curve(point, exact.solve(right))[1], right)
+    # 5,000 rows for 12 coefficients: an error of 5 % in the metric of H is 1 standard error.
+    error = part.solve(right) - exact.solve(right)
+    assert np.vdot(error, total.curve(point, error)[1]) <= 0.04 * np.vdot(right, exact.solve(right))
+    assert exact.exact and not part.exact
 
 
 @pytest.mark.parametrize("seed", range(60))

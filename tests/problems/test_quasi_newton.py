@@ -1,6 +1,7 @@
 """First-order steps: what they remember, where they end, and when they are made."""
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -72,6 +73,18 @@ def test_a_search_ends_where_the_objective_is_lower_and_flatter(kind: type[Linea
     found = search(total, point, direction, total.outputs(direction), promise)
     assert found is not None and found.objective < point.objective
     assert abs(float(np.vdot(total.gradient(found), direction))) <= 0.51 * promise  # half, and rounding
+
+
+def test_a_search_ends_at_a_slope_that_jumps() -> None:
+    # Of the long rows, the slope jumps from -1 to 1 at 0: Newton's method goes from one side to the other.
+    X, weights = np.array([[1e4], [1e4], [3.1], [3.1]]), np.array([1e-4, 1e-4, 0.85, 0.85])
+    problem = Logistic(X, [0, 1, 0, 1], l2=0.95, sample_weight=weights)
+    total, start, direction = Objective(problem, problem.rows()), np.array([[-0.49]]), np.array([[1.0]])
+    point = total.at(start, total.outputs(start))
+    promise = -float(np.vdot(total.gradient(point), direction))
+    with mock.patch.object(total, "at", wraps=total.at) as evaluated:
+        found = search(total, point, direction, total.outputs(direction), promise)
+    assert found is not None and found.objective < point.objective and evaluated.call_count <= 5
 
 
 def test_a_search_finds_nothing_lower_where_there_is_nothing() -> None:

@@ -237,9 +237,9 @@ class Linear(Problem):
         """Return the sum of the second derivatives of all losses: a matrix with a row per output."""
         return np.array([[terms.curvature.sum()]])
 
-    def curvature_of_pair(self, terms: Terms, k: int, j: int) -> Vector:
-        """Return the second derivative of each loss by two of its outputs."""
-        return terms.curvature[:, 0]
+    def curvature_of_pair(self, terms: Terms, k: int, j: int, part: Any = slice(None)) -> Vector:
+        """Return the second derivative of some losses by two of their outputs; by different ones, minus this."""
+        return terms.curvature[part, 0]
 
     def excess(self, outputs: Vector, terms: Terms, slopes: Vector) -> float:
         """Sum the losses at their outputs, plus their convex conjugates at some slopes, less the outputs times these.

@@ -3,7 +3,7 @@
 The steps are those of `newton_steps`. Few rows are enough to come near the minimum: the first steps use samples of the
 rows, a sixteenth of all, a sixteenth of these, and so on, as long as there are several rows for each coefficient. Where
 a step of Newton's method is expensive, first-order steps of `quasi_newton` come first, and between its steps. If X is
-sparse and has fewer rows than columns, `dual_ascent` may do without any of these.
+sparse and has fewer rows than columns, `dual_ascent` may do without any of these; several outputs are `turned`.
 
 The gap. For any slopes s whose sum over a free bias is 0, the dual objective is a lower bound on the minimum. With a
 step v from x, the slopes s + C A v that its quadratic model predicts, C with the second derivatives of the losses, are
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from avare.problems.quasi_newton import Descent, search
 from avare.problems.row_gradients import minimise_by_rows
 from avare.problems.rows import CALL, Rows, Table
 from avare.problems.small import minimise_small
+from avare.problems.turned import minimise_turned
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -54,6 +56,11 @@ _AT_LEAST = 2.0  # times what is expected: what Newton's method takes if rows di
 _IN_VAIN = 0.01  # of the goal: a gap that was estimated to be this small, and is not, cannot be certified
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
+
+
+Callback = Callable[[int, float, float], Any] | None
+Found = tuple[Point, float, int, str]
+"""A point, its gap, the number of steps, and a status as that of `Minimum`."""
 
 
 class Minimum(NamedTuple):
@@ -83,7 +90,7 @@ def newton(
     tol: float,
     start: Table | None = None,
     steps: int = _STEPS,
-    callback: Callable[[int, float, float], Any] | None = None,
+    callback: Callback = None,
 ) -> Minimum:
     """Minimise a linear model.
 
@@ -109,17 +116,22 @@ def newton(
     """
     flat, scale = constant(problem)
     if start is None and callback is None:
-        found = minimise_small(problem, flat, scale, tol * scale, steps)
-        if found and problem.rounding(found.table, found.slopes, tol * scale - found.gap) == 0.0:
-            passes = 2.0 * found.steps + 1.0
-            return Minimum(found.table, found.objective, found.gap, scale, passes, found.steps, "converged")
+        small = minimise_small(problem, flat, scale, tol * scale, steps)
+        if small and problem.rounding(small.table, small.slopes, tol * scale - small.gap) == 0.0:
+            passes = 2.0 * small.steps + 1.0
+            return Minimum(small.table, small.objective, small.gap, scale, passes, small.steps, "converged")
     rows = problem.rows()
     total = Objective(problem, rows)
-    table, solver = _from_samples(total, tol) if start is None else (rows.centre(start), None)
-    first = None if table is None else total.at(table, total.outputs(table))
-    if first is None or not first.objective < scale:
-        first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
-    point, gap, count, status = _minimise_any(total, first, solver, tol * scale, steps, callback)
+    minimise = partial(_minimise, goal=tol * scale, steps=steps, callback=callback)
+    found = minimise_turned(total, flat, lambda part, at: minimise(part, Steps(part), at)) if start is None else None
+    if found is None or not found[1] <= tol * scale:
+        start = rows.centre(found[0].table, -1.0) if found else start  # rounding
+        table, solver = _from_samples(total, tol) if start is None else (rows.centre(start), None)
+        first = None if table is None else total.at(table, total.outputs(table))
+        if first is None or not first.objective < scale:
+            first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
+        found = _minimise_any(total, first, solver, tol * scale, steps, callback)
+    point, gap, count, status = found
     rounding = problem.rounding(rows.centre(point.table, -1.0), point.terms.slopes, tol * scale - gap)
     if status == "converged" and gap + rounding > tol * scale > 2.0 * rounding:
         goal, before = tol * scale - rounding, count
@@ -192,13 +204,8 @@ def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
 
 
 def _minimise_any(
-    total: Objective,
-    point: Point,
-    solver: Solver | None,
-    goal: float,
-    steps: int,
-    callback: Callable[[int, float, float], Any] | None,
-) -> tuple[Point, float, int, str]:
+    total: Objective, point: Point, solver: Solver | None, goal: float, steps: int, callback: Callback
+) -> Found:
     """Minimise, with an l1 term or without; return as `_minimise` does."""
     if total.problem.l1 > 0.0:
         return _minimise_l1(total, point, goal, steps, callback)
@@ -219,10 +226,10 @@ def _minimise(
     point: Point,
     goal: float,
     steps: int,
-    callback: Callable[[int, float, float], Any] | None,
+    callback: Callback,
     *,
     certify: bool = True,
-) -> tuple[Point, float, int, str]:
+) -> Found:
     """Make Newton steps until the gap is at most the goal; return the last point, its gap, and the number of steps.
 
     If nothing is to be certified, the steps end with one that promises at most the goal.
@@ -244,7 +251,7 @@ def _minimise(
         if gap <= goal or count == steps:
             break
         accuracy = _LOOSE if total.l2.any() else _TIGHT
-        step = ways.solve(point, gradient, accuracy, goal)
+        step = ways.solve(point, gradient, accuracy, goal if certify else math.inf)
         decrease = total.promise(point, gradient, step)
         if not certify:
             steps = count + 1 if decrease <= goal else steps
@@ -261,14 +268,7 @@ def _minimise(
     return point, gap, count, "converged" if gap <= goal else "finished"
 
 
-def _ascend(
-    total: Objective,
-    point: Point,
-    goal: float,
-    expected: float,
-    steps: int,
-    callback: Callable[[int, float, float], Any] | None,
-) -> tuple[Point, float, int, str]:
+def _ascend(total: Objective, point: Point, goal: float, expected: float, steps: int, callback: Callback) -> Found:
     """Make epochs of dual ascent as long as they seem faster than Newton's method, whose nanoseconds are given.
 
     Return as `_minimise` does. The status is empty if Newton's method is to begin.
@@ -312,13 +312,11 @@ def _first_order(
         return point, lambda before, after: after
     descent = Descent(total, goal, ways.expected, ways.solver)
     point = descent.begin(point)
-    ways.use(descent.memory)
-    return point, lambda before, after: descent.resume(before, after, ways.spent_on_step)
+    ways.use(descent.memory, descent.spent)
+    return point, lambda before, after: descent.resume(before, after, ways.spent_on_step, ways.solver)
 
 
-def _minimise_l1(
-    total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
-) -> tuple[Point, float, int, str]:
+def _minimise_l1(total: Objective, point: Point, goal: float, steps: int, callback: Callback) -> Found:
     """Minimise with an l1 term; return as `_minimise` does.
 
     Sweeps over columns need one output, no penalty of the bias, and losses that are curved: Huber's and the hinge are
@@ -335,9 +333,7 @@ def _minimise_l1(
     return point, gap, count + more, status
 
 
-def _minimise_by_columns(
-    total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
-) -> tuple[Point, float, int, str]:
+def _minimise_by_columns(total: Objective, point: Point, goal: float, steps: int, callback: Callback) -> Found:
     """Minimise with an l1 term and one output, by steps over the columns that are not 0 or whose gradients are large.
 
     The slopes that a step predicts certify the point where it ends.
@@ -393,9 +389,7 @@ def _column_set(total: Objective, point: Point, sums: Table, takes_all: bool) ->
     return above
 
 
-def _minimise_by_sets(
-    total: Objective, point: Point, goal: float, steps: int, callback: Callable[[int, float, float], Any] | None
-) -> tuple[Point, float, int, str]:
+def _minimise_by_sets(total: Objective, point: Point, goal: float, steps: int, callback: Callback) -> Found:
     """Minimise with an l1 term, over working sets of columns; return as `_minimise` does."""
     count, least, width = 0, math.inf, total.rows.columns
     while True:
@@ -536,7 +530,7 @@ def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Ste
         slopes = terms.slopes + problem.curve(terms, outputs)
         gap = _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
         inside = slopes if left == 0 or gap < math.inf else problem.into_range(slopes)
-        cut = np.flatnonzero((inside != slopes).any(axis=1))
+        cut = np.unique(np.flatnonzero(inside != slopes) // problem.outputs)
         if not len(cut):
             return gap
         terms = terms._replace(slopes=inside, curvature=terms.curvature.copy())

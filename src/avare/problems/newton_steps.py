@@ -8,6 +8,8 @@ more it costs. From the cheapest to the best:
   each product leaves about the root of 1 / n of the error;
 - a factor of H itself, by columns or, if there are fewer of these, by rows: the step is exact.
 
+With several outputs, a factor is one block per output, or a factor for all pairs of them, if that is not too large.
+
 Which one is the best for some data is not known beforehand, only what each costs. The first choice is by the cost model
 of `rows`. A solver is replaced by a better one if the products that seem to be left, by the rate of the last ones, cost
 more; at the latest when its steps have cost as much as those of the next better one would. This is at most roughly
@@ -35,11 +37,13 @@ _WIDEST = 8000  # size of a matrix that is factorised
 _SHARES = (1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0)  # of the rows, for factors of samples
 _ROWS_PER_COLUMN = 2.0  # of a sample, at least
 _BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; nobody knows
+_BY_BLOCKS = 5.0  # products that are expected for a step with one factor per output
 _OF_PRODUCT = 4.0  # operations on almost no rows that come with a product
 _OF_DRAWING, _OF_DRAWN_ROW = 10.0, 16.0  # operations on almost no rows, and nanoseconds per row
 _STEPS_AHEAD = 3.0  # expected steps with one solver
 _LADDER = 3.0  # times the cost of a solver: what the next better one must cost for both to be tried
 _EARLY = 8.0  # times what a solver has cost so far: a better one that costs less replaces it if that seems to pay
+_AT_ONCE = 2.0  # times what first-order steps have cost in vain: a solver that costs less replaces them at once
 _TENTH = 4.6  # logarithm of 100: the residual's square falls as much if the residual falls to a tenth
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
@@ -252,21 +256,31 @@ def diagonal_of(matrix: Table) -> Table:
 
 def by_columns(total: Objective, point: Point, share: float = 1.0) -> Solver:
     """Factorise H, or its blocks if there are several outputs, of all rows or of a sample."""
-    problem, chosen, factors = total.problem, None, []
-    if share < 1.0:
-        chosen, weights = _draw(total, point, share)
-    for k in range(problem.outputs):
-        curvatures = problem.curvature_of_pair(point.terms, k, k)
-        if chosen is not None:
-            curvatures = curvatures[chosen] * weights
-        matrix = total.rows.gram(curvatures, chosen)
+    outputs, factors = total.problem.outputs, []
+    sample = _draw(total, point, share) if share < 1.0 else None
+    for k in range(outputs):
+        matrix = _block(total, point, k, k, sample)
         diagonal_of(matrix)[:] += total.l2[k]
-        factors.append(Factor(matrix, exact=share == 1.0 and problem.outputs == 1, drops=not total.l2.any()))
-    if problem.outputs == 1:
+        factors.append(Factor(matrix, exact=share == 1.0 and outputs == 1, drops=not total.l2.any()))
+    if outputs == 1:
         return factors[0]
     return Blocks(
         lambda right: np.vstack([each.solve(row) for each, row in zip(factors, right, strict=True)]), total.l2[0]
     )
+
+
+def by_classes(total: Objective, point: Point, share: float = 1.0) -> Solver:
+    """Factorise H with all pairs of outputs, of all rows or of a sample."""
+    sample = _draw(total, point, share) if share < 1.0 else None
+    return Factor(whole_matrix(total, point, sample), exact=share == 1.0, drops=not total.l2.any())
+
+
+def _block(total: Objective, point: Point, k: int, j: int, sample: tuple[NDArray[np.int64], Table] | None) -> Table:
+    """Return the second derivative of the losses by the coefficients of two outputs; by different ones, minus this."""
+    if sample is None:
+        return total.rows.gram(total.problem.curvature_of_pair(point.terms, k, j))
+    chosen, weights = sample
+    return total.rows.gram(weights * total.problem.curvature_of_pair(point.terms, k, j, chosen), chosen)
 
 
 def _draw(total: Objective, point: Point, share: float) -> tuple[NDArray[np.int64], Table]:
@@ -290,14 +304,14 @@ def systematic(scores: Table, size: int, generator: np.random.Generator) -> NDAr
     return indices
 
 
-def whole_matrix(total: Objective, point: Point) -> Table:
-    """Return the second derivative by all coefficients; only its lower triangle counts."""
+def whole_matrix(total: Objective, point: Point, sample: tuple[NDArray[np.int64], Table] | None = None) -> Table:
+    """Return the second derivative by all coefficients, of all rows or of a sample; only its lower triangle counts."""
     outputs, width = total.l2.shape
     matrix = np.zeros((outputs * width, outputs * width), order="F")
     for k in range(outputs):
         for j in range(k + 1):
+            part = _block(total, point, k, j, sample)
             sign = 1.0 if k == j else -1.0  # second derivatives by two outputs are not positive
-            part = total.rows.gram(sign * total.problem.curvature_of_pair(point.terms, k, j))
             _insert(part, sign, matrix[k * width : (k + 1) * width, j * width : (j + 1) * width])
     diagonal_of(matrix)[:] += total.l2.ravel()
     for column, stiff in enumerate(total.stiffness(point)):
@@ -306,21 +320,20 @@ def whole_matrix(total: Objective, point: Point) -> Table:
 
 
 class ByRows:
-    """Solve in the space of the rows, with R^2 = C and K = A A^T; for each output, if there are several.
+    """Solve in the space of the rows, with R^2 = C and K = A A^T; for one output.
 
     (l2 + A^T C A)^-1 = (1 - A^T R (l2 + R K R)^-1 R A) / l2.
     """
 
     def __init__(self, total: Objective, curvatures: Table, kernel: Table) -> None:
         self._rows, self._l2, self._free = total.rows, float(total.l2[0, 0]), total.free_bias
-        self._roots, self._factors = np.sqrt(curvatures), list[Factor]()
+        self._roots = np.sqrt(curvatures)
         penalised = float(total.rows.matrix.bias and not self._free)  # a bias is then one more column
-        for roots in self._roots.T:
-            matrix = (kernel + penalised) * roots[:, None]
-            matrix *= roots
-            diagonal_of(matrix)[:] += self._l2
-            self._factors.append(Factor(matrix))
-        self.exact = len(self._factors) == 1 and self._factors[0].exact
+        matrix = (kernel + penalised) * self._roots
+        matrix *= self._roots[:, 0]
+        diagonal_of(matrix)[:] += self._l2
+        self._factor = Factor(matrix)
+        self.exact = self._factor.exact
         if self._free:
             self._sums = total.rows.sums(curvatures)
             self._along = self._without_bias(self._sums)
@@ -341,8 +354,7 @@ class ByRows:
         if self._free:
             right[:, -1] = 0.0
         outputs = self._roots * self._rows.outputs(right)
-        inner = np.column_stack([factor.solve(each) for factor, each in zip(self._factors, outputs.T, strict=True)])
-        found = (right - self._rows.sums(self._roots * inner)) / self._l2
+        found = (right - self._rows.sums(self._roots * self._factor.solve(outputs))) / self._l2
         if self._free:
             found[:, -1] = 0.0
         return found
@@ -397,42 +409,33 @@ class Steps:
         """Nanoseconds of the last step."""
         self._kernel: Table | None = None
 
-    def use(self, solver: Solver | None) -> None:
-        """Use a solver that is better than the diagonal, if there is one."""
+    def use(self, solver: Solver | None, spent: float) -> None:
+        """Use a solver that is better than the diagonal, if there is one, and the next did not pay with it so far."""
         if solver is not None:
-            self.solver = solver
             if len(self._levels) > 1 and self._levels[0].name == "diagonal":
                 del self._levels[0]
+            self.solver = solver if _AT_ONCE * spent < self._levels[0].cost else None
 
     def all_levels(self) -> list[Level]:
         """Return all solvers that are possible, from the cheapest to the best."""
         total, rows, outputs = self._total, self._total.rows, self._total.problem.outputs
         levels = [Level("diagonal", 0.5 * self._product, _BY_DIAGONAL, Diagonal)]
-        if rows.width <= _WIDEST:
-            for share in _SHARES:
-                ratio = rows.width / max(share * rows.n, 1.0)
-                if ratio * _ROWS_PER_COLUMN <= 1.0 and (outputs == 1 or len(levels) == 1):
-                    factor = outputs * (share * rows.gram_cost() + factor_cost(rows.width))
-                    cost = _OF_DRAWING * CALL + _OF_DRAWN_ROW * rows.n + self._product + factor
-                    name, products = f"{share:.3g} of the rows", max(1.0, 4.6 / -math.log(ratio))
-                    levels.append(Level(name, cost, products, partial(by_columns, share=share)))
-            if outputs == 1 or len(levels) == 1:
-                whole = outputs * (rows.gram_cost() + factor_cost(rows.width))
-                levels.append(Level("all rows", whole, 2.0 if outputs == 1 else 5.0, by_columns, outputs == 1))
-        if total.by_rows:
-            cost, products = rows.kernel_cost() + outputs * factor_cost(rows.n), 2.0 if outputs == 1 else 8.0
-            levels.append(Level("row space", cost, products, self._by_rows, outputs == 1))
+        gram, drawing = rows.gram_cost(), _OF_DRAWING * CALL + _OF_DRAWN_ROW * rows.n + self._product
+        ways = [(by_columns, outputs * gram, outputs * factor_cost(rows.width), outputs == 1)]
         if outputs > 1 and outputs * rows.width <= _WIDEST:
-            cost = 0.5 * outputs * (outputs + 1) * rows.gram_cost() + factor_cost(outputs * rows.width)
-            levels.append(
-                Level(
-                    "all classes",
-                    cost,
-                    2.0,
-                    lambda total, point: Factor(whole_matrix(total, point), drops=not total.l2.any()),
-                    True,
-                )
-            )
+            ways.append((by_classes, 0.5 * outputs * (outputs + 1) * gram, factor_cost(outputs * rows.width), True))
+        for share in (*_SHARES, 1.0) if rows.width <= _WIDEST else ():
+            ratio = rows.width / max(share * rows.n, 1.0)
+            if share < 1.0 < ratio * _ROWS_PER_COLUMN:
+                continue
+            products, cost = (2.0, 0.0) if share == 1.0 else (max(1.0, 4.6 / -math.log(ratio)), drawing)
+            for make, grams, factor, is_whole in ways:
+                if is_whole or len(levels) == 1:
+                    name, expected = f"{make.__name__}, {share:.3g} of the rows", products if is_whole else _BY_BLOCKS
+                    exact, solver = share == 1.0 and is_whole, partial(make, share=share)
+                    levels.append(Level(name, cost + share * grams + factor, expected, solver, exact))
+        if total.by_rows and outputs == 1:
+            levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows, True))
         return levels
 
     def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
@@ -459,7 +462,8 @@ class Steps:
             needed = self._needed(gradient, found, left, goal, height / (accuracy**2 * first))
             if needed <= 0.0 or not height > 0.0:  # nothing is left
                 break
-            if count and self._improve(point, needed, math.log(start / height) / count if height > 0 else math.inf):
+            expected = _TENTH / self._levels[0].products  # counts as one product more
+            if count and self._improve(point, needed, (math.log(start / height) + expected) / (count + 1)):
                 direction = None
                 continue
             direction = towards if direction is None else towards + (height / before) * direction
@@ -487,7 +491,8 @@ class Steps:
         It must be by a ratio; and if the step may be the last, small enough for it to be certified.
         """
         needed = math.log(ratio) if ratio > 0.0 else 0.0
-        if not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal:
+        far = not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal
+        if far or goal == math.inf:
             return needed
         slack = self._total.slack(left)
         return max(needed, math.log(slack / (CERTIFIED * goal)) if goal > 0.0 < slack else slack)
@@ -495,7 +500,7 @@ class Steps:
     def _improve(self, point: Point, needed: float, rate: float) -> bool:
         """Make a solver for this point, or a better one, if the products that are needed would cost more.
 
-        They are estimated by the rate so far. In any case after products have cost as much.
+        They are estimated by the rate so far. In any case after products have cost as much, unless few seem to be left.
         """
         if self.solver is not None and self.solver.exact and self._made_at is point:
             return False
@@ -508,9 +513,9 @@ class Steps:
             costs[0] = math.inf
         best = int(np.argmin(costs))
         if not _EARLY * self._wasted >= self._solved * self._levels[best].cost or not costs[best] < left:
-            if len(self._levels) > 1 and self._wasted > self._solved * self._levels[1].cost:
+            if len(self._levels) > 1 and min(self._wasted / self._solved, _EARLY * left) > self._levels[1].cost:
                 best = 1
-            elif self._made_at is not point and self._spent > self._levels[0].cost:
+            elif self._made_at is not point and min(self._spent, _EARLY * left) > self._levels[0].cost:
                 best = 0
             else:
                 return False
@@ -528,10 +533,7 @@ class Steps:
     def _by_rows(self, total: Objective, point: Point) -> Solver:
         if self._kernel is None:
             self._kernel = total.rows.kernel()
-        problem = total.problem
-        curvatures = np.column_stack([problem.curvature_of_pair(point.terms, k, k) for k in range(problem.outputs)])
-        solver = ByRows(total, curvatures, self._kernel)
-        return solver if problem.outputs == 1 else Blocks(solver.solve, total.l2[0])
+        return ByRows(total, total.problem.mean_curvatures(point.terms)[:, None], self._kernel)
 
 
 def _worthwhile(levels: list[Level]) -> list[Level]:

@@ -22,8 +22,12 @@ _OVERHEAD = 10.0  # operations on almost no rows that a step costs
 _NEAR = 3.0  # times the goal: from there a step of Newton's method is enough, which certifies it too
 _NEARER = 0.1  # of the last goal: the next, because the minimum could not be certified from there
 _FEWEST = 2 * _LATELY  # steps at the price of Newton's method: with fewer, this one is cheap
+_KEPT = (
+    0.25  # of the promise, which is twice the decrease that is expected; if the last fell less, the next says nothing
+)
 _TRIALS = 30  # points on a line
 _FLATTER = 0.5  # of the slope at the beginning of a line: a point with a smaller one is good enough
+_REST = 0.1  # of the decrease on a line: a point from where it cannot fall by more is good enough too
 _ENOUGH, _ROUNDING, _SHORTEST = 1e-4, 1e-15, 1e-12  # of the promised decrease; error of a number; of a step
 _SLOWEST = 0.99  # ratio of two decreases
 
@@ -89,6 +93,8 @@ class Descent:
         self._allowed = expected / self._cost
         self._rate = -math.inf  # decrease per nanosecond, lately
         self.memory: Memory | None = None
+        self.spent = 0.0
+        """Nanoseconds of the first steps, if they ended because the minimum is far at their pace."""
 
     def begin(self, point: Point) -> Point:
         """Make the first steps, if they may be faster than Newton's method; return where they end."""
@@ -100,12 +106,17 @@ class Descent:
             self.memory.renew(Diagonal(self._total, point))
         return point
 
-    def resume(self, before: Point, point: Point, nanoseconds: float) -> Point:
-        """Make more steps if they were faster than the last one of Newton's method; return where they end."""
+    def resume(self, before: Point, point: Point, nanoseconds: float, solver: Solver | None = None) -> Point:
+        """Make more steps if they were faster than the last one of Newton's method; return where they end.
+
+        They begin with the last solver of Newton's method, unless that one is exact, and expensive.
+        """
         fall, count = before.objective - point.objective, max(round(nanoseconds / self._cost), _FEWEST)
         if not fall < self._rate * nanoseconds:
             return point
         self._goal *= _NEARER
+        if self.memory and solver and solver is not self.memory and not solver.exact:
+            self.memory.renew(solver)
         return self._run(point, fall, count)
 
     def _run(self, point: Point, least_fall: float = 0.0, count: int = 0) -> Point:
@@ -116,17 +127,18 @@ class Descent:
         """
         total, memory, heights = self._total, self.memory, [point.objective]
         assert memory is not None
-        gradient = total.gradient(point)
+        gradient, is_kept = total.gradient(point), True
         while True:
             direction = -memory.solve(gradient)
             promise = -float(np.vdot(gradient, direction))
-            if not promise > self._goal or self._is_last(heights, least_fall, count):
+            if (is_kept and not promise > self._goal) or self._is_last(heights, least_fall, count):
                 break
             further = search(total, point, direction, total.outputs(direction), promise)
             if further is None:
                 break
             change = total.gradient(further) - gradient
             memory.add(further.table - point.table, change)
+            is_kept = _KEPT * promise <= point.objective - further.objective <= promise
             point, gradient = further, total.gradient(further)
             heights.append(point.objective)
         lately = heights[-1 - max(count, _LATELY) :]
@@ -146,18 +158,21 @@ class Descent:
             return True
         ratio = fall / max(before, fall / _SLOWEST)
         left = fall * ratio / (1.0 - ratio)
-        return left <= goal or _LATELY * math.log(left / goal) > self._allowed * -math.log(ratio)
+        if left > goal and _LATELY * math.log(left / goal) > self._allowed * -math.log(ratio):
+            self.spent = len(heights) * self._cost
+        return left <= goal or self.spent > 0.0
 
 
 def search(total: Objective, point: Point, direction: Table, outputs: Table, promise: float) -> Point | None:
     """Search along a direction with given outputs, by Newton's method for one number; None if nothing is lower."""
     l2, slack = total.l2 * direction, _ROUNDING * abs(point.objective)
     curve, length, low, high = float(np.vdot(l2, direction)), 0.0, 0.0, math.inf
-    slope, here, best = -promise, point, None
+    slope, here, best, before = -promise, point, None, math.inf
     for _ in range(_TRIALS):
         bend = float(np.vdot(outputs, total.problem.curve(here.terms, outputs))) + curve
         length = length - slope / bend if bend > 0.0 else math.inf
-        if not low < length < high:
+        before, is_slow = high - low, high - low > 0.5 * before  # slopes that jump send it from one end to the other
+        if is_slow or not low < length < high:
             length = 0.5 * (low + high) if high < math.inf else max(2.0 * low, 1.0)
         if length < _SHORTEST:
             break
@@ -166,9 +181,10 @@ def search(total: Objective, point: Point, direction: Table, outputs: Table, pro
         is_lower = here.objective <= point.objective - _ENOUGH * length * promise + slack
         if is_lower and (best is None or here.objective < best.objective):
             best = here
-        if is_lower and abs(slope) <= _FLATTER * promise:
-            break
         low, high = (length, high) if slope < 0.0 and is_lower else (low, length)
+        rest, fall = abs(slope) * (high - low), point.objective - here.objective
+        if is_lower and (abs(slope) <= _FLATTER * promise or rest <= _REST * fall):
+            break
     return best
 
 

@@ -24,9 +24,10 @@ _DENSE_ENTRY, _DENSE_ROW = 0.11, 1.0  # of a product with a vector
 _CURVED_ENTRY, _CURVED_ROW = 0.25, 2.0  # of both products, with one reading of X
 _SPARSE_ENTRY, _SPARSE_ROW = 0.4, 5.0
 _SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 0.6, 7.0
-_SEVERAL_ENTRY, _SEVERAL_ROW = 0.25, 4.0  # of a sparse product with several vectors, each
+# Of both products with several vectors, per entry, per entry and vector, and per row and vector: dense, and sparse.
+_SEVERAL, _SPARSE_SEVERAL = (0.8, 0.05, 1.5), (1.4, 0.22, 1.0)
 _GRAM_ENTRY = 0.022  # of a product of two rows, by BLAS
-_GRAM_ROW = 1.0  # a dense entry that is scaled first
+_GRAM_ROW, _SCALED_ROW = 1.0, 7.0  # a dense entry that is scaled first, and its row
 _SPARSE_GRAM_ENTRY, _SPARSE_KERNEL_ENTRY = 0.9, 3.0
 _SPARSE_KERNEL_CALLS = 25.0  # operations on almost no rows
 _SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
@@ -224,11 +225,10 @@ class Rows:
 
     def curve_cost(self, outputs: int) -> float:
         """Estimate the cost of `curve`."""
-        if self.matrix.sparse is None:
-            return CALL + outputs * (self.entries * _CURVED_ENTRY + self.n * _CURVED_ROW)
         if outputs > 1:
-            each = self.entries * _SEVERAL_ENTRY + self.n * _SEVERAL_ROW
-            return 2.0 * (CALL + outputs * each + self.n * _SPARSE_ROW)
+            return several_cost(self.n, self.entries, outputs, is_sparse=self.matrix.sparse is not None)
+        if self.matrix.sparse is None:
+            return CALL + self.entries * _CURVED_ENTRY + self.n * _CURVED_ROW
         return CALL + self.entries * _SPARSE_CURVED_ENTRY + self.n * _SPARSE_CURVED_ROW
 
     def gram_cost(self, columns: int | None = None, share: float = 1.0) -> float:
@@ -255,7 +255,7 @@ class Rows:
     def _dense_gram_cost(self, columns: int, share: float) -> float:
         size = float(self.n * columns)
         copying = 0.0 if self.matrix.sparse is None else _CLEARED_ENTRY * size + _SCATTERED_ENTRY * share * self.entries
-        return copying + _GRAM_ROW * size + _GRAM_ENTRY * size * columns
+        return copying + _SCALED_ROW * self.n + _GRAM_ROW * size + _GRAM_ENTRY * size * columns
 
     def _sparse_gram_cost(self, columns: int, share: float) -> float:
         return _SPARSE_GRAM_ENTRY * share**2 * self._pairs + 4.0 * columns**2
@@ -332,6 +332,12 @@ class Rows:
 def column_sums(table: Table) -> Table:
     """Return the sum of each column; of several, by a product, which is faster."""
     return table.sum(axis=0) if table.shape[1] == 1 else np.ones(len(table)) @ table
+
+
+def several_cost(n: int, entries: int, outputs: int, *, is_sparse: bool = False) -> float:
+    """Estimate the cost of `Rows.curve` for several outputs."""
+    entry, more, row = _SPARSE_SEVERAL if is_sparse else _SEVERAL
+    return 2.0 * CALL + entries * (entry + outputs * more) + n * outputs * row
 
 
 def factor_cost(size: int) -> float:

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from avare._compilation import inlined, quick
+from avare._compilation import inlined, product, quick
 from avare.problems.linear import Linear, Terms
 from avare.problems.losses import register_vector_kernels
 from avare.problems.registry import register
 
-_ROUNDING = 1e-15  # of probabilities
+_NEAR, _CERTAIN, _ROUNDING = 0.5, 1e-12, 1e-15  # relative change of a probability; probabilities
 
 
 class SoftmaxLoss(NamedTuple):
@@ -64,62 +64,45 @@ class Softmax(Linear):
     # For all examples at once: `Terms.curvature` holds the probabilities.
 
     def terms_at(self, outputs: NDArray[np.float64]) -> Terms:
-        slopes, chances = np.empty(outputs.shape), np.empty(outputs.shape)
+        slopes, chances, totals = np.empty(outputs.shape), np.empty(outputs.shape), np.empty(self.n)
         loss = _subtract_largest(self.model.targets, self.model.sample_weight, outputs, chances)
         np.exp(chances, out=chances)  # several at once, unlike `math.exp`
-        loss += _terms_into(self.model.targets, self.model.sample_weight, slopes, chances)
-        return Terms(float(loss), slopes, chances)
+        _terms_into(self.model.targets, self.model.sample_weight, slopes, chances, totals)
+        return Terms(float(loss) + self.weighted_sum(np.log(totals, out=totals)), slopes, chances)
 
     def curve(self, terms: Terms, directions: NDArray[np.float64], part: slice = slice(None)) -> NDArray[np.float64]:
-        chances = terms.curvature[part]
-        curved = chances * directions
-        curved -= chances * (curved @ np.ones((self.outputs, 1)))  # faster than a sum of some numbers each
-        return self._weighted(curved, part)
+        curved = np.empty(directions.shape)
+        _curve_into(self.model.sample_weight[part], terms.curvature[part], directions, curved)
+        return curved
 
     def mean_curvatures(self, terms: Terms) -> NDArray[np.float64]:
         squares = np.einsum("ik,ik->i", terms.curvature, terms.curvature)
-        return self._weighted((1.0 - squares[:, None]) / self.outputs)[:, 0]
+        return self._weighted((1.0 - squares) / self.outputs)
 
     def summed_curvature(self, terms: Terms) -> NDArray[np.float64]:
-        weighted = self._weighted(terms.curvature.copy())
-        return np.diag(weighted.sum(axis=0)) - weighted.T @ terms.curvature
+        weighted = self._weighted(terms.curvature.T)
+        return np.diag(weighted.sum(axis=1)) - weighted @ terms.curvature
 
-    def curvature_of_pair(self, terms: Terms, k: int, j: int) -> NDArray[np.float64]:
-        return self._weighted((terms.curvature[:, k] * (float(k == j) - terms.curvature[:, j]))[:, None])[:, 0]
+    def curvature_of_pair(self, terms: Terms, k: int, j: int, part: Any = slice(None)) -> NDArray[np.float64]:
+        chances = terms.curvature[part].T
+        return self._weighted(chances[k] * (1.0 - chances[k] if k == j else chances[j]), part)
 
     def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
-        examples, targets = np.arange(self.n), self.model.targets.astype(np.int64)
-        chances = self.relative_slopes(slopes).copy()
-        chances[examples, targets] += 1.0
-        cut = np.flatnonzero(chances.min(axis=1) < 0.0)
-        if not len(cut):
-            return slopes
-        inside, nearest = slopes.copy(), np.maximum(chances[cut], 0.0)
-        nearest /= nearest.sum(axis=1, keepdims=True)
-        nearest[np.arange(len(cut)), targets[cut]] -= 1.0
-        inside[cut] = nearest * (self.model.sample_weight[cut, None] if len(self.model.sample_weight) else 1.0)
+        inside = slopes.copy()
+        _cut(self.model.targets, self.model.sample_weight, inside)
         return inside
 
-    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
-        from scipy.special import entr
-
-        relative = self.relative_slopes(slopes)
-        products = np.einsum("ik,ik->i", outputs, relative)
-        relative = relative.copy()
-        relative[np.arange(self.n), self.model.targets.astype(np.int64)] += 1.0
-        relative[(relative < 0.0) & (relative > -_ROUNDING)] = 0.0
-        return self.weighted_sum(-entr(relative).sum(axis=1) - products)
+    def excess(self, outputs: NDArray[np.float64], terms: Terms, slopes: NDArray[np.float64]) -> float:
+        return float(_excess(self.model.targets, self.model.sample_weight, outputs, terms.curvature, slopes))
 
     def constant_outputs(self) -> NDArray[np.float64]:
         shares = self.class_weights()[1]
         logarithms = np.log(shares) if shares.min() > 0.0 else np.zeros(self.outputs)
         return np.asarray(logarithms - logarithms.mean())
 
-    def _weighted(self, values: NDArray[np.float64], part: slice = slice(None)) -> NDArray[np.float64]:
-        """Multiply by the sample weights, in place."""
-        if len(self.model.sample_weight):
-            values *= self.model.sample_weight[part, None]
-        return values
+    def _weighted(self, values: NDArray[np.float64], part: Any = slice(None)) -> NDArray[np.float64]:
+        """Multiply by the sample weights."""
+        return values * self.model.sample_weight[part] if len(self.model.sample_weight) else values
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -161,20 +144,69 @@ def _subtract_largest(targets, sample_weight, outputs, result):
 
 
 @quick
-def _terms_into(targets, sample_weight, slopes, chances):
-    """Set all slopes, and turn exponentials into probabilities; return the sum of the logarithms of their sums."""
-    loss = 0.0
+def _terms_into(targets, sample_weight, slopes, chances, totals):
+    """Set all slopes, turn exponentials into probabilities, and set the sums of the exponentials."""
     for i in range(len(slopes)):
-        factor, target = sample_weight[i] if len(sample_weight) > 0 else 1.0, int(targets[i])
-        total = 0.0
+        factor, total = sample_weight[i] if len(sample_weight) > 0 else 1.0, 0.0
         for k in range(slopes.shape[1]):
             total += chances[i, k]
-        loss += factor * math.log(total)
         for k in range(slopes.shape[1]):
             chances[i, k] /= total
             slopes[i, k] = factor * chances[i, k]
-        slopes[i, target] -= factor
-    return loss
+        slopes[i, int(targets[i])] -= factor
+        totals[i] = total
+
+
+@product
+def _curve_into(sample_weight, chances, directions, curved):
+    for i in range(len(curved)):
+        mean = 0.0
+        for k in range(curved.shape[1]):
+            mean += chances[i, k] * directions[i, k]
+        factor = sample_weight[i] if len(sample_weight) > 0 else 1.0
+        for k in range(curved.shape[1]):
+            curved[i, k] = factor * chances[i, k] * (directions[i, k] - mean)
+
+
+@quick
+def _cut(targets, sample_weight, slopes):
+    """Replace slopes that belong to no probabilities: negative ones become 0."""
+    for i in range(len(slopes)):
+        factor, target, total = sample_weight[i] if len(sample_weight) > 0 else 1.0, int(targets[i]), 0.0
+        for k in range(slopes.shape[1]):
+            total += max(slopes[i, k] + factor * (k == target), 0.0)
+        if total > factor * (1.0 + _ROUNDING):
+            for k in range(slopes.shape[1]):
+                slopes[i, k] = max(slopes[i, k] + factor * (k == target), 0.0) * (factor / total)
+            slopes[i, target] -= factor
+
+
+@quick
+def _excess(targets, sample_weight, outputs, chances, slopes):
+    """Sum the losses at their outputs, plus their conjugates at some slopes, less the outputs times these.
+
+    For one example it is the Kullback-Leibler divergence of two sets of probabilities, p by the slopes and q by the
+    outputs. Where they are near to each other, log(1 + u) <= u (6 + u) / (6 + 4 u) bounds it.
+    """
+    total = 0.0
+    for i in range(len(outputs)):
+        factor, target = sample_weight[i] if len(sample_weight) > 0 else 1.0, int(targets[i])
+        known, divergence = math.inf, 0.0
+        for k in range(outputs.shape[1] if factor > 0.0 else 0):
+            q, p = chances[i, k], slopes[i, k] / factor + (k == target)
+            if p < -_ROUNDING:
+                return math.inf
+            change = p - q
+            if abs(change) <= _NEAR * q and q > _CERTAIN:
+                u = change / q
+                divergence += p * u * (6.0 + u) / (6.0 + 4.0 * u)
+            elif p > 0.0:
+                if known == math.inf:
+                    likeliest = np.argmax(chances[i])
+                    known = math.log(chances[i, likeliest]) - outputs[i, likeliest]
+                divergence += p * (math.log(p) - known - outputs[i, k])
+        total += factor * divergence
+    return total
 
 
 @inlined
