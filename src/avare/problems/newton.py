@@ -26,7 +26,7 @@ from avare.problems.column_steps import ColumnSteps
 from avare.problems.dual_ascent import Ascent
 from avare.problems.free_bias import settle, settled
 from avare.problems.l1_steps import L1Steps
-from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
+from avare.problems.newton_steps import CERTIFIED, CLOSE, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
 from avare.problems.quasi_newton import Descent, search
 from avare.problems.row_gradients import minimise_by_rows
 from avare.problems.rows import CALL, Rows, Table
@@ -49,7 +49,7 @@ _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective,
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FEWEST_COLUMNS = 100  # that are moved together, if there are violations
 _DOUBLINGS = 100
-_CUTS, _CLOSE = 3, 4.0  # times that slopes are cut to their range; times the goal that the step then promises
+_CUTS = 3  # times that slopes are cut to their range
 _AT_LEAST = 2.0  # times what is expected: what Newton's method takes if rows disturb each other in the dual
 _IN_VAIN = 0.01  # of the goal: a gap that was estimated to be this small, and is not, cannot be certified
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
@@ -244,12 +244,12 @@ def _minimise(
         if gap <= goal or count == steps:
             break
         accuracy = _LOOSE if total.l2.any() else _TIGHT
-        step = ways.solve(point, gradient, accuracy, goal)
+        step = ways.solve(point, gradient, accuracy, goal if certify else 0.0)
         decrease = total.promise(point, gradient, step)
         if not certify:
             steps = count + 1 if decrease <= goal else steps
         elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
-            bound = _gap_of_step(total, point, step, ways, goal, _CUTS if decrease <= _CLOSE * goal else 0)
+            bound = _gap_of_step(total, point, step, ways, goal, _CUTS if decrease <= CLOSE * goal else 0)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
                 report(count, point.objective, bound)
@@ -257,7 +257,7 @@ def _minimise(
         further = _move(total, point, gradient, step, needed=point.objective - lower > goal)
         if further is None:
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
-        point = more(point, further)
+        point = more(point, further) if decrease > CLOSE * goal else further
     return point, gap, count, "converged" if gap <= goal else "finished"
 
 

@@ -40,14 +40,15 @@ _OF_DRAWING, _OF_DRAWN_ROW = 10.0, 16.0  # operations on almost no rows, and nan
 _STEPS_AHEAD = 3.0  # expected steps with one solver
 _LADDER = 3.0  # times the cost of a solver: what the next better one must cost for both to be tried
 _EARLY = 8.0  # times what a solver has cost so far: a better one that costs less replaces it if that seems to pay
+_UNSTEADY = 4  # products after which a residual that has grown says something
 _TENTH = 4.6  # logarithm of 100: the residual's square falls as much if the residual falls to a tenth
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
 _NO_CURVATURE = 1e-30  # of the largest: columns may have scales that differ by ten to the 15
 _NOISE = 1e-13  # of a diagonal of 1: a smaller pivot is rounding
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
-NEAR = 30.0
-"""Times the goal: a step that promises less may be the last, and is to certify it."""
+NEAR, CLOSE = 30.0, 4.0
+"""Times the goal: a step that promises less may be the last, and is to certify it; also if slopes must be cut."""
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -456,10 +457,15 @@ class Steps:
                 count, start = 0, height
             if not first > 0.0:
                 return by_bounds(total, point, gradient)
-            needed = self._needed(gradient, found, left, goal, height / (accuracy**2 * first))
+            needed = math.log(height / (accuracy**2 * first)) if height > 0.0 else 0.0
+            if needed <= 0.0:
+                needed = self._to_certify(point, gradient, Step(found, outputs, -left), goal)
+            elif first <= CLOSE * goal:
+                needed = max(needed, self._by_slack(left, goal))
             if needed <= 0.0 or not height > 0.0:  # nothing is left
                 break
-            if count and self._improve(point, needed, math.log(start / height) / count if height > 0 else math.inf):
+            is_known = count > 0 and (height < start or count >= _UNSTEADY)
+            if is_known and self._improve(point, needed, math.log(start / height) / count):
                 direction = None
                 continue
             direction = towards if direction is None else towards + (height / before) * direction
@@ -477,20 +483,29 @@ class Steps:
             if self.solver.exact and self._made_at is point:
                 repeats += 1
                 is_small = np.vdot(left, left) <= accuracy**4 * np.vdot(gradient, gradient)
-                if repeats == _REPEATS or (is_small and self._needed(gradient, found, left, goal, 0.0) <= 0.0):
+                step = Step(found, outputs, -left)
+                if repeats == _REPEATS or (is_small and self._to_certify(point, gradient, step, goal) <= 0.0):
                     break  # the rest is rounding
         return Step(found, outputs, -left)
 
-    def _needed(self, gradient: Table, found: Table, left: Table, goal: float, ratio: float) -> float:
-        """Return the logarithm of how much smaller the square of the residual must be; not positive if it is enough.
+    def _to_certify(self, point: Point, gradient: Table, step: Step, goal: float) -> float:
+        """Return the logarithm of how much smaller the square of the residual must be for a step to certify the goal.
 
-        It must be by a ratio; and if the step may be the last, small enough for it to be certified.
+        Not positive if it is enough, or if the step certifies nothing: it promises far more than the goal, or the
+        slopes that it predicts are out of the range of the losses, and too many to be cut.
         """
-        needed = math.log(ratio) if ratio > 0.0 else 0.0
-        if not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal:
-            return needed
-        slack = self._total.slack(left)
-        return max(needed, math.log(slack / (CERTIFIED * goal)) if goal > 0.0 < slack else slack)
+        problem, promise = self._total.problem, -float(np.vdot(gradient, step.table))
+        if not problem.is_quadratic and promise > NEAR * goal:
+            return 0.0
+        needed = self._by_slack(step.residual, goal)
+        if needed > 0.0 and not problem.is_quadratic and promise > CLOSE * goal:
+            slopes = point.terms.slopes + problem.curve(point.terms, step.outputs)
+            return needed if problem.excess(point.outputs, point.terms, slopes) < math.inf else 0.0
+        return needed
+
+    def _by_slack(self, residual: Table, goal: float) -> float:
+        slack = self._total.slack(residual)
+        return math.log(slack / (CERTIFIED * goal)) if goal > 0.0 < slack else slack
 
     def _improve(self, point: Point, needed: float, rate: float) -> bool:
         """Make a solver for this point, or a better one, if the products that are needed would cost more.
