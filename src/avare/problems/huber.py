@@ -67,10 +67,7 @@ class Huber(Linear):
         return self.cut(slopes, -self.delta, self.delta)
 
     def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
-        each = self.relative_slopes(slopes)[:, 0]
-        if np.abs(each).max() > self.delta:
-            return math.inf
-        return self.weighted_sum(each * (0.5 * each + (self.model.targets - outputs[:, 0])))
+        return self.quadratic_conjugate(outputs, slopes, -self.delta, self.delta)
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """LeastSquares: linear regression."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -50,8 +51,7 @@ class LeastSquares(Linear):
         return SquaredLoss()
 
     def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
-        each = self.relative_slopes(slopes)[:, 0]
-        return self.weighted_sum(each * (0.5 * each + (self.model.targets - outputs[:, 0])))
+        return self.quadratic_conjugate(outputs, slopes, -math.inf, math.inf)
 
     def constant_outputs(self) -> NDArray[np.float64]:
         count = self.weighted_sum(np.ones(self.n))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of, strengths_of
-from avare.problems.losses import slope, terms_into, value
+from avare.problems.losses import quadratic_conjugates, slope, terms_into, value
 from avare.problems.matrix import (
     BLOCK,
     Matrix,
@@ -252,6 +252,13 @@ class Linear(Problem):
     def conjugate(self, outputs: Vector, slopes: Vector) -> float:
         """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes."""
         return math.inf
+
+    def quadratic_conjugate(
+        self, outputs: Vector, slopes: Vector, low: float, high: float, *, is_signed: bool = False
+    ) -> float:
+        """Return the same for losses that are quadratic at slopes in a range, which may be that of target times slope."""
+        arrays = (self.model.targets, self.model.sample_weight, outputs[:, 0], np.ascontiguousarray(slopes[:, 0]))
+        return float(quadratic_conjugates(*arrays, self.curvature, low, high, is_signed))
 
     def into_range(self, slopes: Vector) -> Vector:
         """Return slopes near to given ones for which the conjugates are finite."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,18 @@ from avare.problems.column_steps import ColumnSteps
 from avare.problems.dual_ascent import Ascent
 from avare.problems.free_bias import settle, settled
 from avare.problems.l1_steps import L1Steps
-from avare.problems.newton_steps import CERTIFIED, CLOSE, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
+from avare.problems.newton_steps import (
+    CERTIFIED,
+    CLOSE,
+    TINY,
+    Objective,
+    Point,
+    Solver,
+    Step,
+    Steps,
+    by_bounds,
+    systematic,
+)
 from avare.problems.quasi_newton import Descent, search
 from avare.problems.row_gradients import minimise_by_rows
 from avare.problems.rows import CALL, Rows, Table
@@ -118,7 +130,7 @@ def newton(
     table, solver = _from_samples(total, tol) if start is None else (rows.centre(start), None)
     first = None if table is None else total.at(table, total.outputs(table))
     if first is None or not first.objective < scale:
-        first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
+        first = total.at(flat, np.zeros((problem.n, 1)) + flat[:, -1] * problem.model.matrix.bias)
     point, gap, count, status = _minimise_any(total, first, solver, tol * scale, steps, callback)
     rounding = problem.rounding(rows.centre(point.table, -1.0), point.terms.slopes, tol * scale - gap)
     if status == "converged" and gap + rounding > tol * scale > 2.0 * rounding:
@@ -202,14 +214,14 @@ def _minimise_any(
     """Minimise, with an l1 term or without; return as `_minimise` does."""
     if total.problem.l1 > 0.0:
         return _minimise_l1(total, point, goal, steps, callback)
-    ways, epochs = Steps(total, solver), 0
-    if steps > 0 and Ascent.serves(total, point, ways.expected):
-        reached, gap, epochs, status = _ascend(total, point, goal, ways.expected, steps, callback)
+    ways, epochs = cache(lambda: Steps(total, solver)), 0
+    if steps > 0 and Ascent.serves(total, point, lambda: ways().expected):
+        reached, gap, epochs, status = _ascend(total, point, goal, lambda: ways().expected, steps, callback)
         if status:
             total.method = "dual ascent"
             return reached, gap, epochs, status
     quick = minimise_by_rows(total, point.table, goal) if steps > epochs and callback is None else None
-    point, gap, count, status = quick or _minimise(total, ways, point, goal, steps - epochs, callback)
+    point, gap, count, status = quick or _minimise(total, ways(), point, goal, steps - epochs, callback)
     return point, gap, epochs + count, status
 
 
@@ -265,16 +277,16 @@ def _ascend(
     total: Objective,
     point: Point,
     goal: float,
-    expected: float,
+    expected: Callable[[], float],
     steps: int,
     callback: Callable[[int, float, float], Any] | None,
 ) -> tuple[Point, float, int, str]:
-    """Make epochs of dual ascent as long as they seem faster than Newton's method, whose nanoseconds are given.
+    """Make epochs of dual ascent as long as they seem faster than Newton's method, whose nanoseconds are expected.
 
     Return as `_minimise` does. The status is empty if Newton's method is to begin.
     """
     ascent, best, status = Ascent(total, point), point, ""
-    while not status and ascent.needed(goal) * ascent.cost <= _AT_LEAST * expected:
+    while not status and ((left := ascent.needed(goal)) == 0.0 or left * ascent.cost <= _AT_LEAST * expected()):
         ascent.advance()
         if ascent.left <= goal or ascent.epochs >= steps:
             reached, gap = _of_dual(total, ascent.outputs)
@@ -290,18 +302,23 @@ def _ascend(
 
 
 def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:
-    """Return the point at which the penalty balances the slopes that losses have at some outputs, and its gap."""
-    problem, terms = total.problem, total.problem.terms_at(duals)
-    if total.free_bias:  # a sum of 0
-        terms = settle(problem, duals, terms)[1]
-    sums = total.sums(terms.slopes)
+    """Return the point at which the penalty balances the slopes that losses have at some outputs, and its gap.
+
+    Over a free bias, slopes are changed by their derivatives so that their sum is 0, and the bias follows from them.
+    """
+    terms, shift = total.problem.terms_at(duals), 0.0
+    if total.free_bias:
+        bend = max(float(terms.curvature.sum()), TINY)
+        shift = -float(terms.slopes.sum()) / bend
+    slopes = terms.slopes + shift * terms.curvature if shift else terms.slopes
+    sums = total.sums(slopes)
     table = np.divide(-sums, total.l2, out=np.zeros_like(sums), where=total.l2 > 0.0)
     outputs = total.outputs(table)
     if total.free_bias:
-        table[0, -1] = np.mean(duals - outputs)
+        table[0, -1] = np.vdot(terms.curvature, duals + shift - outputs) / bend
         outputs += table[0, -1]
-    point = settled(total, total.at(table, outputs))
-    return point, _gap_of_slopes(total, point, terms.slopes, sums, point.table)
+    point = total.at(table, outputs)
+    return point, _gap_of_slopes(total, point, slopes, sums, point.table)
 
 
 def _first_order(
@@ -579,9 +596,12 @@ def _gap_of_slopes(
     held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
     scale = min(1.0, float(np.min(l1[bounded] / np.maximum(np.abs(sums[bounded]), TINY)))) if bounded.any() else 1.0
     sums = scale * sums
-    gap = float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
-    beyond = np.maximum(np.abs(sums) - l1, 0.0)[held]
-    gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
+    if total.problem.l1 == 0.0:
+        gap = total.slack(sums + l2 * x)
+    else:
+        gap = float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
+        beyond = np.maximum(np.abs(sums) - l1, 0.0)[held]
+        gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
     if gap > most:
         return math.inf
     gap += total.problem.excess(point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)

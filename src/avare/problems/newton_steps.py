@@ -86,15 +86,18 @@ class Objective:
             rows.n < rows.columns and rows.n <= _WIDEST and held[0, 0] > 0.0 and bool((held == held[0, 0]).all())
         )
         """Whether steps can be solved in the space of the rows, which are fewer."""
-        factor = rows.gram_cost() + factor_cost(rows.width)
-        factor = min(factor, rows.kernel_cost() + factor_cost(rows.n)) if self.by_rows else factor
-        self.is_direct = problem.is_quadratic and factor <= _DIRECT * rows.curve_cost(1)
+        self.is_direct = problem.is_quadratic and self._factor_cost() <= _DIRECT * rows.curve_cost(1)
         """Whether one exact step leads to the minimum, and is cheap."""
         self.method = "newton"
         """What minimised it at last."""
         self._lengths: Table | None = None
         self._gradient: tuple[Point, Table] | None = None
         self._stiff: tuple[Point, Table] | None = None
+
+    def _factor_cost(self) -> float:
+        rows = self.rows
+        by_columns = rows.gram_cost() + factor_cost(rows.width)
+        return min(by_columns, rows.kernel_cost() + factor_cost(rows.n)) if self.by_rows else by_columns
 
     def at(self, table: Table, outputs: Table) -> Point:
         """Evaluate the losses for given outputs."""
@@ -457,15 +460,11 @@ class Steps:
                 count, start = 0, height
             if not first > 0.0:
                 return by_bounds(total, point, gradient)
-            needed = math.log(height / (accuracy**2 * first)) if height > 0.0 else 0.0
-            if needed <= 0.0:
-                needed = self._to_certify(point, gradient, Step(found, outputs, -left), goal)
-            elif first <= CLOSE * goal:
-                needed = max(needed, self._by_slack(left, goal))
+            step = Step(found, outputs, -left)
+            needed = self._needed(point, gradient, step, goal, height / (accuracy**2 * first), first)
             if needed <= 0.0 or not height > 0.0:  # nothing is left
                 break
-            is_known = count > 0 and (height < start or count >= _UNSTEADY)
-            if is_known and self._improve(point, needed, math.log(start / height) / count):
+            if count and self._improve(point, needed, count, math.log(start / height)):
                 direction = None
                 continue
             direction = towards if direction is None else towards + (height / before) * direction
@@ -488,6 +487,18 @@ class Steps:
                     break  # the rest is rounding
         return Step(found, outputs, -left)
 
+    def _needed(
+        self, point: Point, gradient: Table, step: Step, goal: float, ratio: float, likely_promise: float
+    ) -> float:
+        """Return the logarithm of how much smaller the square of the residual must be; not positive if it is enough.
+
+        It must be by a ratio, and if the step is likely to certify the goal, small enough for this.
+        """
+        needed = math.log(ratio) if ratio > 0.0 else 0.0
+        if needed <= 0.0:
+            return self._to_certify(point, gradient, step, goal)
+        return max(needed, self._by_slack(step.residual, goal)) if likely_promise <= CLOSE * goal else needed
+
     def _to_certify(self, point: Point, gradient: Table, step: Step, goal: float) -> float:
         """Return the logarithm of how much smaller the square of the residual must be for a step to certify the goal.
 
@@ -507,14 +518,17 @@ class Steps:
         slack = self._total.slack(residual)
         return math.log(slack / (CERTIFIED * goal)) if goal > 0.0 < slack else slack
 
-    def _improve(self, point: Point, needed: float, rate: float) -> bool:
+    def _improve(self, point: Point, needed: float, count: int, fall: float) -> bool:
         """Make a solver for this point, or a better one, if the products that are needed would cost more.
 
-        They are estimated by the rate so far. In any case after products have cost as much.
+        They are estimated by the rate of those so far, which have made the logarithm of the residual's square fall. In
+        any case after products have cost as much.
         """
         if self.solver is not None and self.solver.exact and self._made_at is point:
             return False
-        left = needed / max(rate, 0.01) * self._product
+        if not fall > 0.0 and count < _UNSTEADY:
+            return False
+        left = needed / max(fall / count, 0.01) * self._product
         costs = [
             level.cost + level.products * (1.0 if level.exact else max(needed / _TENTH, 1.0)) * self._product
             for level in self._levels

@@ -68,10 +68,7 @@ class SmoothedHinge(Linear):
         return self.cut(slopes, np.minimum(ends, 0.0), np.maximum(ends, 0.0))
 
     def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
-        each = -self.model.targets * self.relative_slopes(slopes)[:, 0]
-        if each.min() < 0.0 or each.max() > 1.0:
-            return math.inf
-        return self.weighted_sum(each * (0.5 * self.gamma * each - 1.0 + self.model.targets * outputs[:, 0]))
+        return self.quadratic_conjugate(outputs, slopes, -1.0, 0.0, is_signed=True)
 
 
 # --- kernels -------------------------------------------------------------------------------
