@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
-from avare.problems import dual_ascent
+from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax, dual_ascent
 from avare.problems import newton as method
 from avare.problems.dual_ascent import Ascent
 from avare.problems.newton import Minimum, constant, newton

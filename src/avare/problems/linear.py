@@ -256,7 +256,7 @@ class Linear(Problem):
     def quadratic_conjugate(
         self, outputs: Vector, slopes: Vector, low: float, high: float, *, is_signed: bool = False
     ) -> float:
-        """Return the same for losses that are quadratic at slopes in a range, which may be that of target times slope."""
+        """Return the same for losses that are quadratic: in a range of slopes, or of slopes times targets."""
         arrays = (self.model.targets, self.model.sample_weight, outputs[:, 0], np.ascontiguousarray(slopes[:, 0]))
         return float(quadratic_conjugates(*arrays, self.curvature, low, high, is_signed))
 
