@@ -151,6 +151,7 @@ class Linear(Problem):
             self.penalty.l1.reshape(self.outputs, self.width)[:, -1] = 0.0
         targets, weights = (writable(np.ascontiguousarray(each)) for each in (targets, weights))
         self.model = LinearModel(matrix, targets, weights, self.loss())
+        self._classes: tuple[LinearModel, tuple[NDArray[np.int64], Vector]] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -301,10 +302,13 @@ class Linear(Problem):
 
     def class_weights(self) -> tuple[NDArray[np.int64], Vector]:
         """Return the class of each example, and the sum of the sample weights of each; numbers are of one class."""
+        if self._classes is not None and self._classes[0] is self.model:
+            return self._classes[1]
         targets, count = self.model.targets, 2 if self.target == "two classes" else self.outputs
         codes = (targets > 0.0 if self.target == "two classes" else targets * (count > 1)).astype(np.int64)
         weights = self.model.sample_weight if len(self.model.sample_weight) else None
-        return codes, np.bincount(codes, weights, count).astype(np.float64)
+        self._classes = (self.model, (codes, np.bincount(codes, weights, count).astype(np.float64)))
+        return self._classes[1]
 
     # --- sums over the examples -----------------------------------------------------------
 
