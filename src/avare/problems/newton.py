@@ -532,10 +532,7 @@ def gap_at(problem: Linear, table: Table) -> float:
 
 def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:
     """Bound how far the objective is above the minimum, by the slopes at the point itself; without an l1 term."""
-    held = total.l2 > 0.0
-    if total.l1.any() or not (held[:, :-1] if total.free_bias and is_settled else held).all():
-        return math.inf
-    return 0.5 * float(np.sum(gradient[held] ** 2 / total.l2[held]))
+    return total.slack(gradient) if total.is_held and (is_settled or not total.free_bias) else math.inf
 
 
 def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Steps, goal: float, cuts: int) -> float:
@@ -593,15 +590,14 @@ def _gap_of_slopes(
     sum over the rows.
     """
     l2, l1, x = total.l2, total.l1, point.table
+    if total.is_held:
+        return max(total.slack(sums + l2 * x) + total.problem.excess(point.outputs, point.terms, slopes), 0.0)
     held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
     scale = min(1.0, float(np.min(l1[bounded] / np.maximum(np.abs(sums[bounded]), TINY)))) if bounded.any() else 1.0
     sums = scale * sums
-    if total.problem.l1 == 0.0:
-        gap = total.slack(sums + l2 * x)
-    else:
-        gap = float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
-        beyond = np.maximum(np.abs(sums) - l1, 0.0)[held]
-        gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
+    gap = float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
+    beyond = np.maximum(np.abs(sums) - l1, 0.0)[held]
+    gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
     if gap > most:
         return math.inf
     gap += total.problem.excess(point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -134,8 +134,17 @@ class Objective:
 
     def slack(self, residual: Table) -> float:
         """Return what the error of a step adds to the gap that it certifies."""
-        held = self.l2 > 0.0
-        return 0.5 * float(np.sum(residual[held] ** 2 / self.l2[held]))
+        return 0.5 * float(np.vdot(residual * self._over_l2, residual))
+
+    @cached_property
+    def _over_l2(self) -> Table:
+        return np.divide(1.0, self.l2, out=np.zeros_like(self.l2), where=self.l2 > 0.0)
+
+    @cached_property
+    def is_held(self) -> bool:
+        """Whether all coefficients have an l2 term, except for a free bias, and no l1 term."""
+        held = self.l2[:, :-1] if self.free_bias else self.l2
+        return self.problem.l1 == 0.0 and bool(held.all())
 
     def curve(self, point: Point, direction: Table) -> tuple[Table, Table]:
         """Return the outputs along a direction, and the second derivative times it."""
