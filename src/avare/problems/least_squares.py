@@ -46,12 +46,10 @@ class LeastSquares(Linear):
     target = "numbers"
     curvature = 1.0
     is_quadratic = True
+    slope_range = (-math.inf, math.inf)
 
     def loss(self) -> SquaredLoss:
         return SquaredLoss()
-
-    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
-        return self.quadratic_conjugate(outputs, slopes, -math.inf, math.inf)
 
     def constant_outputs(self) -> NDArray[np.float64]:
         count = self.weighted_sum(np.ones(self.n))

@@ -110,6 +110,8 @@ class Linear(Problem):
     """A loss below this falls further, without end, as x grows; 0 if there is no such value."""
     is_quadratic: ClassVar[bool] = False
     """Whether the second derivative of the loss is the same everywhere."""
+    slope_range: tuple[float, float] | None = None
+    """Of the slopes of examples of weight 1, times their targets if there are two classes; None if it is not known."""
     classes: NDArray[Any]
     """The labels in order; empty if the targets are numbers."""
     outputs: int
@@ -251,24 +253,24 @@ class Linear(Problem):
         return terms.loss + self.conjugate(outputs, slopes)
 
     def conjugate(self, outputs: Vector, slopes: Vector) -> float:
-        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes."""
-        return math.inf
+        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes.
 
-    def quadratic_conjugate(
-        self, outputs: Vector, slopes: Vector, low: float, high: float, *, is_signed: bool = False
-    ) -> float:
-        """Return the same for losses that are quadratic: in a range of slopes, or of slopes times targets."""
+        For a loss with one output that is quadratic as long as its slope is in range.
+        """
+        if self.slope_range is None:
+            return math.inf
         arrays = (self.model.targets, self.model.sample_weight, outputs[:, 0], np.ascontiguousarray(slopes[:, 0]))
-        return float(quadratic_conjugates(*arrays, self.curvature, low, high, is_signed))
+        is_signed = self.target == "two classes"
+        return float(quadratic_conjugates(*arrays, self.curvature, *self.slope_range, is_signed))
 
     def into_range(self, slopes: Vector) -> Vector:
         """Return slopes near to given ones for which the conjugates are finite."""
-        return slopes
-
-    def cut(self, slopes: Vector, low: Vector | float, high: Vector | float) -> Vector:
-        """Cut slopes to a range, which is that of examples of weight 1."""
+        if self.slope_range is None or self.is_quadratic:
+            return slopes
         weights = (1.0 - 1e-15) * (self.model.sample_weight[:, None] if len(self.model.sample_weight) else 1.0)
-        return np.clip(slopes, low * weights, high * weights)
+        weights = weights * self.model.targets[:, None] if self.target == "two classes" else weights
+        ends = [end * weights for end in self.slope_range]
+        return np.clip(slopes, np.minimum(*ends), np.maximum(*ends))
 
     def relative_slopes(self, slopes: Vector) -> Vector:
         """Return slopes without the sample weights, 0 for examples of weight 0."""
