@@ -15,6 +15,7 @@ penalty that pulls it to its value after the last epoch (a proximal point), and 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from avare.problems.rows import CALL, Table
 
 _ENTRY, _ROW = 0.9, 50.0  # nanoseconds of a visit: per entry, and for the loss
 _OVERHEAD = 1.0  # operations on almost no rows that an epoch costs
+_OF_OTHERS = 60.0  # and at least that another method costs
 _FEWEST = 3.0  # epochs at the price of another method: with fewer, that one is cheap
 _MOST_ROWS = 1.1  # per column
 _BLOCK = 16  # rows that are visited one after the other: random access to single rows is several times slower
@@ -67,13 +69,16 @@ class Ascent:
         """The gap after the last one, estimated."""
 
     @staticmethod
-    def serves(total: Objective, point: Point, nanoseconds: float) -> bool:
-        """Return whether the method can begin at a point, and may be faster than one that takes some nanoseconds."""
+    def serves(total: Objective, point: Point, expected: Callable[[], float]) -> bool:
+        """Return whether the method can begin at a point, and may be faster than the nanoseconds of another one."""
         rows, held = total.rows, total.l2[:, :-1] if total.free_bias else total.l2
         if rows.matrix.sparse is None or rows.n >= _MOST_ROWS * rows.columns or total.problem.outputs > 1:
             return False
         is_even = held[0, 0] > 0.0 and bool((held == held[0, 0]).all())
-        return is_even and _FEWEST * _cost(total) <= nanoseconds and not point.table[:, : rows.columns].any()
+        if not is_even or point.table[:, : rows.columns].any():
+            return False
+        nanoseconds = _FEWEST * _cost(total)
+        return nanoseconds <= _OF_OTHERS * CALL or nanoseconds <= expected()
 
     def advance(self) -> None:
         """Visit all rows once, in blocks in random order."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _STEPS = 200
 _ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least
 _ROUNDING, _OF_SUM = 1e-15, 1e-14  # relative error of a number, and of a long sum
+_RARELY = 1e3  # times the rounding of a sum, from where it is estimated again
 
 
 def settled(total: Objective, point: Point) -> Point:
@@ -37,12 +38,15 @@ def settle(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]
 
 def _settle_one(problem: Linear, outputs: Table, terms: Terms) -> tuple[Table, Terms]:
     """Find what to add to all outputs: by Newton's method, kept inside of an interval that holds the minimum."""
-    shift, low, high, width = 0.0, -math.inf, math.inf, 1.0
+    shift, low, high, width, most = 0.0, -math.inf, math.inf, 1.0, math.inf
     for _ in range(_STEPS):
         slope, curvature = float(terms.slopes.sum()), float(terms.curvature.sum())
-        rounding = _OF_SUM * float(np.abs(terms.slopes).sum())
-        if abs(slope) <= rounding + _ROUNDING * float(np.abs(terms.curvature[:, 0]) @ np.abs(outputs[:, 0] + shift)):
-            break
+        if abs(slope) <= most:
+            rounding = _OF_SUM * float(np.abs(terms.slopes).sum())
+            rounding += _ROUNDING * float(np.abs(terms.curvature[:, 0]) @ np.abs(outputs[:, 0] + shift))
+            if abs(slope) <= rounding:
+                break
+            most = _RARELY * rounding
         low, high = (low, shift) if slope > 0.0 else (shift, high)
         further = shift - slope / curvature if curvature > 0.0 else math.nan
         if not low < further < high:

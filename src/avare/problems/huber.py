@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple, Unpack
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from avare import _validation as validation
 from avare.problems.linear import Common, Linear
@@ -58,19 +56,11 @@ class Huber(Linear):
 
     def __init__(self, X: Any, y: ArrayLike, *, delta: float = 1.0, **common: Unpack[Common]) -> None:
         self.delta = validation.number("delta", delta, above=0.0)
+        self.slope_range = (-self.delta, self.delta)
         super().__init__(X, y, **common)
 
     def loss(self) -> HuberLoss:
         return HuberLoss(self.delta)
-
-    def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.cut(slopes, -self.delta, self.delta)
-
-    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
-        each = self.relative_slopes(slopes)[:, 0]
-        if np.abs(each).max() > self.delta:
-            return math.inf
-        return self.weighted_sum(each * (0.5 * each + (self.model.targets - outputs[:, 0])))
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """LeastSquares: linear regression."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -45,13 +46,10 @@ class LeastSquares(Linear):
     target = "numbers"
     curvature = 1.0
     is_quadratic = True
+    slope_range = (-math.inf, math.inf)
 
     def loss(self) -> SquaredLoss:
         return SquaredLoss()
-
-    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
-        each = self.relative_slopes(slopes)[:, 0]
-        return self.weighted_sum(each * (0.5 * each + (self.model.targets - outputs[:, 0])))
 
     def constant_outputs(self) -> NDArray[np.float64]:
         count = self.weighted_sum(np.ones(self.n))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of, strengths_of
-from avare.problems.losses import slope, terms_into, value
+from avare.problems.losses import quadratic_conjugates, slope, terms_into, value
 from avare.problems.matrix import (
     BLOCK,
     Matrix,
@@ -110,6 +110,8 @@ class Linear(Problem):
     """A loss below this falls further, without end, as x grows; 0 if there is no such value."""
     is_quadratic: ClassVar[bool] = False
     """Whether the second derivative of the loss is the same everywhere."""
+    slope_range: tuple[float, float] | None = None
+    """Of the slopes of examples of weight 1, times their targets if there are two classes; None if it is not known."""
     classes: NDArray[Any]
     """The labels in order; empty if the targets are numbers."""
     outputs: int
@@ -151,6 +153,7 @@ class Linear(Problem):
             self.penalty.l1.reshape(self.outputs, self.width)[:, -1] = 0.0
         targets, weights = (writable(np.ascontiguousarray(each)) for each in (targets, weights))
         self.model = LinearModel(matrix, targets, weights, self.loss())
+        self._classes: tuple[LinearModel, tuple[NDArray[np.int64], Vector]] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -250,17 +253,24 @@ class Linear(Problem):
         return terms.loss + self.conjugate(outputs, slopes)
 
     def conjugate(self, outputs: Vector, slopes: Vector) -> float:
-        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes."""
-        return math.inf
+        """Return the sum of the convex conjugates of all losses at given slopes, less the outputs times the slopes.
+
+        For a loss with one output that is quadratic as long as its slope is in range.
+        """
+        if self.slope_range is None:
+            return math.inf
+        arrays = (self.model.targets, self.model.sample_weight, outputs[:, 0], np.ascontiguousarray(slopes[:, 0]))
+        is_signed = self.target == "two classes"
+        return float(quadratic_conjugates(*arrays, self.curvature, *self.slope_range, is_signed))
 
     def into_range(self, slopes: Vector) -> Vector:
         """Return slopes near to given ones for which the conjugates are finite."""
-        return slopes
-
-    def cut(self, slopes: Vector, low: Vector | float, high: Vector | float) -> Vector:
-        """Cut slopes to a range, which is that of examples of weight 1."""
+        if self.slope_range is None or self.is_quadratic:
+            return slopes
         weights = (1.0 - 1e-15) * (self.model.sample_weight[:, None] if len(self.model.sample_weight) else 1.0)
-        return np.clip(slopes, low * weights, high * weights)
+        weights = weights * self.model.targets[:, None] if self.target == "two classes" else weights
+        ends = [end * weights for end in self.slope_range]
+        return np.clip(slopes, np.minimum(*ends), np.maximum(*ends))
 
     def relative_slopes(self, slopes: Vector) -> Vector:
         """Return slopes without the sample weights, 0 for examples of weight 0."""
@@ -294,10 +304,13 @@ class Linear(Problem):
 
     def class_weights(self) -> tuple[NDArray[np.int64], Vector]:
         """Return the class of each example, and the sum of the sample weights of each; numbers are of one class."""
+        if self._classes is not None and self._classes[0] is self.model:
+            return self._classes[1]
         targets, count = self.model.targets, 2 if self.target == "two classes" else self.outputs
         codes = (targets > 0.0 if self.target == "two classes" else targets * (count > 1)).astype(np.int64)
         weights = self.model.sample_weight if len(self.model.sample_weight) else None
-        return codes, np.bincount(codes, weights, count).astype(np.float64)
+        self._classes = (self.model, (codes, np.bincount(codes, weights, count).astype(np.float64)))
+        return self._classes[1]
 
     # --- sums over the examples -----------------------------------------------------------
 

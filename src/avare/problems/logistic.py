@@ -47,6 +47,7 @@ class Logistic(Linear):
     """
 
     target = "two classes"
+    slope_range = (-1.0, 0.0)
     curvature = 0.25
     endless = math.log(2.0)  # the right class is the likelier one
 
@@ -58,10 +59,6 @@ class Logistic(Linear):
         arrays = (outputs[:, 0], slopes[:, 0], curvatures[:, 0], np.empty(_BLOCK), bits, bits.view(np.float64))
         loss = _terms_into(self.model.targets, self.model.sample_weight, *arrays)
         return Terms(float(loss), slopes, curvatures)
-
-    def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
-        ends = -self.model.targets[:, None]
-        return self.cut(slopes, np.minimum(ends, 0.0), np.maximum(ends, 0.0))
 
     def excess(self, outputs: NDArray[np.float64], terms: Terms, slopes: NDArray[np.float64]) -> float:
         arrays = (outputs[:, 0], terms.slopes[:, 0], np.ascontiguousarray(slopes[:, 0]))

@@ -71,8 +71,9 @@ def _read_sparse(X: Any) -> tuple[Sparse, float]:
         if places.dtype.kind not in "iu":
             raise TypeError(f"X is no CSR matrix: {name} has dtype {places.dtype}: must hold integers")
     sizes = (len(matrix.data), len(matrix.indptr))
+    starts = matrix.indptr.view(f"u{matrix.indptr.itemsize}")
     if sizes != (len(matrix.indices), matrix.shape[0] + 1) or not _is_sound(
-        matrix.indices, matrix.indptr, np.full(matrix.shape[1], -1)
+        matrix.indices, starts, np.full(matrix.shape[1], -1)
     ):
         matrix = matrix.copy()  # repairs do not change the caller's
         try:
@@ -210,12 +211,21 @@ def _first_unusable(array):
 
 @kernel
 def _is_sound(columns, starts, seen):
-    """Return whether each row has its own entries, in columns that exist and differ: kernels do not check that."""
+    """Return whether each row has its own entries, in columns that exist and differ: kernels do not check that.
+
+    If columns are in order, that is known without a look at those seen.
+    """
     if starts[0] != 0 or starts[-1] != len(columns):
         return False
     for i in range(len(starts) - 1):
         if starts[i] > starts[i + 1]:
             return False
+        last, in_order = -1, True
+        for j in range(starts[i], starts[i + 1]):
+            in_order &= last < columns[j]
+            last = columns[j]
+        if in_order and last < len(seen):
+            continue
         for j in range(starts[i], starts[i + 1]):
             if not 0 <= columns[j] < len(seen) or seen[columns[j]] == i:
                 return False

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,18 @@ from avare.problems.column_steps import ColumnSteps
 from avare.problems.dual_ascent import Ascent
 from avare.problems.free_bias import settle, settled
 from avare.problems.l1_steps import L1Steps
-from avare.problems.newton_steps import CERTIFIED, TINY, Objective, Point, Solver, Step, Steps, by_bounds, systematic
+from avare.problems.newton_steps import (
+    CERTIFIED,
+    CLOSE,
+    TINY,
+    Objective,
+    Point,
+    Solver,
+    Step,
+    Steps,
+    by_bounds,
+    systematic,
+)
 from avare.problems.quasi_newton import Descent, search
 from avare.problems.row_gradients import minimise_by_rows
 from avare.problems.rows import CALL, Rows, Table
@@ -51,7 +62,7 @@ _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective,
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FEWEST_COLUMNS = 100  # that are moved together, if there are violations
 _DOUBLINGS = 100
-_CUTS, _CLOSE = 3, 4.0  # times that slopes are cut to their range; times the goal that the step then promises
+_CUTS = 3  # times that slopes are cut to their range
 _AT_LEAST = 2.0  # times what is expected: what Newton's method takes if rows disturb each other in the dual
 _IN_VAIN = 0.01  # of the goal: a gap that was estimated to be this small, and is not, cannot be certified
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
@@ -129,7 +140,7 @@ def newton(
         table, solver = _from_samples(total, tol) if start is None else (rows.centre(start), None)
         first = None if table is None else total.at(table, total.outputs(table))
         if first is None or not first.objective < scale:
-            first = total.at(flat, np.tile(flat[:, -1] * problem.model.matrix.bias, (problem.n, 1)))
+            first = total.at(flat, np.zeros((problem.n, 1)) + flat[:, -1] * problem.model.matrix.bias)
         found = _minimise_any(total, first, solver, tol * scale, steps, callback)
     point, gap, count, status = found
     rounding = problem.rounding(rows.centre(point.table, -1.0), point.terms.slopes, tol * scale - gap)
@@ -209,14 +220,14 @@ def _minimise_any(
     """Minimise, with an l1 term or without; return as `_minimise` does."""
     if total.problem.l1 > 0.0:
         return _minimise_l1(total, point, goal, steps, callback)
-    ways, epochs = Steps(total, solver), 0
-    if steps > 0 and Ascent.serves(total, point, ways.expected):
-        reached, gap, epochs, status = _ascend(total, point, goal, ways.expected, steps, callback)
+    ways, epochs = cache(lambda: Steps(total, solver)), 0
+    if steps > 0 and Ascent.serves(total, point, lambda: ways().expected):
+        reached, gap, epochs, status = _ascend(total, point, goal, lambda: ways().expected, steps, callback)
         if status:
             total.method = "dual ascent"
             return reached, gap, epochs, status
     quick = minimise_by_rows(total, point.table, goal) if steps > epochs and callback is None else None
-    point, gap, count, status = quick or _minimise(total, ways, point, goal, steps - epochs, callback)
+    point, gap, count, status = quick or _minimise(total, ways(), point, goal, steps - epochs, callback)
     return point, gap, epochs + count, status
 
 
@@ -251,12 +262,12 @@ def _minimise(
         if gap <= goal or count == steps:
             break
         accuracy = _LOOSE if total.l2.any() else _TIGHT
-        step = ways.solve(point, gradient, accuracy, goal if certify else math.inf)
+        step = ways.solve(point, gradient, accuracy, goal if certify else 0.0)
         decrease = total.promise(point, gradient, step)
         if not certify:
             steps = count + 1 if decrease <= goal else steps
         elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
-            bound = _gap_of_step(total, point, step, ways, goal, _CUTS if decrease <= _CLOSE * goal else 0)
+            bound = _gap_of_step(total, point, step, ways, goal, _CUTS if decrease <= CLOSE * goal else 0)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
                 report(count, point.objective, bound)
@@ -264,17 +275,19 @@ def _minimise(
         further = _move(total, point, gradient, step, needed=point.objective - lower > goal)
         if further is None:
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
-        point = more(point, further)
+        point = more(point, further) if decrease > CLOSE * goal else further
     return point, gap, count, "converged" if gap <= goal else "finished"
 
 
-def _ascend(total: Objective, point: Point, goal: float, expected: float, steps: int, callback: Callback) -> Found:
-    """Make epochs of dual ascent as long as they seem faster than Newton's method, whose nanoseconds are given.
+def _ascend(
+    total: Objective, point: Point, goal: float, expected: Callable[[], float], steps: int, callback: Callback
+) -> Found:
+    """Make epochs of dual ascent as long as they seem faster than Newton's method, whose nanoseconds are expected.
 
     Return as `_minimise` does. The status is empty if Newton's method is to begin.
     """
     ascent, best, status = Ascent(total, point), point, ""
-    while not status and ascent.needed(goal) * ascent.cost <= _AT_LEAST * expected:
+    while not status and ((left := ascent.needed(goal)) == 0.0 or left * ascent.cost <= _AT_LEAST * expected()):
         ascent.advance()
         if ascent.left <= goal or ascent.epochs >= steps:
             reached, gap = _of_dual(total, ascent.outputs)
@@ -290,18 +303,23 @@ def _ascend(total: Objective, point: Point, goal: float, expected: float, steps:
 
 
 def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:
-    """Return the point at which the penalty balances the slopes that losses have at some outputs, and its gap."""
-    problem, terms = total.problem, total.problem.terms_at(duals)
-    if total.free_bias:  # a sum of 0
-        terms = settle(problem, duals, terms)[1]
-    sums = total.sums(terms.slopes)
+    """Return the point at which the penalty balances the slopes that losses have at some outputs, and its gap.
+
+    Over a free bias, slopes are changed by their derivatives so that their sum is 0, and the bias follows from them.
+    """
+    terms, shift = total.problem.terms_at(duals), 0.0
+    if total.free_bias:
+        bend = max(float(terms.curvature.sum()), TINY)
+        shift = -float(terms.slopes.sum()) / bend
+    slopes = terms.slopes + shift * terms.curvature if shift else terms.slopes
+    sums = total.sums(slopes)
     table = np.divide(-sums, total.l2, out=np.zeros_like(sums), where=total.l2 > 0.0)
     outputs = total.outputs(table)
     if total.free_bias:
-        table[0, -1] = np.mean(duals - outputs)
+        table[0, -1] = np.vdot(terms.curvature, duals + shift - outputs) / bend
         outputs += table[0, -1]
-    point = settled(total, total.at(table, outputs))
-    return point, _gap_of_slopes(total, point, terms.slopes, sums, point.table)
+    point = total.at(table, outputs)
+    return point, _gap_of_slopes(total, point, slopes, sums, point.table)
 
 
 def _first_order(
@@ -509,10 +527,7 @@ def gap_at(problem: Linear, table: Table) -> float:
 
 def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:
     """Bound how far the objective is above the minimum, by the slopes at the point itself; without an l1 term."""
-    held = total.l2 > 0.0
-    if total.l1.any() or not (held[:, :-1] if total.free_bias and is_settled else held).all():
-        return math.inf
-    return 0.5 * float(np.sum(gradient[held] ** 2 / total.l2[held]))
+    return total.slack(gradient) if total.is_held and (is_settled or not total.free_bias) else math.inf
 
 
 def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Steps, goal: float, cuts: int) -> float:
@@ -570,6 +585,8 @@ def _gap_of_slopes(
     sum over the rows.
     """
     l2, l1, x = total.l2, total.l1, point.table
+    if total.is_held:
+        return max(total.slack(sums + l2 * x) + total.problem.excess(point.outputs, point.terms, slopes), 0.0)
     held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
     scale = min(1.0, float(np.min(l1[bounded] / np.maximum(np.abs(sums[bounded]), TINY)))) if bounded.any() else 1.0
     sums = scale * sums

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -44,14 +44,15 @@ _STEPS_AHEAD = 3.0  # expected steps with one solver
 _LADDER = 3.0  # times the cost of a solver: what the next better one must cost for both to be tried
 _EARLY = 8.0  # times what a solver has cost so far: a better one that costs less replaces it if that seems to pay
 _AT_ONCE = 2.0  # times what first-order steps have cost in vain: a solver that costs less replaces them at once
+_UNSTEADY = 4  # products after which a residual that has grown says something
 _TENTH = 4.6  # logarithm of 100: the residual's square falls as much if the residual falls to a tenth
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
 _NO_CURVATURE = 1e-30  # of the largest: columns may have scales that differ by ten to the 15
 _NOISE = 1e-13  # of a diagonal of 1: a smaller pivot is rounding
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
-NEAR = 30.0
-"""Times the goal: a step that promises less may be the last, and is to certify it."""
+NEAR, CLOSE = 30.0, 4.0
+"""Times the goal: a step that promises less may be the last, and is to certify it; also if slopes must be cut."""
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -89,15 +90,18 @@ class Objective:
             rows.n < rows.columns and rows.n <= _WIDEST and held[0, 0] > 0.0 and bool((held == held[0, 0]).all())
         )
         """Whether steps can be solved in the space of the rows, which are fewer."""
-        factor = rows.gram_cost() + factor_cost(rows.width)
-        factor = min(factor, rows.kernel_cost() + factor_cost(rows.n)) if self.by_rows else factor
-        self.is_direct = problem.is_quadratic and factor <= _DIRECT * rows.curve_cost(1)
+        self.is_direct = problem.is_quadratic and self._factor_cost() <= _DIRECT * rows.curve_cost(1)
         """Whether one exact step leads to the minimum, and is cheap."""
         self.method = "newton"
         """What minimised it at last."""
         self._lengths: Table | None = None
         self._gradient: tuple[Point, Table] | None = None
         self._stiff: tuple[Point, Table] | None = None
+
+    def _factor_cost(self) -> float:
+        rows = self.rows
+        by_columns = rows.gram_cost() + factor_cost(rows.width)
+        return min(by_columns, rows.kernel_cost() + factor_cost(rows.n)) if self.by_rows else by_columns
 
     def at(self, table: Table, outputs: Table) -> Point:
         """Evaluate the losses for given outputs."""
@@ -134,8 +138,17 @@ class Objective:
 
     def slack(self, residual: Table) -> float:
         """Return what the error of a step adds to the gap that it certifies."""
-        held = self.l2 > 0.0
-        return 0.5 * float(np.sum(residual[held] ** 2 / self.l2[held]))
+        return 0.5 * float(np.vdot(residual * self._over_l2, residual))
+
+    @cached_property
+    def _over_l2(self) -> Table:
+        return np.divide(1.0, self.l2, out=np.zeros_like(self.l2), where=self.l2 > 0.0)
+
+    @cached_property
+    def is_held(self) -> bool:
+        """Whether all coefficients have an l2 term, except for a free bias, and no l1 term."""
+        held = self.l2[:, :-1] if self.free_bias else self.l2
+        return self.problem.l1 == 0.0 and bool(held.all())
 
     def curve(self, point: Point, direction: Table) -> tuple[Table, Table]:
         """Return the outputs along a direction, and the second derivative times it."""
@@ -459,11 +472,11 @@ class Steps:
                 count, start = 0, height
             if not first > 0.0:
                 return by_bounds(total, point, gradient)
-            needed = self._needed(gradient, found, left, goal, height / (accuracy**2 * first))
+            step = Step(found, outputs, -left)
+            needed = self._needed(point, gradient, step, goal, height / (accuracy**2 * first), first)
             if needed <= 0.0 or not height > 0.0:  # nothing is left
                 break
-            expected = _TENTH / self._levels[0].products  # counts as one product more
-            if count and self._improve(point, needed, (math.log(start / height) + expected) / (count + 1)):
+            if count and self._improve(point, needed, count, math.log(start / height)):
                 direction = None
                 continue
             direction = towards if direction is None else towards + (height / before) * direction
@@ -481,29 +494,53 @@ class Steps:
             if self.solver.exact and self._made_at is point:
                 repeats += 1
                 is_small = np.vdot(left, left) <= accuracy**4 * np.vdot(gradient, gradient)
-                if repeats == _REPEATS or (is_small and self._needed(gradient, found, left, goal, 0.0) <= 0.0):
+                step = Step(found, outputs, -left)
+                if repeats == _REPEATS or (is_small and self._to_certify(point, gradient, step, goal) <= 0.0):
                     break  # the rest is rounding
         return Step(found, outputs, -left)
 
-    def _needed(self, gradient: Table, found: Table, left: Table, goal: float, ratio: float) -> float:
+    def _needed(
+        self, point: Point, gradient: Table, step: Step, goal: float, ratio: float, likely_promise: float
+    ) -> float:
         """Return the logarithm of how much smaller the square of the residual must be; not positive if it is enough.
 
-        It must be by a ratio; and if the step may be the last, small enough for it to be certified.
+        It must be by a ratio, and if the step is likely to certify the goal, small enough for this.
         """
         needed = math.log(ratio) if ratio > 0.0 else 0.0
-        far = not self._total.problem.is_quadratic and -float(np.vdot(gradient, found)) > NEAR * goal
-        if far or goal == math.inf:
-            return needed
-        slack = self._total.slack(left)
-        return max(needed, math.log(slack / (CERTIFIED * goal)) if goal > 0.0 < slack else slack)
+        if needed <= 0.0:
+            return self._to_certify(point, gradient, step, goal)
+        return max(needed, self._by_slack(step.residual, goal)) if likely_promise <= CLOSE * goal else needed
 
-    def _improve(self, point: Point, needed: float, rate: float) -> bool:
+    def _to_certify(self, point: Point, gradient: Table, step: Step, goal: float) -> float:
+        """Return the logarithm of how much smaller the square of the residual must be for a step to certify the goal.
+
+        Not positive if it is enough, or if the step certifies nothing: it promises far more than the goal, or the
+        slopes that it predicts are out of the range of the losses, and too many to be cut.
+        """
+        problem, promise = self._total.problem, -float(np.vdot(gradient, step.table))
+        if not problem.is_quadratic and promise > NEAR * goal:
+            return 0.0
+        needed = self._by_slack(step.residual, goal)
+        if needed > 0.0 and not problem.is_quadratic and promise > CLOSE * goal:
+            slopes = point.terms.slopes + problem.curve(point.terms, step.outputs)
+            return needed if problem.excess(point.outputs, point.terms, slopes) < math.inf else 0.0
+        return needed
+
+    def _by_slack(self, residual: Table, goal: float) -> float:
+        slack = self._total.slack(residual)
+        return math.log(slack / (CERTIFIED * goal)) if goal > 0.0 < slack else slack
+
+    def _improve(self, point: Point, needed: float, count: int, fall: float) -> bool:
         """Make a solver for this point, or a better one, if the products that are needed would cost more.
 
-        They are estimated by the rate so far. In any case after products have cost as much, unless few seem to be left.
+        They are estimated by the rate of those so far, by which the logarithm of the residual's square fell; what is
+        expected counts as one product more. In any case after products have cost as much, unless few seem to be left.
         """
         if self.solver is not None and self.solver.exact and self._made_at is point:
             return False
+        if not fall > 0.0 and count < _UNSTEADY:
+            return False
+        rate = (fall + _TENTH / self._levels[0].products) / (count + 1)
         left = needed / max(rate, 0.01) * self._product
         costs = [
             level.cost + level.products * (1.0 if level.exact else max(needed / _TENTH, 1.0)) * self._product

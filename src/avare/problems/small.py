@@ -68,7 +68,7 @@ class _ByColumns:
         return table
 
     @staticmethod
-    def cost(problem: Linear) -> float:
+    def cost(problem: Linear, most: float) -> float:
         width = problem.width
         return problem.n * (_LOSS + width * (_ENTRY + _PAIR * width)) + _TRIPLE * float(width) ** 3
 
@@ -96,10 +96,10 @@ class _ByRows:
         return self._rows.centre(table, -1.0)
 
     @staticmethod
-    def cost(problem: Linear) -> float:
+    def cost(problem: Linear, most: float) -> float:
         held = problem.penalty.l2[: problem.width - int(problem.has_free_bias)]
         cost = _PRODUCT * problem.n**2 + _TRIPLE * float(problem.n) ** 3
-        if problem.n >= problem.width or cost > _CALLS * CALL or not (held == held[0]).all():
+        if problem.n >= problem.width or cost > most or not (held == held[0]).all():
             return math.inf
         return cost + problem.rows(centred=False).kernel_cost() / _AHEAD
 
@@ -109,9 +109,9 @@ def way_of(problem: Linear) -> type[_ByColumns | _ByRows] | None:
     held = problem.penalty.l2[: problem.width - int(problem.has_free_bias)]
     if problem.outputs > 1 or problem.l1 > 0.0 or not (held > 0.0).all():
         return None
-    by_columns, by_rows = _ByColumns.cost(problem), _ByRows.cost(problem)
     ascends = problem.model.matrix.sparse is not None and problem.n < problem.width
     most = (_CALLS_OF_ASCENT if ascends else _CALLS) * CALL
+    by_columns, by_rows = _ByColumns.cost(problem, most), _ByRows.cost(problem, most)
     return None if min(by_columns, by_rows) > most else _ByRows if by_rows < by_columns else _ByColumns
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple, Unpack
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from avare import _validation as validation
 from avare.problems.linear import Common, Linear
@@ -54,6 +52,7 @@ class SmoothedHinge(Linear):
     """
 
     target = "two classes"
+    slope_range = (-1.0, 0.0)
 
     def __init__(self, X: Any, y: ArrayLike, *, gamma: float = 1.0, **common: Unpack[Common]) -> None:
         self.gamma = validation.number("gamma", gamma, above=0.0)
@@ -62,16 +61,6 @@ class SmoothedHinge(Linear):
 
     def loss(self) -> SmoothedHingeLoss:
         return SmoothedHingeLoss(self.gamma)
-
-    def into_range(self, slopes: NDArray[np.float64]) -> NDArray[np.float64]:
-        ends = -self.model.targets[:, None]
-        return self.cut(slopes, np.minimum(ends, 0.0), np.maximum(ends, 0.0))
-
-    def conjugate(self, outputs: NDArray[np.float64], slopes: NDArray[np.float64]) -> float:
-        each = -self.model.targets * self.relative_slopes(slopes)[:, 0]
-        if each.min() < 0.0 or each.max() > 1.0:
-            return math.inf
-        return self.weighted_sum(each * (0.5 * self.gamma * each - 1.0 + self.model.targets * outputs[:, 0]))
 
 
 # --- kernels -------------------------------------------------------------------------------

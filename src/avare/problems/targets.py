@@ -1,6 +1,6 @@
 """The targets of a linear model: classes or numbers."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +10,14 @@ from avare import _validation as validation
 Target = Literal["classes", "two classes", "numbers"]
 
 
-def parse_targets(kind: Target, y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.float64]]:
+class Encoded(NamedTuple):
+    """Labels in order, and for each example the index of its label."""
+
+    labels: NDArray[Any]
+    places: NDArray[np.int64]
+
+
+def parse_targets(kind: Target, y: ArrayLike | Encoded) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return the labels in order (none for numbers), and the targets as float64.
 
     A target is the number itself, or the index of the class among the labels. With two classes it is -1 for the
@@ -32,12 +39,14 @@ def parse_targets(kind: Target, y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.
     return labels, places.astype(np.float64) * 2.0 - 1.0
 
 
-def encode(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def encode(y: ArrayLike | Encoded) -> Encoded:
     """Return the labels in order, and for each example the index of its label.
 
     >>> encode([5, -1, 5])
-    (array([-1,  5]), array([1, 0, 1]))
+    Encoded(labels=array([-1,  5]), places=array([1, 0, 1]))
     """
+    if isinstance(y, Encoded):
+        return y
     array = validation.as_array("y", y)
     if array.ndim != 1:
         raise ValueError(f"y has shape {array.shape}: must have 1 dimension")
@@ -52,7 +61,7 @@ def encode(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.int64]]:
     else:
         labels = _distinct(array)
         places = np.searchsorted(labels, array)  # many times faster than the inverse that `unique` would give
-    return labels, places
+    return Encoded(labels, places)
 
 
 def _distinct(array: NDArray[Any]) -> NDArray[Any]:

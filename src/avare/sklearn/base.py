@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, csr_matrix
+from scipy.sparse import csr_array, csr_matrix, issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import assert_all_finite, check_random_state
@@ -47,13 +47,16 @@ def _mapped(X: Any) -> Any:
 
 
 def _is_plain(X: Any, y: Any) -> bool:
-    """Whether scikit-learn's checks would change nothing: they take longer than the fit of a small model."""
+    """Whether scikit-learn's checks would change nothing, unless X has numbers that are not finite.
+
+    They take longer than the fit of a small model.
+    """
     if not (type(X) is np.ndarray or type(X) in (csr_array, csr_matrix)) or type(y) is not np.ndarray:
         return False
     if X.dtype not in _KINDS or y.dtype.kind not in "iuf" or X.ndim != 2 or y.shape != X.shape[:1] or 0 in X.shape:
         return False
     values = X if type(X) is np.ndarray else X.data
-    return bool(values.flags.c_contiguous and math.isfinite(values.sum()) and math.isfinite(y.sum()))
+    return bool(values.flags.c_contiguous and math.isfinite(y.sum()))
 
 
 @functools.lru_cache(maxsize=32, typed=True)
@@ -112,15 +115,19 @@ class LinearEstimator(BaseEstimator):
 
     def _problem(self, kind: type[Linear], X: Any, y: Any, weight: Any, **options: Any) -> Linear:
         strength = 0.0 if math.isinf(self.C) else 1.0 / self.C
-        return kind(
-            X,
-            y,
-            l2=strength * (1.0 - self.l1_ratio),
-            l1=strength * self.l1_ratio,
-            sample_weight=weight,
-            bias="free" if self.fit_intercept else False,
-            **options,
-        )
+        try:
+            return kind(
+                X,
+                y,
+                l2=strength * (1.0 - self.l1_ratio),
+                l1=strength * self.l1_ratio,
+                sample_weight=weight,
+                bias="free" if self.fit_intercept else False,
+                **options,
+            )
+        except ValueError:
+            assert_all_finite(X.data if issparse(X) else X, input_name="X")  # scikit-learn's message
+            raise
 
     def _solve(
         self, problem: Linear, start: NDArray[np.float64], scale: float | None

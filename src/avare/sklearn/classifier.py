@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from avare.problems import Linear, Logistic, SmoothedHinge, Softmax
-from avare.problems.targets import encode
+from avare.problems.targets import Encoded, encode
 from avare.sklearn.base import LinearEstimator
 
 
@@ -250,5 +250,5 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         """The problems to solve: one, or one per class."""
         count = len(self.classes_)
         if self.loss == "log_loss":
-            return [(Logistic if count == 2 else Softmax, places)]
+            return [(Logistic if count == 2 else Softmax, Encoded(np.arange(count), places))]
         return [(SmoothedHinge, places == row) for row in ([1] if count == 2 else range(count))]
