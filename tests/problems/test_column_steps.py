@@ -11,7 +11,7 @@ from scipy import sparse
 from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, column_steps
 from avare.problems.column_steps import ColumnSteps
 from avare.problems.newton import newton
-from avare.problems.newton_steps import Objective
+from avare.problems.objective import Objective
 
 Way = Callable[[pytest.MonkeyPatch], None]
 KINDS: list[type[Linear]] = [LeastSquares, Logistic, Huber, SmoothedHinge]

@@ -12,7 +12,7 @@ from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge,
 from avare.problems import newton as method
 from avare.problems.dual_ascent import Ascent
 from avare.problems.newton import Minimum, constant, newton
-from avare.problems.newton_steps import Objective, Point
+from avare.problems.objective import Objective, Point
 
 KINDS = [Logistic, LeastSquares, Huber, SmoothedHinge]
 every_kind = pytest.mark.parametrize("kind", KINDS)

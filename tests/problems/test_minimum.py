@@ -32,7 +32,7 @@ def test_without_a_factor(case: Case, sparse: bool, monkeypatch: pytest.MonkeyPa
     X, y = correlated(case, seed=3)
     problem = case.make(sp.csr_array(X) if sparse else X, y, l2=0.3)
     expected = problem.minimize()
-    monkeypatch.setattr(newton_steps, "_WIDEST", 5)
+    monkeypatch.setattr(newton_steps, "WIDEST", 5)
     x = problem.minimize()
     assert np.linalg.norm(problem.gradient(x)) <= 1e-10
     # f is 0.3-strongly convex: |x - x*| <= |gradient| / 0.3, for both.

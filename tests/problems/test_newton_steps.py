@@ -14,7 +14,7 @@ from avare.problems import newton as method
 from avare.problems import newton_steps as module
 from avare.problems.dual_ascent import Ascent
 from avare.problems.newton import constant, newton
-from avare.problems.newton_steps import Objective
+from avare.problems.objective import Objective
 from avare.problems.row_gradients import minimise_by_rows
 from extreme_problems import LOSSES, extreme_problem, lowest
 
@@ -102,7 +102,7 @@ def test_every_way_to_a_step(kind: type[Linear], way: str, bias: Any, monkeypatc
     problem = kind(X, y, l2=0.7, bias=bias)
     least = problem.objective(problem.minimize(tolerance=1e-9))
     if way == "products only":
-        monkeypatch.setattr(module, "_WIDEST", 0)
+        monkeypatch.setattr(module, "WIDEST", 0)
     found = newton(problem, tol=1e-10)
     assert found.status == "converged" and abs(found.objective - least) <= 1e-9 * found.scale
 

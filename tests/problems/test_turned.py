@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from avare.problems import Logistic, Softmax
 from avare.problems import newton as method
 from avare.problems.newton import constant, newton
-from avare.problems.newton_steps import Objective
+from avare.problems.objective import Objective
 from avare.problems.turned import minimise_turned
 
 

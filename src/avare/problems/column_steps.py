@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from avare._compilation import inlined, lean, product
 from avare.problems.l1_steps import minimise_model, mirrored
 from avare.problems.matrix import Sparse, mapping_of, unsigned
-from avare.problems.newton_steps import TINY, Objective, Point, Step
+from avare.problems.objective import TINY, Objective, Point, Step
 from avare.problems.rows import CALL, Rows, Table, factor_cost
 
 _OF_ENTRY, _OF_DENSE_ENTRY, _OF_COLUMN = 1.2, 0.4, 10.0  # nanoseconds of a sweep

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from avare.problems.newton_steps import Objective, Point
+from avare.problems.objective import Objective, Point
 from avare.problems.rows import Table, column_sums
 
 if TYPE_CHECKING:

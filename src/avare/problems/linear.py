@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of, strengths_of
+from avare.problems.gap import gap_at
 from avare.problems.losses import quadratic_conjugates, slope, terms_into, value
 from avare.problems.matrix import (
     BLOCK,
@@ -25,7 +26,7 @@ from avare.problems.matrix import (
     writable,
 )
 from avare.problems.minimum import minimum
-from avare.problems.newton import constant, gap_at
+from avare.problems.newton import constant
 from avare.problems.rows import Rows
 from avare.problems.targets import Target, parse_targets
 
@@ -269,13 +270,8 @@ class Linear(Problem):
             return slopes
         weights = (1.0 - 1e-15) * (self.model.sample_weight[:, None] if len(self.model.sample_weight) else 1.0)
         weights = weights * self.model.targets[:, None] if self.target == "two classes" else weights
-        ends = [end * weights for end in self.slope_range]
-        return np.clip(slopes, np.minimum(*ends), np.maximum(*ends))
-
-    def relative_slopes(self, slopes: Vector) -> Vector:
-        """Return slopes without the sample weights, 0 for examples of weight 0."""
-        weights = self.model.sample_weight[:, None]
-        return np.divide(slopes, weights, out=np.zeros_like(slopes), where=weights > 0.0) if len(weights) else slopes
+        first, second = (end * weights for end in self.slope_range)
+        return np.clip(slopes, np.minimum(first, second), np.maximum(first, second))
 
     def weighted_sum(self, values: NDArray[Any]) -> float:
         """Return the sum of a number per example, times the sample weights."""

@@ -4,13 +4,6 @@ The steps are those of `newton_steps`. Few rows are enough to come near the mini
 rows, a sixteenth of all, a sixteenth of these, and so on, as long as there are several rows for each coefficient. Where
 a step of Newton's method is expensive, first-order steps of `quasi_newton` come first, and between its steps. If X is
 sparse and has fewer rows than columns, `dual_ascent` may do without any of these; several outputs are `turned`.
-
-The gap. For any slopes s whose sum over a free bias is 0, the dual objective is a lower bound on the minimum. With a
-step v from x, the slopes s + C A v that its quadratic model predicts, C with the second derivatives of the losses, are
-far better than those at x: the lower bound is then as good as x + v. Predicted slopes may be out of the range of a
-loss, most often those of long rows. Near the goal they are cut to their range, and another step, for which the losses
-that were cut have no curvature, moves the others. In any case, with the bias minimised exactly, the slopes at x give
-the bound |g|^2 / (2 l2).
 """
 
 from __future__ import annotations
@@ -26,19 +19,10 @@ from numpy.typing import NDArray
 from avare.problems.column_steps import ColumnSteps
 from avare.problems.dual_ascent import Ascent
 from avare.problems.free_bias import settle, settled
+from avare.problems.gap import LOOSE, NEGLIGIBLE, TIGHT, gap_of_gradient, gap_of_slopes, gap_of_step
 from avare.problems.l1_steps import L1Steps
-from avare.problems.newton_steps import (
-    CERTIFIED,
-    CLOSE,
-    TINY,
-    Objective,
-    Point,
-    Solver,
-    Step,
-    Steps,
-    by_bounds,
-    systematic,
-)
+from avare.problems.newton_steps import CLOSE, Solver, Steps, by_bounds, systematic
+from avare.problems.objective import TINY, Objective, Point, Step
 from avare.problems.quasi_newton import Descent, search
 from avare.problems.row_gradients import minimise_by_rows
 from avare.problems.rows import CALL, Rows, Table
@@ -46,7 +30,7 @@ from avare.problems.small import minimise_small
 from avare.problems.turned import minimise_turned
 
 if TYPE_CHECKING:
-    from avare.problems.linear import Linear, Terms
+    from avare.problems.linear import Linear
 
 _STEPS = 200
 _SHARE = 16  # one over the share of rows in the next smaller sample
@@ -54,19 +38,15 @@ _FEWEST, _PER_COEFFICIENT = 500, 16  # rows of a sample
 _CHEAP, _OF_LOSS = 100.0 * CALL, 15.0  # nanoseconds of a step that needs no sample, and of a row's loss
 _STEPS_OF_SAMPLE = 10  # with an l1 term
 _OF_SAMPLE = 0.3  # tolerance of a sample: this share of its error, coefficients / rows
-_LOOSE, _TIGHT = 0.1, 1e-8  # accuracy of a step, relative to the gradient
 _ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least
 _ROUNDING = 1e-15  # relative error of a number
-_NEGLIGIBLE = 1e-12  # gap, relative to the scale: less is not to be had where rounding is the limit
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FEWEST_COLUMNS = 100  # that are moved together, if there are violations
 _DOUBLINGS = 100
-_CUTS = 3  # times that slopes are cut to their range
 _AT_LEAST = 2.0  # times what is expected: what Newton's method takes if rows disturb each other in the dual
 _IN_VAIN = 0.01  # of the goal: a gap that was estimated to be this small, and is not, cannot be certified
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
-_FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
 
 Callback = Callable[[int, float, float], Any] | None
@@ -150,7 +130,7 @@ def newton(
         count += before
     gap = max(gap, 0.0) + rounding
     if status != "finished" and not gap <= tol * scale:
-        status = "converged" if gap <= _NEGLIGIBLE * scale else "stalled"
+        status = "converged" if gap <= NEGLIGIBLE * scale else "stalled"
     table = rows.centre(point.table, -1.0)
     if problem.falls_without_end(table.ravel()):
         status, gap = "stalled", math.inf
@@ -253,7 +233,7 @@ def _minimise(
         gap = point.objective - lower
         if not gap <= goal and count < steps + int(certify):
             gradient = total.gradient(point)
-            lower = max(lower, point.objective - _gap_of_gradient(total, gradient, settles))
+            lower = max(lower, point.objective - gap_of_gradient(total, gradient, settles))
             gap = point.objective - lower
         if gap > _PROGRESS * least and not point.objective < best.objective * (1.0 - _ROUNDING):
             return best, least, count, "stalled"  # rounding hides all progress
@@ -261,13 +241,13 @@ def _minimise(
         report(count, point.objective, gap)
         if gap <= goal or count == steps:
             break
-        accuracy = _LOOSE if total.l2.any() else _TIGHT
+        accuracy = LOOSE if total.l2.any() else TIGHT
         step = ways.solve(point, gradient, accuracy, goal if certify else 0.0)
         decrease = total.promise(point, gradient, step)
         if not certify:
             steps = count + 1 if decrease <= goal else steps
         elif total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)) or count == steps - 1:
-            bound = _gap_of_step(total, point, step, ways, goal, _CUTS if decrease <= CLOSE * goal else 0)
+            bound = gap_of_step(total, point, step, ways, goal, cuts=decrease <= CLOSE * goal)
             lower, settles = max(lower, point.objective - bound), settles or bound == math.inf
             if bound <= goal and total.problem.l1 == 0.0:
                 report(count, point.objective, bound)
@@ -319,7 +299,7 @@ def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:
         table[0, -1] = np.vdot(terms.curvature, duals + shift - outputs) / bend
         outputs += table[0, -1]
     point = total.at(table, outputs)
-    return point, _gap_of_slopes(total, point, slopes, sums, point.table)
+    return point, gap_of_slopes(total, point, slopes, sums, point.table)
 
 
 def _first_order(
@@ -378,8 +358,8 @@ def _minimise_by_columns(total: Objective, point: Point, goal: float, steps: int
         point, count = further, count + 1
         if total.problem.is_quadratic or decrease <= math.sqrt(goal * abs(point.objective)):
             predicted = total.sums(step.residual)
-            is_usable = not total.free_bias or abs(predicted[0, -1]) <= _NEGLIGIBLE * np.abs(step.residual).sum()
-            gap = _gap_of_slopes(total, point, step.residual, predicted, point.table, most) if is_usable else math.inf
+            is_usable = not total.free_bias or abs(predicted[0, -1]) <= NEGLIGIBLE * np.abs(step.residual).sum()
+            gap = gap_of_slopes(total, point, step.residual, predicted, point.table, most) if is_usable else math.inf
             lower = max(lower, point.objective - gap)
             if gap <= goal:
                 return point, gap, count, "converged"
@@ -387,7 +367,7 @@ def _minimise_by_columns(total: Objective, point: Point, goal: float, steps: int
                 sums = predicted  # the model is exact
     status = "finished" if count == steps else "stalled"
     point = settled(total, point)
-    gap = _gap_of_slopes(total, point, point.terms.slopes, total.sums(point.terms.slopes), point.table)
+    gap = gap_of_slopes(total, point, point.terms.slopes, total.sums(point.terms.slopes), point.table)
     return point, gap, count, "converged" if gap <= goal else status
 
 
@@ -413,7 +393,7 @@ def _minimise_by_sets(total: Objective, point: Point, goal: float, steps: int, c
     while True:
         point = settled(total, point)
         sums = total.sums(point.terms.slopes)
-        gap = _gap_of_slopes(total, point, point.terms.slopes, sums, point.table)
+        gap = gap_of_slopes(total, point, point.terms.slopes, sums, point.table)
         if callback is not None:
             callback(count, point.objective, gap)
         status = "converged" if gap <= goal else "finished" if count >= steps else "stalled" if gap >= least else ""
@@ -490,7 +470,7 @@ def polish(problem: Linear, table: Table, tolerance: float) -> tuple[Table, floa
     while least > tolerance and wasted < _PATIENCE and len(columns):
         centred = rows.centre(best[:, kept])
         point = total.at(centred, total.outputs(centred))
-        step = ways.solve(point, total.gradient(point), _TIGHT, 0.0).table
+        step = ways.solve(point, total.gradient(point), TIGHT, 0.0).table
         further = best.copy()
         further[:, kept] = rows.centre(centred + step, -1.0)
         norm = float(np.linalg.norm(problem.gradient(further.ravel()))) if np.isfinite(further).all() else math.inf
@@ -498,110 +478,3 @@ def polish(problem: Linear, table: Table, tolerance: float) -> tuple[Table, floa
         if norm < least:
             best, least = further, norm
     return best, least
-
-
-# --- the gap --------------------------------------------------------------------------------
-
-
-def gap_at(problem: Linear, table: Table) -> float:
-    """Bound how far the objective at a table is above the minimum.
-
-    The bound is by the slopes there, after a free bias was minimised; without an l1 term also by those that a step
-    predicts.
-    """
-    rows = problem.rows()
-    total, centred = Objective(problem, rows), rows.centre(table)
-    here = total.at(centred, total.outputs(centred))
-    point = settled(total, here)
-    gap = _gap_of_slopes(total, point, point.terms.slopes, rows.sums(point.terms.slopes), point.table)
-    if problem.l1 == 0.0:
-        accuracy = _LOOSE if total.l2.any() else _TIGHT
-        ways = Steps(total)
-        step = ways.solve(point, total.gradient(point), accuracy, 0.0)
-        gap = min(gap, _gap_of_step(total, point, step, ways, 0.0, _CUTS))
-    gap = max(here.objective - point.objective, 0.0) + gap
-    negligible = _NEGLIGIBLE * abs(here.objective)
-    rounding = problem.rounding(table, here.terms.slopes, negligible)
-    return gap + rounding if rounding > negligible else gap
-
-
-def _gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:
-    """Bound how far the objective is above the minimum, by the slopes at the point itself; without an l1 term."""
-    return total.slack(gradient) if total.is_held and (is_settled or not total.free_bias) else math.inf
-
-
-def _gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Steps, goal: float, cuts: int) -> float:
-    """Bound how far the objective is above the minimum, by the slopes that a step predicts.
-
-    Slopes that are out of range are cut, some times. The others then balance the cut: by another step, for which the
-    losses that were cut have no curvature. Nothing is cut with an l1 term, whose steps do not balance anything, or
-    without a penalty: the minimum may be infinitely far.
-    """
-    problem, terms, end = total.problem, point.terms, point.table + step.table
-    for left in reversed(range(cuts + 1 if total.l2.any() and not total.l1.any() else 1)):
-        residual, outputs = _without_sum(total, terms, step)
-        if residual is None:
-            return math.inf
-        slopes = terms.slopes + problem.curve(terms, outputs)
-        gap = _gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
-        inside = slopes if left == 0 or gap < math.inf else problem.into_range(slopes)
-        cut = np.unique(np.flatnonzero(inside != slopes) // problem.outputs)
-        if not len(cut):
-            return gap
-        terms = terms._replace(slopes=inside, curvature=terms.curvature.copy())
-        terms.curvature[cut] = 0.0
-        total.passes += 0.5 * len(cut) / problem.n
-        residual = residual + total.rows.subset(cut).sums((inside - slopes)[cut])
-        if total.slack(residual) <= CERTIFIED * goal:
-            step = Step(np.zeros_like(residual), np.zeros_like(slopes), residual)
-        else:
-            step = ways.solve(point._replace(terms=terms), residual, _LOOSE, goal)
-        end = end + step.table
-    return math.inf
-
-
-def _without_sum(total: Objective, terms: Terms, step: Step) -> tuple[Table | None, Table]:
-    """Return the residual and the outputs of a step, changed so that the sum of the slopes over a free bias is 0."""
-    problem, residual, outputs = total.problem, step.residual, step.outputs
-    rounding = _NEGLIGIBLE * float(np.abs(terms.slopes).sum())
-    if total.free_bias and np.abs(residual[:, -1]).max() > rounding:
-        shift = -np.linalg.lstsq(problem.summed_curvature(terms), residual[:, -1], rcond=1e-14)[0]
-        total.passes += 0.5
-        residual = residual + total.rows.sums(problem.curve(terms, np.tile(shift, (problem.n, 1))))
-        outputs = outputs + shift
-        if np.abs(residual[:, -1]).max() > rounding:  # no loss is curved
-            return None, outputs
-    return residual, outputs
-
-
-def _gap_of_slopes(
-    total: Objective, point: Point, slopes: Table, sums: Table, end: Table, most: float = math.inf
-) -> float:
-    """Bound how far the objective is above the minimum, by any slopes whose sum over a free bias is 0.
-
-    `sums` are those of the rows times the slopes. An l1 term alone allows sums up to l1: larger slopes are scaled.
-    Without any penalty sums must be 0. If they are not, the minimum is taken to be near `end`, or as far as a step
-    along one coordinate leads. A gap that is certain to be more than `most` is returned as infinite, which saves the
-    sum over the rows.
-    """
-    l2, l1, x = total.l2, total.l1, point.table
-    if total.is_held:
-        return max(total.slack(sums + l2 * x) + total.problem.excess(point.outputs, point.terms, slopes), 0.0)
-    held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
-    scale = min(1.0, float(np.min(l1[bounded] / np.maximum(np.abs(sums[bounded]), TINY)))) if bounded.any() else 1.0
-    sums = scale * sums
-    gap = float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
-    beyond = np.maximum(np.abs(sums) - l1, 0.0)[held]
-    gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
-    if gap > most:
-        return math.inf
-    gap += total.problem.excess(point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)
-    open_ones = ~(held | bounded)
-    if total.free_bias:
-        open_ones[:, -1] = False
-    if not open_ones.any():
-        return max(gap, 0.0)
-    total.passes += 0.5
-    bends = np.broadcast_to(total.rows.squares(total.problem.mean_curvatures(point.terms)), sums.shape)
-    far = np.maximum(np.abs(end), np.divide(np.abs(sums), bends, out=np.zeros_like(sums), where=bends > 0.0))
-    return max(gap, 0.0) + _FARTHER * float(np.abs(sums[open_ones]) @ far[open_ones])

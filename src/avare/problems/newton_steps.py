@@ -20,20 +20,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import lean
-from avare.problems.rows import CALL, Rows, Table, factor_cost
-
-if TYPE_CHECKING:
-    from avare.problems.linear import Linear, Terms
+from avare.problems.objective import TINY, WIDEST, Objective, Point, Step
+from avare.problems.rows import CALL, Table, factor_cost
 
 _MOST_PRODUCTS, _REPEATS = 1000, 3  # for one step; with a factor of H itself
-_WIDEST = 8000  # size of a matrix that is factorised
 _SHARES = (1.0 / 64.0, 1.0 / 16.0, 1.0 / 4.0)  # of the rows, for factors of samples
 _ROWS_PER_COLUMN = 2.0  # of a sample, at least
 _BY_DIAGONAL = 8.0  # products that are expected for a step with the diagonal; nobody knows
@@ -46,140 +43,12 @@ _EARLY = 8.0  # times what a solver has cost so far: a better one that costs les
 _AT_ONCE = 2.0  # times what first-order steps have cost in vain: a solver that costs less replaces them at once
 _UNSTEADY = 4  # products after which a residual that has grown says something
 _TENTH = 4.6  # logarithm of 100: the residual's square falls as much if the residual falls to a tenth
-_DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
 _NO_CURVATURE = 1e-30  # of the largest: columns may have scales that differ by ten to the 15
 _NOISE = 1e-13  # of a diagonal of 1: a smaller pivot is rounding
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
 NEAR, CLOSE = 30.0, 4.0
 """Times the goal: a step that promises less may be the last, and is to certify it; also if slopes must be cut."""
-TINY = float(np.finfo(np.float64).tiny)
-
-
-class Point(NamedTuple):
-    """Coefficients for centred rows, and all losses there."""
-
-    table: Table
-    outputs: Table
-    terms: Terms
-    objective: float
-
-
-class Step(NamedTuple):
-    """A direction from a point."""
-
-    table: Table
-    outputs: Table
-    """The outputs along the direction."""
-    residual: Table
-    """The gradient of the quadratic model at its end, g + H v."""
-    is_flat: bool = False
-    """Whether the model falls without end along it."""
-
-
-class Objective:
-    """The losses of some rows and the penalty, by the coefficients for centred rows; of all columns, or of some."""
-
-    def __init__(self, problem: Linear, rows: Rows, columns: NDArray[np.int64] | None = None) -> None:
-        self.problem, self.rows, self.passes = problem, rows, 0.0
-        shape, chosen = (problem.outputs, problem.width), slice(None) if columns is None else columns
-        self.l2, self.l1 = (each.reshape(shape)[:, chosen] for each in (problem.penalty.l2, problem.penalty.l1))
-        self.free_bias = problem.has_free_bias
-        held = self.l2[:, :-1] if self.free_bias else self.l2
-        self.by_rows = (
-            rows.n < rows.columns and rows.n <= _WIDEST and held[0, 0] > 0.0 and bool((held == held[0, 0]).all())
-        )
-        """Whether steps can be solved in the space of the rows, which are fewer."""
-        self.is_direct = problem.is_quadratic and self._factor_cost() <= _DIRECT * rows.curve_cost(1)
-        """Whether one exact step leads to the minimum, and is cheap."""
-        self.method = "newton"
-        """What minimised it at last."""
-        self._lengths: Table | None = None
-        self._gradient: tuple[Point, Table] | None = None
-        self._stiff: tuple[Point, Table] | None = None
-
-    def _factor_cost(self) -> float:
-        rows = self.rows
-        by_columns = rows.gram_cost() + factor_cost(rows.width)
-        return min(by_columns, rows.kernel_cost() + factor_cost(rows.n)) if self.by_rows else by_columns
-
-    def at(self, table: Table, outputs: Table) -> Point:
-        """Evaluate the losses for given outputs."""
-        terms = self.problem.terms_at(outputs)
-        return Point(table, outputs, terms, terms.loss + self.penalty(table))
-
-    def penalty(self, table: Table) -> float:
-        """Return the penalty of a table."""
-        smooth = 0.5 * float(np.vdot(self.l2 * table, table))
-        return smooth + float(np.vdot(self.l1, np.abs(table))) if self.problem.l1 > 0.0 else smooth
-
-    def promise(self, point: Point, gradient: Table, step: Step) -> float:
-        """Return by how much the linear part of the model falls along a step, with the l1 term."""
-        linear = -float(np.vdot(gradient, step.table))
-        if self.problem.l1 == 0.0:
-            return linear
-        return linear - float(np.vdot(self.l1, np.abs(point.table + step.table) - np.abs(point.table)))
-
-    def outputs(self, table: Table) -> Table:
-        """Multiply all rows by a table."""
-        self.passes += 0.5
-        return self.rows.outputs(table)
-
-    def sums(self, slopes: Table) -> Table:
-        """Sum all rows times their slopes."""
-        self.passes += 0.5
-        return self.rows.sums(slopes)
-
-    def gradient(self, point: Point) -> Table:
-        """Return the gradient of the losses and the l2 term."""
-        if self._gradient is None or self._gradient[0] is not point:
-            self._gradient = (point, self.sums(point.terms.slopes) + self.l2 * point.table)
-        return self._gradient[1]
-
-    def slack(self, residual: Table) -> float:
-        """Return what the error of a step adds to the gap that it certifies."""
-        return 0.5 * float(np.vdot(residual * self._over_l2, residual))
-
-    @cached_property
-    def _over_l2(self) -> Table:
-        return np.divide(1.0, self.l2, out=np.zeros_like(self.l2), where=self.l2 > 0.0)
-
-    @cached_property
-    def is_held(self) -> bool:
-        """Whether all coefficients have an l2 term, except for a free bias, and no l1 term."""
-        held = self.l2[:, :-1] if self.free_bias else self.l2
-        return self.problem.l1 == 0.0 and bool(held.all())
-
-    def curve(self, point: Point, direction: Table) -> tuple[Table, Table]:
-        """Return the outputs along a direction, and the second derivative times it."""
-        self.passes += 1.0
-        outputs, curved = self.rows.curve(direction, lambda part, z: self.problem.curve(point.terms, z, part))
-        curved += self.l2 * direction
-        if self.problem.outputs > 1:
-            curved += self.stiffness(point) * direction.sum(axis=0)
-        return outputs, curved
-
-    def lengths(self, point: Point) -> Table:
-        """Return the squared length of each row in the metric of the diagonal, at the first point asked for."""
-        if self._lengths is None:
-            self.passes += 0.5
-            self._lengths = self.rows.lengths(1.0 / Diagonal(self, point).values.max(axis=0))
-        return self._lengths
-
-    def stiffness(self, point: Point) -> Table:
-        """Return what to add to the curvature along the sum of several outputs, by which softmax does not change.
-
-        There the penalty alone curves the objective: coefficients without one get their own curvature, one number per
-        column. With an l1 term nothing is added.
-        """
-        if self.l1.any() or self.l2.all():
-            return np.zeros(self.rows.width)
-        if self._stiff is None or self._stiff[0] is not point:
-            curvatures = self.problem.mean_curvatures(point.terms)
-            only_bias = self.free_bias and self.l2[:, :-1].all()
-            squares = np.full(self.rows.width, curvatures.sum()) if only_bias else self.rows.squares(curvatures)
-            self._stiff = (point, np.where(self.l2[0] > 0.0, 0.0, squares))
-        return self._stiff[1]
 
 
 # --- preconditioners ------------------------------------------------------------------------
@@ -200,9 +69,7 @@ class Diagonal:
     exact = False
 
     def __init__(self, total: Objective, point: Point) -> None:
-        total.passes += 0.5
-        diagonal = total.rows.squares(total.problem.mean_curvatures(point.terms)) + total.l2
-        self.values = np.maximum(diagonal, 1e-12 * diagonal.max() + TINY)
+        self.values = total.diagonal(point)
 
     def solve(self, right: Table) -> Table:
         """Return v, roughly."""
@@ -435,9 +302,9 @@ class Steps:
         levels = [Level("diagonal", 0.5 * self._product, _BY_DIAGONAL, Diagonal)]
         gram, drawing = rows.gram_cost(), _OF_DRAWING * CALL + _OF_DRAWN_ROW * rows.n + self._product
         ways = [(by_columns, outputs * gram, outputs * factor_cost(rows.width), outputs == 1)]
-        if outputs > 1 and outputs * rows.width <= _WIDEST:
+        if outputs > 1 and outputs * rows.width <= WIDEST:
             ways.append((by_classes, 0.5 * outputs * (outputs + 1) * gram, factor_cost(outputs * rows.width), True))
-        for share in (*_SHARES, 1.0) if rows.width <= _WIDEST else ():
+        for share in (*_SHARES, 1.0) if rows.width <= WIDEST else ():
             ratio = rows.width / max(share * rows.n, 1.0)
             if share < 1.0 < ratio * _ROWS_PER_COLUMN:
                 continue

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from avare.problems.matrix import Matrix
-from avare.problems.newton_steps import Objective, Point
+from avare.problems.objective import Objective, Point
 from avare.problems.rows import Rows, Table, factor_cost, several_cost
 
 _PRODUCTS = 24.0  # that are expected; nobody knows

@@ -1,0 +1,136 @@
+"""How far an objective is above its minimum, at most: bounds by duality.
+
+For any slopes s whose sum over a free bias is 0, the dual objective is a lower bound on the minimum. With a
+step v from x, the slopes s + C A v that its quadratic model predicts, C with the second derivatives of the losses, are
+far better than those at x: the lower bound is then as good as x + v. Predicted slopes may be out of the range of a
+loss, most often those of long rows. Near the goal they are cut to their range, and another step, for which the losses
+that were cut have no curvature, moves the others. In any case, with the bias minimised exactly, the slopes at x give
+the bound |g|^2 / (2 l2).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from avare.problems.free_bias import settled
+from avare.problems.l1_steps import L1Steps
+from avare.problems.newton_steps import CERTIFIED, Steps
+from avare.problems.objective import TINY, Objective, Point, Step
+from avare.problems.rows import Table
+
+if TYPE_CHECKING:
+    from avare.problems.linear import Linear, Terms
+
+LOOSE, TIGHT = 0.1, 1e-8
+"""Accuracy of a step, relative to the gradient."""
+NEGLIGIBLE = 1e-12
+"""Gap, relative to the scale: less is not to be had where rounding is the limit."""
+_CUTS = 3  # times that slopes are cut to their range
+_FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
+
+
+def gap_at(problem: Linear, table: Table) -> float:
+    """Bound how far the objective at a table is above the minimum.
+
+    The bound is by the slopes there, after a free bias was minimised; without an l1 term also by those that a step
+    predicts.
+    """
+    rows = problem.rows()
+    total, centred = Objective(problem, rows), rows.centre(table)
+    here = total.at(centred, total.outputs(centred))
+    point = settled(total, here)
+    gap = gap_of_slopes(total, point, point.terms.slopes, rows.sums(point.terms.slopes), point.table)
+    if problem.l1 == 0.0:
+        accuracy = LOOSE if total.l2.any() else TIGHT
+        ways = Steps(total)
+        step = ways.solve(point, total.gradient(point), accuracy, 0.0)
+        gap = min(gap, gap_of_step(total, point, step, ways, 0.0, cuts=True))
+    gap = max(here.objective - point.objective, 0.0) + gap
+    negligible = NEGLIGIBLE * abs(here.objective)
+    rounding = problem.rounding(table, here.terms.slopes, negligible)
+    return gap + rounding if rounding > negligible else gap
+
+
+def gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:
+    """Bound how far the objective is above the minimum, by the slopes at the point itself; without an l1 term."""
+    return total.slack(gradient) if total.is_held and (is_settled or not total.free_bias) else math.inf
+
+
+def gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Steps, goal: float, *, cuts: bool) -> float:
+    """Bound how far the objective is above the minimum, by the slopes that a step predicts.
+
+    Slopes that are out of range are cut, some times. The others then balance the cut: by another step, for which the
+    losses that were cut have no curvature. Nothing is cut with an l1 term, whose steps do not balance anything, or
+    without a penalty: the minimum may be infinitely far.
+    """
+    problem, terms, end = total.problem, point.terms, point.table + step.table
+    for left in reversed(range(_CUTS + 1 if cuts and total.l2.any() and not total.l1.any() else 1)):
+        residual, outputs = _without_sum(total, terms, step)
+        if residual is None:
+            return math.inf
+        slopes = terms.slopes + problem.curve(terms, outputs)
+        gap = gap_of_slopes(total, point, slopes, residual - total.l2 * end, end)
+        inside = slopes if left == 0 or gap < math.inf else problem.into_range(slopes)
+        cut = np.unique(np.flatnonzero(inside != slopes) // problem.outputs)
+        if not len(cut):
+            return gap
+        terms = terms._replace(slopes=inside, curvature=terms.curvature.copy())
+        terms.curvature[cut] = 0.0
+        total.passes += 0.5 * len(cut) / problem.n
+        residual = residual + total.rows.subset(cut).sums((inside - slopes)[cut])
+        if total.slack(residual) <= CERTIFIED * goal:
+            step = Step(np.zeros_like(residual), np.zeros_like(slopes), residual)
+        else:
+            step = ways.solve(point._replace(terms=terms), residual, LOOSE, goal)
+        end = end + step.table
+    return math.inf
+
+
+def _without_sum(total: Objective, terms: Terms, step: Step) -> tuple[Table | None, Table]:
+    """Return the residual and the outputs of a step, changed so that the sum of the slopes over a free bias is 0."""
+    problem, residual, outputs = total.problem, step.residual, step.outputs
+    rounding = NEGLIGIBLE * float(np.abs(terms.slopes).sum())
+    if total.free_bias and np.abs(residual[:, -1]).max() > rounding:
+        shift = -np.linalg.lstsq(problem.summed_curvature(terms), residual[:, -1], rcond=1e-14)[0]
+        total.passes += 0.5
+        residual = residual + total.rows.sums(problem.curve(terms, np.tile(shift, (problem.n, 1))))
+        outputs = outputs + shift
+        if np.abs(residual[:, -1]).max() > rounding:  # no loss is curved
+            return None, outputs
+    return residual, outputs
+
+
+def gap_of_slopes(
+    total: Objective, point: Point, slopes: Table, sums: Table, end: Table, most: float = math.inf
+) -> float:
+    """Bound how far the objective is above the minimum, by any slopes whose sum over a free bias is 0.
+
+    `sums` are those of the rows times the slopes. An l1 term alone allows sums up to l1: larger slopes are scaled.
+    Without any penalty sums must be 0. If they are not, the minimum is taken to be near `end`, or as far as a step
+    along one coordinate leads. A gap that is certain to be more than `most` is returned as infinite, which saves the
+    sum over the rows.
+    """
+    l2, l1, x = total.l2, total.l1, point.table
+    if total.is_held:
+        return max(total.slack(sums + l2 * x) + total.problem.excess(point.outputs, point.terms, slopes), 0.0)
+    held, bounded = l2 > 0.0, (l2 == 0.0) & (l1 > 0.0)
+    scale = min(1.0, float(np.min(l1[bounded] / np.maximum(np.abs(sums[bounded]), TINY)))) if bounded.any() else 1.0
+    sums = scale * sums
+    gap = float(np.sum((l1 * np.abs(x) + x * sums)[held | bounded]))
+    beyond = np.maximum(np.abs(sums) - l1, 0.0)[held]
+    gap += float(np.sum(beyond**2 / (2.0 * l2[held]) + 0.5 * l2[held] * x[held] ** 2))
+    if gap > most:
+        return math.inf
+    gap += total.problem.excess(point.outputs, point.terms, slopes if scale == 1.0 else scale * slopes)
+    open_ones = ~(held | bounded)
+    if total.free_bias:
+        open_ones[:, -1] = False
+    if not open_ones.any():
+        return max(gap, 0.0)
+    total.passes += 0.5
+    bends = np.broadcast_to(total.rows.squares(total.problem.mean_curvatures(point.terms)), sums.shape)
+    far = np.maximum(np.abs(end), np.divide(np.abs(sums), bends, out=np.zeros_like(sums), where=bends > 0.0))
+    return max(gap, 0.0) + _FARTHER * float(np.abs(sums[open_ones]) @ far[open_ones])
