@@ -366,7 +366,7 @@ class Linear(Problem):
             return ""
         along, names = np.abs(vectors[:, 0]), self.names
         places = ", ".join(names[free[j]] for j in np.flatnonzero(along > 0.1 * along.max())[:4])
-        return f"f is flat along {places}: columns that determine each other, or a class"
+        return f"f does not rise along {places}: these columns determine each other, or occur with one class only"
 
     def loss_norms(self, x: Vector) -> Vector:
         return self._evaluated(x)[1]
