@@ -54,13 +54,17 @@ def losses_and_norms(logits: Tensor, target: Tensor, label_smoothing: float = 0.
     return found
 
 
-def few_norms(logits: Any, target: Any) -> Tensor | None:
-    """Return the norms of few logits, (batch, classes), on the CPU: one loop takes less time than operations to start.
+def plain_norms(logits: Any, target: Any, most: int = _FEW) -> Tensor | None:
+    """Return the norms of a limited number of logits, (batch, classes), on the CPU.
 
-    None in any other case, and if a class or a logit is not valid.
+    A few are read by one loop, which takes less time than operations to start. None in any other case, and if a class
+    or a logit is not valid.
     """
-    if not _are_plain(logits, target) or logits.numel() > _FEW:
+    if not _are_plain(logits, target) or logits.numel() > most:
         return None
+    if logits.numel() > _FEW:
+        found = _by_one_loop(logits.detach(), target)
+        return found and found[1]
     rows = logits.detach().numpy()
     norms = np.empty(len(rows), dtype=rows.dtype)
     return torch.from_numpy(norms) if _softmax_norms(rows, target.numpy(), norms) else None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from avare import _validation as validation
-from avare.torch.cross_entropy import IGNORED, class_gradients, count_targets, few_norms
+from avare.torch.cross_entropy import IGNORED, class_gradients, count_targets, plain_norms
 
 LossFunction = Callable[[Tensor, Any], Tensor]
 """A function of outputs and targets that returns the loss of each example, or at each of its positions."""
@@ -86,7 +86,7 @@ def output_norms(
     """
     check_not_finite(not_finite)
     if (loss, label_smoothing, class_dim, reduction) == ("cross_entropy", 0.0, 1, "sum"):
-        few = few_norms(output, target)
+        few = plain_norms(output, target)
         if few is not None:
             return few
     norms = _row_norms(_norms(output, target, loss, label_smoothing, class_dim, not_finite))
@@ -237,9 +237,10 @@ def _norms_of_indices(logits: Tensor, target: Tensor, output: Tensor, smoothing:
     """Read some examples, or positions, at a time. Positions that do not count have no effect."""
     shape, classes = logits.shape[:-1], logits.shape[-1]
     _require_shape(target, shape, "class indices", output)
-    few = few_norms(logits, target) if smoothing == 0.0 else None
-    if few is not None:
-        return few
+    if smoothing == 0.0 and logits.is_contiguous():
+        plain = plain_norms(logits.flatten(0, -2), target.flatten(), _AT_A_TIME)
+        if plain is not None:
+            return plain.view(shape)
     own, ignored = target.long(), None
     least, most = torch.aminmax(own) if own.numel() else (0, 0)
     if not 0 <= int(least) <= int(most) < classes:
