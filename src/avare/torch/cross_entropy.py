@@ -60,9 +60,10 @@ def plain_norms(logits: Any, target: Any, most: int = _FEW) -> Tensor | None:
     A few are read by one loop, which takes less time than operations to start. None in any other case, and if a class
     or a logit is not valid.
     """
-    if not _are_plain(logits, target) or logits.numel() > most:
+    size = logits.numel() if _are_plain(logits, target) else most + 1
+    if size > most:
         return None
-    if logits.numel() > _FEW:
+    if size > _FEW:
         found = _by_one_loop(logits.detach(), target)
         return found and found[1]
     rows = logits.detach().numpy()
