@@ -311,7 +311,8 @@ class Steps:
             products, cost = (2.0, 0.0) if share == 1.0 else (max(1.0, 4.6 / -math.log(ratio)), drawing)
             for make, grams, factor, is_whole in ways:
                 if is_whole or len(levels) == 1:
-                    name, expected = f"{make.__name__}, {share:.3g} of the rows", products if is_whole else _BY_BLOCKS
+                    name = f"{make.__name__}, {share:.0%} of the rows".replace("_", " ")
+                    expected = products if is_whole else _BY_BLOCKS
                     exact, solver = share == 1.0 and is_whole, partial(make, share=share)
                     levels.append(Level(name, cost + share * grams + factor, expected, solver, exact))
         if total.by_rows and outputs == 1:
