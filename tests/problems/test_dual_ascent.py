@@ -156,3 +156,11 @@ def test_a_loss_without_a_conjugate_is_left_to_newton(monkeypatch: pytest.Monkey
     monkeypatch.setattr(LeastSquares, "excess", lambda *values: math.inf)
     found = newton(wide_problem(LeastSquares, l2=100.0), tol=1e-6)
     assert found.method == "newton"
+
+
+def test_slopes_that_cannot_be_balanced_certify_nothing() -> None:
+    problem = wide_problem(Huber, delta=1e-3, bias="free")
+    total = first_point(problem)[0]
+    beyond = problem.model.targets[:, None] + 1.0  # all slopes are at the end of their range, where nothing is curved
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert method._of_dual(total, beyond)[1] == math.inf

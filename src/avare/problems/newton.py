@@ -285,7 +285,8 @@ def _ascend(
 def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:
     """Return the point at which the penalty balances the slopes that losses have at some outputs, and its gap.
 
-    Over a free bias, slopes are changed by their derivatives so that their sum is 0, and the bias follows from them.
+    Over a free bias, slopes are changed by their derivatives so that their sum is 0, and the bias follows from them. If
+    no loss is curved they cannot be, and nothing is certified.
     """
     terms, shift = total.problem.terms_at(duals), 0.0
     if total.free_bias:
@@ -299,7 +300,8 @@ def _of_dual(total: Objective, duals: Table) -> tuple[Point, float]:
         table[0, -1] = np.vdot(terms.curvature, duals + shift - outputs) / bend
         outputs += table[0, -1]
     point = total.at(table, outputs)
-    return point, gap_of_slopes(total, point, slopes, sums, point.table)
+    is_balanced = not total.free_bias or abs(sums[0, -1]) <= NEGLIGIBLE * float(np.abs(slopes).sum())
+    return point, gap_of_slopes(total, point, slopes, sums, point.table) if is_balanced else math.inf
 
 
 def _first_order(
