@@ -559,6 +559,16 @@ def test_a_column_that_is_too_small_for_any_step_is_named(step_size: Any) -> Non
     avare.sgd(avare.problems.LeastSquares(X, X @ [1.0, 1.0, 1.0], l2=0.0), "Uniform", step_size, steps=5, seed=0)
 
 
+def test_a_column_of_one_row_that_was_looked_at_is_noticed() -> None:
+    generator = np.random.default_rng(11)
+    X, y = generator.normal(size=(6400, 3)), generator.normal(size=6400)
+    X[:, 2] = 0.0
+    X[0, 2], y[0] = 0.7, 2000.0
+    problem = avare.problems.LeastSquares(X, y, l2=1e-9)
+    with pytest.warns(ConvergenceWarning, match=r"x\[2\] has hardly moved"):
+        avare.sgd(problem, avare.Uniform(6400, 64, seed=1), 1e-4, steps=300)
+
+
 def test_a_row_that_is_hardly_drawn_counts_for_the_scale_of_its_column() -> None:
     X = np.random.default_rng(0).normal(size=(1000, 2))
     X[5, 0] = 1e4  # not one of the rows that are looked at first

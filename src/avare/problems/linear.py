@@ -209,8 +209,7 @@ class Linear(Problem):
         """Estimate the rounding of f at a table of coefficients; 0 if it is certain to be at most `most`.
 
         The output of a row is rounded by a small share of its parts, entries times coefficients, and the loss by this
-        times its slope.
-        The errors of the rows are taken to be independent.
+        times its slope. The errors of the rows are taken to be independent.
         """
         largest = math.sqrt(float(np.vdot(table, table)) * self.square) * float(np.abs(slopes).max())
         if _OF_OUTPUT * largest <= most:

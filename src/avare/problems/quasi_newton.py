@@ -23,9 +23,7 @@ _OVERHEAD = 10.0  # operations on almost no rows that a step costs
 _NEAR = 3.0  # times the goal: from there a step of Newton's method is enough, which certifies it too
 _NEARER = 0.1  # of the last goal: the next, because the minimum could not be certified from there
 _FEWEST = 2 * _LATELY  # steps at the price of Newton's method: with fewer, this one is cheap
-_KEPT = (
-    0.25  # of the promise, which is twice the decrease that is expected; if the last fell less, the next says nothing
-)
+_KEPT = 0.25  # of the promise, twice the decrease that is expected: if a step falls by less, the next promise is vain
 _TRIALS = 30  # points on a line
 _FLATTER = 0.5  # of the slope at the beginning of a line: a point with a smaller one is good enough
 _REST = 0.1  # of the decrease on a line: a point from where it cannot fall by more is good enough too
