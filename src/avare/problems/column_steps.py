@@ -5,13 +5,15 @@ coefficient is moved to the minimum of this model by the product of its column w
 where the column has entries. A free bias is always at its minimum: the sum of the slopes is 0 if all of them change by
 a multiple of C, which two sums determine. A sweep over the columns costs little more than a product with X.
 
-If columns are correlated, many sweeps are needed. When they have cost as much as the matrix of the second derivatives
-of the chosen columns, that matrix is computed, and the rest of the step is solved with it.
+If columns are correlated, many sweeps are needed. So after some sweeps, the next step is extrapolated from the last ones
+(Anderson's method), if the model is lower there. When sweeps have cost as much as the matrix of the second derivatives
+of the chosen columns, that matrix is computed, and the rest of the step is solved with it. Far from the minimum a step is
+solved roughly.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +30,45 @@ _FEW_SWEEPS = 4.0  # a matrix that costs less is made at once
 _FEW_SWEEPS_ONCE = 10.0  # the same, if it is needed once
 _MOST_SWEEPS, _WIDEST = 1000.0, 8000  # in a step; columns of a matrix
 _MOST_COPIED = 0.3  # of the entries: with more, all columns are copied
-_ROUGH = 0.1  # of the violation at first: what a step leaves
-_CERTAIN = 0.25  # of the violation that the goal allows
+_ROUGH = 0.1  # of the decrease so far: a round of sweeps that adds less is the last, unless the step may be
 _NEAR = 1.0  # of the goal: a step that falls by less may be the last, and leaves only what is certain
+_CERTAIN = 0.25  # of the violation that the goal allows
 _INNER = 0.3  # of the violation that a step may leave: sweeps over the coefficients that are not 0 end with it
+_KEPT, _RIDGE = 5, 1e-12  # changes of sweeps that are extrapolated, and what keeps their equations solvable
 _FLAT = 1e-13  # of the square of a column: with less variance it has the same number everywhere
+
+
+class _Model(NamedTuple):
+    """A quadratic model of the objective, and the step from x so far."""
+
+    curvatures: Table
+    """Of each row."""
+    slopes: Table
+    """Of each row, at the end of the step; without what a free bias changes."""
+    bends: Table
+    """Second derivatives by the coefficients, without the l2 term; negative where they are not known."""
+    pulls: Table
+    """The sum of the curvatures times the entries of each column."""
+    sums: Table
+    """Of the slopes; one over that of the curvatures, or 0 if there is no free bias; the change of the bias; 1 if all
+    violations are small; the decrease of the model."""
+    x: Table
+    step: Table
+    l1: Table
+    l2: Table
+
+
+class _Work(NamedTuple):
+    """Space for a descent."""
+
+    moving: NDArray[np.int64]
+    """The columns whose coefficients are not 0."""
+    kept: Table
+    """The steps after the last sweeps, by which the next is extrapolated."""
+    equations: Table
+    ones: Table
+    along: Table
+    """The outputs of a step."""
 
 
 class ColumnSteps:
@@ -50,6 +86,7 @@ class ColumnSteps:
         self._has = np.zeros(rows.columns, dtype=bool)  # the columns that were copied
         self._needs_matrix = dense is not None and mapping_of(dense) is not None  # columns may not fit into memory
         self._bends, self._pulls = np.full((2, rows.columns), -1.0)
+        self._fixed = (np.empty((_KEPT, _KEPT + 1)), np.ones(rows.n))
         self._matrix: tuple[NDArray[np.int64], Table] | None = None
         sweep, matrix = self._costs(np.arange(rows.columns))
         self.takes_all = total.problem.is_quadratic and (self._needs_matrix or matrix <= _FEW_SWEEPS_ONCE * sweep)
@@ -72,10 +109,11 @@ class ColumnSteps:
             self._load(chosen)
             whole = curvatures.sum() if total.free_bias else 0.0
             sums[:2] = slopes.sum(), 1.0 / whole if whole > 0.0 else 0.0
-            data = (self._dense, self._sparse, chosen, chosen.copy(), curvatures)
-            model = (slopes[:, 0], along[:, 0], self._bends, self._pulls, sums, point.table[0], table[0])
-            limits = (goal, min(matrix / max(sweep, CALL), _MOST_SWEEPS))
-            _descend(*data, *model, total.l1[0], total.l2[0], *limits)
+            of_columns = (self._bends, self._pulls, sums, point.table[0], table[0], total.l1[0], total.l2[0])
+            work = _Work(chosen.copy(), np.empty((_KEPT + 1, len(chosen))), *self._fixed, along[:, 0])
+            most = min(matrix / max(sweep, CALL), _MOST_SWEEPS)
+            model = _Model(curvatures, slopes[:, 0], *of_columns)
+            _descend(self._dense, self._sparse, chosen, model, work, goal, most)
             if total.rows.means is not None:
                 table[0, -1] = sums[2] + table[0, :count] @ total.rows.means
         if sums[3] == 0.0 and len(chosen) <= _WIDEST:
@@ -157,56 +195,133 @@ def _transpose(matrix, wanted, places, values, rows):
 
 
 @lean
-def _descend(dense, sparse, chosen, moving, curvatures, slopes, along, bends, pulls, sums, x, step, l1, l2, goal, most):
+def _descend(dense, sparse, chosen, model, work, goal, most):
     """Sweep over the chosen columns, and more often over the coefficients that are not 0, until violations are small.
 
-    `sums` has the sum of the slopes, and one over the sum of the curvatures, or 0 if there is no free bias. It receives
-    the change of the bias, 1 if all violations are small, and by how much the model fell. The curvatures are
-    overwritten at the end.
+    Far from the minimum, until a round adds little.
     """
-    columns, first, tolerance, spent = chosen, -1.0, 0.0, 0.0
-    while spent <= most and sums[3] == 0.0:
-        largest = _sweep(dense, sparse, columns, curvatures, slopes, bends, pulls, sums, x, step, l1, l2)
-        spent += len(columns) / max(len(chosen), 1)
-        if len(columns) == len(chosen):
-            first = largest if first < 0.0 else first
-            count, reach = 0, 0.0
-            for j in chosen:
-                reach += abs(x[j] + step[j])
-                moving[count] = j
-                count += x[j] + step[j] != 0.0
-            rough = _ROUGH * first if sums[4] > _NEAR * goal else 0.0
-            tolerance = max(rough, _CERTAIN * goal / max(reach, TINY))
-            sums[3] = 1.0 if largest <= tolerance else 0.0
-            columns = moving[:count] if count > 0 else chosen
-        elif largest <= _INNER * tolerance:
-            columns = chosen
+    spent, before, sums = 0.0, 0.0, model.sums
+    while spent <= most:
+        largest = _sweep(dense, sparse, chosen, model)
+        size, reach, fall = 0, 0.0, sums[4]
+        for j in chosen:
+            coefficient = model.x[j] + model.step[j]
+            reach += abs(coefficient)
+            work.moving[size] = j
+            size += coefficient != 0.0
+        certain = _CERTAIN * goal / max(reach, TINY)
+        if largest <= certain or (fall > _NEAR * goal and fall - before <= _ROUGH * fall):
+            sums[3] = 1.0
+            break
+        before, count = fall, _sweep_often(dense, sparse, work.moving[:size], model, work, largest, _INNER * certain)
+        spent += 1.0 + count * size / len(chosen)
     sums[2] = -sums[0] * sums[1]
-    for i in range(len(along)):
-        slopes[i] += sums[2] * curvatures[i]
-        along[i], curvatures[i] = sums[2], 1.0
+    for i in range(len(work.along)):
+        model.slopes[i] += sums[2] * model.curvatures[i]
+        work.along[i] = sums[2]
     for j in chosen:
-        if step[j] != 0.0:
-            _add(dense, sparse, j, step[j], curvatures, along)
+        if model.step[j] != 0.0:
+            _add(dense, sparse, j, model.step[j], work.ones, work.along)
 
 
 @inlined
-def _sweep(dense, sparse, columns, curvatures, slopes, bends, pulls, sums, x, step, l1, l2):
+def _sweep_often(dense, sparse, columns, model, work, largest, enough):
+    """Sweep over some columns until the largest violation is small enough, or extrapolate; return how many sweeps."""
+    count, kept = 0, work.kept
+    while count < len(kept) and largest > enough:
+        for a in range(len(columns)):
+            kept[count, a] = model.step[columns[a]]
+        count += 1
+        if count < len(kept):
+            largest = _sweep(dense, sparse, columns, model)
+        else:
+            _mean_of_steps(columns, model.bends, kept, work.equations)
+            _extrapolate(dense, sparse, columns, model, work)
+    return count
+
+
+@inlined
+def _extrapolate(dense, sparse, columns, model, work):
+    """Move the coefficients to where the last sweeps lead, by Anderson's method, if the model is lower there."""
+    fall, pull, along, sums = 0.0, 0.0, work.along, model.sums
+    for i in range(len(along)):
+        along[i] = 0.0
+    for a in range(len(columns)):
+        j = columns[a]
+        old, change = model.x[j] + model.step[j], work.kept[0, a] - model.step[j]
+        fall -= model.l1[j] * (abs(old + change) - abs(old)) + model.l2[j] * change * (old + 0.5 * change)
+        if change != 0.0:
+            _add(dense, sparse, j, change, work.ones, along)
+    for i in range(len(along)):
+        bent = model.curvatures[i] * along[i]
+        fall -= along[i] * (model.slopes[i] + 0.5 * bent)
+        pull += bent
+    fall += pull * (sums[0] + 0.5 * pull) * sums[1]
+    if fall > 0.0:
+        sums[0] += pull
+        sums[4] += fall
+        for i in range(len(along)):
+            model.slopes[i] += model.curvatures[i] * along[i]
+        for a in range(len(columns)):
+            model.step[columns[a]] = work.kept[0, a]
+
+
+@inlined
+def _mean_of_steps(columns, bends, kept, equations):
+    """Set the first of some steps to the mean of the others whose change in a sweep is the smallest."""
+    count, whole = len(equations), 0.0
+    for r in range(count):
+        for c in range(r + 1):
+            total = 0.0
+            for a in range(len(columns)):
+                total += bends[columns[a]] * (kept[r + 1, a] - kept[r, a]) * (kept[c + 1, a] - kept[c, a])
+            equations[r, c], equations[c, r] = total, total
+        equations[r, count] = 1.0
+    _eliminate(equations)
+    for r in range(count):
+        whole += equations[r, count]
+    for a in range(len(columns)):
+        mean = 0.0
+        for r in range(count):
+            mean += equations[r, count] / whole * kept[r + 1, a]
+        kept[0, a] = mean
+
+
+@inlined
+def _eliminate(system):
+    """Solve some equations; the last column has the right sides, and receives the solution."""
+    count, trace = len(system), TINY
+    for r in range(count):
+        trace += system[r, r]
+    for r in range(count):
+        system[r, r] += _RIDGE * trace
+    for r in range(count):
+        for k in range(count):
+            share = system[k, r] / system[r, r] if k != r else 0.0
+            for c in range(r, count + 1):
+                system[k, c] -= share * system[r, c]
+    for r in range(count):
+        system[r, count] /= system[r, r]
+
+
+@inlined
+def _sweep(dense, sparse, columns, model):
     """Move some coefficients to their minima, one after another; return the largest violation before."""
-    largest = 0.0
+    bends, pulls, sums, step, largest = model.bends, model.pulls, model.sums, model.step, 0.0
     for j in columns:
         if bends[j] < 0.0:
-            _measure(dense, sparse, j, curvatures, bends, pulls)
+            _measure(dense, sparse, j, model.curvatures, bends, pulls)
             centred = bends[j] - pulls[j] * pulls[j] * sums[1]
             bends[j] = centred if centred > _FLAT * bends[j] else 0.0
         if bends[j] > 0.0:
-            bend, old = bends[j] + l2[j], x[j] + step[j]
-            best = old - (_dot(dense, sparse, j, slopes) - sums[0] * sums[1] * pulls[j] + l2[j] * old) / bend
-            change = max(best - l1[j] / bend, 0.0) + min(best + l1[j] / bend, 0.0) - old
+            l1, l2, old = model.l1[j], model.l2[j], model.x[j] + step[j]
+            bend = bends[j] + l2
+            best = old - (_dot(dense, sparse, j, model.slopes) - sums[0] * sums[1] * pulls[j] + l2 * old) / bend
+            change = max(best - l1 / bend, 0.0) + min(best + l1 / bend, 0.0) - old
             if change != 0.0:
                 step[j] += change
                 sums[0] += change * pulls[j]
-                _add(dense, sparse, j, change, curvatures, slopes)
+                _add(dense, sparse, j, change, model.curvatures, model.slopes)
                 sums[4] += 0.5 * bend * change * change
                 largest = max(largest, abs(change) * bend)
     return largest

@@ -162,7 +162,7 @@ def some_columns(matrix: Matrix, columns: NDArray[np.int64], width: int) -> Matr
     new = np.full(width, -1, dtype=matrix.sparse.columns.dtype)
     new[columns] = np.arange(len(columns))
     values, places = np.empty_like(matrix.sparse.values), np.empty_like(matrix.sparse.columns)
-    count = _keep(matrix.sparse, new, values, places, starts)
+    count = _keep(unsigned(matrix.sparse), new, values, places, starts)
     return Matrix(None, Sparse(values[:count], places[:count], starts), matrix.bias)
 
 
@@ -236,12 +236,13 @@ def _is_sound(columns, starts, seen):
 @kernel
 def _keep(sparse, new, values, columns, starts):
     """Copy the entries whose columns have a new index; return how many there are."""
-    count = 0
+    count = np.uint64(0)
     starts[0] = 0
     for i in range(len(starts) - 1):
         for j in range(sparse.starts[i], sparse.starts[i + 1]):
-            values[count], columns[count] = sparse.values[j], max(new[sparse.columns[j]], 0)
-            count += new[sparse.columns[j]] >= 0
+            column = new[sparse.columns[j]]
+            values[count], columns[count] = sparse.values[j], max(column, 0)
+            count += np.uint64(column >= 0)
         starts[i + 1] = count
     return count
 

@@ -38,12 +38,10 @@ _FEWEST, _PER_COEFFICIENT = 500, 16  # rows of a sample
 _CHEAP, _OF_LOSS = 100.0 * CALL, 15.0  # nanoseconds of a step that needs no sample, and of a row's loss
 _STEPS_OF_SAMPLE = 10  # with an l1 term
 _OF_SAMPLE = 0.3  # tolerance of a sample: this share of its error, coefficients / rows
-_ENOUGH, _SHRINK, _SHORTEST = 1e-4, 0.3, 1e-9  # of the promised decrease; factor of a step that is too long; least
 _ROUNDING = 1e-15  # relative error of a number
 _PROGRESS = 0.5  # of the gap: with a larger share left, and no lower objective, a step was in vain
 _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FEWEST_COLUMNS = 100  # that are moved together, if there are violations
-_DOUBLINGS = 100
 _AT_LEAST = 2.0  # times what is expected: what Newton's method takes if rows disturb each other in the dual
 _IN_VAIN = 0.01  # of the goal: a gap that was estimated to be this small, and is not, cannot be certified
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
@@ -252,7 +250,7 @@ def _minimise(
             if bound <= goal and total.problem.l1 == 0.0:
                 report(count, point.objective, bound)
                 return point, bound, count, "converged"
-        further = _move(total, point, gradient, step, needed=point.objective - lower > goal)
+        further = _move(total, point, gradient, step, decrease, needed=point.objective - lower > goal)
         if further is None:
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
         point = more(point, further) if decrease > CLOSE * goal else further
@@ -353,7 +351,7 @@ def _minimise_by_columns(total: Objective, point: Point, goal: float, steps: int
             continue
         step = ways.solve(point, gradient, chosen, goal)
         end, decrease, sums = point.table + step.table, total.promise(point, gradient, step), None
-        further = _move(total, point, gradient, step, needed=not total.problem.is_quadratic)
+        further = _move(total, point, gradient, step, decrease, needed=not total.problem.is_quadratic)
         if further is None:
             break
         wasted = 0 if further.objective < point.objective * (1.0 - _ROUNDING) else wasted + 1
@@ -418,41 +416,14 @@ def _minimise_by_sets(total: Objective, point: Point, goal: float, steps: int, c
         point = Point(table, *found[1:])
 
 
-def _move(total: Objective, point: Point, gradient: Table, step: Step, *, needed: bool) -> Point | None:
+def _move(total: Objective, point: Point, gradient: Table, step: Step, promise: float, *, needed: bool) -> Point | None:
     """Return a point along a step, or along the gradient if a move is needed; None if rounding hides all progress."""
-    promise = total.promise(point, gradient, step)
-    if total.problem.l1 == 0.0:
-        further = search(total, point, step.table, step.outputs, promise) if promise > 0.0 else None
-    else:
-        further = _line_search(total, point, step, promise)
+    further = search(total, point, step.table, step.outputs, promise) if promise > 0.0 else None
     if further is None and needed:  # the model may be far from the objective
         step = by_bounds(total, point, gradient)
-        further = _line_search(total, point, step, total.promise(point, gradient, step))
+        promise = total.promise(point, gradient, step)
+        further = search(total, point, step.table, step.outputs, promise) if promise > 0.0 else None
     return further
-
-
-def _line_search(total: Objective, point: Point, step: Step, decrease: float) -> Point | None:
-    """Return the first point along a step that is low enough; None if rounding hides all progress."""
-    if not decrease > 0.0:
-        return None
-    length, slack = 1.0, _ROUNDING * abs(point.objective)
-    while length > _SHORTEST:
-        tried = total.at(point.table + length * step.table, point.outputs + length * step.outputs)
-        if tried.objective <= point.objective - _ENOUGH * length * decrease + slack:
-            return _farther(total, point, step, tried) if step.is_flat else tried
-        length *= _SHRINK
-    return None
-
-
-def _farther(total: Objective, point: Point, step: Step, reached: Point) -> Point:
-    """Double a step as long as the objective falls."""
-    for doubling in range(1, _DOUBLINGS):
-        length = 2.0**doubling
-        tried = total.at(point.table + length * step.table, point.outputs + length * step.outputs)
-        if not tried.objective < reached.objective:
-            break
-        reached = tried
-    return reached
 
 
 def polish(problem: Linear, table: Table, tolerance: float) -> tuple[Table, float]:

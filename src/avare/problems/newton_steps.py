@@ -248,7 +248,7 @@ def by_bounds(total: Objective, point: Point, gradient: Table) -> Step:
     there = point.table - sizes * gradient
     table = np.sign(there) * np.maximum(np.abs(there) - sizes * l1, 0.0) - point.table
     outputs, curved = total.curve(point, table)
-    return Step(table, outputs, gradient + curved, is_flat=True)
+    return Step(table, outputs, gradient + curved)
 
 
 # --- the choice -----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from avare._compilation import quick
 from avare.problems.rows import Rows, Table, factor_cost
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ class Step(NamedTuple):
     """The outputs along the direction."""
     residual: Table
     """The gradient of the quadratic model at its end, g + H v."""
-    is_flat: bool = False
-    """Whether the model falls without end along it."""
 
 
 class Objective:
@@ -73,15 +72,15 @@ class Objective:
 
     def penalty(self, table: Table) -> float:
         """Return the penalty of a table."""
-        smooth = 0.5 * float(np.vdot(self.l2 * table, table))
-        return smooth + float(np.vdot(self.l1, np.abs(table))) if self.problem.l1 > 0.0 else smooth
+        if self.problem.l1 == 0.0:
+            return 0.5 * float(np.vdot(self.l2 * table, table))
+        return float(_penalty(self.l2.ravel(), self.l1.ravel(), table.ravel()))
 
     def promise(self, point: Point, gradient: Table, step: Step) -> float:
         """Return by how much the linear part of the model falls along a step, with the l1 term."""
-        linear = -float(np.vdot(gradient, step.table))
         if self.problem.l1 == 0.0:
-            return linear
-        return linear - float(np.vdot(self.l1, np.abs(point.table + step.table) - np.abs(point.table)))
+            return -float(np.vdot(gradient, step.table))
+        return float(_promise(gradient.ravel(), self.l1.ravel(), point.table.ravel(), step.table.ravel()))
 
     def outputs(self, table: Table) -> Table:
         """Multiply all rows by a table."""
@@ -149,3 +148,22 @@ class Objective:
             squares = np.full(self.rows.width, curvatures.sum()) if only_bias else self.rows.squares(curvatures)
             self._stiff = (point, np.where(self.l2[0] > 0.0, 0.0, squares))
         return self._stiff[1]
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+@quick
+def _penalty(l2, l1, x):
+    total = 0.0
+    for a in range(len(x)):
+        total += (0.5 * l2[a] * abs(x[a]) + l1[a]) * abs(x[a])
+    return total
+
+
+@quick
+def _promise(gradient, l1, x, step):
+    total = 0.0
+    for a in range(len(x)):
+        total -= gradient[a] * step[a] + l1[a] * (abs(x[a] + step[a]) - abs(x[a]))
+    return total

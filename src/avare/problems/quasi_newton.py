@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from avare._compilation import product
+from avare._compilation import product, quick
 from avare.problems.newton_steps import Diagonal, Solver
 from avare.problems.objective import Objective, Point
 from avare.problems.rows import CALL, Table
@@ -27,6 +27,9 @@ _KEPT = 0.25  # of the promise, twice the decrease that is expected: if a step f
 _TRIALS = 30  # points on a line
 _FLATTER = 0.5  # of the slope at the beginning of a line: a point with a smaller one is good enough
 _REST = 0.1  # of the decrease on a line: a point from where it cannot fall by more is good enough too
+_REST_L1 = (
+    3e-4  # the same by the next step on the line, if there is an l1 term: another point costs far less than a step
+)
 _ENOUGH, _ROUNDING, _SHORTEST = 1e-4, 1e-15, 1e-12  # of the promised decrease; error of a number; of a step
 _SLOWEST = 0.99  # ratio of two decreases
 
@@ -163,13 +166,20 @@ class Descent:
 
 
 def search(total: Objective, point: Point, direction: Table, outputs: Table, promise: float) -> Point | None:
-    """Search along a direction with given outputs, by Newton's method for one number; None if nothing is lower."""
-    l2, slack = total.l2 * direction, _ROUNDING * abs(point.objective)
+    """Search along a direction with given outputs, by Newton's method for one number; None if nothing is lower.
+
+    With an l1 term, where steps are expensive, it begins with the whole step, and ends nearer to the minimum.
+    """
+    l2, slack, has_l1 = total.l2 * direction, _ROUNDING * abs(point.objective), total.problem.l1 > 0.0
     curve, length, low, high = float(np.vdot(l2, direction)), 0.0, 0.0, math.inf
     slope, here, best, before = -promise, point, None, math.inf
-    for _ in range(_TRIALS):
+    flatter = 0.0 if has_l1 else _FLATTER
+    for trial in range(_TRIALS):
         bend = float(np.vdot(outputs, total.problem.curve(here.terms, outputs))) + curve
+        if best is here and 0.5 * slope**2 <= _REST_L1 * (point.objective - here.objective) * bend:
+            break
         length = length - slope / bend if bend > 0.0 else math.inf
+        length = 1.0 if has_l1 and trial == 0 else length
         before, is_slow = high - low, high - low > 0.5 * before  # slopes that jump send it from one end to the other
         if is_slow or not low < length < high:
             length = 0.5 * (low + high) if high < math.inf else max(2.0 * low, 1.0)
@@ -177,17 +187,30 @@ def search(total: Objective, point: Point, direction: Table, outputs: Table, pro
             break
         here = total.at(point.table + length * direction, point.outputs + length * outputs)
         slope = float(np.vdot(here.terms.slopes, outputs)) + float(np.vdot(l2, here.table))
+        slope = _with_l1(total.l1.ravel(), here.table.ravel(), direction.ravel(), slope) if has_l1 else slope
         is_lower = here.objective <= point.objective - _ENOUGH * length * promise + slack
         if is_lower and (best is None or here.objective < best.objective):
             best = here
         low, high = (length, high) if slope < 0.0 and is_lower else (low, length)
         rest, fall = abs(slope) * (high - low), point.objective - here.objective
-        if is_lower and (abs(slope) <= _FLATTER * promise or rest <= _REST * fall):
+        if is_lower and (abs(slope) <= flatter * promise or rest <= _REST * fall):
             break
     return best
 
 
 # --- kernels -------------------------------------------------------------------------------
+
+
+@quick
+def _with_l1(l1, x, direction, slope):
+    """Add the l1 term to the slope along a direction; of all slopes at a kink, return the one closest to 0."""
+    kink = 0.0
+    for a in range(len(x)):
+        if x[a] == 0.0:
+            kink += l1[a] * abs(direction[a])
+        else:
+            slope += l1[a] * (direction[a] if x[a] > 0.0 else -direction[a])
+    return math.copysign(max(abs(slope) - kink, 0.0), slope)
 
 
 @product
