@@ -5,10 +5,10 @@ coefficient is moved to the minimum of this model by the product of its column w
 where the column has entries. A free bias is always at its minimum: the sum of the slopes is 0 if all of them change by
 a multiple of C, which two sums determine. A sweep over the columns costs little more than a product with X.
 
-If columns are correlated, many sweeps are needed. So after some sweeps, the next step is extrapolated from the last ones
-(Anderson's method), if the model is lower there. When sweeps have cost as much as the matrix of the second derivatives
-of the chosen columns, that matrix is computed, and the rest of the step is solved with it. Far from the minimum a step is
-solved roughly.
+If columns are correlated, many sweeps are needed. So after some sweeps, the next step is extrapolated from the last
+ones (Anderson's method), if the model is lower there. When sweeps have cost as much as the matrix of the second
+derivatives of the chosen columns, that matrix is computed, and the rest of the step is solved with it. Far from the
+minimum a step is solved roughly.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from avare.problems.objective import TINY, Objective, Point, Step
 from avare.problems.rows import CALL, Rows, Table, factor_cost
 
 _OF_ENTRY, _OF_DENSE_ENTRY, _OF_COLUMN = 1.2, 0.4, 10.0  # nanoseconds of a sweep
+_OF_LOSS = 15.0  # nanoseconds of a row's loss
 _OVERHEAD, _OF_SQUARE, _FACTORS = 60.0, 10.0, 3.0  # operations on almost no rows, nanoseconds of an entry, and factors
 _FEW_SWEEPS = 4.0  # a matrix that costs less is made at once
 _FEW_SWEEPS_ONCE = 10.0  # the same, if it is needed once
@@ -87,6 +88,9 @@ class ColumnSteps:
         self._needs_matrix = dense is not None and mapping_of(dense) is not None  # columns may not fit into memory
         self._bends, self._pulls = np.full((2, rows.columns), -1.0)
         self._fixed = (np.empty((_KEPT, _KEPT + 1)), np.ones(rows.n))
+        self.effort = 1.0
+        """The cost of the last step, in evaluations of all losses."""
+        self._unsolved = 0  # columns that sweeps alone did not solve for
         self._matrix: tuple[NDArray[np.int64], Table] | None = None
         sweep, matrix = self._costs(np.arange(rows.columns))
         self.takes_all = total.problem.is_quadratic and (self._needs_matrix or matrix <= _FEW_SWEEPS_ONCE * sweep)
@@ -102,8 +106,9 @@ class ColumnSteps:
         slopes, along = point.terms.slopes.copy(), np.zeros_like(point.outputs)
         curvatures, sums = point.terms.curvature[:, 0].copy(), np.zeros(5)
         sweep, matrix = self._costs(chosen)
+        spent = 0.0
         few = _FEW_SWEEPS_ONCE if total.problem.is_quadratic else _FEW_SWEEPS
-        if matrix > few * sweep and not self._needs_matrix:
+        if matrix > few * sweep and not self._needs_matrix and len(chosen) > self._unsolved:
             if not total.problem.is_quadratic:
                 self._bends[:] = -1.0
             self._load(chosen)
@@ -113,10 +118,14 @@ class ColumnSteps:
             work = _Work(chosen.copy(), np.empty((_KEPT + 1, len(chosen))), *self._fixed, along[:, 0])
             most = min(matrix / max(sweep, CALL), _MOST_SWEEPS)
             model = _Model(curvatures, slopes[:, 0], *of_columns)
-            _descend(self._dense, self._sparse, chosen, model, work, goal, most)
+            spent = sweep * _descend(self._dense, self._sparse, chosen, model, work, goal, most)
             if total.rows.means is not None:
                 table[0, -1] = sums[2] + table[0, :count] @ total.rows.means
-        if sums[3] == 0.0 and len(chosen) <= _WIDEST:
+        by_matrix = sums[3] == 0.0 and len(chosen) <= _WIDEST
+        spent += by_matrix * matrix + 2.0 * total.rows.product_cost()
+        self.effort = max(spent / (CALL + _OF_LOSS * total.rows.n), 1.0)
+        if by_matrix:
+            self._unsolved = len(chosen)
             return self._finish(point, gradient, chosen, goal, Step(table, along, slopes))
         return Step(table, along, slopes)
 
@@ -198,7 +207,7 @@ def _transpose(matrix, wanted, places, values, rows):
 def _descend(dense, sparse, chosen, model, work, goal, most):
     """Sweep over the chosen columns, and more often over the coefficients that are not 0, until violations are small.
 
-    Far from the minimum, until a round adds little.
+    Far from the minimum, until a round adds little. Return the number of sweeps over all of them.
     """
     spent, before, sums = 0.0, 0.0, model.sums
     while spent <= most:
@@ -222,6 +231,7 @@ def _descend(dense, sparse, chosen, model, work, goal, most):
     for j in chosen:
         if model.step[j] != 0.0:
             _add(dense, sparse, j, model.step[j], work.ones, work.along)
+    return spent
 
 
 @inlined

@@ -351,7 +351,7 @@ def _minimise_by_columns(total: Objective, point: Point, goal: float, steps: int
             continue
         step = ways.solve(point, gradient, chosen, goal)
         end, decrease, sums = point.table + step.table, total.promise(point, gradient, step), None
-        further = _move(total, point, gradient, step, decrease, needed=not total.problem.is_quadratic)
+        further = _move(total, point, gradient, step, decrease, ways.effort, needed=not total.problem.is_quadratic)
         if further is None:
             break
         wasted = 0 if further.objective < point.objective * (1.0 - _ROUNDING) else wasted + 1
@@ -416,9 +416,11 @@ def _minimise_by_sets(total: Objective, point: Point, goal: float, steps: int, c
         point = Point(table, *found[1:])
 
 
-def _move(total: Objective, point: Point, gradient: Table, step: Step, promise: float, *, needed: bool) -> Point | None:
+def _move(
+    total: Objective, point: Point, gradient: Table, step: Step, promise: float, effort: float = 1.0, *, needed: bool
+) -> Point | None:
     """Return a point along a step, or along the gradient if a move is needed; None if rounding hides all progress."""
-    further = search(total, point, step.table, step.outputs, promise) if promise > 0.0 else None
+    further = search(total, point, step.table, step.outputs, promise, effort) if promise > 0.0 else None
     if further is None and needed:  # the model may be far from the objective
         step = by_bounds(total, point, gradient)
         promise = total.promise(point, gradient, step)

@@ -27,9 +27,6 @@ _KEPT = 0.25  # of the promise, twice the decrease that is expected: if a step f
 _TRIALS = 30  # points on a line
 _FLATTER = 0.5  # of the slope at the beginning of a line: a point with a smaller one is good enough
 _REST = 0.1  # of the decrease on a line: a point from where it cannot fall by more is good enough too
-_REST_L1 = (
-    3e-4  # the same by the next step on the line, if there is an l1 term: another point costs far less than a step
-)
 _ENOUGH, _ROUNDING, _SHORTEST = 1e-4, 1e-15, 1e-12  # of the promised decrease; error of a number; of a step
 _SLOWEST = 0.99  # ratio of two decreases
 
@@ -165,18 +162,21 @@ class Descent:
         return left <= goal or self.spent > 0.0
 
 
-def search(total: Objective, point: Point, direction: Table, outputs: Table, promise: float) -> Point | None:
+def search(
+    total: Objective, point: Point, direction: Table, outputs: Table, promise: float, effort: float = 1.0
+) -> Point | None:
     """Search along a direction with given outputs, by Newton's method for one number; None if nothing is lower.
 
-    With an l1 term, where steps are expensive, it begins with the whole step, and ends nearer to the minimum.
+    With an l1 term it begins with the whole step. The more a step costs than a point on the line, which is its effort,
+    the closer to the minimum the search ends.
     """
     l2, slack, has_l1 = total.l2 * direction, _ROUNDING * abs(point.objective), total.problem.l1 > 0.0
     curve, length, low, high = float(np.vdot(l2, direction)), 0.0, 0.0, math.inf
     slope, here, best, before = -promise, point, None, math.inf
-    flatter = 0.0 if has_l1 else _FLATTER
+    flatter, enough = _FLATTER / effort**2 * promise, _REST / effort**2
     for trial in range(_TRIALS):
         bend = float(np.vdot(outputs, total.problem.curve(here.terms, outputs))) + curve
-        if best is here and 0.5 * slope**2 <= _REST_L1 * (point.objective - here.objective) * bend:
+        if best is here and 0.5 * slope**2 <= enough * (point.objective - here.objective) * bend:
             break
         length = length - slope / bend if bend > 0.0 else math.inf
         length = 1.0 if has_l1 and trial == 0 else length
@@ -193,7 +193,7 @@ def search(total: Objective, point: Point, direction: Table, outputs: Table, pro
             best = here
         low, high = (length, high) if slope < 0.0 and is_lower else (low, length)
         rest, fall = abs(slope) * (high - low), point.objective - here.objective
-        if is_lower and (abs(slope) <= flatter * promise or rest <= _REST * fall):
+        if is_lower and (abs(slope) <= flatter or rest <= enough * fall):
             break
     return best
 
