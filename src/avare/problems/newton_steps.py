@@ -101,12 +101,20 @@ class Factor:
 
     def solve(self, right: Table) -> Table:
         """Return v; a table is one vector, or one for each of its rows if these have the size of the matrix."""
+        from scipy.linalg.blas import dtrsv
         from scipy.linalg.lapack import dpotrs
 
-        scaled = (right.reshape(-1, len(self._scale)) * self._scale).T
-        found, kept = np.zeros_like(scaled), slice(None) if self._kept is None else self._kept
-        found[kept] = dpotrs(self._lower, scaled[kept], lower=1)[0]
-        return (found.T * self._scale).reshape(right.shape)
+        found = right.reshape(-1, len(self._scale)) * self._scale
+        parts = found if self._kept is None else found[:, self._kept]
+        if len(parts) == 1:  # in half of the time
+            solved = dtrsv(self._lower, dtrsv(self._lower, parts[0], lower=1), lower=1, trans=1)[None]
+        else:
+            solved = dpotrs(self._lower, parts.T, lower=1)[0].T
+        if self._kept is not None:
+            found[:] = 0.0
+            found[:, self._kept] = solved
+            solved = found
+        return (solved * self._scale).reshape(right.shape)
 
 
 class Blocks:

@@ -124,9 +124,12 @@ class Sampler(ABC):
             The number of draws; by default ``batch_size``. Without replacement it is at most `present`.
         """
         with self._lock:
-            most = None if self.replacement else self.present
-            count = self.batch_size if size is None else validation.integer("size", size, at_least=1, at_most=most)
-            self._require_enough(count)
+            if size is None:
+                count = self.batch_size
+                self._require_enough(count)
+            else:
+                most = None if self.replacement else self.present
+                count = validation.integer("size", size, at_least=1, at_most=most)
             batch = self.draw(count)
             if len(batch.indices) != count:
                 raise ValueError(
@@ -466,7 +469,7 @@ class Sampler(ABC):
         def __setattr__(self, name: str, value: Any) -> None:
             if name in _FIXED and name in vars(self):
                 raise AttributeError(f"{name} = {value!r}: cannot be changed later; build another sampler")
-            super().__setattr__(name, value)
+            object.__setattr__(self, name, value)  # in less time than by super()
 
     def __getstate__(self) -> State:
         # The source holds addresses of this process, and a lock belongs to it too. A copy, because another thread may

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from avare import _validation as validation
-from avare._compilation import lean
+from avare._compilation import kernel, lean
 from avare._randomness import uniform_source
 from avare.batch import Batch
 from avare.state import Field, State, generator_to_text
@@ -179,7 +179,11 @@ class Pool:
             self._asked += time.perf_counter() - began
         with torch.no_grad():
             found = self.score(batch)
-        scores = validation.nonnegative("score(batch)", as_array("score(batch)", found))
+        values, scores = as_array("score(batch)", found), np.empty(size)
+        is_plain = type(values) is np.ndarray and values.dtype.char in "fd" and values.shape == scores.shape
+        if is_plain and _copy_valid(values, scores):
+            return scores  # the common case, in one loop
+        scores = validation.nonnegative("score(batch)", values)
         if len(scores) != size:
             raise ValueError(f"score(batch) has length {len(scores)}: must have {size}, one for each example")
         return scores
@@ -303,6 +307,16 @@ def in_evaluation_mode(score: Callable[[Any], Any], batch: Any) -> Any:
 
 
 # --- kernels -------------------------------------------------------------------------------
+
+
+@kernel
+def _copy_valid(values, scores):
+    """Copy scores; return whether all of them are finite and not negative."""
+    wrong = 0
+    for j in range(len(values)):
+        scores[j] = values[j]
+        wrong += not 0.0 <= scores[j] < np.inf
+    return wrong == 0
 
 
 @lean

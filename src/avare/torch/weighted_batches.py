@@ -178,7 +178,10 @@ def take_rows(
     if len(blocks) == 1 and len(places) == len(pairs):
         return batch
     if len(blocks) == 1 and collate_fn is None:  # the same as below, in less time
-        return _rows([batch], len(pairs), [torch.from_numpy(places)], pin)
+        rows = torch.from_numpy(places)
+        if type(batch) is list and not pin and all(_is_tensor_of(each, len(pairs)) for each in batch):
+            return [each.index_select(0, rows) for each in batch]
+        return _rows([batch], len(pairs), [rows], pin)
     parts = [places]
     if len(blocks) > 1:
         ends = np.cumsum([len(pairs) for _, pairs in blocks])
@@ -195,7 +198,7 @@ def take_rows(
 def _rows(batches: Sequence[Any], size: int, places: Sequence[torch.Tensor], pin: bool) -> Any:
     """Return some rows of everything in several collated batches as one batch; the first batch has this size."""
     first = batches[0]
-    if isinstance(first, torch.Tensor) and first.ndim > 0 and first.shape[0] == size:
+    if _is_tensor_of(first, size):
         found = first.index_select(0, places[0])
         if len(batches) > 1:
             others = zip(batches[1:], places[1:], strict=True)
@@ -211,6 +214,11 @@ def _rows(batches: Sequence[Any], size: int, places: Sequence[torch.Tensor], pin
         return [batch[place] for batch, rows in zip(batches, places, strict=True) for place in rows.tolist()]
     columns = [_rows(values, size, places, pin) for values in zip(*batches, strict=True)]
     return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
+
+
+def _is_tensor_of(batch: Any, size: int) -> bool:
+    """Whether these are some rows in a tensor."""
+    return isinstance(batch, torch.Tensor) and batch.ndim > 0 and batch.shape[0] == size
 
 
 def as_triple(loaded: tuple[Any, Pairs]) -> tuple[Any, torch.Tensor, torch.Tensor]:
