@@ -177,11 +177,10 @@ def take_rows(
     batch, pairs = blocks[0]
     if len(blocks) == 1 and len(places) == len(pairs):
         return batch
-    if len(blocks) == 1 and collate_fn is None:  # the same as below, in less time
+    if len(blocks) == 1 and collate_fn is None and type(batch) is list and not pin:  # the same as below, in less time
         rows = torch.from_numpy(places)
-        if type(batch) is list and not pin and all(_is_tensor_of(each, len(pairs)) for each in batch):
+        if all(_is_tensor_of(each, len(pairs)) for each in batch):
             return [each.index_select(0, rows) for each in batch]
-        return _rows([batch], len(pairs), [rows], pin)
     parts = [places]
     if len(blocks) > 1:
         ends = np.cumsum([len(pairs) for _, pairs in blocks])
@@ -191,8 +190,8 @@ def take_rows(
         items: list[Any] = [pairs.items for _, pairs in blocks]
         return collate_fn([found[place] for found, part in zip(items, parts, strict=True) for place in part])
     used = [k for k, part in enumerate(parts) if len(part)]
-    rows = [torch.from_numpy(parts[k]) for k in used]
-    return _rows([blocks[k][0] for k in used], len(blocks[used[0]][1]), rows, pin)
+    chosen = [torch.from_numpy(parts[k]) for k in used]
+    return _rows([blocks[k][0] for k in used], len(blocks[used[0]][1]), chosen, pin)
 
 
 def _rows(batches: Sequence[Any], size: int, places: Sequence[torch.Tensor], pin: bool) -> Any:
