@@ -1,11 +1,13 @@
 """Linear models of random shapes: our estimators next to the best of the other solvers, at the same accuracy.
 
 ``--seed S --shapes N`` draws N problems and stores the result; ``--seed S --shape K`` repeats problem K alone and
-stores nothing. Seeds 0, 1 and 2 are for development. cyanure, celer and skglm take part if they are installed.
+stores nothing; ``--resume`` continues a run that was stopped. Seeds 0, 1 and 2 are for development. cyanure, celer and
+skglm take part if they are installed.
 """
 
 import argparse
 import importlib.util
+import json
 import math
 import time
 import warnings
@@ -21,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from avare.problems import LeastSquares, Linear, Logistic, Softmax
 from avare.problems.newton import newton
 from avare.sklearn import AvareClassifier, AvareRegressor
-from harness import duration, save, table, where
+from harness import RESULTS, duration, save, table, where
 
 TARGETS = (1e-4, 1e-6)
 MANY = 20_000  # rows
@@ -444,11 +446,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of one fit, beyond which a solver is given up")
     parser.add_argument("--remark", default="a seed used during development.", help="about the seed")
     parser.add_argument("--dry", action="store_true", help="store nothing")
+    parser.add_argument("--resume", action="store_true", help="continue the stored result of this seed")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     result: dict[str, Any] = {"where": where(), "seed": arguments.seed, "remark": arguments.remark}
     result |= {"limit": arguments.seconds, "shapes": []}
-    numbers = range(arguments.shapes) if arguments.shape is None else [arguments.shape]
+    if arguments.resume:
+        result = json.loads((RESULTS / "linear_shapes.json").read_text())
+        if result["seed"] != arguments.seed:
+            parser.error(f"the stored result is of seed {result['seed']}")
+    numbers = range(len(result["shapes"]), arguments.shapes) if arguments.shape is None else [arguments.shape]
     with threadpool_limits(1):
         for number in numbers:
             found = {"shape": number, **measure(draw(arguments.seed, number), arguments.seconds)}

@@ -59,15 +59,18 @@ def minimise_model(gram: Table, gradient: Table, x: Table, l1: Table, goal: floa
     """Minimise gradient . v + v . gram v / 2 + l1 |x + v| over v: roughly if it falls by much more than the goal.
 
     Some sweeps of coordinate descent find which coefficients are 0. The others are then moved to their minimum with
-    these signs. Those that would change sign become 0, or if this is too far, only the first of them.
+    these signs. Those that would change sign become 0, or if this is too far, only the first of them; then the rest is
+    moved to its minimum at once.
     """
-    step, slopes, first, before = np.zeros_like(x), gradient.copy(), 0.0, 0.0
+    step, slopes, first, before, is_blocked = np.zeros_like(x), gradient.copy(), 0.0, 0.0, False
     for turn in range(_MOST_TURNS):
-        largest = _descend(gram, slopes, x, l1, step, _SWEEPS)
-        first = max(first, largest)
+        if not is_blocked:
+            largest = _descend(gram, slopes, x, l1, step, _SWEEPS)
+            first = max(first, largest)
         fall = _fall(gradient, slopes, x, l1, step)
         is_rough = turn >= _FEW_TURNS or fall - before <= _ROUGH * fall
-        if largest <= _ACCURACY**2 * first or fall - before <= _FINE * fall or (fall > NEAR * goal and is_rough):
+        is_done = largest <= _ACCURACY**2 * first or fall - before <= _FINE * fall
+        if not is_blocked and (is_done or (fall > NEAR * goal and is_rough)):
             break
         end, before = x + step, fall
         moving = np.flatnonzero((end != 0.0) | (l1 == 0.0))
@@ -77,7 +80,8 @@ def minimise_model(gram: Table, gradient: Table, x: Table, l1: Table, goal: floa
         tried = step.copy()
         tried[moving] = np.where(crossing, -x[moving], step[moving] + change)
         slopes = gradient + gram @ tried
-        if crossing.any() and _fall(gradient, slopes, x, l1, tried) < fall:
+        is_blocked = bool(crossing.any()) and _fall(gradient, slopes, x, l1, tried) < fall
+        if is_blocked:
             shares = np.where(crossing, -end[moving] / np.where(crossing, change, 1.0), 1.0)
             nearest = int(np.argmin(shares))
             tried[moving] = step[moving] + shares[nearest] * change
