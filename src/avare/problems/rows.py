@@ -19,9 +19,10 @@ from avare.problems.matrix import Matrix, parts_of, some_columns, some_rows, uns
 Table = NDArray[np.float64]
 
 _CHUNK, _FEWEST = 1 << 16, 64  # entries of X at a time, which stay in the cache; but rows enough for BLAS to be fast
-# Nanoseconds, measured on one core of a server processor; their ratios are what counts.
-_DENSE_ENTRY, _DENSE_ROW = 0.11, 1.0  # of a product with a vector
-_CURVED_ENTRY, _CURVED_ROW = 0.25, 2.0  # of both products, with one reading of X
+# Nanoseconds, measured on one core of a server processor; their ratios are what counts. Dense products with a vector
+# wait for memory: relative to products of matrices, they cost two to five times more on another such processor.
+_DENSE_ENTRY, _DENSE_ROW = 0.3, 1.0  # of a product with a vector
+_CURVED_ENTRY, _CURVED_ROW = 0.5, 2.0  # of both products, with one reading of X
 _SPARSE_ENTRY, _SPARSE_ROW = 0.4, 5.0
 _SPARSE_CURVED_ENTRY, _SPARSE_CURVED_ROW = 0.6, 7.0
 # Of both products with several vectors, per entry, per entry and vector, and per row and vector: dense, and sparse.
