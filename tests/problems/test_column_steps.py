@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, column_steps
+from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, column_steps, l1_steps
 from avare.problems.column_steps import ColumnSteps
 from avare.problems.newton import newton
 from avare.problems.objective import Objective
@@ -141,3 +142,83 @@ def test_losses_that_are_flat_at_the_start_use_the_matrix(monkeypatch: pytest.Mo
     X = generator.normal(size=(30, 5))
     problem = Huber(X, 100.0 * X[:, 0], l2=0.0, l1=0.1, bias="free")  # residuals far beyond delta
     assert newton(problem, tol=1e-6).status == "converged"
+
+
+def test_the_mean_of_steps_changes_the_least() -> None:
+    generator = np.random.default_rng(0)
+    columns, bends = np.array([4, 1, 6]), generator.lognormal(size=8)
+    kept = generator.normal(size=(3, 3))
+    changes, before = np.diff(kept, axis=0) * np.sqrt(bends[columns]), kept.copy()
+    column_steps._mean_of_steps(columns, bends, kept, np.empty((2, 3)))
+    shares = np.linspace(-5.0, 5.0, 100_001)
+    norms = np.linalg.norm(shares[:, None] * changes[0] + (1.0 - shares[:, None]) * changes[1], axis=1)
+    best = shares[norms.argmin()]
+    assert 0.01 < abs(best) < 4.9, "the best of the grid lies inside"
+    assert kept[0] == pytest.approx(best * before[1] + (1.0 - best) * before[2], abs=1e-3)  # the grid has steps of 1e-4
+    assert (kept[1:] == before[1:]).all()
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_extrapolated_steps_need_fewer_sweeps(is_sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_sweeps(monkeypatch)
+    problem = problem_of(LeastSquares, n=60, d=40, l1=0.3, bias=False, is_sparse=is_sparse)
+    total = Objective(problem, problem.rows())
+    half = total.rows.gram(problem.model.sample_weight)
+    gram = np.tril(half) + np.tril(half, -1).T
+
+    def plain_sweep(x: Any, slopes: Any) -> float:
+        """Move each coefficient to its minimum, without extrapolation; return the largest violation before."""
+        largest = 0.0
+        for j, bend in enumerate(np.diag(gram)):
+            free = x[j] - slopes[j] / bend
+            change = np.sign(free) * max(abs(free) - 0.3 / bend, 0.0) - x[j]
+            x[j] += change
+            slopes += change * gram[j]
+            largest = max(largest, abs(change) * bend)
+        return largest
+
+    x, slopes = np.zeros(40), problem.gradient(np.zeros(40))
+    for _ in range(20):
+        plain_sweep(x, slopes)
+    point = total.at(x[None].copy(), total.outputs(x[None]))
+    goal = 1.01 * (point.objective - newton(problem, tol=1e-13).objective)  # the step falls by less: it may be the last
+    descend, spent = column_steps._descend, list[float]()
+
+    def count(*arguments: Any) -> float:
+        spent.append(descend(*arguments))
+        return spent[-1]
+
+    monkeypatch.setattr(column_steps, "_descend", count)
+    ColumnSteps(total).solve(point, total.gradient(point), np.arange(40), goal)
+    sweeps = 1
+    while plain_sweep(x, slopes) > 0.25 * goal / np.abs(x).sum():
+        sweeps += 1
+    assert sweeps > 20
+    assert spent[0] < 0.7 * sweeps
+
+
+def test_a_matrix_that_was_needed_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps_then_matrix(monkeypatch)
+    monkeypatch.setattr(column_steps, "_MOST_SWEEPS", 0.0)  # one round of sweeps, which is never enough
+    problem = problem_of(Logistic, l1=0.3)
+    with mock.patch.object(column_steps, "_descend", wraps=column_steps._descend) as descend:
+        found = newton(problem, tol=1e-9)
+    assert found.status == "converged"
+    assert found.steps > 2
+    assert descend.call_count == 1
+
+
+def test_coefficients_that_block_a_step_do_not_slow_the_others() -> None:
+    """Heavy rows make columns nearly the same: the step to the minimum changes many signs on its way."""
+    generator = np.random.default_rng(4)
+    X = generator.normal(size=(40, 8)) * (1.0 + generator.pareto(1.0, (40, 1))) + generator.pareto(0.7, (40, 1))
+    gram, target = X.T @ X, X.T @ generator.normal(size=40)
+    start, l1 = generator.normal(size=8), np.full(8, 0.3 * np.abs(target).max())
+    gradient = gram @ start - target
+    with mock.patch.object(l1_steps, "_MOST_TURNS", 20):
+        step = l1_steps.minimise_model(gram, gradient, start, l1, 1e300)  # so large a goal asks for the minimum
+    slopes, end = gradient + gram @ step, start + step
+    used = end != 0.0
+    assert 0 < used.sum() < 8
+    assert slopes[used] == pytest.approx(-l1[used] * np.sign(end[used]), rel=1e-9)  # rounding is 1e-12 of them
+    assert (np.abs(slopes[~used]) <= l1[~used]).all()

@@ -88,6 +88,28 @@ def test_a_search_ends_at_a_slope_that_jumps() -> None:
     assert found is not None and found.objective < point.objective and evaluated.call_count <= 5
 
 
+@pytest.mark.parametrize("effort", [1.0, 30.0])
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+def test_a_search_with_an_l1_term_is_as_fine_as_steps_are_expensive(effort: float, scale: float) -> None:
+    problem = heavy_problem(Logistic, l2=0.0, l1=2.0)
+    total = Objective(problem, problem.rows())
+    generator = np.random.default_rng(3)
+    table = generator.normal(size=(1, 21)) * (generator.random((1, 21)) < 0.7)
+    table[0, :-1] *= 0.01
+    point = total.at(table, total.outputs(table))
+    gradient = total.gradient(point) + total.l1 * np.sign(table)
+    direction = -scale * gradient / (total.diagonal(point) + 1.0)
+    outputs = total.outputs(direction)
+    promise = -float(np.vdot(gradient, direction))
+    further = search(total, point, direction, outputs, promise, effort)
+    lengths = np.linspace(0.0, 8.0 / scale, 4001)
+    on_line = [total.at(table + each * direction, point.outputs + each * outputs).objective for each in lengths]
+    assert 0 < np.argmin(on_line) < 4000, "the lowest point lies inside"
+    assert further is not None
+    left = (further.objective - min(on_line)) / (point.objective - min(on_line))
+    assert left <= (0.5 if effort == 1.0 else 0.01)
+
+
 def test_a_search_finds_nothing_lower_where_there_is_nothing() -> None:
     total, point = first_point(heavy_problem(Logistic))
     upwards = total.gradient(point)
