@@ -20,7 +20,8 @@ Table = NDArray[np.float64]
 
 _CHUNK, _FEWEST = 1 << 16, 64  # entries of X at a time, which stay in the cache; but rows enough for BLAS to be fast
 # Nanoseconds, measured on one core of a server processor; their ratios are what counts. Dense products with a vector
-# wait for memory: relative to products of matrices, they cost two to five times more on another such processor.
+# wait for memory: relative to products of matrices, they cost up to four times more on another such processor if no
+# cache holds X. These two are between both.
 _DENSE_ENTRY, _DENSE_ROW = 0.3, 1.0  # of a product with a vector
 _CURVED_ENTRY, _CURVED_ROW = 0.5, 2.0  # of both products, with one reading of X
 _SPARSE_ENTRY, _SPARSE_ROW = 0.4, 5.0
