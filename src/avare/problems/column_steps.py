@@ -22,10 +22,9 @@ from avare._compilation import inlined, lean, product
 from avare.problems.l1_steps import minimise_model, mirrored
 from avare.problems.matrix import Sparse, mapping_of, unsigned
 from avare.problems.objective import TINY, Objective, Point, Step
-from avare.problems.rows import CALL, Rows, Table, factor_cost
+from avare.problems.rows import CALL, OF_LOSS, Rows, Table, factor_cost
 
 _OF_ENTRY, _OF_DENSE_ENTRY, _OF_COLUMN = 1.2, 0.4, 10.0  # nanoseconds of a sweep
-_OF_LOSS = 15.0  # nanoseconds of a row's loss
 _OVERHEAD, _OF_SQUARE, _FACTORS = 60.0, 10.0, 3.0  # operations on almost no rows, nanoseconds of an entry, and factors
 _FEW_SWEEPS = 4.0  # a matrix that costs less is made at once
 _FEW_SWEEPS_ONCE = 10.0  # the same, if it is needed once
@@ -123,7 +122,7 @@ class ColumnSteps:
                 table[0, -1] = sums[2] + table[0, :count] @ total.rows.means
         by_matrix = sums[3] == 0.0 and len(chosen) <= _WIDEST
         spent += by_matrix * matrix + 2.0 * total.rows.product_cost()
-        self.effort = max(spent / (CALL + _OF_LOSS * total.rows.n), 1.0)
+        self.effort = max(spent / (CALL + OF_LOSS * total.rows.n), 1.0)
         if by_matrix:
             self._unsolved = len(chosen)
             return self._finish(point, gradient, chosen, goal, Step(table, along, slopes))

@@ -25,7 +25,7 @@ from avare.problems.newton_steps import CLOSE, Solver, Steps, by_bounds, systema
 from avare.problems.objective import TINY, Objective, Point, Step
 from avare.problems.quasi_newton import Descent, search
 from avare.problems.row_gradients import minimise_by_rows
-from avare.problems.rows import CALL, Rows, Table
+from avare.problems.rows import CALL, OF_LOSS, Rows, Table
 from avare.problems.small import minimise_small
 from avare.problems.turned import minimise_turned
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _STEPS = 200
 _SHARE = 16  # one over the share of rows in the next smaller sample
 _FEWEST, _PER_COEFFICIENT = 500, 16  # rows of a sample
-_CHEAP, _OF_LOSS = 100.0 * CALL, 15.0  # nanoseconds of a step that needs no sample, and of a row's loss
+_CHEAP = 100.0 * CALL  # nanoseconds of a step that needs no sample
 _STEPS_OF_SAMPLE = 10  # with an l1 term
 _OF_SAMPLE = 0.3  # tolerance of a sample: this share of its error, coefficients / rows
 _ROUNDING = 1e-15  # relative error of a number
@@ -183,7 +183,7 @@ def sample_sizes(problem: Linear, rows: Rows) -> list[int]:
     The error of a sample is about (coefficients / rows). If it is small, the next sample is a sixteenth: one step leads
     from the minimum of the one almost to that of the other. Otherwise it is a quarter.
     """
-    sizes, size, of_row = list[int](), problem.n, 4.0 * (rows.curve_cost(problem.outputs) - CALL) / problem.n + _OF_LOSS
+    sizes, size, of_row = list[int](), problem.n, 4.0 * (rows.curve_cost(problem.outputs) - CALL) / problem.n + OF_LOSS
     while size * of_row > _CHEAP:
         size //= _SHARE if size >= _SHARE * _PER_COEFFICIENT * problem.dim else 4
         if size < max(_FEWEST, _PER_COEFFICIENT * problem.dim):
