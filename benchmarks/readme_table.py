@@ -83,7 +83,8 @@ def linear() -> Row:
         have="a linear model",
         use="[`AvareClassifier`, `AvareRegressor`](docs/linear.md)",
         get=f"{np.median(ratios):.2f} × its seconds in the median of {len(rows)} random problems at an "
-        f"accuracy of 10⁻⁶, at most 2 × (or 5 ms more) in {100.0 * np.mean((ratios <= 2.0) | close):.0f} %; certified, without scaling or tuning "
+        "accuracy of 10⁻⁶, at most 2 × (or 5 ms more) in "
+        f"{100.0 * np.mean((ratios <= 2.0) | close):.0f} %; certified, without scaling or tuning "
         "([table](benchmarks/results/linear_shapes.md))",
         otherwise="the fastest of scikit-learn, liblinear, skglm and Cyanure for each problem, at its best setting",
     )
