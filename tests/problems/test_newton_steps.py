@@ -240,6 +240,19 @@ def test_the_gap_includes_the_rounding_of_large_products() -> None:
     assert newton(problem, tol=1e-6).status == "converged"
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_gap_includes_the_rounding_of_the_gradient(seed: int) -> None:
+    """Sums of 300 numbers of 1e18 are multiples of a hundred: one that is 0 by chance certifies nothing.
+
+    Such a sum has an error of at least 1e18 times 1e-16, and half of its square is in the gap.
+    """
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(300, 4)) * [1.0, 1e18, 1.0, 1.0]
+    y = X[:, 0] + generator.logistic(size=300) > 0.0
+    for found in (newton(Logistic(X, y, l2=1.0, bias="free"), tol=1e-9), newton(Logistic(X, y, l2=1.0), tol=1e-9)):
+        assert found.status == "stalled" and found.gap > 0.5 * (1e18 * 1e-16) ** 2
+
+
 def test_a_residual_that_underflows_ends_a_step() -> None:
     generator = np.random.default_rng(22)
     X, y = 1e6 * generator.normal(size=(20, 5)), 1e-150 * generator.normal(size=20)

@@ -71,16 +71,42 @@ def test_only_problems_whose_steps_are_cheap_are_small() -> None:
 def test_what_does_not_converge_quickly_is_left_to_newton() -> None:
     problem = example(Logistic, 2)
     flat, scale = constant(problem)
-    assert minimise_small(problem, flat, scale, 1e-9 * scale, steps=1) is None
+    found = minimise_small(problem, flat, scale, 1e-9 * scale, steps=1)
+    assert found and found.steps == 1 and found.gap == np.inf and found.objective < scale
     assert newton(problem, tol=1e-9, steps=1).status == "finished"
     # A column twice, with almost no penalty: the matrix is singular.
     generator = np.random.default_rng(8)
     X = generator.normal(size=(50, 1))
     twice = Logistic(np.hstack([X, X]), generator.integers(0, 2, 50), l2=1e-15)
     flat, scale = constant(twice)
-    assert minimise_small(twice, flat, scale, 1e-6 * scale, 100) is None
+    found = minimise_small(twice, flat, scale, 1e-6 * scale, 100)
+    assert found and found.steps == 0 and found.gap == np.inf and found.objective == scale
     assert newton(twice, tol=1e-6).status == "converged"
     # No loss is curved at the best constant: nothing holds the bias.
     heavy = Huber(X, np.where(np.arange(50) % 2, 1e6, -1e6), bias="free")
     assert newton(heavy, tol=1e-6).status == "converged"
     assert all(newton(example(SmoothedHinge, seed), tol=1e-9).status == "converged" for seed in range(6))
+
+
+def test_newton_continues_where_a_small_model_ended() -> None:
+    """Rows of very different lengths, nearly separable: short steps make some way, and newton certifies the rest."""
+    generator = np.random.default_rng(3)
+    X = generator.normal(size=(120, 12)) * (1.0 + generator.pareto(1.0, (120, 1)))
+    problem = Logistic(X, X[:, 0] + 0.1 * generator.logistic(size=120) > 0.0, l2=1e-6)
+    flat, scale = constant(problem)
+    part = minimise_small(problem, flat, scale, 1e-9 * scale, steps=9)
+    assert part and part.steps == 9 and part.gap == np.inf
+    found = newton(problem, tol=1e-9, steps=10)
+    assert found.steps == 10 and found.status == "finished" and found.objective <= part.objective < scale
+    whole = newton(problem, tol=1e-9)
+    assert whole.status == "converged" and whole.objective <= found.objective
+
+
+def test_a_class_without_weight_leaves_no_minimum() -> None:
+    X, y = np.random.default_rng(4).normal(size=(40, 3)), np.arange(40) % 2
+    for weights in (y, 1 - y):
+        found = newton(Logistic(X, y, l2=1.0, bias="free", sample_weight=weights), tol=1e-6)
+        assert found.status == "stalled" and found.gap == np.inf
+        assert newton(Logistic(X, y, l2=1.0, bias=True, sample_weight=weights), tol=1e-6).status == "converged"
+    three = np.arange(40) % 3
+    assert newton(Softmax(X, three, l2=1.0, bias="free", sample_weight=1.0 * (three > 0)), tol=1e-6).status == "stalled"

@@ -206,16 +206,19 @@ class Linear(Problem):
         return gap_at(self, self.coefficients(x))
 
     def rounding(self, table: Vector, slopes: Vector, most: float) -> float:
-        """Estimate the rounding of f at a table of coefficients; 0 if it is certain to be at most `most`.
+        """Estimate the rounding of f and its gap at a table of coefficients; 0 if it is certain to be at most `most`.
 
         The output of a row is rounded by a small share of its parts, entries times coefficients, and the loss by this
-        times its slope. The errors of the rows are taken to be independent.
+        times its slope. The derivative by a coefficient is rounded by a small share of its parts, entries times slopes,
+        and adds its square over 2 l2 to the gap. The errors of the rows are taken to be independent.
         """
-        largest = math.sqrt(float(np.vdot(table, table)) * self.square) * float(np.abs(slopes).max())
-        if _OF_OUTPUT * largest <= most:
+        l2 = self.penalty.l2[: self.width]
+        loose = np.divide(0.5, l2, out=np.zeros(self.width), where=(l2 > 0.0) & (self.l1 == 0.0))
+        steep = _OF_OUTPUT * math.sqrt(self.square) * float(np.abs(slopes).max())
+        if math.sqrt(float(np.vdot(table, table))) * steep + steep**2 * loose.max() <= most:
             return 0.0
-        roots = np.sqrt(self.rows(centred=False).squares(np.square(slopes).sum(axis=1)))
-        return _OF_OUTPUT * float(np.abs(table).sum(axis=0) @ roots)
+        errors = _OF_OUTPUT * np.sqrt(self.rows(centred=False).squares(np.square(slopes).sum(axis=1)))
+        return float(np.abs(table).sum(axis=0) @ errors + loose @ np.square(errors))
 
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""
@@ -333,8 +336,16 @@ class Linear(Problem):
         return float(losses.sum()), float(norms.sum()), math.nan if p is None else cost_of(norms, p)
 
     def falls_without_end(self, x: Vector) -> bool:
-        """Return whether f has no minimum: along x, every loss falls without end, and there is no penalty."""
-        if self.l2 > 0.0 or self.l1 > 0.0 or self.endless == 0.0:
+        """Return whether f has no minimum: along x, every loss falls without end, and there is no penalty.
+
+        The same along a free bias if some class has no weight, whatever x is.
+        """
+        if self.endless == 0.0:
+            return False
+        sums = self.class_weights()[1]
+        if self.has_free_bias and sums.any() and not sums.all():
+            return True
+        if self.l2 > 0.0 or self.l1 > 0.0:
             return False
         weights = self.model.sample_weight if len(self.model.sample_weight) else np.ones(self.n)
         counted = weights > 0.0

@@ -104,11 +104,14 @@ def newton(
     ('converged', array([[0.5, 1. , 1.5]]))
     """
     flat, scale = constant(problem)
+    small, taken = None, 0
     if start is None and callback is None:
-        small = minimise_small(problem, flat, scale, tol * scale, steps)
-        if small and problem.rounding(small.table, small.slopes, tol * scale - small.gap) == 0.0:
-            passes = 2.0 * small.steps + 1.0
-            return Minimum(small.table, small.objective, small.gap, scale, passes, small.steps, "converged")
+        small = minimise_small(problem, flat, scale, tol * scale, steps - 1)
+    if small:
+        taken = small.steps
+        if small.gap < math.inf and not problem.falls_without_end(small.table.ravel()):
+            return Minimum(small.table, small.objective, small.gap, scale, 2.0 * taken + 1.0, taken, "converged")
+        start, steps = (small.table, steps - taken) if taken else (None, steps)
     rows = problem.rows()
     total = Objective(problem, rows)
     minimise = partial(_minimise, goal=tol * scale, steps=steps, callback=callback)
@@ -132,7 +135,7 @@ def newton(
     table = rows.centre(point.table, -1.0)
     if problem.falls_without_end(table.ravel()):
         status, gap = "stalled", math.inf
-    return Minimum(table, point.objective, gap, scale, total.passes, count, status, total.method)
+    return Minimum(table, point.objective, gap, scale, total.passes + 2.0 * taken, count + taken, status, total.method)
 
 
 def constant(problem: Linear) -> tuple[Table, float]:

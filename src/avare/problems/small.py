@@ -3,7 +3,7 @@
 A step of `newton` is some sixty operations on arrays, which take longer than their work if X is small. Here one kernel
 computes the step, its outputs, and what it adds to the gap: from a copy of X, centred and with a row per column, or, if
 there are fewer rows than columns, from the products K of all pairs of rows. The gap is that of `newton`, by the slopes
-that a step predicts. What does not converge quickly is left to `newton`.
+that a step predicts. If many steps do not certify the minimum, `newton` continues where they end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from avare.problems.rows import CALL, Table
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
 
-_STEPS, _HALVES = 20, 10
+_STEPS, _HALVES = 40, 10
 _CALLS, _CALLS_OF_ASCENT = 60.0, 5.0  # operations of a step of `newton`, and of the dual ascent that replaces it
 _LOSS, _ENTRY, _PAIR = 3.0, 0.3, 0.045  # nanoseconds per row, entry of X, and pair of entries in a row
 _PRODUCT, _TRIPLE = 1.5, 0.02  # and per entry of K, and triple of columns or rows in a factor
@@ -34,8 +34,8 @@ class SmallMinimum(NamedTuple):
     table: Table
     objective: float
     gap: float
+    """At most this far above the minimum; infinite if that is not known, and `newton` is to continue."""
     steps: int
-    slopes: Table
 
 
 class _ByColumns:
@@ -116,10 +116,7 @@ def way_of(problem: Linear) -> type[_ByColumns | _ByRows] | None:
 
 
 def minimise_small(problem: Linear, constant: Table, height: float, goal: float, steps: int) -> SmallMinimum | None:
-    """Minimise from a constant model with a given objective.
-
-    None if the problem is not small, or if the gap does not fall to the goal quickly.
-    """
+    """Minimise from a constant model with a given objective; None if the problem is not small."""
     kind = way_of(problem)
     if kind is None:
         return None
@@ -127,8 +124,8 @@ def minimise_small(problem: Linear, constant: Table, height: float, goal: float,
     x, lower, work = np.zeros(way.size), -math.inf, np.empty((3, problem.n))
     x[-1] = constant[0, -1]  # 0 if there is no free bias
     z = np.full(problem.n, x[-1])
-    terms = problem.terms_at(z[:, None])
-    for count in range(min(steps, _STEPS)):
+    terms, taken = problem.terms_at(z[:, None]), 0
+    for _ in range(min(steps, _STEPS)):
         step = np.empty(way.size)
         promise, bound = way.solve(terms, x, step, work)
         if promise <= math.sqrt(abs(goal * height)) or problem.is_quadratic:
@@ -137,12 +134,14 @@ def minimise_small(problem: Linear, constant: Table, height: float, goal: float,
         if not is_last:
             moved = _move(problem, way, x, z, height, step, work[1], promise)
             if moved is None:
-                return None
+                break
             x, z, terms, height = moved
+            taken += 1
         if height - lower <= goal:
-            gap = max(height - lower, 0.0)
-            return SmallMinimum(way.table(x), height, gap, count + int(not is_last), terms.slopes)
-    return None
+            table, gap = way.table(x), max(height - lower, 0.0)
+            is_exact = problem.rounding(table, terms.slopes, goal - gap) == 0.0
+            return SmallMinimum(table, height, gap if is_exact else math.inf, taken)
+    return SmallMinimum(way.table(x), height, math.inf, taken)
 
 
 def _move(
