@@ -1,4 +1,4 @@
-"""Fewer rows than columns and several outputs: the same minimum with as many columns as rows."""
+"""Fewer rows than columns: the same minimum with as many columns as rows."""
 
 from typing import Any
 from unittest import mock
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from avare.problems import Logistic, Softmax
+from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge, Softmax
 from avare.problems import newton as method
 from avare.problems.newton import constant, newton
 from avare.problems.objective import Objective
@@ -40,6 +40,26 @@ def test_the_minimum_is_that_of_all_columns(bias: Any, weighted: bool, sparse: b
     assert np.allclose(found.table, plain.table, atol=1e-3)  # a gap of 1e-9 allows the root of 1e-9 / l2
 
 
+@pytest.mark.parametrize("kind", [Logistic, Huber, SmoothedHinge])
+@pytest.mark.parametrize("bias", [False, True, "free"])
+def test_one_output_has_the_minimum_of_all_columns(kind: type[Linear], bias: Any) -> None:
+    generator = np.random.default_rng(3)
+    X = generator.normal(size=(60, 400)) + 1.0
+    y = X[:, 0] if kind is Huber else X[:, 0] + generator.normal(size=60) > 1.0
+    problem = kind(X, y, l2=0.3, bias=bias, sample_weight=generator.lognormal(size=60))
+    with (
+        mock.patch.object(method, "minimise_small", return_value=None),
+        mock.patch.object(method, "minimise_turned", wraps=minimise_turned) as turned,
+    ):
+        found = newton(problem, tol=1e-9)
+        assert turned.called
+        turned.side_effect = lambda *arguments: None
+        plain = newton(problem, tol=1e-9)
+    assert found.status == plain.status == "converged"
+    assert problem.objective(found.table.ravel()) == pytest.approx(found.objective, rel=1e-12)
+    assert abs(found.objective - plain.objective) <= 1e-9 * found.scale
+
+
 def test_what_rounding_hides_is_found_with_all_columns() -> None:
     problem = wide_problem(l2=1e-6, bias="free")
     found = newton(problem, tol=1e-13)
@@ -51,7 +71,8 @@ def test_what_rounding_hides_is_found_with_all_columns() -> None:
 def test_only_where_it_pays() -> None:
     generator = np.random.default_rng(2)
     X, never = generator.normal(size=(30, 200)), mock.Mock()
-    for problem in (Logistic(X, np.arange(30) % 2), Softmax(X.T, np.arange(200) % 3), wide_problem(l2=0.1, l1=0.1)):
+    problems: list[Linear] = [LeastSquares(X, X[:, 0]), Logistic(sp.csr_array(X), np.arange(30) % 2)]
+    for problem in (*problems, Softmax(X.T, np.arange(200) % 3), wide_problem(l2=0.1, l1=0.1)):
         flat = constant(problem)[0]
         assert minimise_turned(Objective(problem, problem.rows()), flat, never) is None
     few = sp.random_array((2_000, 20_000), density=1e-4, rng=generator, format="csr")  # products are cheap

@@ -29,6 +29,7 @@ LOOSE, TIGHT = 0.1, 1e-8
 NEGLIGIBLE = 1e-12
 """Gap, relative to the scale: less is not to be had where rounding is the limit."""
 _CUTS = 3  # times that slopes are cut to their range
+_FEW_PRODUCTS = 10  # with which cut slopes may be balanced anyway
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
 
@@ -63,11 +64,13 @@ def gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Step
     """Bound how far the objective is above the minimum, by the slopes that a step predicts.
 
     Slopes that are out of range are cut, some times. The others then balance the cut: by another step, for which the
-    losses that were cut have no curvature. Nothing is cut with an l1 term, whose steps do not balance anything, or
-    without a penalty: the minimum may be infinitely far.
+    losses that were cut have no curvature, with no more products than the step had. Nothing is cut with an l1 term,
+    whose steps do not balance anything, or without a penalty: the minimum may be infinitely far.
     """
     problem, terms, end = total.problem, point.terms, point.table + step.table
-    for left in reversed(range(_CUTS + 1 if cuts and total.l2.any() and not total.l1.any() else 1)):
+    can_cut = cuts and isinstance(ways, Steps) and total.l2.any() and not total.l1.any()
+    allowed = max(ways.products, _FEW_PRODUCTS) if isinstance(ways, Steps) else 0
+    for left in reversed(range(_CUTS + 1 if can_cut else 1)):
         residual, outputs = _without_sum(total, terms, step)
         if residual is None:
             return math.inf
@@ -84,7 +87,9 @@ def gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Step
         if total.slack(residual) <= CERTIFIED * goal:
             step = Step(np.zeros_like(residual), np.zeros_like(slopes), residual)
         else:
-            step = ways.solve(point._replace(terms=terms), residual, LOOSE, goal)
+            assert isinstance(ways, Steps)
+            step = ways.solve(point._replace(terms=terms), residual, LOOSE, goal, allowed)
+            allowed -= ways.products
         end = end + step.table
     return math.inf
 

@@ -295,6 +295,8 @@ class Steps:
         self._wasted, self._solved = 0.0, 0  # on solvers of the present level, and steps that were solved with it
         self.spent_on_step = 0.0
         """Nanoseconds of the last step."""
+        self.products = 0
+        """Products of the last step."""
         self._kernel: Table | None = None
 
     def use(self, solver: Solver | None, spent: float) -> None:
@@ -327,19 +329,21 @@ class Steps:
             levels.append(Level("row space", rows.kernel_cost() + factor_cost(rows.n), 2.0, self._by_rows, True))
         return levels
 
-    def solve(self, point: Point, gradient: Table, accuracy: float, goal: float) -> Step:
+    def solve(
+        self, point: Point, gradient: Table, accuracy: float, goal: float, most_products: int = _MOST_PRODUCTS
+    ) -> Step:
         """Return a step with a small residual, relative to the gradient, in the metric of the solver.
 
         If the step promises little more than the goal, the residual is also so small that it certifies the step.
         """
-        total, self.spent_on_step = self._total, self._product
+        total, self.spent_on_step, self.products = self._total, self._product, 0
         self._solved += 1
         is_cheap = self._made_at is not None and self._levels[0].cost <= 2.0 * self._product
         if self.solver is None or (is_cheap and self._made_at is not point):
             self._make(point)
         found, left, outputs = np.zeros_like(gradient), -gradient, np.zeros_like(point.outputs)
         direction, height, first, repeats, count, start = None, 1.0, 0.0, 0, 0, 0.0
-        for _ in range(_MOST_PRODUCTS):
+        while self.products < most_products:
             assert self.solver is not None
             towards = self.solver.solve(left)
             before, height = height, float(np.vdot(left, towards))
@@ -364,6 +368,7 @@ class Steps:
             found, left = found + size * direction, left - size * curved
             outputs += size * along
             count += 1
+            self.products += 1
             self._spent += self._product
             self._wasted += self._product
             self.spent_on_step += self._product

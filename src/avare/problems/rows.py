@@ -229,11 +229,7 @@ class Rows:
 
     def curve_cost(self, outputs: int) -> float:
         """Estimate the cost of `curve`."""
-        if outputs > 1:
-            return several_cost(self.n, self.entries, outputs, is_sparse=self.matrix.sparse is not None)
-        if self.matrix.sparse is None:
-            return CALL + self.entries * _CURVED_ENTRY + self.n * _CURVED_ROW
-        return CALL + self.entries * _SPARSE_CURVED_ENTRY + self.n * _SPARSE_CURVED_ROW
+        return curve_cost(self.n, self.entries, outputs, is_sparse=self.matrix.sparse is not None)
 
     def gram_cost(self, columns: int | None = None, share: float = 1.0) -> float:
         """Estimate the cost of `gram`: of all columns, or of some, with a share of the entries."""
@@ -338,10 +334,14 @@ def column_sums(table: Table) -> Table:
     return table.sum(axis=0) if table.shape[1] == 1 else np.ones(len(table)) @ table
 
 
-def several_cost(n: int, entries: int, outputs: int, *, is_sparse: bool = False) -> float:
-    """Estimate the cost of `Rows.curve` for several outputs."""
-    entry, more, row = _SPARSE_SEVERAL if is_sparse else _SEVERAL
-    return 2.0 * CALL + entries * (entry + outputs * more) + n * outputs * row
+def curve_cost(n: int, entries: int, outputs: int, *, is_sparse: bool = False) -> float:
+    """Estimate the cost of `Rows.curve`."""
+    if outputs > 1:
+        entry, more, row = _SPARSE_SEVERAL if is_sparse else _SEVERAL
+        return 2.0 * CALL + entries * (entry + outputs * more) + n * outputs * row
+    if is_sparse:
+        return CALL + entries * _SPARSE_CURVED_ENTRY + n * _SPARSE_CURVED_ROW
+    return CALL + entries * _CURVED_ENTRY + n * _CURVED_ROW
 
 
 def factor_cost(size: int) -> float:

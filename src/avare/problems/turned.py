@@ -1,4 +1,4 @@
-"""Several outputs and fewer rows than columns: the same problem with as many columns as rows.
+"""Fewer rows than columns: the same problem with as many columns as rows.
 
 With A = L Q and orthonormal rows of Q, the rows of L and coefficients u have the same outputs as A and Q^T u, and the
 same norm, hence the same penalty. L is a Cholesky factor of A A^T.
@@ -12,7 +12,7 @@ import numpy as np
 
 from avare.problems.matrix import Matrix
 from avare.problems.objective import Objective, Point
-from avare.problems.rows import Rows, Table, factor_cost, several_cost
+from avare.problems.rows import Rows, Table, curve_cost, factor_cost
 
 _PRODUCTS = 24.0  # that are expected; nobody knows
 _COEFFICIENT = 10.0  # nanoseconds of a coefficient that come with a product: it is in some twenty sums of a step
@@ -54,8 +54,10 @@ def minimise_turned(
 def _is_worth_turning(total: Objective) -> bool:
     """Whether products with fewer columns save more than a kernel and its factor cost."""
     rows, outputs = total.rows, total.problem.outputs
-    if outputs == 1 or not total.by_rows or total.l1.any():
+    if not total.by_rows or total.l1.any():
         return False
-    saved = rows.curve_cost(outputs) - several_cost(rows.n, rows.n**2, outputs)
+    if outputs == 1 and (total.problem.is_quadratic or rows.matrix.sparse is not None):
+        return False  # `minimise_by_rows` and `dual_ascent` do better
+    saved = rows.curve_cost(outputs) - curve_cost(rows.n, rows.n**2, outputs)
     saved += _COEFFICIENT * outputs * (rows.columns - rows.n)
     return rows.kernel_cost() + factor_cost(rows.n) <= _PRODUCTS * saved
