@@ -13,6 +13,7 @@ from avare.problems import Huber, LeastSquares, Linear, Logistic, SmoothedHinge,
 from avare.problems import newton as method
 from avare.problems import newton_steps as module
 from avare.problems.dual_ascent import Ascent
+from avare.problems.gap import gap_of_errors
 from avare.problems.newton import constant, newton
 from avare.problems.objective import Objective
 from avare.problems.row_gradients import minimise_by_rows
@@ -241,16 +242,35 @@ def test_the_gap_includes_the_rounding_of_large_products() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_gap_includes_the_rounding_of_the_gradient(seed: int) -> None:
-    """Sums of 300 numbers of 1e18 are multiples of a hundred: one that is 0 by chance certifies nothing.
+def test_a_penalty_that_rounding_hides_bounds_nothing(seed: int) -> None:
+    """Sums of 300 numbers of 1e18 are multiples of a hundred: half of the square, the bound by l2 = 1, is 5,000.
 
-    Such a sum has an error of at least 1e18 times 1e-16, and half of its square is in the gap.
+    The bound is then that of a coefficient without a penalty, and the minimum that of the column in other units.
     """
     generator = np.random.default_rng(seed)
-    X = generator.normal(size=(300, 4)) * [1.0, 1e18, 1.0, 1.0]
-    y = X[:, 0] + generator.logistic(size=300) > 0.0
-    for found in (newton(Logistic(X, y, l2=1.0, bias="free"), tol=1e-9), newton(Logistic(X, y, l2=1.0), tol=1e-9)):
-        assert found.status == "stalled" and found.gap > 0.5 * (1e18 * 1e-16) ** 2
+    X = generator.normal(size=(300, 4))
+    y = X[:, 0] + 2.0 * X[:, 1] + generator.logistic(size=300) > 0.0
+    for bias in ("free", False):
+        steep = newton(Logistic(X * [1.0, 1e18, 1.0, 1.0], y, l2=1.0, bias=bias), tol=1e-9)
+        l2 = [1.0, 1e-36, 1.0, 1.0]
+        plain = newton(Logistic(X, y, l2=l2, bias=bias), tol=1e-13)
+        assert steep.status == "converged" and steep.objective - plain.objective <= 1e-9 * plain.scale
+        assert 1e18 * steep.table[0, 1] == pytest.approx(plain.table[0, 1], rel=1e-4)
+
+
+def test_timestamps_are_columns_like_others() -> None:
+    """Nanoseconds since 1970: 1.7e18, which vary by 1e17. Rounding is then no reason for a warning."""
+    generator = np.random.default_rng(1)
+    late, X = generator.random(500), generator.normal(size=(500, 2))
+    y = 4.0 * late - 2.0 + X[:, 0] + generator.logistic(size=500) > 0.0
+    found = newton(Logistic(np.column_stack([1.7e18 + 1e17 * late, X]), y, l2=1.0, bias="free"), tol=1e-9)
+    plain = newton(Logistic(np.column_stack([late, X]), y, l2=[1e-34, 1.0, 1.0], bias="free"), tol=1e-13)
+    assert found.status == "converged" and found.objective == pytest.approx(plain.objective, rel=1e-9)
+    # Without curvature rounding could hide a minimum far away: l2 is then all that bounds it.
+    flat = Logistic(np.column_stack([1e18 * late, X]), y, l2=1.0)
+    point = flat.terms_at(np.full((500, 1), 800.0))
+    errors = flat.rounding_of_gradient(point)
+    assert gap_of_errors(flat, np.zeros((1, 3)), point, np.eye(3)[:1] * errors) == pytest.approx(0.5 * errors[0] ** 2)
 
 
 def test_a_residual_that_underflows_ends_a_step() -> None:

@@ -28,6 +28,7 @@ LOOSE, TIGHT = 0.1, 1e-8
 """Accuracy of a step, relative to the gradient."""
 NEGLIGIBLE = 1e-12
 """Gap, relative to the scale: less is not to be had where rounding is the limit."""
+_HIDDEN = 10.0  # times the error that is expected
 _CUTS = 3  # times that slopes are cut to their range
 _FEW_PRODUCTS = 10  # with which cut slopes may be balanced anyway
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
@@ -51,13 +52,38 @@ def gap_at(problem: Linear, table: Table) -> float:
         gap = min(gap, gap_of_step(total, point, step, ways, 0.0, cuts=True))
     gap = max(here.objective - point.objective, 0.0) + gap
     negligible = NEGLIGIBLE * abs(here.objective)
-    rounding = problem.rounding(table, here.terms.slopes, negligible)
+    rounding = problem.rounding(table, here.terms, negligible)
     return gap + rounding if rounding > negligible else gap
 
 
 def gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:
     """Bound how far the objective is above the minimum, by the slopes at the point itself; without an l1 term."""
     return total.slack(gradient) if total.is_held and (is_settled or not total.free_bias) else math.inf
+
+
+def gap_of_errors(problem: Linear, table: Table, terms: Terms, errors: Table) -> float:
+    """Bound what errors of the gradient add to the gap, at most: their squares over 2 l2.
+
+    If the penalty is too weak to tell, the minimum is taken to be as near as without one: see `gap_of_slopes`.
+    """
+    l2 = np.broadcast_to(problem.penalty.l2.reshape(problem.outputs, -1), table.shape)
+    held = (l2 > 0.0) & (problem.l1 == 0.0)
+    bends = problem.rows().squares(problem.mean_curvatures(terms)) + l2
+    far = np.maximum(np.abs(table), np.divide(errors, bends, out=np.full_like(l2, math.inf), where=bends > 0.0))
+    far = np.minimum(_FARTHER * far, np.divide(0.5 * errors, l2, out=np.full_like(l2, math.inf), where=held))
+    return float((errors * far)[held].sum())
+
+
+def gap_within_rounding(total: Objective, point: Point) -> float:
+    """Bound how far the objective is above the minimum, by the slopes at a settled point where rounding ends all steps.
+
+    Derivatives that are no larger than their rounding count as errors.
+    """
+    problem, gradient = total.problem, np.abs(total.gradient(point))
+    hidden = gradient <= _HIDDEN * problem.rounding_of_gradient(point.terms)
+    errors = np.where(hidden, gradient, 0.0)
+    rest = total.slack(np.where(hidden, 0.0, gradient))
+    return rest + gap_of_errors(problem, total.rows.centre(point.table, -1.0), point.terms, errors)
 
 
 def gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Steps, goal: float, *, cuts: bool) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._compilation import inlined, lean
 from avare.problems.base import Problem, Vector, cost_of, strengths_of
-from avare.problems.gap import gap_at
+from avare.problems.gap import gap_at, gap_of_errors
 from avare.problems.losses import quadratic_conjugates, slope, terms_into, value
 from avare.problems.matrix import (
     BLOCK,
@@ -205,20 +205,24 @@ class Linear(Problem):
         """Bound how far f(x) is above the minimum: it is at most this. Infinite if no bound is known. Some passes."""
         return gap_at(self, self.coefficients(x))
 
-    def rounding(self, table: Vector, slopes: Vector, most: float) -> float:
+    def rounding(self, table: Vector, terms: Terms, most: float) -> float:
         """Estimate the rounding of f and its gap at a table of coefficients; 0 if it is certain to be at most `most`.
 
         The output of a row is rounded by a small share of its parts, entries times coefficients, and the loss by this
-        times its slope. The derivative by a coefficient is rounded by a small share of its parts, entries times slopes,
-        and adds its square over 2 l2 to the gap. The errors of the rows are taken to be independent.
+        times its slope. The derivative by a coefficient is rounded by a small share of its parts, entries times slopes.
+        The errors of the rows are taken to be independent.
         """
         l2 = self.penalty.l2[: self.width]
-        loose = np.divide(0.5, l2, out=np.zeros(self.width), where=(l2 > 0.0) & (self.l1 == 0.0))
-        steep = _OF_OUTPUT * math.sqrt(self.square) * float(np.abs(slopes).max())
-        if math.sqrt(float(np.vdot(table, table))) * steep + steep**2 * loose.max() <= most:
+        loose = float(np.divide(0.5, l2, out=np.zeros(self.width), where=(l2 > 0.0) & (self.l1 == 0.0)).max())
+        steep = _OF_OUTPUT * math.sqrt(self.square) * float(np.abs(terms.slopes).max())
+        if math.sqrt(float(np.vdot(table, table))) * steep + steep**2 * loose <= most:
             return 0.0
-        errors = _OF_OUTPUT * np.sqrt(self.rows(centred=False).squares(np.square(slopes).sum(axis=1)))
-        return float(np.abs(table).sum(axis=0) @ errors + loose @ np.square(errors))
+        errors = self.rounding_of_gradient(terms)
+        return float((np.abs(table) * errors).sum()) + gap_of_errors(self, table, terms, errors)
+
+    def rounding_of_gradient(self, terms: Terms) -> Vector:
+        """Estimate the rounding of the derivative by each coefficient. O(entries)."""
+        return _OF_OUTPUT * np.sqrt(self.rows(centred=False).squares(np.square(terms.slopes).sum(axis=1)))
 
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""

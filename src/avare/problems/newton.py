@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from avare.problems.column_steps import ColumnSteps
 from avare.problems.dual_ascent import Ascent
 from avare.problems.free_bias import settle, settled
-from avare.problems.gap import LOOSE, NEGLIGIBLE, TIGHT, gap_of_gradient, gap_of_slopes, gap_of_step
+from avare.problems.gap import LOOSE, NEGLIGIBLE, TIGHT, gap_of_gradient, gap_of_slopes, gap_of_step, gap_within_rounding
 from avare.problems.l1_steps import L1Steps
 from avare.problems.newton_steps import CLOSE, Solver, Steps, by_bounds, systematic
 from avare.problems.objective import TINY, Objective, Point, Step
@@ -124,7 +124,11 @@ def newton(
             first = total.at(flat, np.zeros((problem.n, 1)) + flat[:, -1] * problem.model.matrix.bias)
         found = _minimise_any(total, first, solver, tol * scale, steps, callback)
     point, gap, count, status = found
-    rounding = problem.rounding(rows.centre(point.table, -1.0), point.terms.slopes, tol * scale - gap)
+    if status == "stalled" and total.is_held:
+        point = settled(total, point)
+        gap = gap_within_rounding(total, point)
+        status = "converged" if gap <= tol * scale else status
+    rounding = problem.rounding(rows.centre(point.table, -1.0), point.terms, tol * scale - gap)
     if status == "converged" and gap + rounding > tol * scale > 2.0 * rounding:
         goal, before = tol * scale - rounding, count
         point, gap, count, status = _minimise_any(total, point, None, goal, steps - before, callback)
@@ -427,7 +431,7 @@ def _move(
     if further is None and needed:  # the model may be far from the objective
         step = by_bounds(total, point, gradient)
         promise = total.promise(point, gradient, step)
-        further = search(total, point, step.table, step.outputs, promise) if promise > 0.0 else None
+        further = search(total, point, step.table, step.outputs, promise, whole=True) if promise > 0.0 else None
     return further
 
 

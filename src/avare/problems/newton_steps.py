@@ -44,7 +44,7 @@ _AT_ONCE = 2.0  # times what first-order steps have cost in vain: a solver that 
 _UNSTEADY = 4  # products after which a residual that has grown says something
 _TENTH = 4.6  # logarithm of 100: the residual's square falls as much if the residual falls to a tenth
 CERTIFIED = 0.2  # of the goal: what the error of a last step may add to the gap
-_NO_CURVATURE = 1e-30  # of the largest: columns may have scales that differ by ten to the 15
+_NO_CURVATURE = 1e-200  # of the largest: columns may have scales that differ by ten to the 100
 _NOISE = 1e-13  # of a diagonal of 1: a smaller pivot is rounding
 _FLAT = 1e-14  # curvature, relative to that of the preconditioner: less is none
 NEAR, CLOSE = 30.0, 4.0
@@ -250,11 +250,9 @@ class ByRows:
 
 def by_bounds(total: Objective, point: Point, gradient: Table) -> Step:
     """Return a step along the gradient by the largest curvatures that the losses may have, if the model is no help."""
-    weights, l1 = total.problem.model.sample_weight, total.l1
-    bends = total.problem.curvature * (weights if len(weights) else np.ones(total.rows.n))
-    sizes = 1.0 / np.maximum(total.rows.squares(bends) + total.l2, TINY)
+    sizes = 1.0 / np.maximum(total.largest_diagonal, TINY)
     there = point.table - sizes * gradient
-    table = np.sign(there) * np.maximum(np.abs(there) - sizes * l1, 0.0) - point.table
+    table = np.sign(there) * np.maximum(np.abs(there) - sizes * total.l1, 0.0) - point.table
     outputs, curved = total.curve(point, table)
     return Step(table, outputs, gradient + curved)
 

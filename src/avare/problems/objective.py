@@ -14,6 +14,7 @@ from avare.problems.rows import Rows, Table, factor_cost
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
 
+_LEAST_CURVED = 1e-12  # times the largest curvature
 _DIRECT = 60.0  # products that a factor of H may cost to be made at once, if H is the same everywhere
 WIDEST = 8000
 """Size of a matrix that is factorised."""
@@ -122,10 +123,19 @@ class Objective:
         return outputs, curved
 
     def diagonal(self, point: Point) -> Table:
-        """Return the diagonal of the second derivative, but nothing that is almost 0."""
+        """Return the diagonal of the second derivative, but almost no number that is 0 where losses can be curved."""
         self.passes += 0.5
         diagonal = self.rows.squares(self.problem.mean_curvatures(point.terms)) + self.l2
-        return np.maximum(diagonal, 1e-12 * diagonal.max() + TINY)
+        if diagonal.min() > _LEAST_CURVED * diagonal.max():
+            return diagonal
+        return np.maximum(diagonal, _LEAST_CURVED * self.largest_diagonal + TINY)
+
+    @cached_property
+    def largest_diagonal(self) -> Table:
+        """The diagonal of the second derivative if all losses had their largest curvature."""
+        self.passes += 0.5
+        weights = self.problem.model.sample_weight
+        return self.rows.squares(self.problem.curvature * (weights if len(weights) else np.ones(self.rows.n))) + self.l2
 
     def lengths(self, point: Point) -> Table:
         """Return the squared length of each row in the metric of the diagonal, at the first point asked for."""

@@ -163,11 +163,18 @@ class Descent:
 
 
 def search(
-    total: Objective, point: Point, direction: Table, outputs: Table, promise: float, effort: float = 1.0
+    total: Objective,
+    point: Point,
+    direction: Table,
+    outputs: Table,
+    promise: float,
+    effort: float = 1.0,
+    *,
+    whole: bool = False,
 ) -> Point | None:
     """Search along a direction with given outputs, by Newton's method for one number; None if nothing is lower.
 
-    With an l1 term it begins with the whole step. The more a step costs than a point on the line, which is its effort,
+    It can begin with the whole step, and does with an l1 term. The more a step costs than a point on the line, which is its effort,
     the closer to the minimum the search ends.
     """
     l2, slack, has_l1 = total.l2 * direction, _ROUNDING * abs(point.objective), total.problem.l1 > 0.0
@@ -179,7 +186,7 @@ def search(
         if best is here and 0.5 * slope**2 <= enough * (point.objective - here.objective) * bend:
             break
         length = length - slope / bend if bend > 0.0 else math.inf
-        length = 1.0 if has_l1 and trial == 0 else length
+        length = 1.0 if (whole or has_l1) and trial == 0 else length
         before, is_slow = high - low, high - low > 0.5 * before  # slopes that jump send it from one end to the other
         if is_slow or not low < length < high:
             length = 0.5 * (low + high) if high < math.inf else max(2.0 * low, 1.0)

@@ -139,7 +139,7 @@ def minimise_small(problem: Linear, constant: Table, height: float, goal: float,
             taken += 1
         if height - lower <= goal:
             table, gap = way.table(x), max(height - lower, 0.0)
-            is_exact = problem.rounding(table, terms.slopes, goal - gap) == 0.0
+            is_exact = problem.rounding(table, terms, goal - gap) == 0.0
             return SmallMinimum(table, height, gap if is_exact else math.inf, taken)
     return SmallMinimum(way.table(x), height, math.inf, taken)
 
