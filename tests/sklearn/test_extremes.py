@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from avare.problems import Logistic
+from avare.problems.newton import newton
 from avare.sklearn import AvareClassifier, AvareRegressor
 
 
@@ -66,12 +67,27 @@ def test_separable_classes_with_almost_no_penalty() -> None:
     assert model.gap_ <= 1e-9 and model.score(X, X[:, 0] > 0.0) == 1.0
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e9, 1e18])
+def test_columns_of_any_scale(scale: float) -> None:
+    """A column in other units, with almost no penalty or a strong one: its unit says how much is 1."""
+    generator = np.random.default_rng(7)
+    X = generator.normal(size=(400, 3))
+    y = X[:, 0] + 2.0 * X[:, 1] + generator.logistic(size=400) > 0.0
+    model = AvareClassifier().fit(X * [1.0, scale, 1.0], y)
+    problem = Logistic(X, y, l2=[1.0, scale**-2, 1.0], bias="free")
+    exact = newton(problem, tol=1e-12)
+    x = np.concatenate([model.coef_[0] * [1.0, scale, 1.0], model.intercept_])
+    assert model.gap_ <= 1e-9 and problem.objective(x) - exact.objective <= 1e-9 * exact.scale
+
+
 def test_what_cannot_be_certified_is_said() -> None:
     generator = np.random.default_rng(6)
-    X = generator.normal(size=(300, 4)) * [1.0, 1e18, 1.0, 1.0]
-    with pytest.warns(ConvergenceWarning, match="newton did not converge to tol = 3e-05"):
-        model = AvareClassifier().fit(X, X[:, 0] + generator.logistic(size=300) > 0.0)
-    assert model.gap_ > 1e-9
+    X = generator.normal(size=(300, 4))
+    X[:, 3] = X[:, 2] + 1e-9 * X[:, 3]  # parts of 1e9 cancel in each output
+    y = X[:, 0] + 1e9 * (X[:, 3] - X[:, 2]) + generator.logistic(size=300) > 0.0
+    with pytest.warns(ConvergenceWarning, match="newton did not converge to tol = 1e-06"):
+        model = AvareClassifier(C=1e18, tol=1e-6).fit(X, y)
+    assert model.gap_ > 1e-12
     with pytest.warns(ConvergenceWarning, match="there may be no minimum, .* pass a smaller C"):
         AvareClassifier(C=np.inf).fit(X[:, :1], X[:, 0] > 0.0)
 
