@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from avare.problems.column_steps import ColumnSteps
 from avare.problems.dual_ascent import Ascent
 from avare.problems.free_bias import settle, settled
-from avare.problems.gap import LOOSE, NEGLIGIBLE, TIGHT, gap_of_gradient, gap_of_slopes, gap_of_step, gap_within_rounding
+from avare.problems.gap import (
+    LOOSE,
+    NEGLIGIBLE,
+    TIGHT,
+    gap_of_gradient,
+    gap_of_slopes,
+    gap_of_step,
+    gap_within_rounding,
+)
 from avare.problems.l1_steps import L1Steps
 from avare.problems.newton_steps import CLOSE, Solver, Steps, by_bounds, systematic
 from avare.problems.objective import TINY, Objective, Point, Step

@@ -35,6 +35,7 @@ _SPARSE_KERNEL_CALLS = 25.0  # operations on almost no rows
 _SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
 _CLEARED_ENTRY = 0.3
 _FACTOR_ENTRY = 0.01  # of the cube of the size
+_OF_KERNEL = 1e-15  # relative error of a sum of products of rows
 _CONSTANT = 1e-13  # of the square of a column: with less variance it has the same number everywhere
 CALL = 5e3
 """Nanoseconds of an operation on almost no rows."""
@@ -347,6 +348,12 @@ def curve_cost(n: int, entries: int, outputs: int, *, is_sparse: bool = False) -
 def factor_cost(size: int) -> float:
     """Estimate the cost of a Cholesky factorisation."""
     return CALL + _FACTOR_ENTRY * float(size) ** 3
+
+
+def rounding_of_kernel(kernel: Table, slopes: Table, l2: float) -> float:
+    """Estimate the rounding of |A^T s|^2 / (2 l2) for slopes s, by the products K of all pairs of rows of A."""
+    parts = np.sqrt(kernel.diagonal()) @ np.abs(slopes)
+    return 0.5 * _OF_KERNEL * float(parts @ parts) / l2
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ import numpy as np
 
 from avare._compilation import lean, product
 from avare.problems.matrix import unsigned
-from avare.problems.rows import CALL, Table
+from avare.problems.objective import Objective
+from avare.problems.rows import CALL, Table, rounding_of_kernel
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -62,10 +63,11 @@ class _ByColumns:
     def penalty(self, x: Table, outputs: Table) -> float:
         return 0.5 * float(x @ (self._l2 * x))
 
-    def table(self, x: Table) -> Table:
+    def result(self, x: Table, terms: Terms, height: float) -> tuple[Table, float, float]:
+        """Return the coefficients, the objective there, and the rounding of its certificate."""
         table = x[None].copy()
         table[0, -1] -= float(self._means @ x[: len(self._means)])
-        return table
+        return table, height, 0.0
 
     @staticmethod
     def cost(problem: Linear, most: float) -> float:
@@ -78,6 +80,7 @@ class _ByRows:
 
     def __init__(self, problem: Linear) -> None:
         self._rows, self._l2, self._free = problem.rows(), float(problem.penalty.l2[0]), problem.has_free_bias
+        self._problem = problem
         self._kernel = self._rows.kernel() + float(problem.model.matrix.bias and not self._free)
         self._matrix, self.size = np.empty_like(self._kernel), problem.n + 1
 
@@ -89,11 +92,17 @@ class _ByRows:
     def penalty(self, x: Table, outputs: Table) -> float:
         return 0.5 * self._l2 * float(x[:-1] @ (outputs - x[-1]))
 
-    def table(self, x: Table) -> Table:
+    def result(self, x: Table, terms: Terms, height: float) -> tuple[Table, float, float]:
+        """Return the coefficients, the objective there, and the rounding of its certificate."""
         table = self._rows.sums(x[:-1, None])
         if self._free:
             table[0, -1] = x[-1]
-        return self._rows.centre(table, -1.0)
+        reached = Objective(self._problem, self._rows).at(table, self._rows.outputs(table))
+        return (
+            self._rows.centre(table, -1.0),
+            reached.objective,
+            rounding_of_kernel(self._kernel, terms.slopes, self._l2),
+        )
 
     @staticmethod
     def cost(problem: Linear, most: float) -> float:
@@ -138,10 +147,11 @@ def minimise_small(problem: Linear, constant: Table, height: float, goal: float,
             x, z, terms, height = moved
             taken += 1
         if height - lower <= goal:
-            table, gap = way.table(x), max(height - lower, 0.0)
-            is_exact = problem.rounding(table, terms, goal - gap) == 0.0
+            table, height, rounding = way.result(x, terms, height)
+            gap = max(height - lower, 0.0) + rounding
+            is_exact = gap <= goal and problem.rounding(table, terms, goal - gap) == 0.0
             return SmallMinimum(table, height, gap if is_exact else math.inf, taken)
-    return SmallMinimum(way.table(x), height, math.inf, taken)
+    return SmallMinimum(way.result(x, terms, height)[0], height, math.inf, taken)
 
 
 def _move(

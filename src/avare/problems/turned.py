@@ -12,11 +12,10 @@ import numpy as np
 
 from avare.problems.matrix import Matrix
 from avare.problems.objective import Objective, Point
-from avare.problems.rows import Rows, Table, curve_cost, factor_cost
+from avare.problems.rows import Rows, Table, curve_cost, factor_cost, rounding_of_kernel
 
 _PRODUCTS = 24.0  # that are expected; nobody knows
 _COEFFICIENT = 10.0  # nanoseconds of a coefficient that come with a product: it is in some twenty sums of a step
-_ROUNDING = 1e-15  # relative error of a kernel, per row
 
 
 def minimise_turned(
@@ -32,7 +31,6 @@ def minimise_turned(
         return None
     rows, problem, free = total.rows, total.problem, bool(total.free_bias)
     kernel = rows.kernel() + float(rows.matrix.bias and not free)  # a bias with a penalty is one more column
-    size = float(kernel.diagonal().max())
     factor, places, rank, _ = dpstrf(kernel, lower=1)
     lower, dense, pivots = np.tril(factor[:, :rank]), np.empty((rows.n, rank)), places[:rank] - 1
     dense[places - 1] = lower
@@ -47,7 +45,7 @@ def minimise_turned(
         table[:, -1] = found.table[:, -1]
     point = total.at(table, total.outputs(table))
     total.passes += 1.0 + part.passes * few.entries / max(rows.entries, 1)
-    rounding = 0.5 * rows.n * _ROUNDING * size * float(np.sum(found.terms.slopes**2)) / float(total.l2[0, 0])
+    rounding = rounding_of_kernel(kernel, found.terms.slopes, float(total.l2[0, 0]))
     return point, max(gap + rounding + point.objective - found.objective, 0.0), count, status
 
 
