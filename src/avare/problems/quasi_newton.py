@@ -174,8 +174,8 @@ def search(
 ) -> Point | None:
     """Search along a direction with given outputs, by Newton's method for one number; None if nothing is lower.
 
-    It can begin with the whole step, and does with an l1 term. The more a step costs than a point on the line, which is its effort,
-    the closer to the minimum the search ends.
+    It can begin with the whole step, and does with an l1 term. The more a step costs than a point on the line, which is
+    its effort, the closer to the minimum the search ends.
     """
     l2, slack, has_l1 = total.l2 * direction, _ROUNDING * abs(point.objective), total.problem.l1 > 0.0
     curve, length, low, high = float(np.vdot(l2, direction)), 0.0, 0.0, math.inf
