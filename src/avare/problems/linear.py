@@ -206,7 +206,7 @@ class Linear(Problem):
         return gap_at(self, self.coefficients(x))
 
     def rounding(self, table: Vector, terms: Terms, most: float) -> float:
-        """Estimate the rounding of f and its gap at a table of coefficients; 0 if it is certain to be at most `most`.
+        """Estimate the rounding of f and its gap at a table of coefficients; a bound if that is at most `most`.
 
         The output of a row is rounded by a small share of its parts, entries times coefficients, and the loss by this
         times its slope. The derivative by a coefficient is rounded by a small share of its parts, entries times slopes.
@@ -215,8 +215,9 @@ class Linear(Problem):
         l2 = self.penalty.l2[: self.width]
         loose = float(np.divide(0.5, l2, out=np.zeros(self.width), where=(l2 > 0.0) & (self.l1 == 0.0)).max())
         steep = _OF_OUTPUT * math.sqrt(self.square) * float(np.abs(terms.slopes).max())
-        if math.sqrt(float(np.vdot(table, table))) * steep + steep**2 * loose <= most:
-            return 0.0
+        bound = math.sqrt(float(np.vdot(table, table))) * steep + steep**2 * loose
+        if bound <= most:
+            return bound
         errors = self.rounding_of_gradient(terms)
         return float((np.abs(table) * errors).sum()) + gap_of_errors(self, table, terms, errors)
 

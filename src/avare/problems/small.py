@@ -149,8 +149,8 @@ def minimise_small(problem: Linear, constant: Table, height: float, goal: float,
         if height - lower <= goal:
             table, height, rounding = way.result(x, terms, height)
             gap = max(height - lower, 0.0) + rounding
-            is_exact = gap <= goal and problem.rounding(table, terms, goal - gap) == 0.0
-            return SmallMinimum(table, height, gap if is_exact else math.inf, taken)
+            gap += problem.rounding(table, terms, goal - gap) if gap <= goal else 0.0
+            return SmallMinimum(table, height, gap if gap <= goal else math.inf, taken)
     return SmallMinimum(way.result(x, terms, height)[0], height, math.inf, taken)
 
 
