@@ -340,21 +340,22 @@ class Steps:
         if self.solver is None or (is_cheap and self._made_at is not point):
             self._make(point)
         found, left, outputs = np.zeros_like(gradient), -gradient, np.zeros_like(point.outputs)
-        direction, height, first, repeats, count, start = None, 1.0, 0.0, 0, 0, 0.0
+        direction, height, first, repeats, count, start, least = None, 1.0, 0.0, 0, 0, 0.0, 0.0
         while self.products < most_products:
             assert self.solver is not None
             towards = self.solver.solve(left)
             before, height = height, float(np.vdot(left, towards))
             if direction is None:
                 first = float(np.vdot(gradient, self.solver.solve(gradient))) if found.any() else height
-                count, start = 0, height
+                count, start, least = 0, height, height
             if not first > 0.0:
                 return by_bounds(total, point, gradient)
             step = Step(found, outputs, -left)
             needed = self._needed(point, gradient, step, goal, height / (accuracy**2 * first), first)
             if needed <= 0.0 or not height > 0.0:  # nothing is left
                 break
-            if count and self._improve(point, needed, count, math.log(start / height)):
+            least = min(least, height)
+            if count and self._improve(point, needed, count, math.log(start / least)):
                 direction = None
                 continue
             direction = towards if direction is None else towards + (height / before) * direction
@@ -412,8 +413,8 @@ class Steps:
     def _improve(self, point: Point, needed: float, count: int, fall: float) -> bool:
         """Make a solver for this point, or a better one, if the products that are needed would cost more.
 
-        They are estimated by the rate of those so far, by which the logarithm of the residual's square fell; what is
-        expected counts as one product more. In any case after products have cost as much, unless few seem to be left.
+        They are estimated by the rate of those so far, by which the logarithm of the residual's square fell to its
+        least, since residuals also rise between; what is expected counts as one product more. In any case after products have cost as much, unless few seem to be left.
         """
         if self.solver is not None and self.solver.exact and self._made_at is point:
             return False
