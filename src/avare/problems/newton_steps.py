@@ -414,7 +414,8 @@ class Steps:
         """Make a solver for this point, or a better one, if the products that are needed would cost more.
 
         They are estimated by the rate of those so far, by which the logarithm of the residual's square fell to its
-        least, since residuals also rise between; what is expected counts as one product more. In any case after products have cost as much, unless few seem to be left.
+        least, since residuals also rise between; what is expected counts as one product more. In any case after
+        products have cost as much, unless few seem to be left.
         """
         if self.solver is not None and self.solver.exact and self._made_at is point:
             return False
