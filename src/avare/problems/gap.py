@@ -69,9 +69,9 @@ def gap_of_errors(problem: Linear, table: Table, terms: Terms, errors: Table) ->
     l2 = np.broadcast_to(problem.penalty.l2.reshape(problem.outputs, -1), table.shape)
     held = (l2 > 0.0) & (problem.l1 == 0.0)
     bends = problem.rows().squares(problem.mean_curvatures(terms)) + l2
-    far = np.maximum(np.abs(table), np.divide(errors, bends, out=np.full_like(l2, math.inf), where=bends > 0.0))
-    far = np.minimum(_FARTHER * far, np.divide(0.5 * errors, l2, out=np.full_like(l2, math.inf), where=held))
-    return float((errors * far)[held].sum())
+    far = np.maximum(np.abs(table), np.divide(errors, bends, out=np.full(l2.shape, math.inf), where=bends > 0.0))
+    far = np.minimum(_FARTHER * far, np.divide(0.5 * errors, l2, out=np.full(l2.shape, math.inf), where=held))
+    return float(np.multiply(errors, far, out=np.zeros(l2.shape), where=held).sum())
 
 
 def gap_within_rounding(total: Objective, point: Point) -> float:
