@@ -269,7 +269,7 @@ def test_timestamps_are_columns_like_others() -> None:
     # Without curvature rounding could hide a minimum far away: l2 is then all that bounds it.
     flat = Logistic(np.column_stack([1e18 * late, X]), y, l2=1.0)
     point = flat.terms_at(np.full((500, 1), 800.0))
-    errors = flat.rounding_of_gradient(point)
+    errors = flat.rows().rounding_of_sums(point.slopes)
     assert gap_of_errors(flat, np.zeros((1, 3)), point, np.eye(3)[:1] * errors) == pytest.approx(0.5 * errors[0] ** 2)
 
 

@@ -31,6 +31,7 @@ NEGLIGIBLE = 1e-12
 _HIDDEN = 10.0  # times the error that is expected
 _CUTS = 3  # times that slopes are cut to their range
 _FEW_PRODUCTS = 10  # with which cut slopes may be balanced anyway
+_BALANCED = 1e-6  # of the size of a sum that must be 0: with a larger one, the minimum may be anywhere
 _FARTHER = 2.0  # a minimum without a penalty is taken to be at most this much farther from 0 than the iterate
 
 
@@ -80,10 +81,10 @@ def gap_within_rounding(total: Objective, point: Point) -> float:
     Derivatives that are no larger than their rounding count as errors.
     """
     problem, gradient = total.problem, np.abs(total.gradient(point))
-    hidden = gradient <= _HIDDEN * problem.rounding_of_gradient(point.terms)
+    hidden = gradient <= _HIDDEN * total.rows.rounding_of_sums(point.terms.slopes)
     errors = np.where(hidden, gradient, 0.0)
     rest = total.slack(np.where(hidden, 0.0, gradient))
-    return rest + gap_of_errors(problem, total.rows.centre(point.table, -1.0), point.terms, errors)
+    return rest + gap_of_errors(problem, point.table, point.terms, errors)
 
 
 def gap_of_step(total: Objective, point: Point, step: Step, ways: Steps | L1Steps, goal: float, *, cuts: bool) -> float:
@@ -140,9 +141,9 @@ def gap_of_slopes(
     """Bound how far the objective is above the minimum, by any slopes whose sum over a free bias is 0.
 
     `sums` are those of the rows times the slopes. An l1 term alone allows sums up to l1: larger slopes are scaled.
-    Without any penalty sums must be 0. If they are not, the minimum is taken to be near `end`, or as far as a step
-    along one coordinate leads. A gap that is certain to be more than `most` is returned as infinite, which saves the
-    sum over the rows.
+    Without any penalty sums must be 0. If they almost are, the minimum is taken to be near `end`, or as far as a step
+    along one coordinate leads; otherwise nothing is known. A gap that is certain to be more than `most` is returned as
+    infinite, which saves the sum over the rows.
     """
     l2, l1, x = total.l2, total.l1, point.table
     if total.is_held:
@@ -161,7 +162,10 @@ def gap_of_slopes(
         open_ones[:, -1] = False
     if not open_ones.any():
         return max(gap, 0.0)
-    total.passes += 0.5
+    total.passes += 1.0
+    sizes = np.sqrt(total.rows.squares(np.square(slopes).sum(axis=1)))
+    if (np.abs(sums) > _BALANCED * sizes)[open_ones].any():
+        return math.inf
     bends = np.broadcast_to(total.rows.squares(total.problem.mean_curvatures(point.terms)), sums.shape)
     far = np.maximum(np.abs(end), np.divide(np.abs(sums), bends, out=np.zeros_like(sums), where=bends > 0.0))
     return max(gap, 0.0) + _FARTHER * float(np.abs(sums[open_ones]) @ far[open_ones])

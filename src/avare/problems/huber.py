@@ -53,6 +53,7 @@ class Huber(Linear):
 
     target = "numbers"
     curvature = 1.0
+    flattens = True
 
     def __init__(self, X: Any, y: ArrayLike, *, delta: float = 1.0, **common: Unpack[Common]) -> None:
         self.delta = validation.number("delta", delta, above=0.0)

@@ -27,11 +27,10 @@ from avare.problems.matrix import (
 )
 from avare.problems.minimum import minimum
 from avare.problems.newton import constant
-from avare.problems.rows import Rows
+from avare.problems.rows import OF_SUM, Rows
 from avare.problems.targets import Target, parse_targets
 
 _FEW, _WORK = 256, 1e11  # coefficients, and products, up to which a flat direction is looked for
-_OF_OUTPUT = 3e-16  # relative error of the product of a row and coefficients
 _SINGULAR = 1e-11  # of the largest second derivative that losses can have: a direction below it counts as flat
 
 
@@ -111,6 +110,8 @@ class Linear(Problem):
     """A loss below this falls further, without end, as x grows; 0 if there is no such value."""
     is_quadratic: ClassVar[bool] = False
     """Whether the second derivative of the loss is the same everywhere."""
+    flattens: ClassVar[bool] = False
+    """Whether the loss has no curvature in parts, so that few examples may determine the minimum."""
     slope_range: tuple[float, float] | None = None
     """Of the slopes of examples of weight 1, times their targets if there are two classes; None if it is not known."""
     classes: NDArray[Any]
@@ -209,21 +210,24 @@ class Linear(Problem):
         """Estimate the rounding of f and its gap at a table of coefficients; a bound if that is at most `most`.
 
         The output of a row is rounded by a small share of its parts, entries times coefficients, and the loss by this
-        times its slope. The derivative by a coefficient is rounded by a small share of its parts, entries times slopes.
-        The errors of the rows are taken to be independent.
+        times its slope, and half of its square times the curvature. The derivative by a coefficient is rounded by a
+        small share of its parts, entries times slopes. The errors of the rows are taken to be independent. That of a
+        free bias counts by its square, as it is minimised.
         """
-        l2 = self.penalty.l2[: self.width]
+        l2, curvatures = self.penalty.l2[: self.width], self.mean_curvatures(terms)
         loose = float(np.divide(0.5, l2, out=np.zeros(self.width), where=(l2 > 0.0) & (self.l1 == 0.0)).max())
-        steep = _OF_OUTPUT * math.sqrt(self.square) * float(np.abs(terms.slopes).max())
-        bound = math.sqrt(float(np.vdot(table, table))) * steep + steep**2 * loose
+        steep = OF_SUM * math.sqrt(self.square) * float(np.abs(terms.slopes).max())
+        size = math.sqrt(float(np.vdot(table, table)))
+        bound = size * steep + loose * steep**2 + 0.5 * float(curvatures.max()) * (OF_SUM * size) ** 2 * self.square
         if bound <= most:
             return bound
-        errors = self.rounding_of_gradient(terms)
-        return float((np.abs(table) * errors).sum()) + gap_of_errors(self, table, terms, errors)
-
-    def rounding_of_gradient(self, terms: Terms) -> Vector:
-        """Estimate the rounding of the derivative by each coefficient. O(entries)."""
-        return _OF_OUTPUT * np.sqrt(self.rows(centred=False).squares(np.square(terms.slopes).sum(axis=1)))
+        rows = self.rows()
+        centred, errors = rows.centre(table), rows.rounding_of_sums(terms.slopes)
+        bends = 0.5 * OF_SUM**2 * rows.squares(curvatures, centred=False)
+        rounding = float((np.abs(centred) * errors + centred**2 * bends).sum())
+        if self.has_free_bias:
+            rounding += 0.5 * float(curvatures.sum() * np.square(rows.rounding_of_bias(centred)).sum())
+        return rounding + gap_of_errors(self, centred, terms, errors)
 
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""

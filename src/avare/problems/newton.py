@@ -52,6 +52,10 @@ _OF_SET = 0.2  # of the gap: what minimising over a working set leaves
 _FEWEST_COLUMNS = 100  # that are moved together, if there are violations
 _AT_LEAST = 2.0  # times what is expected: what Newton's method takes if rows disturb each other in the dual
 _IN_VAIN = 0.01  # of the goal: a gap that was estimated to be this small, and is not, cannot be certified
+_BEFORE_PENALTIES = 30  # steps that losses which are flat in parts have before penalties are added
+_PENALTIES = 10.0 ** np.arange(-2, -13, -2)  # times the largest curvatures
+_REPEATS = 3  # times that rounding is looked at
+_OF_GOAL = 0.01  # rounding of outputs, above which they are computed again
 _PATIENCE = 3  # steps without progress, after which rounding is taken to be the limit
 
 
@@ -131,23 +135,34 @@ def newton(
         if first is None or not first.objective < scale:
             first = total.at(flat, np.zeros((problem.n, 1)) + flat[:, -1] * problem.model.matrix.bias)
         found = _minimise_any(total, first, solver, tol * scale, steps, callback)
-    point, gap, count, status = found
-    if status == "stalled" and total.is_held:
-        point = settled(total, point)
-        gap = gap_within_rounding(total, point)
-        status = "converged" if gap <= tol * scale else status
-    rounding = problem.rounding(rows.centre(point.table, -1.0), point.terms, tol * scale - gap)
-    if status == "converged" and gap + rounding > tol * scale > 2.0 * rounding:
-        goal, before = tol * scale - rounding, count
-        point, gap, count, status = _minimise_any(total, point, None, goal, steps - before, callback)
-        count += before
-    gap = max(gap, 0.0) + rounding
+    point, gap, count, status = _with_rounding(total, found, tol * scale, steps, callback)
     if status != "finished" and not gap <= tol * scale:
         status = "converged" if gap <= NEGLIGIBLE * scale else "stalled"
     table = rows.centre(point.table, -1.0)
     if problem.falls_without_end(table.ravel()):
         status, gap = "stalled", math.inf
     return Minimum(table, point.objective, gap, scale, total.passes + 2.0 * taken, count + taken, status, total.method)
+
+
+def _with_rounding(total: Objective, found: Found, goal: float, steps: int, callback: Callback) -> Found:
+    """Add rounding to a gap; make more steps if the goal is then missed and not yet out of reach."""
+    problem, (point, gap, count, status) = total.problem, found
+    for left in reversed(range(_REPEATS)):
+        fresh = total.refreshed(point, _OF_GOAL * goal)
+        point, gap = fresh, gap + fresh.objective - point.objective
+        if status == "stalled" and total.is_held:
+            point = settled(total, point)
+            gap = gap_within_rounding(total, point)
+            status = "converged" if gap <= goal else status
+        gap = max(gap, 0.0)
+        rounding = (
+            problem.rounding(total.rows.centre(point.table, -1.0), point.terms, goal - gap) if goal > 0.0 else 0.0
+        )
+        if left == 0 or status != "converged" or gap + rounding <= goal or 2.0 * rounding >= goal:
+            break
+        point, gap, more, status = _minimise_any(total, point, None, goal - rounding, steps - count, callback)
+        count += more
+    return point, gap + rounding, count, status
 
 
 def constant(problem: Linear) -> tuple[Table, float]:
@@ -220,8 +235,32 @@ def _minimise_any(
             total.method = "dual ascent"
             return reached, gap, epochs, status
     quick = minimise_by_rows(total, point.table, goal) if steps > epochs and callback is None else None
-    point, gap, count, status = quick or _minimise(total, ways(), point, goal, steps - epochs, callback)
-    return point, gap, epochs + count, status
+    first = min(steps, epochs + _BEFORE_PENALTIES) if total.problem.flattens else steps
+    point, gap, count, status = quick or _minimise(total, ways(), point, goal, first - epochs, callback)
+    count += epochs
+    if status != "converged" and count < steps and total.problem.flattens:
+        point, more = _by_penalties(total, point, goal, steps - count)
+        point, gap, last, status = _minimise(total, Steps(total), point, goal, steps - count - more, callback)
+        count += more + last
+    return point, gap, count, status
+
+
+def _by_penalties(total: Objective, point: Point, goal: float, steps: int) -> tuple[Point, int]:
+    """Minimise with a strong l2 term first, then with ever weaker ones: for losses without curvature in parts.
+
+    Where few losses are curved, a step of Newton's method has almost no direction. The minimum for a hundred times the
+    penalty is near, and its losses are almost those that are curved at the minimum.
+    """
+    unit, count = total.largest_diagonal.copy(), 0
+    if total.free_bias:
+        unit[:, -1] = 0.0
+    for strength in _PENALTIES:
+        part = Objective(total.problem, total.rows)
+        part.l2, part.by_rows = total.l2 + strength * unit, False
+        first = part.at(point.table, point.outputs)
+        point, _, taken, _ = _minimise(part, Steps(part), first, goal, steps - count, None, certify=False)
+        count += taken
+    return total.at(point.table, point.outputs), count
 
 
 def _minimise(
@@ -244,6 +283,8 @@ def _minimise(
     for count in range(steps + 1):
         point = settled(total, point) if settles else point
         gap = point.objective - lower
+        if gap < -goal - NEGLIGIBLE * abs(point.objective):
+            lower, gap = -math.inf, math.inf  # rounding of points far away
         if not gap <= goal and count < steps + int(certify):
             gradient = total.gradient(point)
             lower = max(lower, point.objective - gap_of_gradient(total, gradient, settles))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import quick
-from avare.problems.rows import Rows, Table, factor_cost
+from avare.problems.rows import OF_SUM, Rows, Table, factor_cost
 
 if TYPE_CHECKING:
     from avare.problems.linear import Linear, Terms
@@ -55,6 +56,8 @@ class Objective:
         """Whether steps can be solved in the space of the rows, which are fewer."""
         self.is_direct = problem.is_quadratic and self._factor_cost() <= _DIRECT * rows.curve_cost(1)
         """Whether one exact step leads to the minimum, and is cheap."""
+        self.reach = 0.0
+        """The largest coefficient of all points."""
         self.method = "newton"
         """What minimised it at last."""
         self._lengths: Table | None = None
@@ -68,8 +71,16 @@ class Objective:
 
     def at(self, table: Table, outputs: Table) -> Point:
         """Evaluate the losses for given outputs."""
+        self.reach = max(self.reach, float(np.abs(table).max()))
         terms = self.problem.terms_at(outputs)
         return Point(table, outputs, terms, terms.loss + self.penalty(table))
+
+    def refreshed(self, point: Point, most: float) -> Point:
+        """Compute the outputs again if points far away may have left more rounding in the objective."""
+        drift = OF_SUM * self.reach * math.sqrt(self.problem.square * point.table.size)
+        error = drift * float(np.abs(point.terms.slopes).max())
+        error += 0.5 * drift**2 * float(self.problem.mean_curvatures(point.terms).max())
+        return point if error <= most else self.at(point.table, self.outputs(point.table))
 
     def penalty(self, table: Table) -> float:
         """Return the penalty of a table."""

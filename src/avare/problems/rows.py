@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import lean, product
-from avare.problems.matrix import Matrix, parts_of, some_columns, some_rows, unsigned
+from avare.problems.matrix import Matrix, mapping_of, parts_of, some_columns, some_rows, unsigned
 
 Table = NDArray[np.float64]
 
@@ -35,8 +35,12 @@ _SPARSE_KERNEL_CALLS = 25.0  # operations on almost no rows
 _SCATTERED_ENTRY = 1.5  # a sparse entry that is copied to a dense row
 _CLEARED_ENTRY = 0.3
 _FACTOR_ENTRY = 0.01  # of the cube of the size
+_OF_NUMBER = 1.1e-16  # its relative error
 _OF_KERNEL = 1e-15  # relative error of a sum of products of rows
+_FAR, _LOOKED_AT = 1e8, 64  # times the variance of a column, and rows that show it
 _CONSTANT = 1e-13  # of the square of a column: with less variance it has the same number everywhere
+OF_SUM = 3e-16
+"""Relative error of a sum of products."""
 CALL = 5e3
 """Nanoseconds of an operation on almost no rows."""
 OF_LOSS = 15.0
@@ -64,22 +68,26 @@ class Rows:
         """The matrix for kernels, if it is sparse."""
         self.means: Table | None = None
         """What is subtracted from each row."""
+        self._shift = np.zeros(self.columns)  # what was subtracted from a copy of the matrix
         if centred:
             total = float(weights.sum()) if len(weights) else float(n)
-            shares = weights / total if len(weights) and total > 0.0 else np.full(n, 1.0 / n)
-            self.means = self._sums(shares[:, None])[0]
+            shares = (weights / total if len(weights) and total > 0.0 else np.full(n, 1.0 / n))[:, None]
+            self.means = self._sums(shares)[0]
+            if matrix.dense is not None and mapping_of(matrix.dense) is None and _is_far(matrix.dense, self.means):
+                self._shift, self.matrix = self.means, matrix._replace(dense=matrix.dense - self.means)
+                self.means = self._sums(shares)[0]
 
     def subset(self, indices: NDArray[np.int64]) -> "Rows":
         """Copy some rows, with the same means subtracted."""
         rows = Rows(some_rows(self.matrix, indices), len(indices), self.width, np.empty(0), centred=False)
-        rows.means = self.means
+        rows.means, rows._shift = self.means, self._shift
         return rows
 
     def restrict(self, columns: NDArray[np.int64]) -> "Rows":
         """Copy some columns; the bias stays."""
         matrix, width = some_columns(self.matrix, columns, self.columns), len(columns) + int(self.matrix.bias)
         rows = Rows(matrix, self.n, width, np.empty(0), centred=False)
-        rows.means = None if self.means is None else self.means[columns]
+        rows.means, rows._shift = None if self.means is None else self.means[columns], self._shift[columns]
         return rows
 
     @property
@@ -99,7 +107,7 @@ class Rows:
         """Return coefficients for centred rows, of coefficients for rows as they are; back with ``sign=-1.0``."""
         table = table.copy()
         if self.means is not None:
-            table[:, -1] += sign * (table[:, :-1] @ self.means)
+            table[:, -1] += sign * (table[:, :-1] @ (self.means + self._shift))
         return table
 
     def outputs(self, table: Table) -> Table:
@@ -142,9 +150,10 @@ class Rows:
             sums += column_sums(factors)
         return outputs, self._with_bias(total, sums)
 
-    def squares(self, factors: Table) -> Table:
+    def squares(self, factors: Table, *, centred: bool = True) -> Table:
         """Return the sum of the squares of each column, times the factors of the rows. O(entries)."""
-        squares, sums = np.zeros(self.columns), np.zeros(0 if self.means is None else self.columns)
+        means = self.means if centred else None
+        squares, sums = np.zeros(self.columns), np.zeros(0 if means is None else self.columns)
         if self.sparse is not None:
             _add_squares(*self.sparse, factors, squares, sums)
         else:
@@ -153,9 +162,18 @@ class Rows:
                 squares += factors[part] @ np.multiply(rows, rows, out=work[: len(rows)])
                 sums += factors[part] @ rows if len(sums) else 0.0
         whole = factors.sum()
-        if self.means is not None:
-            squares = np.maximum(squares - 2.0 * self.means * sums + whole * self.means**2, 1e-14 * squares)
+        if means is not None:
+            squares = np.maximum(squares - 2.0 * means * sums + whole * means**2, 1e-14 * squares)
         return np.append(squares, whole) if self.matrix.bias else squares
+
+    def rounding_of_sums(self, slopes: Table) -> Table:
+        """Estimate the rounding of the sums of all rows times their slopes, with independent errors. O(entries)."""
+        return OF_SUM * np.sqrt(self.squares(np.square(slopes).sum(axis=1), centred=False))
+
+    def rounding_of_bias(self, table: Table) -> Table:
+        """Estimate the rounding of the bias for rows as they are, of coefficients for centred rows."""
+        means = self._shift if self.means is None else self.means + self._shift
+        return _OF_NUMBER * (np.abs(table[:, -1]) + np.abs(table[:, :-1]) @ np.abs(means))
 
     def lengths(self, scales: Table) -> Table:
         """Return the squared length of each row, with each column's square times its scale, the bias last. O(entries).
@@ -328,6 +346,12 @@ class Rows:
 
     def _rows_at_a_time(self) -> int:
         return max(_FEWEST, _CHUNK // max(self.columns, 1))
+
+
+def _is_far(dense: Table, means: Table) -> bool:
+    """Whether a column is so far from 0, for its spread in some rows, that products lose digits before centring."""
+    spreads = dense[:: max(1, len(dense) // _LOOKED_AT)].var(axis=0, dtype=np.float64)
+    return bool(((means**2 > _FAR * spreads) & (spreads > 0.0)).any())
 
 
 def column_sums(table: Table) -> Table:

@@ -53,6 +53,7 @@ class SmoothedHinge(Linear):
 
     target = "two classes"
     slope_range = (-1.0, 0.0)
+    flattens = True
 
     def __init__(self, X: Any, y: ArrayLike, *, gamma: float = 1.0, **common: Unpack[Common]) -> None:
         self.gamma = validation.number("gamma", gamma, above=0.0)
