@@ -122,8 +122,10 @@ def parts_of(array: NDArray[Any], rows: int | None = None) -> Iterator[slice]:
 
 
 def mapping_of(array: Any) -> mmap.mmap | None:
-    """Return the file that an array is mapped from, if it is."""
+    """Return the file that an array is mapped from, if it is; None if changes stay in memory, as with mode "c"."""
     while isinstance(array, np.ndarray | _Writable):
+        if getattr(array, "mode", "") == "c":
+            return None
         array = array.base
     return array if isinstance(array, mmap.mmap) and hasattr(array, "madvise") else None
 

@@ -68,26 +68,27 @@ class Rows:
         """The matrix for kernels, if it is sparse."""
         self.means: Table | None = None
         """What is subtracted from each row."""
-        self._shift = np.zeros(self.columns)  # what was subtracted from a copy of the matrix
+        self.shift = np.zeros(self.columns)
+        """What was subtracted from a copy of the matrix, before the means."""
         if centred:
             total = float(weights.sum()) if len(weights) else float(n)
             shares = (weights / total if len(weights) and total > 0.0 else np.full(n, 1.0 / n))[:, None]
             self.means = self._sums(shares)[0]
             if matrix.dense is not None and mapping_of(matrix.dense) is None and _is_far(matrix.dense, self.means):
-                self._shift, self.matrix = self.means, matrix._replace(dense=matrix.dense - self.means)
+                self.shift, self.matrix = self.means, matrix._replace(dense=matrix.dense - self.means)
                 self.means = self._sums(shares)[0]
 
     def subset(self, indices: NDArray[np.int64]) -> "Rows":
         """Copy some rows, with the same means subtracted."""
         rows = Rows(some_rows(self.matrix, indices), len(indices), self.width, np.empty(0), centred=False)
-        rows.means, rows._shift = self.means, self._shift
+        rows.means, rows.shift = self.means, self.shift
         return rows
 
     def restrict(self, columns: NDArray[np.int64]) -> "Rows":
         """Copy some columns; the bias stays."""
         matrix, width = some_columns(self.matrix, columns, self.columns), len(columns) + int(self.matrix.bias)
         rows = Rows(matrix, self.n, width, np.empty(0), centred=False)
-        rows.means, rows._shift = None if self.means is None else self.means[columns], self._shift[columns]
+        rows.means, rows.shift = None if self.means is None else self.means[columns], self.shift[columns]
         return rows
 
     @property
@@ -107,7 +108,7 @@ class Rows:
         """Return coefficients for centred rows, of coefficients for rows as they are; back with ``sign=-1.0``."""
         table = table.copy()
         if self.means is not None:
-            table[:, -1] += sign * (table[:, :-1] @ (self.means + self._shift))
+            table[:, -1] += sign * (table[:, :-1] @ (self.means + self.shift))
         return table
 
     def outputs(self, table: Table) -> Table:
@@ -172,7 +173,7 @@ class Rows:
 
     def rounding_of_bias(self, table: Table) -> Table:
         """Estimate the rounding of the bias for rows as they are, of coefficients for centred rows."""
-        means = self._shift if self.means is None else self.means + self._shift
+        means = self.shift if self.means is None else self.means + self.shift
         return _OF_NUMBER * (np.abs(table[:, -1]) + np.abs(table[:, :-1]) @ np.abs(means))
 
     def lengths(self, scales: Table) -> Table:

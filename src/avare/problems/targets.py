@@ -54,10 +54,11 @@ def encode(y: ArrayLike | Encoded) -> Encoded:
         validation.finite("y", array)  # NaN is not a label
     least = int(array.min()) if array.dtype.kind in "iu" and len(array) else 0
     if array.dtype.kind in "iu" and len(array) and int(array.max()) - least < len(array):
-        shifted = array - array.dtype.type(least)  # counting is several times faster than `unique`
+        wide = array if array.itemsize == 8 else array.astype(np.int64)  # where no difference overflows
+        shifted = wide - wide.dtype.type(least)  # counting is several times faster than `unique`
         found = np.bincount(shifted) > 0
-        labels = (np.flatnonzero(found) + least).astype(array.dtype)
-        places = shifted.astype(np.int64) if found.all() else (np.cumsum(found) - 1)[shifted]
+        labels = np.flatnonzero(found).astype(array.dtype) + array.dtype.type(least)
+        places = shifted.astype(np.int64, copy=False) if found.all() else (np.cumsum(found) - 1)[shifted]
     else:
         labels = _distinct(array)
         places = np.searchsorted(labels, array)  # many times faster than the inverse that `unique` would give

@@ -32,6 +32,8 @@ def minimise_turned(
     rows, problem, free = total.rows, total.problem, bool(total.free_bias)
     kernel = rows.kernel() + float(rows.matrix.bias and not free)  # a bias with a penalty is one more column
     factor, places, rank, _ = dpstrf(kernel, lower=1)
+    if rank == 0 or not kernel.diagonal().max() > 0.0:
+        return None  # constant columns
     lower, dense, pivots = np.tril(factor[:, :rank]), np.empty((rows.n, rank)), places[:rank] - 1
     dense[places - 1] = lower
     few = Rows(Matrix(dense, None, free), rows.n, rank + int(free), np.empty(0), centred=False)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, csr_matrix, issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils import assert_all_finite, check_array, check_random_state, check_X_y
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -23,21 +23,30 @@ from avare._progress import Line
 from avare.problems import Linear
 from avare.problems.matrix import parts_of
 from avare.problems.newton import newton
+from avare.sklearn.stream import Moments, merge, moments_of, one_epoch
 from avare.solvers import saga
-from avare.solvers.saga import DEFAULT, batch_size_of, preconditioner_of, step_size_of
+from avare.solvers.saga import DEFAULT, batch_size_of
 
 _KINDS = [np.float64, np.float32]
 _BOOLEAN = [bool, np.bool_]  # scikit-learn's own names of constraints would be parsed in each fit
 _CAUTION = 0.5  # the step of `partial_fit` falls with this power of the number of examples seen
 
 
-def _mapped(X: Any) -> Any:
+def _schema(X: Any) -> Any:
+    """Return the schema of a ParquetFile, Table or Dataset of pyarrow, all of whose columns are numbers, or None."""
+    if not hasattr(X, "iter_batches") and not hasattr(X, "to_batches"):
+        return None
+    schema = getattr(X, "schema_arrow", X.schema)
+    for field in schema:
+        if not str(field.type).startswith(("int", "uint", "float", "double", "halffloat", "decimal", "bool")):
+            raise ValueError(f"column {field.name!r} of X has type {field.type}: must hold numbers")
+    return schema
+
+
+def _mapped(X: Any) -> NDArray[Any]:
     """Decode a ParquetFile, Table or Dataset of pyarrow, part by part, to a file that is mapped into memory."""
-    batches = getattr(X, "iter_batches", getattr(X, "to_batches", None))
-    if batches is None:
-        return X
     with tempfile.TemporaryFile() as file:
-        for batch in batches():
+        for batch in (X.iter_batches if hasattr(X, "iter_batches") else X.to_batches)():
             columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
             kind = np.float32 if all(column.dtype == np.float32 for column in columns) else np.float64
             np.column_stack(columns).astype(kind, copy=False).tofile(file)
@@ -97,12 +106,18 @@ class LinearEstimator(BaseEstimator):
         if reset and _is_plain(X, y) and not hasattr(self, "feature_names_in_"):
             self.n_features_in_ = X.shape[1]
             return X, y, self._read_weight(X, sample_weight)
-        X = _mapped(X)
-        mapped = isinstance(X, np.memmap)  # its numbers are checked in parts, so that it need not fit into memory
+        schema = _schema(X)
+        mapped = isinstance(X, np.memmap) or schema is not None  # checked in parts: it need not fit into memory
         options = {"accept_sparse": "csr", "dtype": _KINDS, "order": "C", "ensure_all_finite": not mapped, **options}
-        X, y = validate_data(self, X, y, reset=reset, **options)
+        if schema is None:
+            X, y = validate_data(self, X, y, reset=reset, **options)
+        else:
+            validate_data(self, schema.empty_table(), reset=reset, skip_check_array=True)  # names of columns
+            X, y = check_X_y(_mapped(X), y, estimator=self, **options)
         for part in parts_of(X) if mapped else ():
             assert_all_finite(X[part], input_name="X")
+        if options.get("y_numeric") and y.dtype.kind not in "iuf":
+            y = y.astype(np.float64)  # or an error that names a value
         return X, y, self._read_weight(X, sample_weight)
 
     def _read_weight(self, X: Any, weight: Any) -> Any:
@@ -115,6 +130,8 @@ class LinearEstimator(BaseEstimator):
 
     def _problem(self, kind: type[Linear], X: Any, y: Any, weight: Any, **options: Any) -> Linear:
         strength = 0.0 if math.isinf(self.C) else 1.0 / self.C
+        if math.isinf(strength):
+            raise ValueError(f"C = {self.C}: must be at least 1e-307, so that 1 / C is finite")
         try:
             return kind(
                 X,
@@ -130,39 +147,46 @@ class LinearEstimator(BaseEstimator):
             raise
 
     def _solve(
-        self, problem: Linear, start: NDArray[np.float64], scale: float | None
+        self, problem: Linear, start: NDArray[np.float64], share: float | None
     ) -> tuple[NDArray[np.float64], int]:
-        """Minimise; return the coefficients and the number of iterations. With a scale: one epoch of smaller steps."""
-        draws = self.sampler != DEFAULT or not isinstance(self.batch_size, str)
-        if draws or scale is not None:
-            return self._solve_by_saga(problem, start, scale)
+        """Minimise; return the coefficients and the number of iterations. With a share of the rows: one epoch."""
+        if share is not None:
+            return self._solve_part(problem, start, share)
+        if self.sampler != DEFAULT or not isinstance(self.batch_size, str):
+            return self._solve_by_saga(problem, start)
         return self._solve_by_newton(problem, start)
 
-    def _solve_by_saga(
-        self, problem: Linear, start: NDArray[np.float64], scale: float | None
-    ) -> tuple[NDArray[np.float64], int]:
-        batch = min(self.batch_size, problem.n) if not isinstance(self.batch_size, str) else batch_size_of(problem.n)
-        if self.fit_intercept and scale is None and not start.any():
+    def _batch(self, n: int) -> int:
+        return batch_size_of(n) if isinstance(self.batch_size, str) else int(min(self.batch_size, n))
+
+    def _solve_part(self, problem: Linear, start: NDArray[np.float64], share: float) -> tuple[NDArray[np.float64], int]:
+        part, known = moments_of(problem, share), self._moments
+        if known is None:  # of the rows before, if there are any, this part is all that is known
+            known = part._replace(weight=part.weight * (1.0 / share - 1.0), squares=part.squares * (1.0 / share - 1.0))
+        self._next_moments = merge(known, part)
+        own = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        seed = np.random.SeedSequence([own, getattr(self, "n_seen_", 0)])  # other draws for each part
+        batch = self._batch(problem.n)
+        run = one_epoch(problem, self._next_moments, self.sampler, batch, start.copy(), share**_CAUTION, seed)
+        self.solver_, self.gap_ = "saga", math.nan
+        return problem.coefficients(run.x), run.epochs
+
+    def _solve_by_saga(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+        if self.fit_intercept and not start.any():
             start.reshape(problem.outputs, problem.width)[:, -1] = problem.constant_outputs()
-        step_size: Any = "auto"
-        if scale is not None:
-            step_size = scale * step_size_of(problem, preconditioner_of(problem), batch)
         run = saga(
             problem,
             self.sampler,
-            step_size,
-            epochs=self.max_iter if scale is None else 1,
-            tol=self.tol if scale is None else 0.0,
-            batch_size=batch,
+            epochs=self.max_iter,
+            tol=self.tol,
+            batch_size=self._batch(problem.n),
             start=start,
             evaluate="never",
             progress=bool(self.verbose),
             seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
         )
-        constant = problem.best_constant()
-        gap = problem.gap(run.x) if scale is None else math.nan
-        warns = scale is None and run.status == "finished"
-        self._report(problem, "saga", gap, constant, f"max_iter = {self.max_iter} epochs", warns=warns)
+        limit, warns = f"max_iter = {self.max_iter} epochs", run.status == "finished"
+        self._report(problem, "saga", problem.gap(run.x), problem.best_constant(), limit, warns=warns)
         return problem.coefficients(run.x), run.epochs
 
     def _solve_by_newton(self, problem: Linear, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
@@ -197,11 +221,17 @@ class LinearEstimator(BaseEstimator):
             text = f"{solver} did not converge to tol = {self.tol:g} within {limit}: {why}"
             warnings.warn(text, ConvergenceWarning, stacklevel=6)
 
-    def _seen(self, count: int, weight: Any) -> tuple[NDArray[np.float64], float]:
-        """Count the examples of a stream; return their weights, and how to scale the step."""
-        self.n_seen_: int = getattr(self, "n_seen_", 0) + count
-        share = count / self.n_seen_
-        return np.full(count, 1.0 / share) if weight is None else weight / share, share**_CAUTION
+    _moments: Moments | None = None
+    _next_moments: Moments | None = None
+
+    def _share(self, count: int, weight: Any) -> tuple[NDArray[np.float64], float]:
+        """Return the weights of a part of a stream, for all examples so far, and its share of them."""
+        share = count / (getattr(self, "n_seen_", 0) + count)
+        return np.full(count, 1.0 / share) if weight is None else weight / share, share
+
+    def _count(self, seen: int, moments: Moments | None = None) -> None:
+        """Note how many examples the model has seen, after they were taken in."""
+        self.n_seen_, self._moments, self._next_moments = seen, moments, None
 
     def _start(self, shape: tuple[int, int], intercepts: Any, *, again: bool) -> NDArray[np.float64]:
         """The first coefficients: from the last fit if ``again``, otherwise 0 with the given intercepts."""
@@ -215,7 +245,11 @@ class LinearEstimator(BaseEstimator):
 
     def _outputs(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        X = validate_data(self, _mapped(X), reset=False, accept_sparse="csr")
+        if (schema := _schema(X)) is None:
+            X = validate_data(self, X, reset=False, accept_sparse="csr")
+        else:
+            validate_data(self, schema.empty_table(), reset=False, skip_check_array=True)
+            X = check_array(_mapped(X), estimator=self)
         return np.asarray(safe_sparse_dot(X, np.atleast_2d(self.coef_).T, dense_output=True) + self.intercept_)
 
     def _split(self, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -4,7 +4,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_class_weight
@@ -22,16 +21,6 @@ def _has_probabilities(estimator: Any) -> bool:
     if estimator.loss != "log_loss":
         raise AttributeError(f"probability estimates are not available for loss={estimator.loss!r}")
     return True
-
-
-def _with_all_classes(X: Any, places: NDArray[np.int64], weight: Any, count: int) -> tuple[Any, Any, Any]:
-    """Add a row of zeros without weight for each class that a part of a stream lacks."""
-    missing = np.setdiff1d(np.arange(count), places)
-    if len(missing) == 0:
-        return X, places, weight
-    rows = np.zeros((len(missing), X.shape[1]), dtype=X.dtype)
-    X = np.vstack([X, rows]) if isinstance(X, np.ndarray) else sparse.vstack([X, sparse.csr_matrix(rows)], format="csr")
-    return X, np.append(places, missing), np.append(weight, np.zeros(len(missing)))
 
 
 class AvareClassifier(ClassifierMixin, LinearEstimator):
@@ -156,7 +145,7 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
             )
         weight = self._with_classes(weight, places, y)
         self._fit_from(X, places, weight, self._start((self._rows(), X.shape[1]), 0.0, again=self.warm_start))
-        self.n_seen_ = X.shape[0]
+        self._count(X.shape[0])
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -191,10 +180,11 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         places = np.searchsorted(self.classes_, y)
         if isinstance(self.class_weight, str):
             raise ValueError("class_weight 'balanced' is not supported for partial_fit: pass a dict of weights")
-        weight, scale = self._seen(X.shape[0], self._with_classes(weight, places, self.classes_))
-        X, places, weight = _with_all_classes(X, places, weight, len(self.classes_))
+        count = X.shape[0]
+        weight, share = self._share(count, self._with_classes(weight, places, self.classes_))
         start = self._start((self._rows(), X.shape[1]), 0.0, again=True)
-        self._fit_from(X, places, weight, start, scale=scale)
+        self._fit_from(X, places, weight, start, share)
+        self._count(getattr(self, "n_seen_", 0) + count, self._next_moments)
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
@@ -227,20 +217,24 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         """Return the weights of the examples times the weights of their classes."""
         if self.class_weight is None:
             return weight
-        each = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
+        if self.class_weight == "balanced" and weight is not None:
+            sums = np.bincount(places, weights=weight, minlength=len(self.classes_))
+            each = np.divide(sums.mean(), sums, out=np.zeros(len(sums)), where=sums > 0.0)
+        else:
+            each = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
         return each[places] * (1.0 if weight is None else weight)
 
     def _rows(self) -> int:
         return 1 if len(self.classes_) == 2 else len(self.classes_)
 
     def _fit_from(
-        self, X: Any, places: NDArray[np.int64], weight: Any, start: NDArray[np.float64], scale: float | None = None
+        self, X: Any, places: NDArray[np.int64], weight: Any, start: NDArray[np.float64], share: float | None = None
     ) -> None:
         tables, epochs = [], []
         for row, (kind, targets) in enumerate(self._parts(places)):
             problem = self._problem(kind, X, targets, weight)
             own = start if kind.target == "classes" else start[row : row + 1]
-            table, count = self._solve(problem, own.ravel(), scale)
+            table, count = self._solve(problem, own.ravel(), share)
             tables.append(table)
             epochs.append(count)
         self.coef_, self.intercept_ = self._split(np.vstack(tables))
@@ -251,4 +245,5 @@ class AvareClassifier(ClassifierMixin, LinearEstimator):
         count = len(self.classes_)
         if self.loss == "log_loss":
             return [(Logistic if count == 2 else Softmax, Encoded(np.arange(count), places))]
-        return [(SmoothedHinge, places == row) for row in ([1] if count == 2 else range(count))]
+        rows, two = [1] if count == 2 else range(count), np.array([False, True])
+        return [(SmoothedHinge, Encoded(two, (places == row).astype(np.int64))) for row in rows]

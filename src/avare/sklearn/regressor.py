@@ -127,7 +127,7 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
         X, y, weight = self._read(X, y, sample_weight, reset=True, y_numeric=True)
         centre = np.average(y, weights=weight) if self.loss == "squared_error" else np.median(y)
         self._fit_from(X, y, weight, self._start((1, X.shape[1]), centre, again=self.warm_start))
-        self.n_seen_ = X.shape[0]
+        self._count(X.shape[0])
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -145,19 +145,20 @@ class AvareRegressor(RegressorMixin, LinearEstimator):
         """
         first = not hasattr(self, "coef_")
         X, y, weight = self._read(X, y, sample_weight, reset=first, y_numeric=True)
-        weight, scale = self._seen(X.shape[0], weight)
+        weight, share = self._share(X.shape[0], weight)
         start = self._start((1, X.shape[1]), np.median(y), again=True)
-        self._fit_from(X, y, weight, start, scale=scale)
+        self._fit_from(X, y, weight, start, share)
+        self._count(getattr(self, "n_seen_", 0) + X.shape[0], self._next_moments)
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the prediction for each example."""
         return self._outputs(X).ravel()
 
-    def _fit_from(self, X: Any, y: Any, weight: Any, start: NDArray[np.float64], scale: float | None = None) -> None:
+    def _fit_from(self, X: Any, y: Any, weight: Any, start: NDArray[np.float64], share: float | None = None) -> None:
         kind: type[Linear] = LeastSquares if self.loss == "squared_error" else Huber
         options = {"delta": self.epsilon} if kind is Huber else {}
         problem = self._problem(kind, X, np.asarray(y, dtype=np.float64), weight, **options)
-        table, self.n_iter_ = self._solve(problem, start.ravel(), scale)
+        table, self.n_iter_ = self._solve(problem, start.ravel(), share)
         coefficients, intercepts = self._split(table)
         self.coef_, self.intercept_ = coefficients[0], float(intercepts[0])

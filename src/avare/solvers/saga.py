@@ -16,6 +16,7 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
+from avare.problems.rows import Rows
 from avare.samplers import Sampler, build, get, names
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.loop import Callback, Loop, Watch, checked_pair, checked_problem
@@ -169,7 +170,7 @@ def bends_of(problem: Linear) -> Vector:
     return problem.curvature * (weights if len(weights) else np.ones(problem.n))
 
 
-def _rows_of(problem: Linear) -> Any:
+def _rows_of(problem: Linear) -> Rows:
     """Return the rows; dense columns are centred if there is a free bias."""
     return problem.rows(centred=problem.model.matrix.sparse is None)
 
@@ -181,15 +182,15 @@ def preconditioner_of(problem: Linear) -> Preconditioner:
     inverse = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=curvature > 0.0)
     shift = np.zeros(problem.width)
     if rows.means is not None:
-        shift[:-1] = rows.means
+        shift[:-1] = rows.means + rows.shift
     return Preconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
 
 
-def step_size_of(problem: Linear, preconditioner: Preconditioner, batch_size: int) -> float:
+def step_size_of(problem: Linear, preconditioner: Preconditioner, batch_size: int, rows: Rows | None = None) -> float:
     """Choose a step size, 1 / (5 S / m + 10 L).
 
     S is the sum of the smoothness constants and L the constant of the sum, both in the preconditioner. The power method
-    on some rows estimates L.
+    on some rows estimates L; they can be centred by other means than their own.
     """
     bends = bends_of(problem)
     constants = bends * preconditioner.lengths.astype(np.float64) ** 2
@@ -199,7 +200,7 @@ def step_size_of(problem: Linear, preconditioner: Preconditioner, batch_size: in
     generator = np.random.default_rng(0)
     chosen = generator.choice(problem.n, min(_ROWS, 4 * problem.n), p=constants / total)
     weights = bends[chosen] * total / (len(chosen) * constants[chosen])
-    rows, root = _rows_of(problem).subset(chosen), np.sqrt(preconditioner.inverse)
+    rows, root = (rows or _rows_of(problem)).subset(chosen), np.sqrt(preconditioner.inverse)
     direction, largest = generator.standard_normal((1, problem.width)), 0.0
     for _ in range(_ROUNDS):
         direction /= max(float(np.linalg.norm(direction)), 1e-300)
