@@ -57,9 +57,15 @@ def gap_at(problem: Linear, table: Table) -> float:
     return gap + rounding if rounding > negligible else gap
 
 
-def gap_of_gradient(total: Objective, gradient: Table, is_settled: bool) -> float:
-    """Bound how far the objective is above the minimum, by the slopes at the point itself; without an l1 term."""
-    return total.slack(gradient) if total.is_held and (is_settled or not total.free_bias) else math.inf
+def gap_of_gradient(total: Objective, point: Point, gradient: Table, goal: float, is_settled: bool) -> float:
+    """Bound how far the objective is above the minimum, by the slopes at the point itself; at least up to a goal."""
+    if total.free_bias and not is_settled:
+        return math.inf
+    if total.is_held:
+        return total.slack(gradient)
+    if total.problem.l1 == 0.0:
+        return math.inf
+    return gap_of_slopes(total, point, point.terms.slopes, gradient - total.l2 * point.table, point.table, goal)
 
 
 def gap_of_errors(problem: Linear, table: Table, terms: Terms, errors: Table) -> float:

@@ -287,7 +287,7 @@ def _minimise(
             lower, gap = -math.inf, math.inf  # rounding of points far away
         if not gap <= goal and count < steps + int(certify):
             gradient = total.gradient(point)
-            lower = max(lower, point.objective - gap_of_gradient(total, gradient, settles))
+            lower = max(lower, point.objective - gap_of_gradient(total, point, gradient, goal, settles))
             gap = point.objective - lower
         if gap > _PROGRESS * least and not point.objective < best.objective * (1.0 - _ROUNDING):
             return best, least, count, "stalled"  # rounding hides all progress
