@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from avare.problems import Logistic
+from avare.problems import Huber, Logistic
 from avare.problems.newton import newton
 from avare.sklearn import AvareClassifier, AvareRegressor
 
@@ -183,3 +184,106 @@ def test_dummies_of_all_levels_without_a_penalty(seed: int, sparse: bool) -> Non
     assert np.abs(model.coef_).max() < 10.0 and model.gap_ <= 1e-9
     tiny = AvareClassifier(C=1e8).fit(X, y)
     assert np.allclose(model.predict_proba(X), tiny.predict_proba(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_huber_without_a_penalty(seed: int) -> None:
+    """No residual is near 0 at first, and few are at the minimum: the gap was 0 far above it, without a warning."""
+    generator = np.random.default_rng(seed)
+    n, epsilon, intercept = 20 + 40 * (seed % 4), [0.01, 0.1, 1.35, 10.0][seed // 4], seed % 2 == 1
+    X = generator.normal(size=(n, 3)) * [0.1, 1.0, 10.0]
+    y = X @ generator.normal(size=3) + 10.0 * generator.standard_cauchy(n) + 1000.0 * generator.integers(0, 2, n)
+    model = AvareRegressor("huber", C=np.inf, epsilon=epsilon, fit_intercept=intercept).fit(X, y)
+    problem = Huber(X, y, l2=0.0, delta=epsilon, bias="free" if intercept else False)
+    x = np.append(model.coef_, [model.intercept_] * intercept)
+    options = {"method": "L-BFGS-B", "options": {"ftol": 0.0, "gtol": 1e-12, "maxiter": 20_000, "maxfun": 20_000}}
+    others = [minimize(problem.objective, at, jac=problem.gradient, **options).fun for at in (x, np.zeros(len(x)))]
+    assert problem.objective(x) - min(others) <= (model.gap_ + 1e-12) * problem.best_constant()
+    assert model.gap_ <= 1e-9
+
+
+@pytest.mark.parametrize("loss", ["huber", "smoothed_hinge"])
+def test_losses_that_are_flat_in_parts_with_a_weak_penalty(loss: str) -> None:
+    generator = np.random.default_rng(10)
+    X = generator.normal(size=(80, 6)) * 10.0 ** generator.uniform(-3.0, 3.0, 6)
+    score = 100.0 * X[:, 0] / X[:, 0].std() + 100.0 * generator.standard_cauchy(80)
+    models = [
+        AvareRegressor(loss, C=C, epsilon=0.01).fit(X, score)
+        if loss == "huber"
+        else AvareClassifier(loss, C=C).fit(X, score > 0.0)
+        for C in (1e3, 1e6, 1e9, 1e12)
+    ]
+    assert all(model.gap_ <= 1e-9 and model.n_iter_ < 400 for model in models)
+
+
+@pytest.mark.parametrize("offset", [1e6, 1e8, 1e9])
+@pytest.mark.parametrize("classes", [0, 2, 3])
+@pytest.mark.parametrize("l1_ratio", [0.0, 1.0])
+def test_columns_far_from_0(offset: float, classes: int, l1_ratio: float) -> None:
+    generator = np.random.default_rng(11)
+    X: Any = generator.normal(size=(300, 3)) + offset  # rounded
+    near = X - offset  # exact
+    score = near @ [1.0, -1.0, 0.3] + generator.normal(size=300)
+    y = np.digitize(score, [[0.0], [-0.5, 0.5]][classes - 2]) if classes else score
+    model = (AvareClassifier if classes else AvareRegressor)(l1_ratio=l1_ratio)
+    far, coefficients = model.fit(X, y).gap_, model.coef_
+    assert far <= 1e-9 and np.allclose(coefficients, model.fit(near, y).coef_, atol=1e-7)
+
+
+def test_few_rows_with_huge_columns_are_right_or_warned_of() -> None:
+    """Two rows count, and three coefficients are free: steps along the free direction were far, and left rounding."""
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        X, y = generator.normal(size=(3, 2)), 100.0 * generator.normal(size=3)
+        for scale in (1e12, 1e15, 1e18, 1e40):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                model = AvareRegressor().fit(scale * X, y, sample_weight=[3.0, 3.0, 0.0])
+            left = y[:2] - (scale * X[:2]).astype(np.longdouble) @ model.coef_ - np.longdouble(model.intercept_)
+            above = 1.5 * float(left @ left) + 0.5 * float(model.coef_ @ model.coef_)
+            # The minimum is less than 1e-12 of the constant model's objective.
+            assert above / (0.75 * (y[0] - y[1]) ** 2) <= model.gap_ + 1e-8
+
+
+@pytest.mark.parametrize("kind", ["ones", "far", "zeros"])
+def test_constant_columns_with_few_rows(kind: str) -> None:
+    X = np.full((5, 40), {"ones": 1.0, "far": 1e9, "zeros": 0.0}[kind])
+    for y in (np.array([0, 1, 2, 0, 1]), np.array([1, 0, 0, 0, 1])):
+        model = AvareClassifier().fit(X, y)
+        assert not model.coef_.any() and np.allclose(model.predict_proba(X)[0], np.bincount(y) / 5.0)
+    assert AvareRegressor("huber").fit(X[:2], [0.0, 1.0]).predict(X[:1]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint8, np.int64, np.uint64])
+def test_labels_at_the_ends_of_their_type(kind: type) -> None:
+    ends, places = np.iinfo(kind), np.random.default_rng(12).integers(0, 2, 400)
+    y = np.array([ends.min, ends.max], dtype=kind)[places]
+    model = AvareClassifier().fit(places[:, None] + 0.0, y)
+    assert model.classes_.tolist() == [ends.min, ends.max] and np.array_equal(model.predict(places[:, None]), y)
+
+
+def test_l1_with_separable_classes_ends_when_it_is_certified() -> None:
+    X, y = np.random.default_rng(0).normal(size=(100, 40)), np.arange(100) % 10
+    model = AvareClassifier(C=1e8, l1_ratio=0.5, tol=1e-3).fit(X, y)
+    assert model.n_iter_ <= 50 and 1e-14 <= model.gap_ <= 1e-6  # the last step did not go on to 1e-19
+
+
+def test_balanced_classes_count_weights() -> None:
+    generator = np.random.default_rng(13)
+    X = generator.normal(size=(400, 3))
+    y = (X[:, 0] + generator.logistic(size=400) > 1.0).astype(int)
+    weights = np.where(y == 1, generator.integers(1, 9, 400), 1).astype(float)
+    model = AvareClassifier(class_weight="balanced").fit(X, y, sample_weight=weights)
+    sums = np.bincount(y, weights=weights)
+    same = AvareClassifier().fit(X, y, sample_weight=weights * (weights.sum() / (2.0 * sums))[y])
+    assert (
+        np.allclose(model.coef_, same.coef_) and abs(model.predict_proba(X)[:, 1] @ weights / weights.sum() - 0.5) < 0.1
+    )
+
+
+def test_errors_name_what_is_wrong() -> None:
+    X = np.random.default_rng(14).normal(size=(20, 2))
+    with pytest.raises(ValueError, match=r"could not convert string to float: .*'a'"):
+        AvareRegressor().fit(X, np.array(["a", "b"] * 10))
+    with pytest.raises(ValueError, match="C = 1e-309: must be at least 1e-307"):
+        AvareClassifier(C=1e-309).fit(X, np.arange(20) % 2)

@@ -94,6 +94,29 @@ def test_arrow_is_the_same_as_an_array() -> None:
         model.fit(table.set_column(1, "column 1", [[None] + [1.0] * 499]), y)
 
 
+def test_names_and_types_of_arrow_columns(tmp_path: Path) -> None:
+    generator = np.random.default_rng(5)
+    X = generator.normal(size=(300, 2))
+    y, table = X @ [1.0, -3.0], pa.table({"a": X[:, 0], "b": X[:, 1]})
+    parquet.write_table(table, tmp_path / "X.parquet")
+    for kind in (table, parquet.ParquetFile(tmp_path / "X.parquet")):
+        model = AvareRegressor().fit(kind, y)
+        assert model.feature_names_in_.tolist() == ["a", "b"] and model.n_features_in_ == 2
+        with pytest.raises(ValueError, match="feature names should match"):
+            model.predict(table.select(["b", "a"]))
+    assert np.allclose(model.predict(table), model.predict(table.to_pandas()), rtol=1e-14)  # another order in memory
+    with pytest.raises(ValueError, match="column 'b' of X has type string: must hold numbers"):
+        model.fit(table.set_column(1, "b", [["x"] * 300]), y)
+
+
+def test_changes_of_a_copy_on_write_map_are_kept(tmp_path: Path) -> None:
+    write(tmp_path / "X", 1_200_000, 16, "float32")  # 77 MB, more than what is read before memory is released
+    X = np.memmap(tmp_path / "X", dtype="float32", mode="c", shape=(1_200_000, 16))
+    X[:, 1] = 0.0
+    AvareRegressor().fit(X, np.array(X[:, 0], dtype=float))
+    assert not X[:, 1].any()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 def test_four_gigabytes_fit_into_one(kind: str, tmp_path: Path) -> None:
