@@ -247,6 +247,7 @@ def test_few_rows_with_huge_columns_are_right_or_warned_of() -> None:
 
 @pytest.mark.parametrize("kind", ["ones", "far", "zeros"])
 def test_constant_columns_with_few_rows(kind: str) -> None:
+    y: Any
     X = np.full((5, 40), {"ones": 1.0, "far": 1e9, "zeros": 0.0}[kind])
     for y in (np.array([0, 1, 2, 0, 1]), np.array([1, 0, 0, 0, 1])):
         model = AvareClassifier().fit(X, y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
 
 import numpy as np
@@ -214,20 +215,26 @@ class Linear(Problem):
         small share of its parts, entries times slopes. The errors of the rows are taken to be independent. That of a
         free bias counts by its square, as it is minimised.
         """
-        l2, curvatures = self.penalty.l2[: self.width], self.mean_curvatures(terms)
+        l2 = self.penalty.l2[: self.width]
         loose = float(np.divide(0.5, l2, out=np.zeros(self.width), where=(l2 > 0.0) & (self.l1 == 0.0)).max())
         steep = OF_SUM * math.sqrt(self.square) * float(np.abs(terms.slopes).max())
         size = math.sqrt(float(np.vdot(table, table)))
-        bound = size * steep + loose * steep**2 + 0.5 * float(curvatures.max()) * (OF_SUM * size) ** 2 * self.square
+        bound = size * steep + loose * steep**2 + 0.5 * self.largest_curvature * (OF_SUM * size) ** 2 * self.square
         if bound <= most:
             return bound
-        rows = self.rows()
+        rows, curvatures = self.rows(), self.mean_curvatures(terms)
         centred, errors = rows.centre(table), rows.rounding_of_sums(terms.slopes)
         bends = 0.5 * OF_SUM**2 * rows.squares(curvatures, centred=False)
         rounding = float((np.abs(centred) * errors + centred**2 * bends).sum())
         if self.has_free_bias:
             rounding += 0.5 * float(curvatures.sum() * np.square(rows.rounding_of_bias(centred)).sum())
         return rounding + gap_of_errors(self, centred, terms, errors)
+
+    @cached_property
+    def largest_curvature(self) -> float:
+        """The largest second derivative that a loss can have, times its weight."""
+        weights = self.model.sample_weight
+        return self.curvature * (float(weights.max()) if len(weights) else 1.0)
 
     def best_constant(self) -> float:
         """Return the objective of the best model without X: 0, or the best free bias. O(n)."""

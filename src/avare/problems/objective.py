@@ -78,8 +78,7 @@ class Objective:
     def refreshed(self, point: Point, most: float) -> Point:
         """Compute the outputs again if points far away may have left more rounding in the objective."""
         drift = OF_SUM * self.reach * math.sqrt(self.problem.square * point.table.size)
-        error = drift * float(np.abs(point.terms.slopes).max())
-        error += 0.5 * drift**2 * float(self.problem.mean_curvatures(point.terms).max())
+        error = drift * float(np.abs(point.terms.slopes).max()) + 0.5 * drift**2 * self.problem.largest_curvature
         return point if error <= most else self.at(point.table, self.outputs(point.table))
 
     def penalty(self, table: Table) -> float:
