@@ -258,7 +258,7 @@ def test_constant_columns_with_few_rows(kind: str) -> None:
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint8, np.int64, np.uint64])
 def test_labels_at_the_ends_of_their_type(kind: type) -> None:
     ends, places = np.iinfo(kind), np.random.default_rng(12).integers(0, 2, 400)
-    y = np.array([ends.min, ends.max], dtype=kind)[places]
+    y: Any = np.array([ends.min, ends.max], dtype=kind)[places]
     model = AvareClassifier().fit(places[:, None] + 0.0, y)
     assert model.classes_.tolist() == [ends.min, ends.max] and np.array_equal(model.predict(places[:, None]), y)
 
