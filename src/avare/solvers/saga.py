@@ -16,7 +16,6 @@ from avare import _validation as validation
 from avare._randomness import Seed
 from avare.problems import Linear, Problem
 from avare.problems.base import Vector
-from avare.problems.rows import Rows
 from avare.samplers import Sampler, build, get, names
 from avare.solvers.estimators.table import TableEstimator
 from avare.solvers.loop import Callback, Loop, Watch, checked_pair, checked_problem
@@ -170,7 +169,7 @@ def bends_of(problem: Linear) -> Vector:
     return problem.curvature * (weights if len(weights) else np.ones(problem.n))
 
 
-def _rows_of(problem: Linear) -> Rows:
+def _rows_of(problem: Linear) -> Any:
     """Return the rows; dense columns are centred if there is a free bias."""
     return problem.rows(centred=problem.model.matrix.sparse is None)
 
@@ -186,7 +185,7 @@ def preconditioner_of(problem: Linear) -> Preconditioner:
     return Preconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
 
 
-def step_size_of(problem: Linear, preconditioner: Preconditioner, batch_size: int, rows: Rows | None = None) -> float:
+def step_size_of(problem: Linear, preconditioner: Preconditioner, batch_size: int, rows: Any = None) -> float:
     """Choose a step size, 1 / (5 S / m + 10 L).
 
     S is the sum of the smoothness constants and L the constant of the sum, both in the preconditioner. The power method
