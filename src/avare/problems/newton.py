@@ -3,7 +3,8 @@
 The steps are those of `newton_steps`. Few rows are enough to come near the minimum: the first steps use samples of the
 rows, a sixteenth of all, a sixteenth of these, and so on, as long as there are several rows for each coefficient. Where
 a step of Newton's method is expensive, first-order steps of `quasi_newton` come first, and between its steps. If X is
-sparse and has fewer rows than columns, `dual_ascent` may do without any of these; several outputs are `turned`.
+sparse and has fewer rows than columns, `dual_ascent` may do without any of these; other problems with fewer rows than
+columns may be `turned`. Losses that are flat in parts may need stronger penalties first.
 """
 
 from __future__ import annotations
