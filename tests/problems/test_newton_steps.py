@@ -305,3 +305,19 @@ def test_least_squares_in_the_space_of_the_rows(bias: Any, weighted: bool) -> No
     assert minimise_by_rows(total, table, scale) is None
     many = LeastSquares(X[:, :800], y, l2=0.01, bias=bias)  # rows almost determine each other
     assert minimise_by_rows(Objective(many, many.rows()), np.zeros((1, many.width)), scale) is None
+
+
+@pytest.mark.parametrize("kind", [Logistic, SmoothedHinge, Softmax])
+def test_an_objective_below_the_goal_is_its_own_certificate(kind: type[Linear]) -> None:
+    """Classes that columns separate, and a weak penalty: no loss is below 0, so that the minimum is not either."""
+    generator = np.random.default_rng(30)
+    X = generator.normal(size=(600, 400))
+    y = (X[:, 0] > 0.0).astype(int) + (X[:, 1] > 0.0) * (kind is Softmax)
+    problem = kind(X, y, l2=1e-4)
+    found = newton(problem, tol=1e-2)
+    assert found.status == "converged" and found.gap <= found.objective * (1.0 + 1e-6) <= 1e-2 * found.scale
+    assert found.objective - newton(problem, tol=1e-10).objective <= found.gap
+
+
+def test_losses_of_ones_own_may_be_negative() -> None:
+    assert not Linear.is_positive and all(kind.is_positive for kind in LOSSES)

@@ -52,6 +52,7 @@ class Huber(Linear):
     """
 
     target = "numbers"
+    is_positive = True
     curvature = 1.0
     flattens = True
 

@@ -44,6 +44,7 @@ class LeastSquares(Linear):
     """
 
     target = "numbers"
+    is_positive = True
     curvature = 1.0
     is_quadratic = True
     slope_range = (-math.inf, math.inf)

@@ -109,6 +109,8 @@ class Linear(Problem):
     """The largest second derivative of the loss."""
     endless: ClassVar[float] = 0.0
     """A loss below this falls further, without end, as x grows; 0 if there is no such value."""
+    is_positive: ClassVar[bool] = False
+    """Whether no loss is below 0, so that the minimum is not either."""
     is_quadratic: ClassVar[bool] = False
     """Whether the second derivative of the loss is the same everywhere."""
     flattens: ClassVar[bool] = False

@@ -47,6 +47,7 @@ class Logistic(Linear):
     """
 
     target = "two classes"
+    is_positive = True
     slope_range = (-1.0, 0.0)
     curvature = 0.25
     endless = math.log(2.0)  # the right class is the likelier one

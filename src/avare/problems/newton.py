@@ -280,7 +280,8 @@ def _minimise(
     """
     report = callback or (lambda count, objective, gap: None)
     point, more = _first_order(total, ways, point, goal)
-    lower, settles, best, least = -math.inf, False, point, math.inf
+    lower, settles, best, least = 0.0 if total.problem.is_positive else -math.inf, False, point, math.inf
+    fall = math.inf if certify and lower == 0.0 else 0.0  # of the last step: the objective may itself fall to the goal
     for count in range(steps + 1):
         point = settled(total, point) if settles else point
         gap = point.objective - lower
@@ -297,7 +298,8 @@ def _minimise(
         if gap <= goal or count == steps:
             break
         accuracy = LOOSE if total.l2.any() else TIGHT
-        step = ways.solve(point, gradient, accuracy, goal if certify else 0.0)
+        is_close = point.objective - goal <= min(fall, goal)
+        step = ways.solve(point, gradient, accuracy, goal if certify and not is_close else 0.0)
         decrease = total.promise(point, gradient, step)
         if not certify:
             steps = count + 1 if decrease <= goal else steps
@@ -310,6 +312,7 @@ def _minimise(
         further = _move(total, point, gradient, step, decrease, needed=point.objective - lower > goal)
         if further is None:
             return point, point.objective - lower, count, "converged" if point.objective - lower <= goal else "stalled"
+        fall = min(fall, point.objective - further.objective) if is_close else fall
         point = more(point, further) if decrease > CLOSE * goal else further
     return point, gap, count, "converged" if gap <= goal else "finished"
 
@@ -451,6 +454,7 @@ def _minimise_by_sets(total: Objective, point: Point, goal: float, steps: int, c
         point = settled(total, point)
         sums = total.sums(point.terms.slopes)
         gap = gap_of_slopes(total, point, point.terms.slopes, sums, point.table)
+        gap = min(gap, point.objective) if total.problem.is_positive else gap
         if callback is not None:
             callback(count, point.objective, gap)
         status = "converged" if gap <= goal else "finished" if count >= steps else "stalled" if gap >= least else ""

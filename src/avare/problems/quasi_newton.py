@@ -90,6 +90,7 @@ class Descent:
         self._total, self._goal, self._base = total, goal, solver
         self._cost = total.rows.curve_cost(total.problem.outputs) + _OVERHEAD * CALL
         self._allowed = expected / self._cost
+        self._certain = goal if total.problem.is_positive else -math.inf  # an objective that needs no certificate
         self._rate = -math.inf  # decrease per nanosecond, lately
         self.memory: Memory | None = None
         self.spent = 0.0
@@ -127,7 +128,7 @@ class Descent:
         total, memory, heights = self._total, self.memory, [point.objective]
         assert memory is not None
         gradient, is_kept = total.gradient(point), True
-        while True:
+        while not heights[-1] <= self._certain:
             direction = -memory.solve(gradient)
             promise = -float(np.vdot(gradient, direction))
             if (is_kept and not promise > self._goal) or self._is_last(heights, least_fall, count):

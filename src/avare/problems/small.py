@@ -130,7 +130,7 @@ def minimise_small(problem: Linear, constant: Table, height: float, goal: float,
     if kind is None:
         return None
     way = kind(problem)
-    x, lower, work = np.zeros(way.size), -math.inf, np.empty((3, problem.n))
+    x, lower, work = np.zeros(way.size), 0.0 if problem.is_positive else -math.inf, np.empty((3, problem.n))
     x[-1] = constant[0, -1]  # 0 if there is no free bias
     z = np.full(problem.n, x[-1])
     terms, taken = problem.terms_at(z[:, None]), 0

@@ -52,6 +52,7 @@ class SmoothedHinge(Linear):
     """
 
     target = "two classes"
+    is_positive = True
     slope_range = (-1.0, 0.0)
     flattens = True
 

@@ -55,6 +55,7 @@ class Softmax(Linear):
     """
 
     target = "classes"
+    is_positive = True
     curvature = 0.5
     endless = math.log(2.0)  # the right class is likelier than all others together
 
