@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
 
 import numpy as np
@@ -232,7 +231,7 @@ class Linear(Problem):
             rounding += 0.5 * float(curvatures.sum() * np.square(rows.rounding_of_bias(centred)).sum())
         return rounding + gap_of_errors(self, centred, terms, errors)
 
-    @cached_property
+    @property
     def largest_curvature(self) -> float:
         """The largest second derivative that a loss can have, times its weight."""
         weights = self.model.sample_weight

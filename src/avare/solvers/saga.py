@@ -179,9 +179,7 @@ def preconditioner_of(problem: Linear) -> Preconditioner:
     rows = _rows_of(problem)
     curvature = rows.squares(bends_of(problem)) + problem.penalty.l2[: problem.width]
     inverse = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=curvature > 0.0)
-    shift = np.zeros(problem.width)
-    if rows.means is not None:
-        shift[:-1] = rows.means + rows.shift
+    shift = np.zeros(problem.width) if rows.means is None else np.append(rows.means + rows.shift, 0.0)
     return Preconditioner(inverse, shift, np.sqrt(rows.lengths(inverse)).astype(np.float32))
 
 

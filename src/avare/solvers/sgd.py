@@ -28,7 +28,7 @@ from avare.solvers.verdict import ConvergenceWarning
 
 _RECENT = 3.0  # the power with which the weights of "recent" grow
 _LITTLE = 0.1  # of the way of a coefficient, and of what a run has gained
-_ROWS, _ENOUGH = 1024, 1.0  # that bound curvatures, and the way of a coefficient that needs no closer look
+_ROWS, _ENOUGH = 512, 1.0  # of a sample that shows curvatures, and the way of a coefficient that needs no closer look
 _PILOT = 10  # if sizes fall by a given power, they are found during a tenth of the steps
 
 
@@ -156,13 +156,16 @@ def _warn_of_scales(problem: Linear, start: Vector, run: Run) -> None:
     coefficient at most 2 t times its own curvature over the largest one closer, relative to its way. A change of this
     coefficient alone lowers f by the square of its gradient over twice its curvature, at least.
 
-    With steps of one size, a coefficient comes t times this size times its curvature closer. The curvature of some rows
-    is a lower bound. If that is enough for each coefficient, no pass over the data is needed.
+    With steps of one size, a coefficient comes t times this size times its curvature closer. If that is clearly enough
+    for each by the curvature of some rows, no pass over the data is needed. There are two samples, of which the smaller
+    curvature counts: a row of a rare column, or a long one, does not seem to be common.
     """
-    size = run.step_size if isinstance(run.step_size, float) else 0.0
-    some = np.arange(0, problem.n, max(problem.n // _ROWS, 1))
-    weights = problem.model.sample_weight[some] if len(problem.model.sample_weight) else np.ones(len(some))
-    if run.steps * size * float(_curvatures(problem.subset(some, weights)).min()) > _ENOUGH:
+    size, least = run.step_size if isinstance(run.step_size, float) else 0.0, math.inf
+    for first in (0, max(problem.n // _ROWS // 2, 1)):
+        some = np.arange(first % problem.n, problem.n, max(problem.n // _ROWS, 1))
+        weights = problem.model.sample_weight[some] if len(problem.model.sample_weight) else np.ones(len(some))
+        least = min(least, float(_curvatures(problem.subset(some, weights * (problem.n / len(some)))).min()))
+    if run.steps * size * least > _ENOUGH:
         return
     curvature = _curvatures(problem)
     slow = (curvature > 0.0) & (2.0 * run.steps * curvature < _LITTLE * curvature.max())
