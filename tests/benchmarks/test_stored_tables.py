@@ -167,3 +167,23 @@ def test_the_first_draw_takes_a_few_seconds() -> None:
     for page in ("README.md", "docs/start.md"):
         said = r"very first draw (?:or fit )?compiles (?:its )?kernels, which takes a few seconds"
         assert quoted(page, said) == []
+
+
+def test_the_cost_model_chooses_a_solver_that_is_nearly_the_best() -> None:
+    rows = [row["seconds"] for row in stored("linear_choices")["shapes"]]
+    assert len(rows) >= 100 and max(row["chosen"] / min(row.values()) for row in rows) <= 1.5
+
+
+def test_linear_models_of_random_shapes_are_never_far_behind() -> None:
+    """The aims of docs/linear.md, but for the worst problem: there is always one."""
+    result, linear_shapes = stored("linear_shapes"), module("linear_shapes")
+    for target in linear_shapes.TARGETS:
+        ratios = linear_shapes.ratios(result, target)
+        assert len(ratios) >= 110 and np.median(ratios) <= 0.9 and np.quantile(ratios, 0.9) <= 1.25
+        assert np.median(linear_shapes.ratios(result, target, linear_shapes.MANY)) <= 0.5
+    assert all(row["left"] <= float(target) for each in result["shapes"] for target, row in each["targets"].items())
+
+
+def test_no_certificate_was_wrong() -> None:
+    problems = stored("linear_certificates")["problems"]
+    assert len(problems) == 1000 and not any(map(module("linear_certificates").is_wrong, problems))
