@@ -121,9 +121,10 @@ def test_long_runs_do_not_drift() -> None:
     steps, n, m = draws_of(20_000, 500), 40, 5
     generator = np.random.default_rng(1)
     sampler = Osmd(n, m, horizon=steps * m, bound=20.0, alpha=0.8, seed=1)
-    plain = Plain(n, m, steps * m, 20.0, 0.8)
+    plain, on_floor = Plain(n, m, steps * m, 20.0, 0.8), 0
     for step in range(steps):
         batch = sampler.sample()
+        on_floor += n - sampler._memory.solve(0.8 / n).above
         norms = np.where((batch.indices + step // 1000) % 8 == 0, 20.0, generator.uniform(0.0, 2.0, m))
         plain.drawn_with[batch.indices] = plain.p[batch.indices]
         sampler.update(batch.indices, norms)
@@ -133,7 +134,7 @@ def test_long_runs_do_not_drift() -> None:
     # An example that leaves the floor starts up to 2 ** -10 too high, and then grows less, because its p is larger.
     assert np.allclose(p, plain.p, rtol=3e-3, atol=0.0)
     sampler._memory.check()
-    assert 0 < sampler._memory.solve(0.8 / n).above < n or not compiled
+    assert 0.0 < on_floor / (n * steps) < 0.9 or not compiled  # after very many steps none is there
     assert np.allclose(p, projected(sampler._values, p, 0.8 / n), rtol=1e-6, atol=0.0)
 
 

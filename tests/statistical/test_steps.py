@@ -18,5 +18,6 @@ def test_found_steps_against_the_best_fixed_one(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", avare.problems.ToleranceWarning)
         case.problem.minimize(tolerance=1e-8 * first)
-    for sampler in SAMPLERS:
-        assert measure(case, sampler, seeds=5)["auto"]["ratio"] <= WITHIN, (name, sampler)
+        warnings.simplefilter("ignore", avare.solvers.ConvergenceWarning)  # of fixed sizes that are too small
+        ratios = {sampler: measure(case, sampler, seeds=5)["auto"]["ratio"] for sampler in SAMPLERS}
+    assert max(ratios.values()) <= WITHIN, ratios
