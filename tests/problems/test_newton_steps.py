@@ -234,6 +234,7 @@ def test_the_gap_includes_the_rounding_of_large_products() -> None:
     problem = Logistic(X, y, l2=1e-18)
     found = newton(problem, tol=1e-12)
     assert np.abs(found.table).max() > 1e8 and found.status == "stalled" and found.gap > 1e-11 * found.scale
+    assert newton(problem, tol=0.0).gap > 1e-11 * found.scale
     x, longer = found.table.ravel(), np.longdouble
     margins = np.where(y, 1, -1) * (X.astype(longer) @ x.astype(longer))
     exact = float(np.logaddexp(0, -margins).sum() + 0.5e-18 * np.sum(x.astype(longer) ** 2))

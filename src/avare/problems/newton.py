@@ -156,9 +156,8 @@ def _with_rounding(total: Objective, found: Found, goal: float, steps: int, call
             gap = gap_within_rounding(total, point)
             status = "converged" if gap <= goal else status
         gap = max(gap, 0.0)
-        rounding = (
-            problem.rounding(total.rows.centre(point.table, -1.0), point.terms, goal - gap) if goal > 0.0 else 0.0
-        )
+        rounding = problem.rounding(total.rows.centre(point.table, -1.0), point.terms, goal - gap)
+        rounding = rounding if point.objective != 0.0 else 0.0
         if left == 0 or status != "converged" or gap + rounding <= goal or 2.0 * rounding >= goal:
             break
         point, gap, more, status = _minimise_any(total, point, None, goal - rounding, steps - count, callback)
@@ -260,7 +259,7 @@ def _by_penalties(total: Objective, point: Point, goal: float, steps: int) -> tu
         part.l2, part.by_rows = total.l2 + strength * unit, False
         first = part.at(point.table, point.outputs)
         point, _, taken, _ = _minimise(part, Steps(part), first, goal, steps - count, None, certify=False)
-        count += taken
+        count, total.passes, total.reach = count + taken, total.passes + part.passes, max(total.reach, part.reach)
     return total.at(point.table, point.outputs), count
 
 
