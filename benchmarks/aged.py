@@ -19,7 +19,7 @@ from avare._randomness import Seed
 from avare.batch import Batch, weigh
 from avare.experiments import Store
 from avare.samplers import Sampler, register
-from avare.state import Field, Fields, State
+from avare.state import Field, Fields
 from avare.structures.weighted_draws import mass_left
 from nets import Plan, read_plan, run_nets
 
@@ -160,16 +160,6 @@ class Aged(Sampler):
         self._seen_at[indices] = self.steps
         self._drawn = None
 
-    def arguments(self) -> State:
-        return {
-            **super().arguments(),
-            "ages": self._ages,
-            "decay": self._decay,
-            "prior": self._prior,
-            "age_prior": self._age_prior,
-            "p_min": self._schedule.constants[-1],
-        }
-
     def fields(self) -> Fields:
         cells = self._squares.shape
         return {
@@ -180,8 +170,7 @@ class Aged(Sampler):
             "drawn": None,
         }
 
-    def restore(self, values: State) -> None:
-        super().restore(values)
+    def restored(self) -> None:
         self._drawn = None
 
 

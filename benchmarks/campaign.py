@@ -33,9 +33,10 @@ import avare
 from avare._randomness import uniform_source
 from avare.batch import weigh
 from avare.samplers import LimitWarning, Sampler
-from avare.structures import Buckets, CalibratedCells, OrderTree
+from avare.structures import Buckets, CalibratedCells
 from avare.structures.weighted_draws import mass_left
 from harness import save, table, where
+from sorted_norms import SortedNorms
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import campaign_learning
@@ -119,7 +120,7 @@ def structures(generator: np.random.Generator) -> int:
     start[0] = 1.0
     kinds: list[Any] = [
         Buckets(start),
-        OrderTree(start),
+        SortedNorms(start),
         CalibratedCells(start, prior=1.0),
     ]
     count = 0

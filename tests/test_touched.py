@@ -6,9 +6,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_a_module_is_tested_by_itself_its_mirror_and_the_common_tests() -> None:
-    assert targets(["src/avare/samplers/baselines/osmd.py"], ROOT) == [
+    assert targets(["src/avare/samplers/rivals/osmd.py"], ROOT) == [
         ALWAYS,
-        "src/avare/samplers/baselines/osmd.py",
+        "src/avare/samplers/rivals/osmd.py",
         "tests/samplers/test_osmd.py",
         "tests/samplers/test_common.py",
     ]

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from avare import minimize_variance
 from avare._randomness import uniform_source
-from avare.structures import Buckets, OrderTree
+from avare.structures import Buckets
+from sorted_norms import SortedNorms
 
 SIZES = (1, 2, 3, 5, 17, 1000, 1023, 1024, 1025)
 EQUAL = 1e-9  # relative; sums of 1025 float64 are exact up to 1e-13
@@ -41,7 +42,7 @@ class Agreement(RuleBasedStateMachine):
         few = data.draw(st.lists(norms, min_size=1, max_size=8), label="norms, repeated")
         values = np.resize(np.array(few), n)
         self.n = n
-        self.buckets, self.tree = Buckets(values), OrderTree(values)
+        self.buckets, self.tree = Buckets(values), SortedNorms(values)
         self.generator = np.random.default_rng(n)
 
     @rule(data=st.data())
@@ -100,7 +101,7 @@ class Agreement(RuleBasedStateMachine):
     @rule()
     def save_and_load(self) -> None:
         self.buckets = Buckets.from_state(self.buckets.state(), self.n)
-        self.tree = OrderTree.from_state(self.tree.state(), self.n)
+        self.tree = SortedNorms.from_state(self.tree.state(), self.n)
 
     @invariant()
     def invariants_hold(self) -> None:
@@ -126,7 +127,7 @@ def test_named_cases(n: int, kind: str) -> None:
         "log-normal": generator.lognormal(0.0, 4.0, n),
     }
     h = values[kind].astype(np.float32).astype(np.float64)
-    buckets, tree = Buckets(h), OrderTree(h)
+    buckets, tree = Buckets(h), SortedNorms(h)
     buckets.check()
     tree.check()
     for share in (0.0, 1e-6, 0.2, 0.999, 1.0):

@@ -7,8 +7,9 @@ import pytest
 import avare
 from avare import _validation as validation
 from avare import batch
-from avare.samplers import base
+from avare.samplers import gain
 from compiled import assert_kernels_release_the_gil_and_are_cached
+from sorted_norms import PaperAvare
 
 
 def test_probabilities_are_lemma_1_at_the_scheduled_floor() -> None:
@@ -30,7 +31,7 @@ def test_remembers_the_last_norm_of_each() -> None:
 
 def test_both_structures_use_the_same_distribution() -> None:
     fast = avare.Avare(60, 8, seed=1)
-    slow = avare.Avare(60, 8, structure="order_tree", seed=2)
+    slow = PaperAvare(60, 8, seed=2)
     generator = np.random.default_rng(3)
     for _ in range(50):
         indices, norms = generator.integers(0, 60, 8), generator.lognormal(0, 2, 8)
@@ -60,7 +61,6 @@ def test_tracks_the_best_distribution() -> None:
         ({"delta": 0.0}, ValueError, "delta = 0.0"),
         ({"initial_norms": [1.0] * 9}, ValueError, "initial_norms has length 9: must match n, which has 10"),
         ({"initial_norms": [1.0] * 9 + [np.inf]}, ValueError, r"initial_norms\[9\] = inf"),
-        ({"structure": "tree"}, ValueError, "structure = 'tree': must be one of buckets, order_tree"),
         ({"seed": -1}, ValueError, "non-negative"),
     ],
 )
@@ -73,11 +73,9 @@ def test_a_state_saved_with_different_arguments_is_refused() -> None:
     state = avare.Avare(10, 2, delta=0.5).state_dict()
     with pytest.raises(ValueError, match=r"state\['delta'\] = 0.5: this sampler has 1.0"):
         avare.Avare(10, 2).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"state\['structure'\] = 'order_tree'"):
-        avare.Avare(10, 2).load_state_dict(avare.Avare(10, 2, structure="order_tree").state_dict())
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
-@pytest.mark.parametrize("module", [batch, base, validation])
+@pytest.mark.parametrize("module", [batch, gain, validation])
 def test_kernels_release_the_gil_and_are_cached(module: ModuleType) -> None:
     assert_kernels_release_the_gil_and_are_cached(module)

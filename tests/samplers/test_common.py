@@ -13,12 +13,9 @@ import avare
 import two_stages
 from avare.samplers import Sampler, get, names
 from sampler_checks import Make, SamplerChecks, by_name, own_names
+from sorted_norms import PaperAvare
 
 pytestmark = pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
-
-
-def order_tree(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
-    return avare.Avare(n, batch_size, structure="order_tree", **arguments)
 
 
 def floored(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
@@ -32,7 +29,7 @@ def unlimited(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
 class TestEverySampler(SamplerChecks):
     samplers: ClassVar[dict[str, Make]] = {
         **{name: by_name(name) for name in own_names()},
-        "Avare on the order tree": order_tree,
+        "Avare on sorted norms": PaperAvare,
         "Avare with a lasting floor": floored,
         "Vrb without limits": unlimited,
     }

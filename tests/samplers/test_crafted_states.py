@@ -13,6 +13,7 @@ import pytest
 import avare
 import crafted
 from avare.samplers import Sampler, names
+from avare.samplers.stateful import arguments
 from avare.state import Field, generator_from_text, generator_to_text
 
 pytestmark = pytest.mark.filterwarnings(
@@ -105,5 +106,5 @@ def test_every_field_is_declared() -> None:
         declared = {key for key, field in sampler.fields().items() if isinstance(field, Field)}
         parts = {key for part in vars(sampler).values() if hasattr(part, "state") for key in part.state()}
         shared |= {"steps", "generator", "moments"}
-        rest = set(sampler.state_dict()) - shared - set(sampler.arguments())
+        rest = set(sampler.state_dict()) - shared - set(arguments(sampler))
         assert rest <= declared | parts, name

@@ -18,6 +18,7 @@ from avare.structures import Buckets
 from avare.structures.cells import MAX_EXAMPLES
 from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 from sampler_checks import by_name, by_pickle, by_savez, check_structures, norms_at, own_names, snapshot, train
+from sorted_norms import PaperAvare
 
 Make = Callable[..., Sampler]
 compiled = not numba.config.DISABLE_JIT
@@ -321,31 +322,54 @@ def test_samplers_of_a_fixed_set() -> None:
     names = [name for name in own_names() if not get(name).grows]
     assert len(names) == 9
     samplers = [by_name(name)(5, 2) for name in names]
-    for sampler in (*samplers, avare.Avare(5, 2, structure="order_tree")):
+    for sampler in (*samplers, PaperAvare(5, 2)):
         changes: list[tuple[Callable[[Any], object], Any]] = [(sampler.append, 1), (sampler.retire, [1])]
         for change, argument in changes:
-            with pytest.raises(
-                TypeError, match=r"has a fixed set of examples: Avare \(on buckets\), Calibrated, Static"
-            ):
+            with pytest.raises(TypeError, match=r"has a fixed set of examples: Avare, Calibrated, Static"):
                 change(argument)
-        assert sampler.present == sampler.n == 5 and sampler.contains(np.arange(3)).all()
-    with pytest.raises(ValueError, match="capacity = 9: needs structure='buckets'"):
-        avare.Avare(5, 2, structure="order_tree", capacity=9)
+        assert sampler.present == sampler.n == 5
 
 
 @every
 def test_batches_in_flight(make: Make) -> None:
     sampler = make(10, 4, seed=10)
     train(sampler, 4)
-    batch, gone = sampler.sample(), sampler.gain
+    batch = sampler.sample()
     sampler.retire(batch.indices[:2])
     before = sampler.probabilities()
     sampler.update(batch.indices[:2], [1e6, 1e6])
     assert np.array_equal(sampler.probabilities(), before)
     sampler.step(batch.indices, np.array([1e6, 1e6, 1.0, 2.0]))
-    assert sampler.gain != gone  # the whole batch counts as it was drawn
-    assert np.isnan(sampler.remembered(batch.indices[:2])).all()
+    assert len(sampler.pending) == 1  # the whole batch has counted for the gain; the next one waits
+    assert np.isnan(sampler.norms(batch.indices[:2])).all()
     check(sampler, set(range(10)) - set(batch.indices[:2].tolist()))
+
+
+@pytest.mark.parametrize("reshuffle", [False, True])
+def test_uniform_draws_of_a_ring_that_was_replaced_as_a_whole(reshuffle: bool) -> None:
+    sampler = avare.Uniform(4, 1, capacity=4, reshuffle=reshuffle, seed=16)
+    for gone, new in (([0, 1], [0, 1]), ([0, 1], [2, 3])):
+        sampler.retire(gone)
+        assert sampler.append(2).tolist() == new  # the second time, 2 and 3 replace all that are present
+    assert np.flatnonzero(sampler.contains(np.arange(4))).tolist() == [2, 3]
+    passes = [sorted(int(sampler.sample().indices[0]) for _ in range(2)) for _ in range(20)]
+    assert set(map(tuple, passes)) <= {(2, 3)} if reshuffle else {(2, 2), (2, 3), (3, 3)}
+    twin = avare.Uniform(4, 1, capacity=4, reshuffle=reshuffle)
+    twin.load_state_dict(sampler.state_dict())
+    assert train(twin, 9) == train(sampler, 9)
+
+
+@pytest.mark.parametrize("change", [lambda each: each.retire(np.arange(900)), lambda each: each.append(9000)])
+def test_gain_counts_a_batch_as_it_was_drawn(change: Callable[[avare.Uniform], object]) -> None:
+    sampler = avare.Uniform(1000, 50, replacement=True, seed=17)
+    ahead = [sampler.sample() for _ in range(20)]
+    change(sampler)
+    twin = avare.Uniform(1000, 50, replacement=True)
+    twin.load_state_dict(sampler.state_dict())
+    for each in (sampler, twin):
+        for batch in ahead:
+            each.update(batch, np.ones(50))
+        assert each.gain == pytest.approx(1.0)  # uniform draws save nothing over themselves
 
 
 @every

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import avare
-from avare.samplers.baselines.mixture import Mixture
+from avare.samplers.rivals.mixture import Mixture
 from laws import FALSE_ALARM, chi_square, draws_of
 
 compiled = not numba.config.DISABLE_JIT

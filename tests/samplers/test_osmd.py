@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import avare
 from avare.samplers import LimitWarning
-from avare.samplers.baselines.osmd import Osmd
+from avare.samplers.rivals.osmd import Osmd
 from crafted import sealed
 from laws import draws_of
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import avare
 from avare.samplers import LimitWarning, Sampler
-from avare.samplers.baselines import mabs
+from avare.samplers.rivals import mabs
 from avare.state import checksum
 
 Vector = NDArray[np.float64]

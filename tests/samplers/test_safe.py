@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 import avare
-from avare.samplers.baselines.safe import Safe
+from avare.samplers.rivals.safe import Safe
 from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
 
 compiled = not numba.config.DISABLE_JIT

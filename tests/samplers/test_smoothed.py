@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from avare._randomness import uniform_source
-from avare.samplers.baselines.smoothed import SmoothedState, draw_smoothed
+from avare.samplers.rivals.smoothed import SmoothedState, draw_smoothed
 from avare.structures import Buckets
 from laws import FALSE_ALARM, chi_square, draws_of
 

@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import sorted_norms
 from avare._randomness import uniform_source
 from avare.structures import (
     Buckets,
     CalibratedCells,
-    OrderTree,
     Structure,
     WeightTree,
     buckets,
     calibrated_cells,
     cells,
     float_codes,
-    order_tree,
     uniform_draws,
     weight_tree,
     without_replacement,
 )
 from compiled import assert_kernels_release_the_gil_and_are_cached
 from laws import FALSE_ALARM, chi_square, draws_of, ordered_samples
+from sorted_norms import SortedNorms
 
 compiled = not numba.config.DISABLE_JIT
 DRAWS = draws_of(200_000)
@@ -57,7 +57,7 @@ def learn(structure: CalibratedCells, indices: NDArray[np.int64], values: Vector
 PRIOR = {"prior": 0.7}
 KINDS = {
     "Buckets": Kind(Buckets, 16),
-    "OrderTree": Kind(OrderTree, 25),
+    "SortedNorms": Kind(SortedNorms, 25),
     "CalibratedCells": Kind(lambda values: CalibratedCells(values, **PRIOR), 13, PRIOR, learn),
     "CalibratedCells, some unseen": Kind(lambda values: CalibratedCells.unseen(len(values), **PRIOR), 13, PRIOR, learn),
     "WeightTree": Kind(WeightTree, 9.1, takes_floors=False),
@@ -78,6 +78,9 @@ CASES: dict[str, tuple[list[float], float]] = {
     "one huge": ([1e300, 1e30, 1.0, 0.0, 0.0], 0.3),
     "subnormal": ([1e-310, 3e-310, 2e-310, 0.0, 5e-324], 0.0),
     "one example": ([3.0], 0.4),
+    "all smallest": ([5e-324] * 5, 0.01),
+    "all largest": ([1e308] * 5, 0.01),
+    "both ends": ([5e-324, 1e308, 1e308, 1.0, 0.0], 0.05),
 }
 
 
@@ -94,7 +97,7 @@ def reached(kind: Kind, values: list[float]) -> Structure:
 
 def test_all_have_one_signature() -> None:
     for name in ("draw", "probabilities", "state", "check", "replace", "update"):
-        for owner in (Buckets, OrderTree, CalibratedCells, WeightTree):
+        for owner in (Buckets, SortedNorms, CalibratedCells, WeightTree):
             ours, shared = (inspect.signature(getattr(each, name)).parameters for each in (owner, Structure))
             assert list(ours)[: len(shared)] == list(shared)
 
@@ -187,7 +190,7 @@ def test_draws_nothing(kind: Kind) -> None:
         assert generator.random() == np.random.default_rng(0).random()
 
 
-@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "OrderTree", "CalibratedCells", "WeightTree")])
+@pytest.mark.parametrize("kind", [KINDS[name] for name in ("Buckets", "SortedNorms", "CalibratedCells", "WeightTree")])
 def test_without_a_floor_zeros_are_never_drawn(kind: Kind) -> None:
     structure, generator = kind.make([0.0, 3.0, 0.0, 1.0]), np.random.default_rng(3)
     source = uniform_source(generator)
@@ -210,7 +213,7 @@ def test_the_largest_value_can_take_almost_all(kind: Kind) -> None:
     assert np.array_equal(found, structure.probabilities()[indices])
     kind.change(structure, np.array([1]), np.array([1.0]))  # and leaves no trace
     structure.check()
-    if isinstance(structure, Buckets | OrderTree | WeightTree):
+    if isinstance(structure, Buckets | SortedNorms | WeightTree):
         assert structure.probabilities().tolist() == [0.25] * 4
 
 
@@ -315,7 +318,7 @@ def test_a_weight_tree_takes_no_floor() -> None:
     assert generator.random() == np.random.default_rng(0).random()
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree, lambda v: CalibratedCells(v, prior=1.0), WeightTree])
+@pytest.mark.parametrize("make", [Buckets, SortedNorms, lambda v: CalibratedCells(v, prior=1.0), WeightTree])
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -331,7 +334,7 @@ def test_refuses_bad_values(make: Callable[..., Structure], wrong: Callable[...,
         wrong(make)
 
 
-@pytest.mark.parametrize("make", [Buckets, OrderTree, WeightTree])
+@pytest.mark.parametrize("make", [Buckets, SortedNorms, WeightTree])
 def test_the_last_value_of_a_repeated_index_counts(make: Callable[..., Structure]) -> None:
     structure = make([1.0, 2.0, 3.0])
     structure.update([1, 0, 1], [7.0, 8.0, 9.0])
@@ -342,7 +345,7 @@ def test_the_last_value_of_a_repeated_index_counts(make: Callable[..., Structure
 @every_kind
 @pytest.mark.parametrize("n", [1, 1000, 10**6 if compiled else 2000])
 def test_memory(kind: Kind, n: int) -> None:
-    if n > 10_000 and kind is KINDS["OrderTree"]:
+    if n > 10_000 and kind is KINDS["SortedNorms"]:
         n = 10_000  # it takes long to build
     structure = kind.make(np.ones(n))
     assert structure.nbytes <= kind.bytes_per_example * n + 8_200_000
@@ -358,7 +361,7 @@ def test_memory(kind: Kind, n: int) -> None:
         without_replacement,
         uniform_draws,
         calibrated_cells,
-        order_tree,
+        sorted_norms,
         weight_tree,
     ],
     ids=lambda module: module.__name__,

@@ -31,8 +31,9 @@ from avare.samplers import LimitWarning, Sampler
 from avare.solvers import DivergenceWarning
 from avare.solvers.checkpoint import run_checksum
 from avare.state import checksum
-from avare.structures import Buckets, CalibratedCells, OrderTree, Structure
+from avare.structures import Buckets, CalibratedCells, Structure
 from sampler_checks import by_name, own_names, train
+from sorted_norms import PaperAvare, SortedNorms
 
 N, SIZE, STEPS = 12, 3, 30  # examples, batch size, steps before the state is saved
 SECONDS = 60  # of the processor, for loading one state and drawing from it
@@ -81,7 +82,7 @@ def makers() -> dict[str, Callable[..., Sampler]]:
     """Every sampler of the package, and those whose state has another form."""
     return {
         **{name: by_name(name) for name in own_names()},
-        "Avare on the order tree": lambda n, m, **more: avare.Avare(n, m, structure="order_tree", **more),
+        "Avare on sorted norms": PaperAvare,
         "Vrb without limits": lambda n, m, **more: avare.Vrb(n, m, **more),
         "Static from fixed constants": lambda n, m, **more: avare.Static(
             n, m, smoothness=10.0 ** -np.arange(n), uniform=0.0, **more
@@ -301,7 +302,7 @@ def a_structure(make: Callable[[Any], Structure], **arguments: float) -> Subject
 
 STRUCTURES: dict[str, Callable[[], Subject]] = {
     "Buckets": lambda: a_structure(Buckets),
-    "OrderTree": lambda: a_structure(OrderTree),
+    "SortedNorms": lambda: a_structure(SortedNorms),
     "CalibratedCells": lambda: a_structure(lambda values: CalibratedCells(values, prior=0.7), prior=0.7),
 }
 

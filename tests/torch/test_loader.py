@@ -277,7 +277,7 @@ def test_norms_of_any_kind(kind: torch.dtype) -> None:
     norms = torch.tensor([1.0, 2.0, 4.0, 8.0]).to(kind)
     loader.update(index, norms.requires_grad_() if kind.is_floating_point else norms)
     sampler = loader.importance_sampler
-    assert sampler.remembered(index.numpy()).tolist() == [1.0, 2.0, 4.0, 8.0]
+    assert sampler.norms(index.numpy()).tolist() == [1.0, 2.0, 4.0, 8.0]
     assert loader.gain > 0.0
 
 

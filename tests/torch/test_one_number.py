@@ -50,12 +50,12 @@ def test_remembered_norms_move_halfway(sampler: str, number: Any) -> None:
     _, index, _ = next(iter(loader))
     loader.update(index, number)  # nothing is remembered yet
     memory = loader.importance_sampler
-    assert memory.remembered(np.arange(4)).tolist() == [7.5] * 4
+    assert memory.norms().tolist() == [7.5] * 4
     loader.update(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 4.0]))
     loader.update(torch.arange(4), number)  # their mean is 2.5, so that half of the way is twice the norm
-    assert np.allclose(memory.remembered(np.array([3, 0])), [8.0, 2.0], rtol=1e-6)
+    assert np.allclose(memory.norms(np.array([3, 0])), [8.0, 2.0], rtol=1e-6)
     loader.update(torch.arange(4), 0.0)
-    assert np.allclose(memory.remembered(np.arange(4)), [1.0, 2.0, 3.0, 4.0], rtol=1e-6)
+    assert np.allclose(memory.norms(), [1.0, 2.0, 3.0, 4.0], rtol=1e-6)
 
 
 def test_samplers_without_a_memory_take_the_number_for_each() -> None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from avare import _validation as validation
 from avare._compilation import lean
 from avare._randomness import Seed
-from avare.batch import Batch, weigh, weigh_into
+from avare.batch import weigh_into
 from avare.samplers.base import one_per_example
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
 from avare.state import Fields, Nested
-from avare.structures import Buckets, OrderTree
-from avare.structures.buckets import draw, store
+from avare.structures.buckets import Buckets, draw, store
 
 
 @register()
@@ -57,8 +55,6 @@ class Avare(Remembering):
     initial_norms : array-like or None, default=None
         The norms to start from. By default all are 0: the first draws are uniform, and examples without a
         reported norm are drawn with the floor's probability.
-    structure : {"buckets", "order_tree"}, default="buckets"
-        "buckets", in constant time, or "order_tree", the paper's own structure in O(n), as the reference.
     capacity : int or None, default=None
         At least n. If `append` exceeds it, new examples replace the oldest.
     seed : int, SeedSequence, BitGenerator, Generator or None, default=None
@@ -81,8 +77,6 @@ class Avare(Remembering):
     Sampling with Decreasing Step-Sizes. NeurIPS 2020.
     """
 
-    hyperparameters = ("structure",)
-
     def __init__(
         self,
         n: int,
@@ -93,43 +87,19 @@ class Avare(Remembering):
         c: float | None = None,
         p_min: float = 0.0,
         initial_norms: ArrayLike | None = None,
-        structure: Literal["buckets", "order_tree"] = "buckets",
         capacity: int | None = None,
         seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, delta, c, p_min, replacement=replacement, capacity=capacity, seed=seed)
-        self.structure = validation.choice("structure", structure, _STRUCTURES)
-        self.grows = structure == "buckets"
-        if capacity is not None and not self.grows:
-            raise ValueError(f"capacity = {capacity}: needs structure='buckets'")
         norms = np.zeros(self.n) if initial_norms is None else initial_norms
-        self._memory = _STRUCTURES[structure](one_per_example("initial_norms", norms, self.n))
-
-    def draw(self, size: int) -> Batch:
-        if self.kernels is not None:
-            return super().draw(size)
-        left = np.empty(size)
-        indices, probabilities = self._memory.draw(
-            size, replacement=self.replacement, source=self.source, floor=self.floor, left=left
-        )
-        return Batch(indices, weigh(probabilities, self.replacement, left), probabilities)
-
-    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        self._memory.replace(indices, norms)
+        self._memory = Buckets(one_per_example("initial_norms", norms, self.n))
 
     @property
-    def kernels(self) -> AvareState | None:
-        if not isinstance(self._memory, Buckets):
-            return None
+    def kernels(self) -> AvareState:
         return AvareState(self._memory.arrays, self._schedule.constants, self.replacement)
 
     def fields(self) -> Fields:
-        if not self.grows:
-            return {"memory": Nested(partial(OrderTree.from_state, n=self.n))}
         return {"memory": Nested(partial(Buckets.from_state, n=self.n, present=self.present))}
-
-
-_STRUCTURES: dict[str, type[Buckets] | type[OrderTree]] = {"buckets": Buckets, "order_tree": OrderTree}
 
 
 # --- kernels -------------------------------------------------------------------------------

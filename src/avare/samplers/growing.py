@@ -73,11 +73,11 @@ class Growing(Sampler):
 
     def contains(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         with self._lock:
-            return super().contains(indices) if self.present == self.n else self._contains(indices)
+            return super().contains(indices) if self.present == self.n else self._are_listed(indices)
 
     # --- hooks ------------------------------------------------------------------------
 
-    def _contains(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _are_listed(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return whether examples are present, if some are not."""
         return np.asarray(self._memory.contains(indices))
 
@@ -98,14 +98,13 @@ class Growing(Sampler):
 
     # --- states -----------------------------------------------------------------------
 
-    def own_state(self) -> State:
-        state = super().own_state()
-        if self._added > self._n or self.present < self.n or self.capacity is not None:
-            retired = np.flatnonzero(~self.contains(np.arange(self.n)))
-            state |= {"added": self._added, "capacity": self.capacity or 0, "retired": retired}
-        return state
+    def _size(self) -> State:
+        if self._added == self._n and self.present == self.n and self.capacity is None:
+            return {}
+        retired = np.flatnonzero(~self.contains(np.arange(self.n)))
+        return {"added": self._added, "capacity": self.capacity or 0, "retired": retired}
 
-    def _sizes(self, state: Mapping[str, Any]) -> State:
+    def _saved_size(self, state: Mapping[str, Any]) -> State:
         # n is what the state has arrays for: a large number alone must not allocate memory.
         require_same({"capacity": 0, **state}, {"capacity": self.capacity or 0}, "state", "this sampler")
         most = MAX_EXAMPLES if self.capacity is None else 1 << 62
@@ -117,9 +116,7 @@ class Growing(Sampler):
             raise ValueError("state['retired'] has an index twice, or all indices")
         return {"n": n, "present": n - len(retired), "_added": added}
 
-    def restore(self, values: State) -> None:
-        vars(self).update(self._sizes(values))
-        super().restore(values)
+    def restored(self) -> None:
         self._resized()
 
     def _set_size(self, added: int, present: int) -> None:

@@ -56,6 +56,8 @@ class Optimal(Sampler):
     Minimization. ICML 2015.
     """
 
+    needs_all_norms = True
+
     def __init__(
         self, n: int, batch_size: int = 128, *, norms: Norms | None = None, replacement: bool = False, seed: Seed = None
     ) -> None:
@@ -86,7 +88,8 @@ class Optimal(Sampler):
     def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         self._reported[indices] = norms
 
-    def follow(self, norms: Callable[[], NDArray[np.float64]] | None) -> None:
+    def follow(self, norms: Norms | None) -> None:
+        """Use a function of a solver's that returns the present norms of all examples; None ends it."""
         self._offered = norms
 
     def fields(self) -> Fields:

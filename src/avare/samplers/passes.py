@@ -15,11 +15,11 @@ from avare.samplers.base import LARGEST_NORM, Sampler
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
 from avare.state import Field, Fields, State, require_permutation
-from avare.structures.systematic import draw_systematically, inclusion
+from avare.structures.systematic import draw_systematically, in_units_of_the_largest, inclusion
 from avare.structures.uniform_draws import draw_below
 
 _UNSEEN = -1.0  # in place of a norm
-_FIRST = 1e150  # the size of an example without a norm: above all others, so that it is kept for certain
+_FIRST = 1e20  # the size of an example without a norm: above all others, which sum to n, so it is kept for certain
 _ROUNDING = 1e-9  # of sums of probabilities
 
 
@@ -78,6 +78,7 @@ class Passes(Sampler):
     """
 
     without_replacement_only = True
+    independent = False
     hyperparameters = ("least",)
 
     def __init__(
@@ -91,19 +92,9 @@ class Passes(Sampler):
         self._order = np.arange(self.n)
         self._progress = np.zeros(2, dtype=np.int64)
 
-    @property
-    def independent(self) -> bool:
-        """Whether a batch does not depend on those before it, apart from what was learned."""
-        return False
-
-    def norms(self) -> NDArray[np.float64]:
-        """Return the remembered norm of each example, NaN for those without one. O(N)."""
-        return self.remembered(np.arange(self.n))
-
-    def remembered(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the remembered norms of some examples, NaN for those without one. O(size)."""
+    def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         with self._lock:
-            found = self._norms[indices]
+            found = self._norms if indices is None else self._norms[indices]
             return np.where(found == _UNSEEN, math.nan, found)
 
     def compute_probabilities(self) -> NDArray[np.float64]:
@@ -179,6 +170,9 @@ def _begin_pass(state, size, source):
     count = choose_probabilities(state.norms, state.least, size, state.kept)
     first, last = 0, count
     kept = draw_systematically(state.kept, count, source)
+    if len(kept) != count:  # probabilities that no norms give: all are kept, so that no index is out of bounds
+        kept, count = np.arange(n), n
+        state.kept.fill(1.0)
     for index in range(n):  # both are in increasing order
         if first < count and kept[first] == index:
             state.order[first] = index
@@ -193,24 +187,20 @@ def _begin_pass(state, size, source):
 def choose_probabilities(norms, least, size, kept):
     """Fill ``kept`` with the probability of each example to be kept; return how many will be."""
     n, total, seen = len(norms), 0.0, 0
-    for norm in norms:
-        if norm != _UNSEEN:
-            total += norm
+    sizes = in_units_of_the_largest(norms)
+    for i in range(n):
+        if norms[i] != _UNSEEN:
+            total += sizes[i]
             seen += 1
     if not total > 0.0:
         kept.fill(1.0)
         return n
-    expected = float(n - seen)
-    for norm in norms:
-        if norm != _UNSEEN:
-            expected += min(max(norm * seen / total, least), 1.0)
+    expected = 0.0
+    for i in range(n):
+        sizes[i] = _FIRST if norms[i] == _UNSEEN else sizes[i] * (seen / total)
+        expected += min(max(sizes[i], least), 1.0)
     count = min(math.ceil(expected / size - _ROUNDING) * size, n)
-    sizes = np.empty(n)
-    for i in range(n):
-        sizes[i] = _FIRST if norms[i] == _UNSEEN else norms[i] * (seen / total)
-    chances = inclusion(sizes, count, least * n / count)
-    for i in range(n):
-        kept[i] = chances[i]
+    kept[:] = inclusion(sizes, count, least * n / count)
     return count
 
 

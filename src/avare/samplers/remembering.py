@@ -30,13 +30,7 @@ class Remembering(Growing):
         """The smallest probability at the next draw. O(1)."""
         return self._schedule(self.steps + 1)
 
-    def norms(self) -> NDArray[np.float64]:
-        """Return the remembered norm of each example, NaN for those retired. O(N)."""
-        with self._lock:
-            return np.asarray(self._memory.norms())
-
-    def remembered(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the remembered norms of some examples. O(size)."""
+    def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         with self._lock:
             return np.asarray(self._memory.norms(indices))
 

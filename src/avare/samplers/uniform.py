@@ -72,25 +72,21 @@ class Uniform(Growing):
         """Whether it draws in shuffled passes."""
         if self.reshuffle and self.replacement:
             raise ValueError("reshuffle = True: shuffled passes need replacement=False")
+        self.independent = not self.reshuffle
         self._order = np.arange(self.n if self.reshuffle else 0)
         self._place = np.zeros(1, dtype=np.int64)  # how much of the order has been drawn in this pass
         self._places = _NONE
 
-    @property
-    def independent(self) -> bool:
-        """Whether a batch does not depend on those before it, apart from what was learned."""
-        return not self.reshuffle
-
     def compute_probabilities(self) -> NDArray[np.float64]:
         return self.contains(np.arange(self.n)) / self.present
 
-    def _contains(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _are_listed(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         self._find_places()
         return np.asarray(self._places[indices] > 0)
 
     def _insert(self, indices: NDArray[np.int64], values: NDArray[np.float64] | None) -> None:
         self._place[0] = 0
-        if len(self._order) > 0:
+        if self._is_listed:
             self._order = _extended(self._order, indices)
         if len(self._places) > 0:
             self._places = _extended(self._places, indices[indices >= len(self._places)])
@@ -100,11 +96,16 @@ class Uniform(Growing):
         if len(indices) == 0:
             return
         self._place[0] = 0
-        if len(self._order) == 0:
+        if not self._is_listed:
             self._order = np.arange(self.n)
         self._find_places()
         _swap_out(self._order, self._places, indices)
         self._order = self._order[: len(self._order) - len(indices)]
+
+    @property
+    def _is_listed(self) -> bool:
+        """Whether the order lists the present examples; it is empty if all of them were just removed."""
+        return len(self._order) > 0 or len(self._places) > 0
 
     def _find_places(self) -> None:
         """Make the places of all indices in the order. O(N) the first time, then kernels keep them."""
@@ -129,8 +130,8 @@ class Uniform(Growing):
             raise ValueError(f"state['order'] has shape {order.shape}: must have shape ({self.present},)")
         require_permutation(order, "state['order']")
 
-    def restore(self, values: State) -> None:
-        super().restore(values)
+    def restored(self) -> None:
+        super().restored()
         self._places = _NONE
 
 

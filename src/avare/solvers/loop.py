@@ -31,6 +31,7 @@ from avare._progress import Line
 from avare.problems import Problem
 from avare.problems.base import Vector
 from avare.samplers import Sampler
+from avare.samplers.stateful import read_state, replace_state
 from avare.solvers.checkpoint import ANY_NUMBER, Checkpoint, read, restore, run_checksum, saved, split
 from avare.solvers.kernels import NEVER
 from avare.solvers.step_sizes import Sizes
@@ -176,8 +177,8 @@ class Loop:
     def run(self, interrupt: threading.Event, line: Line) -> None:
         """Advance to the last step, or until something stops it."""
         method, sampler = self.method, self.method.sampler
-        # No method of this loop: a copy of the sampler would copy all of it.
-        sampler.follow(lambda: method.estimator.norms(method.x))
+        if sampler.needs_all_norms:  # no method of this loop: a copy of the sampler would copy all of it
+            sampler.follow(lambda: method.estimator.norms(method.x))  # type: ignore[attr-defined]  # these have it
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # an overflow is reported as divergence
                 self._run(interrupt, line)
@@ -185,7 +186,8 @@ class Loop:
             interrupt.set()  # the other chains end as well
             raise
         finally:
-            sampler.follow(None)
+            if sampler.needs_all_norms:
+                sampler.follow(None)  # type: ignore[attr-defined]
 
     def _run(self, interrupt: threading.Event, line: Line) -> None:
         self._advance(0)  # compiles, outside the measured time
@@ -287,14 +289,14 @@ class Loop:
         refuse_unless(are_steps, steps, "resume['rows'][:, 0]", f"must be a step up to {step}")
         values |= read(own, method.memory(), {"update/reach": {"at_least": 0.0}})
         require_checksum(state, run_checksum(state), "resume")
-        read_sampler = method.sampler.read_state(of_sampler)
+        read_sampler = read_state(method.sampler, of_sampler)
         Field(int, at_least=step, at_most=NEVER).read(state, "sampler/steps", "resume")  # each step draws a batch
         return values, read_sampler
 
     def resume(self, values: State, of_sampler: State) -> None:
         """Continue from what `read` returned."""
         method = self.method
-        method.sampler.replace_state(of_sampler)
+        replace_state(method.sampler, of_sampler)
         self.step, self.seconds, self.noise = values["step"], values["seconds"], values.get("noise")
         method.x[:] = values["x"]
         self.draws(self.step)[:] = values["draws"]

@@ -12,7 +12,7 @@ from avare._compilation import lean
 from avare.problems import Linear
 from avare.problems.base import Vector
 from avare.samplers import Sampler
-from avare.samplers.base import smooth
+from avare.samplers.gain import smooth
 from avare.samplers.kernels import can_learn, draw_into, learn_from
 from avare.solvers.checkpoint import Memory
 from avare.solvers.estimators.plain import PlainEstimator

@@ -6,7 +6,6 @@ from avare.structures.base import Structure as Structure
 from avare.structures.buckets import Buckets as Buckets
 from avare.structures.calibrated_cells import CalibratedCells as CalibratedCells
 from avare.structures.calibrated_cells import Calibration as Calibration
-from avare.structures.order_tree import OrderTree as OrderTree
 from avare.structures.weight_tree import WeightTree as WeightTree
 
 __all__ = _public_names(globals())

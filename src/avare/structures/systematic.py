@@ -26,11 +26,15 @@ drawn for certain, and one of the others with probabilities 1/2, 1/4, 1/4.
 array([1.  , 0.5 , 0.25, 0.25])
 """
 
+import math
+
 import numpy as np
 
 from avare._compilation import kernel
 from avare._randomness import next_uniform
 from avare.structures.uniform_draws import draw_below
+
+_MOST_HALVINGS = 1000  # 2^1000 is finite; the smallest number, 5e-324, times 2^1000 is normal
 
 
 @kernel
@@ -71,6 +75,7 @@ def inclusion(sizes, count, floor=0.0):
     many = len(sizes)
     probabilities = np.empty(many)
     least = floor * count / many
+    sizes = in_units_of_the_largest(sizes)
     falling = np.sort(sizes)[::-1]
     positive = np.searchsorted(-falling, 0.0)  # how many sizes are above 0
     if positive <= count - least * (many - positive):  # these are drawn for certain
@@ -100,6 +105,16 @@ def inclusion(sizes, count, floor=0.0):
     for j in range(many):
         probabilities[j] = min(max(sizes[j] * factor, least), 1.0) if sizes[j] > 0.0 else least
     return probabilities
+
+
+@kernel
+def in_units_of_the_largest(sizes):
+    """Return sizes times a power of two, the largest near 1: no sum overflows, and no quotient of two sums."""
+    largest = 0.0
+    for size in sizes:
+        largest = max(largest, size)
+    exponent = max(-_MOST_HALVINGS, min(_MOST_HALVINGS, math.frexp(largest)[1]))
+    return sizes * math.ldexp(1.0, -exponent)
 
 
 @kernel

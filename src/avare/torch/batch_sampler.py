@@ -22,6 +22,7 @@ from avare._compilation import lean
 from avare._randomness import Seed, derive
 from avare.batch import Batch
 from avare.samplers import Calibrated, Passes, Sampler, Uniform
+from avare.samplers.stateful import arguments, read_state, replace_state
 from avare.state import Field, Fields, Nested, State
 from avare.torch.checkpoint import as_array, with_arrays, with_tensors
 from avare.torch.cursor import Cursor
@@ -328,7 +329,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         states.require_padding(indices, "state['ahead_indices']")
         ahead = [Draw(*arrays) for arrays in states.without_padding(indices, weights)]
         for name, sampler in samplers.items():
-            sampler.replace_state(values[name])
+            replace_state(sampler, values[name])
         self._samplers, self.sampler, self.cursor.length = samplers, samplers["sampler"], length
         self._resize_pool()
         self._steps = sum(values[name]["steps"] for name in self._samplers)
@@ -348,7 +349,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
             first = Field(int, at_least=1, at_most=n).read(saved, "n", "state['sampler']")
             if self._follows_n:
                 length = Field(int, at_least=1, at_most=length).read(state, "batches_per_epoch")
-            if self._is_by_name and first != self.sampler.arguments()["n"]:
+            if self._is_by_name and first != arguments(self.sampler)["n"]:
                 samplers = {"sampler": self._make(first, None)}
                 if "passes" in self._samplers:
                     samplers["passes"] = Uniform(first, self.ranks.draws, reshuffle=True)
@@ -406,8 +407,8 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         }
 
     def _draw(self) -> Draw:
-        if self.sampler.pending_limit != len(self.cursor.ahead) + _LATE:
-            self.sampler.keep(len(self.cursor.ahead) + _LATE)
+        if self.sampler.pending.limit != len(self.cursor.ahead) + _LATE:
+            self.sampler.pending.limit = len(self.cursor.ahead) + _LATE
         batch = self.sampler.sample() if self.pool is None else self._draw_unit(self.pool)
         self._steps += 1
         self._known[batch.indices] = _WAITING
@@ -451,11 +452,11 @@ class AvareBatchSampler(TorchSampler[Pairs]):
 
     def _take_in(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
         """Learn from the norms of all ranks, which are valid."""
-        batch = self.sampler.receive(indices, norms)
-        self.sampler.notify()
+        drawn = self.sampler.pending.find(indices)
         self._known[indices] = _REPORTED
-        if self.pool is not None and batch is not None:
-            self.pool.observe(batch, norms)
+        if self.pool is not None and drawn is not None:
+            self.pool.observe(drawn, norms)
+        self.sampler.update(indices, norms)  # its warnings come last
 
     def _pairs(self, draw: Draw, place: int) -> Pairs:
         """Return a copy of this rank's part of a batch."""
@@ -469,7 +470,7 @@ class AvareBatchSampler(TorchSampler[Pairs]):
         index, norms = self.ranks.local(as_array("index", index)), as_array("norms", norms)
         if np.ndim(norms) == 0:
             index = validation.indices("index", index, self.ranks.n)
-            norms = spread(validation.real("norms", norms), self.sampler.remembered(index))
+            norms = spread(validation.real("norms", norms), self.sampler.norms(index))
         if self.ranks.is_alone and _are_plain(index, norms):
             values = np.empty(len(norms))
             if _accept(self._known, index, norms, values):
@@ -554,7 +555,7 @@ def _read_sampler(sampler: Sampler, name: str, state: State) -> State:
     """Return the fields of a sampler within the state of a loader, checked."""
     if not isinstance(state.get(name), Mapping):
         raise ValueError(f"state lacks {name!r}, or it is not a mapping: it is damaged, or not a loader's state")
-    return sampler.read_state(state[name])
+    return read_state(sampler, state[name])
 
 
 @lean

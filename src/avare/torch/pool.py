@@ -33,6 +33,7 @@ from avare import _validation as validation
 from avare._compilation import kernel, lean
 from avare._randomness import uniform_source
 from avare.batch import Batch
+from avare.samplers.pending import Drawn
 from avare.state import Field, State, generator_to_text
 from avare.structures.systematic import choose
 from avare.torch.checkpoint import as_array
@@ -205,7 +206,7 @@ class Pool:
         self._costs = of_ranks[0] if len(of_ranks) == 1 else of_ranks.mean(axis=0)
         self.scored += 1
 
-    def observe(self, batch: Batch, norms: NDArray[np.float64]) -> None:
+    def observe(self, batch: Batch | Drawn, norms: NDArray[np.float64]) -> None:
         """Learn from a pool or a batch of all ranks whose norms are known."""
         apart = self.ratio == 1.0 and self._since == 0
         if self.scored >= FIRST_POOLS:  # before that, pools are drawn to measure what they cost

@@ -20,6 +20,7 @@ from avare.experiments import Request
 from avare.experiments.data import Data, digest
 from avare.experiments.runner import perform
 from avare.experiments.store import Record, Store, key_of
+from avare.samplers.stateful import arguments
 from nets import NetsExperiment, training
 from nets import plan as nets
 from nets.plan import (
@@ -250,7 +251,7 @@ def test_realised_gains() -> None:
     assert off.realised(norms) == 1.0 and on.realised(norms) == pytest.approx(training.pooled_gain(norms, 3))
     assert math.isnan(off.loader.gain) and math.isnan(memory.loader.gain)
     floors = [batches(kind="Avare", options=options).sampler for options in ({}, {"p_min": 0.05})]
-    assert [each.arguments()["p_min"] for each in floors if each is not None] == [0.0, 0.05]  # no floor by default
+    assert [arguments(each)["p_min"] for each in floors if each is not None] == [0.0, 0.05]  # no floor by default
 
 
 def test_the_gain_of_two_stages() -> None:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers.base import LARGEST_NORM
-from avare.samplers.baselines.smoothed import Limited
 from avare.samplers.registry import register
+from avare.samplers.rivals.smoothed import Limited
 from avare.state import Field, Fields
 from avare.structures.buckets import Buckets
 
@@ -97,8 +97,7 @@ class Osmd(Limited):
         self._floor = self.alpha / self.n
         self._values = np.ones(self.n)
 
-    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        self._observe(norms)
+    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64], *, limits_changed: bool) -> None:
         if self.n == 1 or self._bound == 0.0 or not len(indices):
             return
         drawn = self._drawn_probabilities(indices)

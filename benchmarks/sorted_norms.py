@@ -1,4 +1,6 @@
-"""The paper's Algorithm 1, corrected: the reference that `buckets` is tested against.
+"""The paper's Algorithm 1, corrected: the slow reference that `avare.structures.Buckets` is tested and timed against.
+
+`PaperAvare` is `avare.Avare` on this structure. It uses nothing but what any other package may use.
 
 As in the paper, three things are kept: the norms ``H`` by example; the order ``T`` of the examples, largest norm first;
 and the cumulative sums ``CS`` of the norms in that order. This is what differs from the printed pseudo-code, and why:
@@ -18,15 +20,19 @@ lambda = 8.5 / 0.9 = 9.444, p = (0.106, 0.159, 0.635, 0.1).
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import avare
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import next_uniform
-from avare.state import Field, State
+from avare.batch import batch_weights
+from avare.samplers.base import one_per_example
+from avare.state import Field, Fields, Nested, State
 from avare.structures.base import Solution, Structure
 from avare.structures.uniform_draws import draw_below
 
@@ -41,16 +47,16 @@ class _Arrays(NamedTuple):
     sums: NDArray[np.float64]  # CS: sums[r - 1] is that of the r largest norms
 
 
-class OrderTree(Structure):
+class SortedNorms(Structure):
     """Norms of n examples, from which to draw as the paper does: O(N) per step.
 
     Positive norms outside [2^-960, 2^960] count as the nearer end. Memory: 24 bytes per example.
 
-    >>> tree = OrderTree([1.0, 1.5, 6.0, 0.0])
-    >>> tree.probabilities(floor=0.1).round(3)
+    >>> sorted_norms = SortedNorms([1.0, 1.5, 6.0, 0.0])
+    >>> sorted_norms.probabilities(floor=0.1).round(3)
     array([0.106, 0.159, 0.635, 0.1  ])
-    >>> tree.update([3, 0], [6.0, 0.0])
-    >>> tree.probabilities(floor=0.0).round(3)
+    >>> sorted_norms.update([3, 0], [6.0, 0.0])
+    >>> sorted_norms.probabilities(floor=0.0).round(3)
     array([0.   , 0.111, 0.444, 0.444])
     """
 
@@ -65,7 +71,7 @@ class OrderTree(Structure):
         self._arrays = _Arrays(values, order, np.cumsum(values[order]))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], n: int) -> "OrderTree":
+    def from_state(cls, state: Mapping[str, Any], n: int) -> "SortedNorms":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N log N)."""
         return cls(Field(np.float64, (n,), at_least=0.0).read(state, "memory"))
 
@@ -103,6 +109,55 @@ class OrderTree(Structure):
 def _in_order(norms: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the examples: larger norms first, then smaller indices."""
     return np.argsort(-norms, kind="stable")
+
+
+class PaperAvare(avare.Sampler):
+    """`avare.Avare` with the paper's own structure: O(N) per step."""
+
+    hyperparameters = ("delta", "c", "p_min")
+
+    def __init__(
+        self,
+        n: int,
+        batch_size: int = 128,
+        *,
+        replacement: bool = False,
+        delta: float = 1.0,
+        c: float | None = None,
+        p_min: float = 0.0,
+        initial_norms: ArrayLike | None = None,
+        seed: Any = None,
+    ) -> None:
+        super().__init__(n, batch_size, replacement=replacement, seed=seed)
+        self._schedule = avare.schedules.floor(self.n, self.batch_size, delta, c, p_min)
+        _, self._c, self._delta, self._p_min = self._schedule.constants
+        start = np.zeros(self.n) if initial_norms is None else initial_norms
+        self._memory = SortedNorms(one_per_example("initial_norms", start, self.n))
+
+    @property
+    def floor(self) -> float:
+        """The smallest probability at the next draw."""
+        return self._schedule(self.steps + 1)
+
+    def compute_probabilities(self) -> NDArray[np.float64]:
+        return self._memory.probabilities(self.floor)
+
+    def draw(self, size: int) -> avare.Batch:
+        left = np.empty(size)
+        indices, probabilities = self._memory.draw(
+            size, replacement=self.replacement, source=self.source, floor=self.floor, left=left
+        )
+        weights = batch_weights(probabilities, self.replacement, None if self.replacement else left)
+        return avare.Batch(indices, weights, probabilities)
+
+    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        self._memory.replace(indices, norms)
+
+    def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        return self._memory.norms(indices)
+
+    def fields(self) -> Fields:
+        return {"memory": Nested(partial(SortedNorms.from_state, n=self.n))}
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What samplers share that draw with replacement and learn from the probabilities of their draws."""
 
 import warnings
+from abc import abstractmethod
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -104,30 +105,32 @@ class Limited(Smoothed):
         if bound is not None:
             self._given_bound = validation.number("bound", bound, at_least=_SMALLEST_BOUND, at_most=LARGEST_NORM)
         self._horizon, self._bound = self._given_horizon or 10 * self.n, self._given_bound
-        self._messages: list[str] = []
 
-    def _observe(self, norms: NDArray[np.float64]) -> bool:
-        """Compare the number of draws so far, and norms, with the limits; return whether a limit was raised."""
-        horizon, bound = self._horizon, self._bound
+    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+        horizon, bound, name = self._horizon, self._bound, type(self).__name__
+        largest = min(float(norms.max(initial=0.0)), LARGEST_NORM)
+        self._raise_limits(largest)
+        self._learn(indices, norms, limits_changed=(self._horizon, self._bound) != (horizon, bound))
+        # The warnings come last: as errors, they leave nothing half done. They point to the call of `update`.
+        if self._horizon > horizon == self._given_horizon:
+            text = f"horizon = {horizon} is exceeded: {name} continues with {self._horizon} draws"
+            warnings.warn(text, LimitWarning, stacklevel=3)
+        if self._bound > bound == self._given_bound > 0.0:
+            text = f"a norm of {largest:g} exceeds bound = {bound:g}: {name} continues with {self._bound:g}"
+            warnings.warn(text, LimitWarning, stacklevel=3)
+
+    @abstractmethod
+    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64], *, limits_changed: bool) -> None:
+        """Learn from norms, after the limits were raised if that was necessary."""
+
+    def _raise_limits(self, largest: float) -> None:
+        """Double the limits until the number of draws so far and the largest norm are within them."""
         while self.steps * self.batch_size > self._horizon:
             self._horizon *= 2
-        largest = min(float(norms.max(initial=0.0)), LARGEST_NORM)
         if self._bound == 0.0 < largest:
             self._bound = max(largest, _SMALLEST_BOUND)
         while largest > self._bound:
             self._bound *= 2.0
-        name = type(self).__name__
-        if self._horizon > horizon == self._given_horizon:
-            self._messages.append(f"horizon = {horizon} is exceeded: {name} continues with {self._horizon} draws")
-        if self._bound > bound == self._given_bound > 0.0:
-            self._messages.append(
-                f"a norm of {largest:g} exceeds bound = {bound:g}: {name} continues with {self._bound:g}"
-            )
-        return (self._horizon, self._bound) != (horizon, bound)
-
-    def notify(self) -> None:
-        while self._messages:
-            warnings.warn(self._messages.pop(0), LimitWarning, stacklevel=3)  # points to the call of `update`
 
     def fields(self) -> Fields:
         unknown = None if self._given_bound else 0.0

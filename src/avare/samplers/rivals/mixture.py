@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare.batch import Batch
-from avare.samplers.baselines.smoothed import SMALLEST_SHARE, RemembersDraws
 from avare.samplers.registry import register
+from avare.samplers.rivals.smoothed import SMALLEST_SHARE, RemembersDraws
 from avare.simplex.newton import newton_step
 from avare.state import Field, Fields, State, checksum, refuse_unless
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._randomness import Seed
 from avare.samplers.base import LARGEST_NORM
-from avare.samplers.baselines.smoothed import SMALLEST_SHARE, Limited
 from avare.samplers.registry import register
+from avare.samplers.rivals.smoothed import SMALLEST_SHARE, Limited
 from avare.state import Field, Fields
 
 _ROOM = 40.0  # how large a logarithm may become before all weights are divided
@@ -88,8 +88,7 @@ class Mabs(Limited):
         self._log_weights = np.zeros(self.n)
         self._reference = 0.0  # subtracted from all log-weights
 
-    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        self._observe(norms)
+    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64], *, limits_changed: bool) -> None:
         if self.n == 1 or self._bound == 0.0 or not len(indices):
             return
         # In logarithms, because N^5 and G^4 exceed float64's range.

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from avare import _validation as validation
 from avare._compilation import kernel
 from avare._randomness import Seed
-from avare.samplers.baselines.smoothed import SMALLEST_SHARE, Smoothed, draw_smoothed
 from avare.samplers.kernels import register_kernels
 from avare.samplers.registry import register
+from avare.samplers.rivals.smoothed import SMALLEST_SHARE, Smoothed, draw_smoothed
 from avare.state import Field, Fields
 from avare.structures.buckets import Buckets, store
 
@@ -73,10 +73,9 @@ class Srg(Smoothed):
         self._memory = Buckets(np.zeros(self.n))
         self._awaited = np.zeros(self.n, dtype=np.bool_)  # drawn uniformly since its last update
 
-    def norms(self) -> NDArray[np.float64]:
-        """Return the remembered norm of each example. O(N)."""
+    def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         with self._lock:
-            return self._memory.norms()
+            return self._memory.norms(indices)
 
     @property
     def kernels(self) -> SrgState:

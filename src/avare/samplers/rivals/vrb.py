@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from avare._randomness import Seed
 from avare.samplers.base import LARGEST_NORM
-from avare.samplers.baselines.smoothed import Limited
 from avare.samplers.registry import register
-from avare.state import Field, Fields, State
+from avare.samplers.rivals.smoothed import Limited
+from avare.state import Field, Fields
 
 _LARGEST_COST = 1e306
 
@@ -86,10 +86,10 @@ class Vrb(Limited):
         self._share = min(1.0, (self.n / self._horizon) ** (1.0 / 3.0))
         self._gamma = self._bound**2 * self.n / self._share
 
-    def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
+    def _learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64], *, limits_changed: bool) -> None:
         costs = np.minimum(norms, LARGEST_NORM) ** 2 / self._drawn_probabilities(indices)
         np.add.at(self._costs, indices, costs)
-        if self._observe(norms):
+        if limits_changed:
             self._tune()
             indices = np.arange(self.n)
         if self._gamma > 0.0:  # otherwise all norms were zero
@@ -99,6 +99,5 @@ class Vrb(Limited):
         costs = Field(np.float64, (self.n,), at_least=0.0, at_most=_LARGEST_COST)
         return {**super().fields(), "costs": costs}
 
-    def restore(self, values: State) -> None:
-        super().restore(values)
+    def restored(self) -> None:
         self._tune()

@@ -12,7 +12,7 @@ from avare.samplers.base import Sampler
 from avare.samplers.registry import register
 from avare.simplex.groups import Groups, split
 from avare.simplex.variance import minimize_variance
-from avare.state import Field, Fields, State
+from avare.state import Field, Fields
 
 
 @register()
@@ -87,10 +87,9 @@ class Stratified(Sampler):
         self._scores = minimize_variance(self._norms, self.p_min)
         self._groups = split(self._scores, self.batch_size)  # for the size that was last needed
 
-    def norms(self) -> NDArray[np.float64]:
-        """Return the remembered norm of each example. O(N)."""
+    def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         with self._lock:
-            return self._norms.copy()
+            return self._norms.copy() if indices is None else self._norms[indices]
 
     def compute_probabilities(self) -> NDArray[np.float64]:
         scores, groups = self._next(self.batch_size)
@@ -126,6 +125,5 @@ class Stratified(Sampler):
             "scores": Field(np.float64, (self.n,), at_least=self.p_min * (1.0 - 1e-9), at_most=1.0 + 1e-9),
         }
 
-    def restore(self, values: State) -> None:
-        super().restore(values)
+    def restored(self) -> None:
         self._groups = split(self._scores, self.batch_size)
