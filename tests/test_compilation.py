@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -217,20 +218,51 @@ def test_a_type_without_a_version_is_refused() -> None:
         double(Circle(1.0))
 
 
-def test_notices_a_change_in_another_file_with_kernels(tmp_path: Path) -> None:
-    if numba.config.DISABLE_JIT:
-        pytest.skip("nothing is compiled here")
-    (tmp_path / "shapes.py").write_text(_MODULE)
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
+def test_notices_a_change_of_a_file_that_the_kernel_calls(tmp_path: Path) -> None:
+    (tmp_path / "factors.py").write_text("FACTOR = 2.0\n")
+    module = _MODULE.replace("from typing", "from factors import FACTOR\nfrom typing").replace("2.0", "FACTOR")
+    assert module.count("FACTOR") > 1
+    (tmp_path / "shapes.py").write_text(module)
     assert [printed(_PROGRAM, tmp_path)[1] for _ in range(2)] == ["0", "2"]
-    changed = 'import avare._compilation\navare._compilation._stamp = lambda package: "changed"\n'
-    assert printed(changed + _PROGRAM, tmp_path)[1] == "0"
+    before = printed(_PROGRAM, tmp_path)[0]
+    (tmp_path / "factors.py").write_text("FACTOR = 7.0\n")
+    assert printed(_PROGRAM, tmp_path)[0] != before
 
 
-def test_the_stamp_changes_with_files_that_have_kernels_only(tmp_path: Path) -> None:
-    for name in ("first", "second", "third"):
-        (tmp_path / name / "inner").mkdir(parents=True)
-        (tmp_path / name / "inner" / "kernels.py").write_text("from avare._compilation import kernel\nx = 1\n")
-    (tmp_path / "second" / "plain.py").write_text("x = 2\n")
-    (tmp_path / "third" / "inner" / "kernels.py").write_text("from avare._compilation import kernel\nx = 2\n")
-    first, second, third = (_compilation._stamp(tmp_path / name) for name in ("first", "second", "third"))
-    assert first == second != third
+_FIT = """
+import numpy as np, avare
+problem = avare.problems.Huber(np.arange(6.0)[:, None], np.arange(6.0) ** 2)
+run = avare.sgd(problem, avare.Uniform(6, 2, seed=0), 0.01, epochs=2)
+print(run.x.tolist(), run.compiled)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled here")
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        (
+            "problems/huber.py",
+            "return min(max(z - target, -loss.delta), loss.delta)",
+            "return 0.0",
+        ),  # registers kernels
+        ("structures/uniform_draws.py", "next_uniform(source) * ", "0.0 * next_uniform(source) * "),  # has kernels
+        ("_randomness.py", "return _call_next_double(source)", "return 0.5"),  # below all of them
+    ],
+)
+def test_a_change_of_any_file_of_the_package_changes_the_result(tmp_path: Path, file: str, old: str, new: str) -> None:
+    shutil.copytree(Path(avare.__file__).parent, tmp_path / "avare", ignore=shutil.ignore_patterns("__pycache__"))
+    before = printed(_FIT, tmp_path)
+    assert printed(_FIT, tmp_path) == before
+    path = tmp_path / "avare" / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    assert printed(_FIT, tmp_path) != before
+
+
+def test_parts_that_nothing_imports_have_stamps_of_their_own(tmp_path: Path) -> None:
+    stamps = {part: _compilation._stamp(f"avare.{part}") for part in ("samplers", "torch", "linear")}
+    assert len(set(stamps.values())) == 3 and stamps["samplers"] == _compilation._stamp("avare.problems.huber")
+    assert _compilation._stamp("typed_in") == ""

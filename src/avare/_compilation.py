@@ -4,9 +4,10 @@ import contextlib
 import functools
 import hashlib
 import logging
+import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -128,7 +129,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
     A kernel that is compiled for a type of another package contains that package's kernels. The cache would not
     notice when they change, and could not be read where that package is missing. If the disk is full, or its files are
     damaged, kernels are compiled without it. Numba notices a change of the file that has the kernel, and not of those
-    that it calls: here, a change of any file with kernels of this package counts.
+    that it calls or takes constants from: here, a change of any such file counts, see `_stamp`.
     """
 
     _warned: ClassVar[list[str]] = []  # once per process is enough, because all kernels are in the same folders
@@ -152,7 +153,8 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
                 self._warn(error)
 
     def _index_key(self, signature: Any, codegen: Any) -> Any:
-        return (*super()._index_key(signature, codegen), _stamp(Path(__file__).parent))
+        modules = {__name__, self._py_func.__module__, *_modules_of(signature)}
+        return (*super()._index_key(signature, codegen), *map(_stamp, sorted(modules)))
 
     def _warn(self, error: Exception) -> None:
         """Say that the cache is of no use."""
@@ -166,19 +168,37 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # numba has no types
     def _is_own(self, signature: Any) -> bool:
         """Whether no type in a signature is a ``NamedTuple`` of another package."""
         package = self._py_func.__module__.split(".")[0]
-        tuples = [each for each in signature if isinstance(each, types.BaseTuple)]
-        modules = [each.instance_class.__module__ for each in tuples if isinstance(each, types.BaseNamedTuple)]
-        return all(module.split(".")[0] == package for module in modules) and all(map(self._is_own, tuples))
+        return all(module.split(".")[0] == package for module in _modules_of(signature))
+
+
+def _modules_of(signature: Iterable[Any]) -> set[str]:
+    """Return the modules of all kinds of ``NamedTuple`` in a signature."""
+    tuples = [each for each in signature if isinstance(each, types.BaseTuple)]
+    own = {each.instance_class.__module__ for each in tuples if isinstance(each, types.BaseNamedTuple)}
+    return own.union(*map(_modules_of, tuples))
 
 
 @functools.cache
-def _stamp(package: Path) -> str:
-    """Return what changes if a file with kernels does."""
+def _stamp(module: str) -> str:
+    """Return what changes if a file does that can change a kernel of a module.
+
+    These are all files of its package, without the parts that nothing else imports: an edit of the loaders need not
+    compile the samplers again. For a module outside of packages, they are the files in its folder.
+    """
+    top, *below = module.split(".")
+    file = getattr(sys.modules.get(top), "__file__", None)
+    if file is None:  # typed in: nothing is cached
+        return ""
+    folder, is_package = Path(file).parent, hasattr(sys.modules[top], "__path__")
+    others = _LEAVES - set(below[:1]) if top == __name__.split(".")[0] else set()
     stamp = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        if b"avare._compilation import" in (content := path.read_bytes()):
-            stamp.update(content)
+    for path in sorted(folder.rglob("*.py") if is_package else folder.glob("*.py")):
+        if path.relative_to(folder).parts[0] not in others:
+            stamp.update(path.read_bytes())
     return stamp.hexdigest()
+
+
+_LEAVES = {"experiments", "jax", "linear", "plotting", "replay", "sklearn", "torch"}  # import-linter proves it
 
 
 class _Notice(event.Listener):  # type: ignore[misc]  # numba has no types
