@@ -104,26 +104,12 @@ docs: $(VENV)/docs-installed ## the documentation site, in build/docs; a warning
 	@$(RUN) -m sphinx -q -W --keep-going -c docs -b html -D sphinx_gallery_conf.plot_gallery=$(GALLERY) . build/docs
 	@echo "Ready: build/docs/index.html"
 
+# Those marked in benchmarks/README.md, in its order; it says why the others are left out.
+BENCHMARKS = nets_fronts nets_race advice structures samplers torch_loader gradient_norms frameworks replay first_hour \
+	solvers steps linear linear_shapes linear_certificates linear_choices doubts calibrated
 bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks/results/
-	@echo "Measuring; this takes some minutes ..."
-	@$(RUN) benchmarks/structures.py
-	@$(RUN) benchmarks/samplers.py
-	@$(RUN) benchmarks/first_hour.py
-	@$(RUN) benchmarks/solvers.py
-	@$(RUN) benchmarks/steps.py
-	@$(RUN) benchmarks/advice.py
-	@$(RUN) benchmarks/linear.py
-	@$(RUN) benchmarks/linear_shapes.py
-	@$(RUN) benchmarks/linear_certificates.py
-	@$(RUN) benchmarks/linear_choices.py
-	@$(RUN) benchmarks/gradient_norms.py
-	@$(RUN) benchmarks/torch_loader.py
-	@$(RUN) benchmarks/replay.py
-	@$(RUN) benchmarks/frameworks.py
-	@$(RUN) benchmarks/calibrated.py
-	@$(RUN) benchmarks/nets_race.py
-	@$(RUN) benchmarks/nets_fronts.py
-	@$(RUN) benchmarks/doubts.py
+	@echo "Measuring; with all data this takes hours, and benchmarks/README.md says what each script answers ..."
+	@set -e; for name in $(BENCHMARKS); do echo $$name; $(RUN) benchmarks/$$name.py; done
 
 EXPERIMENT ?= nets --quick
 experiment: $(VENV)/dev-installed ## an experiment of benchmarks/: EXPERIMENT=nets, sampling or theory, with options

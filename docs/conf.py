@@ -32,7 +32,7 @@ extensions = [
 ]
 
 root_doc = "docs/index"
-include_patterns = ["docs/**", "benchmarks/results/**", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = ["docs/**", "benchmarks/README.md", "benchmarks/results/**", "CHANGELOG.md", "CONTRIBUTING.md"]
 exclude_patterns = [".*", "build", "dist", "src", "tests", "results", "docs/templates"]
 exclude_patterns += ["docs/gallery/**.ipynb", "docs/gallery/**.py", "docs/gallery/sg_execution_times.rst"]
 
