@@ -104,9 +104,9 @@ docs: $(VENV)/docs-installed ## the documentation site, in build/docs; a warning
 	@$(RUN) -m sphinx -q -W --keep-going -c docs -b html -D sphinx_gallery_conf.plot_gallery=$(GALLERY) . build/docs
 	@echo "Ready: build/docs/index.html"
 
-# Those marked in benchmarks/README.md, in its order; it says why the others are left out.
-BENCHMARKS = nets_fronts nets_race advice structures samplers torch_loader gradient_norms frameworks replay first_hour \
-	solvers steps linear linear_shapes linear_certificates linear_choices doubts calibrated
+# Those marked in benchmarks/README.md, which says why the others are left out; short ones first.
+BENCHMARKS = structures samplers first_hour solvers steps advice linear linear_shapes linear_certificates linear_choices \
+	gradient_norms torch_loader replay frameworks calibrated nets_race nets_fronts doubts
 bench: $(VENV)/dev-installed ## benchmarks: JSON, tables and plots in benchmarks/results/
 	@echo "Measuring; with all data this takes hours, and benchmarks/README.md says what each script answers ..."
 	@set -e; for name in $(BENCHMARKS); do echo $$name; $(RUN) benchmarks/$$name.py; done

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numba
@@ -14,10 +15,13 @@ import pytest
 import avare
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+INDEX = ROOT / "benchmarks" / "README.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), INDEX])
 WITH_FRAMEWORKS = (
     ROOT / "docs" / "frameworks.md"
 )  # its snippets run in tests/torch, where their frameworks are imported
+MOST_WORDS = 35  # of a sentence
+NOT_YET = {"datasets.md", "experiments.md", "frameworks.md", "linear.md", "sampling.md", "solvers.md", "torch.md"}
 
 REGISTRIES = [
     (avare.samplers.registry, "_KINDS"),
@@ -42,7 +46,7 @@ def test_snippets_run_as_printed(
     for snippet in snippets(page):
         exec(compile(snippet, str(page), "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
-    if page.name == "README.md":
+    if page == ROOT / "README.md":
         gain = re.search(r"uniform batches would have (\S+) times the second moment", printed)
         assert gain is not None and float(gain[1]) > 3.0
         first, second, *_, last = printed.splitlines()
@@ -74,11 +78,30 @@ def test_links_and_pictures_are_there(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
 
 
-def test_the_pages_name_tests_that_exist() -> None:
-    tests = "\n".join(path.read_text() for path in ROOT.glob("tests/**/*.py"))
-    for page in PAGES:
-        for name in re.findall(r"`(test_\w+)`", page.read_text()):
-            assert f"def {name}(" in tests, f"{page.name} names {name}"
+def sentences(page: Path) -> Iterator[str]:
+    """The sentences of a page, without code blocks, comments, formulas, tables and headings; `code` is a word."""
+    left_out = r"^```.*?^```$|^<!--.*?-->$|^\$\$.*?\$\$|^ *\|.*?$|^#.*?$|!\[[^\]]*\]\([^)]*\)"
+    text = re.sub(left_out, "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`]*`|\$[^$]*\$", "code", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
+    for block in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", text):
+        yield from re.split(r"(?<=[.!?])[)*]*\s+(?=[^a-z\s]|code)", block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_sentences_are_short(page: Path) -> None:
+    words = {each: len(re.findall(r"\S*\w\S*", each)) for each in sentences(page)}
+    long = [f"{count} words: {' '.join(each.split())}" for each, count in words.items() if count > MOST_WORDS]
+    assert bool(long) == (page.name in NOT_YET), "\n".join(long) or f"{page.name} is no longer in NOT_YET"
+
+
+def test_the_index_of_benchmarks_has_every_script_and_make_runs_what_it_marks() -> None:
+    linked = dict(re.findall(r"\]\(([\w/]+\.py)\)( ●)?", INDEX.read_text()))
+    scripts = (path for path in INDEX.parent.rglob("*.py") if '__name__ == "__main__"' in path.read_text())
+    assert {path.relative_to(INDEX.parent).as_posix() for path in scripts} <= linked.keys()
+    bench = re.search(r"^BENCHMARKS = (.*?[^\\])\n", (ROOT / "Makefile").read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert bench is not None
+    marked = {path.removesuffix(".py") for path, mark in linked.items() if mark}
+    assert set(bench[1].replace("\\", "").split()) == marked
 
 
 def test_the_demo_shows_avare_ahead_where_there_is_something_to_gain(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ The paper keeps its norms in a sorted tree with cumulative sums, at O(N) per ste
 need the order *within* a narrow range of norms, so here norms are only grouped, and the counts and
 sums of all groups are integers.
 
-A norm is kept as a **code**, an integer that grows with the norm: see `codes`. The leading bits of a
+A norm is kept as a **code**, an integer that grows with the norm: see `float_codes`. The leading bits of a
 code name ever narrower groups:
 
 =========  ==============  ======================================================
@@ -22,7 +22,8 @@ is exactly the solution of Lemma 1 for a floor in ``[floor, floor (1 + 2^-10)]``
 with probability (its mass) / (the largest mass in the cell), which is at least 8/9; cells that are
 wholly below ``e`` accept at once. For large batches, a guide to the cells, computed once, replaces the
 first two choices. One uniform number serves all three choices: as in inverse-transform sampling, each
-``p_i`` is realised up to an absolute error of 2^-53. Draws without replacement are in `distinct`.
+``p_i`` is realised up to an absolute error of 2^-53. Draws without replacement are in
+`without_replacement`.
 
 *Example.* Norms 1.0, 1.5, 6.0, 0.0: octaves contain {1.0, 1.5}, {6.0} and the zero. For the floor 0.1,
 going down from the top: at ``e = 4``, Z = 6 + 3 * 4 = 18 and 4/18 > 0.1, so continue; at ``e = 1``,

@@ -17,7 +17,7 @@ time. Before it becomes too large, everything is divided by a power of two.
 root in a few passes over the cells in use, and stops there exactly.
 
 *Draw.* Choose a cell by its mass, by bisection, then a uniform member: no rejection. One uniform
-number serves both choices. Draws without replacement are in `distinct`.
+number serves both choices. Draws without replacement are in `without_replacement`.
 
 *Example.* Of the norms 4.0, 4.0, 1.0, the first is now observed to be 2.0. The cell of 4.0 then expects
 v = (4 + 16) / 2 = 10 of its other member. In proportion to 2, sqrt(10) and 1, for the floor 0.1,

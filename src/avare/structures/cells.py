@@ -1,6 +1,6 @@
 """Examples grouped by norm into narrow cells, between which they move in constant time.
 
-`codes` says what the code, the octave and the cell of a norm are. A **member** is the code of an
+`float_codes` says what the code, the octave and the cell of a norm are. A **member** is the code of an
 example together with its index. The members of a cell fill pages of 128, which come from a common
 pool and are found through a two-level page table. Moving a member to another cell fills its hole
 with the last member of the old cell and appends it to the new one: two writes, however far apart

@@ -4,8 +4,8 @@
 
 where c_j is a known gradient of example j and G the sum of all of them. It is unbiased for any c, and its noise falls
 with the differences. For a linear model the gradient of an example is a slope s_i l'(a_i.x) times its row a_i, per
-output, so a table of slopes holds them all. SAGA enters the slopes of each batch into the table; a fixed point (see
-`fixed`) leaves the table as it is. The norms that the sampler learns are those of the differences,
+output, so a table of slopes holds them all. SAGA enters the slopes of each batch into the table; a fixed point
+leaves the table as it is. The norms that the sampler learns are those of the differences,
 |slope - table| |a_i|, with lengths in the preconditioner of the steps if there is one.
 """
 
