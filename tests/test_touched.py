@@ -34,6 +34,6 @@ def test_private_modules_pages_and_tests_have_their_targets() -> None:
         ALWAYS,
         "src/avare/_progress.py",
         "tests/test_progress.py",
-        PAGES,
+        *PAGES,
         "tests/test_batch.py",
     ]

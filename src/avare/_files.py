@@ -11,7 +11,7 @@ _LEFT_OVER = 3600.0  # seconds after which a temporary file is removed
 
 
 def write_whole(place: Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a temporary file, brought to the disk, and only then renamed."""
+    """Write a file whole or not at all: write a temporary file, call ``fsync``, then rename it."""
     beside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(beside, "xb") as file:
@@ -28,7 +28,7 @@ def write_whole(place: Path, content: bytes) -> None:
 
 @contextmanager
 def failing_as(kind: type[OSError], words: str) -> Iterator[None]:
-    """Turn an error of the system into one of another kind that says more."""
+    """Raise an error of the system as another kind of ``OSError``, with words before its message."""
     try:
         yield
     except OSError as error:
@@ -36,7 +36,7 @@ def failing_as(kind: type[OSError], words: str) -> Iterator[None]:
 
 
 def remove_left_overs(folder: Path) -> None:
-    """Remove temporary files that killed processes left."""
+    """Remove old temporary files, which killed processes left."""
     for path in folder.glob(".*.tmp"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _LEFT_OVER:
@@ -44,7 +44,7 @@ def remove_left_overs(folder: Path) -> None:
 
 
 def _to_disk(folder: Path) -> None:
-    """Bring a folder's list of files to the disk, if the system can."""
+    """Call ``fsync`` on a folder, where the system can."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:  # Windows cannot open folders

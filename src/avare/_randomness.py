@@ -1,11 +1,11 @@
 """Random numbers for compiled kernels, taken from a ``numpy.random.Generator``.
 
-Numba can be handed a ``Generator``, but unpacking it costs roughly ten microseconds
+Numba accepts a ``Generator``, but unpacking it costs roughly ten microseconds
 a call: as much as a whole batch of draws. A kernel therefore gets a *source*: the
 addresses of the bit generator's own ``next_double`` function and of its state, both
-part of NumPy's public interface (``BitGenerator.ctypes``). The numbers are the very
-ones that ``generator.random()`` would give, and the generator's state advances with
-them, so saving and restoring that state is all it takes to resume.
+part of NumPy's public interface (``BitGenerator.ctypes``). The numbers are the same
+that ``generator.random()`` would give, and the generator's state advances with
+them. To resume, it is enough to save and restore this state.
 """
 
 import copy
@@ -25,7 +25,7 @@ Source: TypeAlias = tuple[int, int]
 
 
 def uniform_source(generator: np.random.Generator) -> Source:
-    """What a kernel needs to draw from ``generator``, which must outlive it.
+    """Return the source from which kernels draw; ``generator`` must exist as long as the source is used.
 
     >>> import numpy as np
     >>> generator = np.random.default_rng(7)
@@ -38,9 +38,10 @@ def uniform_source(generator: np.random.Generator) -> Source:
 
 
 def derive(generator: np.random.Generator, count: int) -> list[np.random.Generator]:
-    """Return generators whose numbers depend only on the present state of another, which does not advance.
+    """Return generators whose numbers depend only on the current state of another, which does not advance.
 
-    ``Generator.spawn`` starts from the seed instead. It is another one each time if the state was restored.
+    The children of ``Generator.spawn`` depend on the seed and on earlier calls instead, so that a restored state would
+    give different ones.
 
     >>> import numpy as np
     >>> generator = np.random.default_rng(7)

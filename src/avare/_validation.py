@@ -1,4 +1,4 @@
-"""Checks of arguments: each error names the argument, the offending value and where it stands."""
+"""Checks of arguments: each error names the argument, the offending value and its place."""
 
 import math
 import operator
@@ -62,7 +62,7 @@ def number(
 
 
 def boolean(name: str, value: Any) -> bool:
-    """True or False, and nothing that merely counts as such."""
+    """Return True or False; numbers and other values that could count as such are refused."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} = {value!r}: must be True or False")
     return bool(value)
@@ -128,7 +128,7 @@ def real(name: str, values: ArrayLike, ndim: int | None = None) -> NDArray[np.fl
 
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
-    """An array of anything that can be one, also of a tensor: see `from_tensor`."""
+    """Convert anything array-like to an array, also a tensor: see `from_tensor`."""
     try:
         return values if type(values) is np.ndarray else np.asarray(from_tensor(name, values))
     except ValueError as error:

@@ -3,7 +3,7 @@
 Numba compiles a kernel when it is first called, and keeps it in a folder for the next process: ``NUMBA_CACHE_DIR``, or
 the package's own ``__pycache__``. This command calls the kernels of the default samplers, of `avare.sklearn`, of the
 loader, of `avare.sgd` and `avare.sghmc`, and of the command ``avare diagnose`` on small data, and prints how long each
-took. What needs a package that is not installed is left out.
+took. Parts that need a package that is not installed are left out.
 """
 
 import logging

@@ -1,10 +1,10 @@
-"""Measures of how good a distribution is for given norms, as in the paper, and how good the draws of a chain are.
+"""Measures: how good a distribution is for given norms, as in the paper, and how good the draws of a chain are.
 
 The functions of norms take norms and probabilities of shape (N,), or of shape (T, N) for T steps. With norms of T
 steps, p may also have shape (N,), for one distribution at all steps. Each distribution must sum to 1.
 
 Stein discrepancies take draws and the gradients of the negative log-density f at them, both draws x dim. They are 0 in
-expectation if the draws have the density :math:`e^{-f}`, and need no draws of another method.
+expectation if the draws have the density :math:`e^{-f}`, and need no reference draws.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Schedule:
     formula : callable
         Function of t, an integer or an array, and of the constants. It returns the value at t.
     constants : tuple of float
-        What else the formula takes.
+        Further arguments of the formula.
     """
 
     formula: Callable[..., Any]

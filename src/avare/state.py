@@ -2,8 +2,8 @@
 
 A checksum notices accidents. It does not stop a file from elsewhere, so every field is also checked against its
 declaration before anything changes: no state may make a kernel read out of bounds, run for ever or return a weight that
-is not finite. What relates two fields is checked by whoever declares them. All errors are a ``ValueError`` that names
-the field.
+is not finite. The class that declares two related fields checks the relation. All errors are a ``ValueError`` that
+names the field.
 """
 
 import json
@@ -34,7 +34,7 @@ class Field:
     kind : type or dtype
         ``int``, ``float``, ``bool``, ``str`` or ``numpy.random.Generator``; for an array, its dtype.
     shape : tuple of int or None, default=None
-        Shape of an array; None in place of a length that is not known in advance.
+        Shape of an array, with None for a length that is not known in advance.
     at_least, at_most : float
         Range of a number, or of each element. By default any finite number.
     also : float or None, default=None
@@ -164,7 +164,7 @@ def require_checksum(state: Mapping[str, Any], found: int, within: str = "state"
 
 
 def read_sealed(state: Mapping[str, Any], expected: Mapping[str, Any], fields: Fields, owner: str) -> State:
-    """Return the declared fields of a state that has arguments as expected, and a checksum of all of them."""
+    """Return the declared fields of a state, after a check of its arguments, its fields and its checksum."""
     require_mapping(state)
     require_same(state, expected, "state", owner)
     values = read(state, {**fields, "checksum": Field(int, at_least=0, at_most=2**32 - 1)})
@@ -179,7 +179,7 @@ def require_permutation(order: NDArray[np.int64], label: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A field as it was before ``numpy.savez`` made an array of it."""
+    """Return a scalar array, which ``numpy.savez`` makes of numbers and text, as a number or text; else the value."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return value.item()
     return value
@@ -197,7 +197,7 @@ def checksum(fields: Mapping[str, Any]) -> int:
 
 
 def _as_array(value: Any) -> NDArray[Any]:
-    """A field as an array; what no state holds, as its text, for a damaged state may hold anything."""
+    """Return a field as an array. A damaged state may hold anything: what no state may hold becomes its text."""
     if isinstance(value, np.ndarray | np.generic | str | int | float):
         array = np.asarray(value)
         if not array.dtype.hasobject:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ALWAYS = "tests/test_architecture.py"
-PAGES = "tests/e2e/test_documents.py"
+PAGES = ("tests/e2e/test_documents.py", "tests/e2e/test_names.py")
 
 
 def targets(changed: Iterable[str], root: Path) -> list[str]:
@@ -19,7 +19,7 @@ def targets(changed: Iterable[str], root: Path) -> list[str]:
     for name in changed:
         path = Path(name)
         if path.suffix == ".md" or name in ("Makefile", "pyproject.toml"):
-            found.append(PAGES)
+            found += PAGES
         elif path.suffix == ".py" and path.parts[0] == "src" and (root / path).exists():
             found += [name, *_mirror(path, root)]
         elif path.parts[0] == "tests" and path.name.startswith("test_") and (root / path).exists():

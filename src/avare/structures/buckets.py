@@ -1,4 +1,4 @@
-"""Draws with ``p_i = max(h_i, e) / Z`` in constant time, whatever the number of examples.
+"""Draws with ``p_i = max(h_i, e) / Z`` in O(1) operations, for any number of examples.
 
 The paper keeps its norms in a sorted tree with cumulative sums, at O(N) per step. Lemma 1 does not
 need the order *within* a narrow range of norms, so here norms are only grouped, and the counts and
@@ -90,7 +90,7 @@ class _Law(NamedTuple):
 
 
 class Buckets(layout.Cells):
-    """Norms of n examples: draw from them, solve Lemma 1 and replace norms in constant time.
+    """Norms of n examples: draw from them, solve Lemma 1 and replace norms in O(1).
 
     Norms are rounded to 24 significant bits; positive norms outside [2^-149, 2^128) become the nearer
     end of that range. The distribution never affects unbiasedness, only the variance, and within that

@@ -96,7 +96,7 @@ class _Law(NamedTuple):
 
 
 class CalibratedCells(Cells):
-    """Norms of n examples: learn what to expect of them, and draw, in constant time.
+    """Norms of n examples: learn what to expect of them, and draw, in O(1).
 
     Norms are rounded and bounded as in `Buckets`.
 

@@ -1,4 +1,4 @@
-"""Examples grouped by norm into narrow cells, between which they move in constant time.
+"""Examples grouped by norm into narrow cells, between which they move in O(1).
 
 `float_codes` says what the code, the octave and the cell of a norm are. A **member** is the code of an
 example together with its index. The members of a cell fill pages of 128, which come from a common
