@@ -162,6 +162,13 @@ def test_the_page_of_solvers_quotes_the_steps() -> None:
     assert quoted(page, r"at most (\d+) % if a run takes ten milliseconds") == [round(100.0 * max(shares))]
 
 
+def test_the_pages_quote_how_the_cost_of_a_step_grows() -> None:
+    steps = stored("structures")["steps"]
+    grown = round(steps["100000000"]["Avare"] / steps["10000"]["Avare"], 1)
+    for page in ("README.md", "docs/index.md", "docs/buckets.md"):
+        assert quoted(page, r"hundred million (?:examples )?takes? \[?([\d.]+) times as long") == [grown], page
+
+
 def test_the_first_draw_takes_a_few_seconds() -> None:
     assert 1.0 < stored("first_hour")["tasks"]["first draw"]["first"]["processor"] < 8.0
     for page in ("README.md", "docs/start.md"):
