@@ -167,21 +167,6 @@ def test_without_torch_the_error_says_what_to_install() -> None:
     assert found.stderr.strip().endswith("ImportError: avare.torch needs torch: pip install 'avare[torch]'")
 
 
-def test_public_names_are_listed_and_there() -> None:
-    import avare
-    import avare.experiments
-    import avare.plotting
-    import avare.report
-    import avare.torch
-
-    for package in (
-        *(avare, avare.datasets, avare.problems, avare.samplers, avare.solvers, avare.structures),
-        *(avare.experiments, avare.plotting, avare.report, avare.torch),
-    ):
-        names = package.__all__
-        assert len(set(names)) == len(names) > 0 and all(hasattr(package, name) for name in names)
-
-
 @pytest.mark.parametrize("name", ["Avare", "Calibrated", "sgd", "sgld", "batch_weights", "minimize_variance"])
 def test_help_shows_signatures_that_fit_on_a_screen(name: str) -> None:
     import avare

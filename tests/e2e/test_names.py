@@ -29,7 +29,16 @@ ELSEWHERE = {
     "the paper's procedures": {"Delete", "Insert", "Sample", "Search"},
     "placeholders": {"avare.Name", "avare.samplers.Name", "MyExperiment", "_name"},
     "variables of an example": {"boxes", "grads", "window"},
-    "other libraries": {"Accelerator", "blackjax", "memmap", "np", "on_before_batch_transfer", "posteriors"},
+    "other libraries": {
+        "Accelerator",
+        "BatchNorm",
+        "Subset",
+        "blackjax",
+        "memmap",
+        "np",
+        "on_before_batch_transfer",
+        "posteriors",
+    },
     "keys of results": {"test_error", "test_every", "test_f1"},
 }
 OTHERS = set().union(*ELSEWHERE.values())
@@ -77,16 +86,11 @@ def is_set(name: ast.Name) -> bool:
 
 
 def docstrings(path: Path) -> Iterator[tuple[ast.AST, str]]:
-    """Each docstring of a file without its examples, and the texts below attributes of classes and modules."""
+    """Each docstring of a file, and the texts below attributes of classes and modules."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Module | Definition):
-            for each in node.body:
-                if (
-                    isinstance(each, ast.Expr)
-                    and isinstance(each.value, ast.Constant)
-                    and isinstance(each.value.value, str)
-                ):
-                    yield node, re.sub(r"^ *(>>>|\.\.\.) .*$", "", each.value.value, flags=re.MULTILINE)
+            texts = (ast.get_docstring(ast.Module([each], []), clean=False) for each in node.body)
+            yield from ((node, text) for text in texts if text is not None)
 
 
 @functools.cache
@@ -97,7 +101,7 @@ def all_definitions() -> set[str]:
 @functools.cache
 def known_words() -> set[str]:
     """Names and texts of all code, and the words of settings; docstrings do not count."""
-    words = {*dir(builtins), *keyword.kwlist, "avt", "np"}
+    words = {*dir(builtins), *keyword.kwlist, *OTHERS, "avt"}
     for path in READ:
         words |= {path.stem, path.parent.name, *names_in(path)}
         described = {text for _, text in docstrings(path)}
@@ -133,8 +137,8 @@ def unknown_words(code: str) -> Iterator[str]:
         if not is_there(re.sub("^avt", "avare.torch", name)) and name not in OTHERS:
             yield name
     for word in re.findall(r"\b[A-Za-z_]\w*", re.sub(r"(?<![\w/])(?:avare|avt)(?:\.[A-Za-z_]\w*)+", "", code)):
-        is_formula = len(word.split("_")[0]) == 1  # such as P_min
-        if not (is_formula or word.isupper() or word in known_words() | OTHERS):
+        is_formula = re.fullmatch(r"(\w|sum)?(_\w{1,3})?", word)  # such as P_min
+        if not (is_formula or word.isupper() or word in known_words()):
             yield word
 
 
@@ -158,8 +162,9 @@ def test_names_and_paths_on_a_page_are_there(page: Path) -> None:
 def test_names_and_paths_in_docstrings_are_there(path: Path) -> None:
     here = all_definitions() | OTHERS
     lost: list[str] = []
-    for node, text in docstrings(path):
-        lost += lost_paths(text)
+    for node, whole in docstrings(path):
+        lost += lost_paths(whole)
+        text = re.sub(r"^ *(>>>|\.\.\.) .*$", "", whole, flags=re.MULTILINE)
         known = here if isinstance(node, ast.Module) else here | names_in_folder(path.parent)
         for code in re.findall(r"``(.+?)``", text, flags=re.DOTALL):
             lost += unknown_words(code)

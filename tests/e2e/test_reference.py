@@ -11,6 +11,7 @@ DESCRIBED = [entry for entry in reference.entries() if entry.home == f"{entry.mo
 def test_public_names_are_found() -> None:
     found = {f"{entry.module}.{entry.name}" for entry in reference.entries()}
     assert {"avare.Avare", "avare.samplers.Avare", "avare.torch.ImportanceLoader", "avare.schedules.floor"} <= found
+    assert all(len(set(module.__all__)) == len(module.__all__) for module in reference.modules())
     homes = {f"{entry.module}.{entry.name}": entry.home for entry in reference.entries()}
     assert homes["avare.samplers.Avare"] == "avare.Avare"
 
