@@ -1,7 +1,7 @@
 """States that are saved and loaded: mappings of numbers, text and arrays, each declared as a `Field`.
 
-A checksum notices accidents. It does not stop a file from elsewhere, so every field is also checked against its
-declaration before anything changes: no state may make a kernel read out of bounds, run for ever or return a weight that
+A checksum notices accidents, but does not stop a file from elsewhere. So every field is also checked against its
+declaration before anything changes. No state may make a kernel read out of bounds, run for ever or return a weight that
 is not finite. The class that declares two related fields checks the relation. All errors are a ``ValueError`` that
 names the field.
 """

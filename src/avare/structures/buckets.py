@@ -26,8 +26,8 @@ first two choices. One uniform number serves all three choices: as in inverse-tr
 `without_replacement`.
 
 *Example.* Norms 1.0, 1.5, 6.0, 0.0: octaves contain {1.0, 1.5}, {6.0} and the zero. For the floor 0.1,
-going down from the top: at ``e = 4``, Z = 6 + 3 * 4 = 18 and 4/18 > 0.1, so continue; at ``e = 1``,
-Z = 8.5 + 1 = 9.5 and 1/9.5 > 0.1, so continue; only the zero is left, so
+go down from the top. At ``e = 4``, Z = 6 + 3 * 4 = 18 and 4/18 > 0.1, so continue. At ``e = 1``,
+Z = 8.5 + 1 = 9.5 and 1/9.5 > 0.1, so continue. Only the zero is left, so
 ``e = 0.1 * 8.5 / (1 - 0.1)`` = 0.944, Z = 9.444, p = (0.106, 0.159, 0.635, 0.1).
 """
 
