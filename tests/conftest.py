@@ -26,7 +26,7 @@ settings.load_profile("avare")
 # the same tests without compiled code, do not reach.
 UNTRACED = {
     *{"e2e", "extension", "property", "statistical", "simplex"},
-    *{"test_aged", "test_architecture", "test_browser", "test_compilation", "test_figures", "test_images"},
+    *{"test_architecture", "test_browser", "test_compilation", "test_figures", "test_images"},
     *{"test_calibrated", "test_common", "test_every_structure", "test_kernels", "test_mixture"},
     *{"test_osmd", "test_safe", "test_systematic"},
 }

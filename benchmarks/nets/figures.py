@@ -22,7 +22,6 @@ QUESTIONS = {
     "nets-seconds": "What does it cost in seconds?",
     "nets-measures": "How do the other measures change, and how well are norms remembered?",
     "nets-parts": "Which part matters?",
-    "nets-age": "Does the age of a remembered norm help?",
     "nets-larger-step": "Is it safe to spend the gain on a larger step?",
 }
 """What each figure answers, by the name of its file."""
@@ -40,7 +39,6 @@ COMPOSED = tuple(
 )
 """The variants with some of the parts of `Calibrated`."""
 VARIANTS = {
-    "nets-age": ("calibrated", "by norm", "by norm and age"),
     "nets-larger-step": ("calibrated", "step × gain, up to 2", "step × gain, up to 5", UNIFORM),
 }
 """The labels in the figures of other variants."""
@@ -51,8 +49,6 @@ _STYLES = {
     UNIFORM: Style(BLACK, "solid", "^"),
     "Avare, √norm": Style(SKY, "dash", "h"),
     "calibrated": assign([DEFAULT])[DEFAULT],
-    "by norm": Style(SKY, "solid", "v"),
-    "by norm and age": Style(GREEN, "solid", "D"),
     "step × gain, up to 2": Style(GREEN, "dash", "P"),
     "step × gain, up to 5": Style(PURPLE, "solid", "X"),
 }
