@@ -73,11 +73,11 @@ class SortedNorms(Structure):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], n: int) -> "SortedNorms":
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N log N)."""
-        return cls(Field(np.float64, (n,), at_least=0.0).read(state, "memory"))
+        return cls(Field(np.float64, (n,), at_least=0.0).read(state, "norms"))
 
     def state(self) -> State:
         """Return the norms. O(N)."""
-        return {"memory": self.norms()}
+        return {"norms": self.norms()}
 
     def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """Return the norms: of some examples, or by index. O(1) each."""
@@ -132,7 +132,7 @@ class PaperAvare(avare.Sampler):
         self._schedule = avare.schedules.floor(self.n, self.batch_size, delta, c, p_min)
         _, self._c, self._delta, self._p_min = self._schedule.constants
         start = np.zeros(self.n) if initial_norms is None else initial_norms
-        self._memory = SortedNorms(one_per_example("initial_norms", start, self.n))
+        self._structure = SortedNorms(one_per_example("initial_norms", start, self.n))
 
     @property
     def floor(self) -> float:
@@ -140,24 +140,24 @@ class PaperAvare(avare.Sampler):
         return self._schedule(self.steps + 1)
 
     def compute_probabilities(self) -> NDArray[np.float64]:
-        return self._memory.probabilities(self.floor)
+        return self._structure.probabilities(self.floor)
 
     def draw(self, size: int) -> avare.Batch:
         left = np.empty(size)
-        indices, probabilities = self._memory.draw(
+        indices, probabilities = self._structure.draw(
             size, replacement=self.replacement, source=self.source, floor=self.floor, left=left
         )
         weights = batch_weights(probabilities, self.replacement, None if self.replacement else left)
         return avare.Batch(indices, weights, probabilities)
 
     def learn(self, indices: NDArray[np.int64], norms: NDArray[np.float64]) -> None:
-        self._memory.replace(indices, norms)
+        self._structure.replace(indices, norms)
 
     def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        return self._memory.norms(indices)
+        return self._structure.norms(indices)
 
     def fields(self) -> Fields:
-        return {"memory": Nested(partial(SortedNorms.from_state, n=self.n))}
+        return {"structure": Nested(partial(SortedNorms.from_state, n=self.n))}
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ for _ in range(2000):
     batch = sampler.sample()
     sampler.update(batch.indices, (batch.indices % 1000) * 0.37 + 0.01)
 after = psutil.Process().memory_info().rss
-print(after - before, sampler._memory.nbytes)
+print(after - before, sampler._structure.nbytes)
 """
 
 START = """

@@ -176,18 +176,19 @@ def indexed(name: str, values: Any, at: Any, n: int) -> tuple[NDArray[np.int64],
     Traceback (most recent call last):
     ValueError: norms has length 1: must match indices, which has 2
     """
-    if are_plain(at, values) and all_valid(at, values, n):
+    if are_plain(at, values, n):
         return at, values  # the common case, in one loop
     places, numbers = indices("indices", at, n), nonnegative(name, values)
     same_length(name, len(numbers), "indices", len(places))
     return places, numbers
 
 
-def are_plain(at: Any, values: Any) -> bool:
-    """Whether these are vectors of int64 and of float64, of the same length, for `all_valid`."""
+def are_plain(at: Any, values: Any, n: int) -> bool:
+    """Whether these are vectors of int64 and of float64, of the same length, and what `indexed` would return."""
     if not (type(at) is type(values) is np.ndarray and at.dtype is _INT64 and values.dtype is _FLOAT64):
         return False
-    return bool(at.ndim == 1 and at.shape == values.shape and at.flags.carray and values.flags.carray)
+    is_plain = at.ndim == 1 and at.shape == values.shape and at.flags.carray and values.flags.carray
+    return bool(is_plain and _all_valid(at, values, n))
 
 
 def same_length(name: str, length: int, other: str, other_length: int) -> None:
@@ -200,7 +201,7 @@ def same_length(name: str, length: int, other: str, other_length: int) -> None:
 
 
 @lean
-def all_valid(at, values, n):
+def _all_valid(at, values, n):
     """Return whether all indices are in [0, n), and all values finite and not negative."""
     wrong = 0
     for j in range(len(at)):

@@ -92,7 +92,7 @@ def test_the_rule(n: int, decay: float, prior: float) -> None:
         sampler.update(indices, norms)
         plain.update(indices.tolist(), norms.tolist())
         assert np.allclose(sampler.probabilities(), plain.probabilities(sampler.steps + 1), rtol=1e-9, atol=0)
-    sampler._memory.check()
+    sampler._structure.check()
     found, table = sampler.calibration(), plain.table()
     order = sorted(table.values(), key=lambda each: -1.0 if math.isnan(each[1]) else each[1])
     members, remembered, squares, observations = map(np.array, zip(*order, strict=True))
@@ -255,7 +255,7 @@ def test_resumes_after_the_scale_was_divided() -> None:
         sampler.update(sampler.sample().indices, generator.lognormal(0.0, 1.0, 4))
     twin = avare.Calibrated(30, 4, decay=0.3, seed=14)
     twin.load_state_dict(sampler.state_dict())
-    twin._memory.check()
+    twin._structure.check()
     for _ in range(100):
         ours, theirs = sampler.sample(), twin.sample()
         assert ours.indices.tolist() == theirs.indices.tolist() and ours.weights.tolist() == theirs.weights.tolist()

@@ -19,7 +19,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::avare.samplers.LimitWarning")
 
 
 def floored(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
-    return avare.Avare(n, batch_size, delta=0.7, c=3.0 * n, p_min=0.4 / max(n, 1), **arguments)
+    return avare.Avare(n, batch_size, delta=0.7, c=3.0 * n, p_min=0.4 / max(n, 1), memory=0.4, **arguments)
+
+
+def averaged_passes(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
+    return avare.Passes(n, batch_size, memory=0.3, **arguments)
+
+
+def averaged_cells(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
+    return avare.Calibrated(n, batch_size, memory=0.6, **arguments)
 
 
 def unlimited(n: int, batch_size: int = 128, **arguments: Any) -> Sampler:
@@ -30,7 +38,9 @@ class TestEverySampler(SamplerChecks):
     samplers: ClassVar[dict[str, Make]] = {
         **{name: by_name(name) for name in own_names()},
         "Avare on sorted norms": PaperAvare,
-        "Avare with a lasting floor": floored,
+        "Avare with a lasting floor and averages": floored,
+        "Passes with averages": averaged_passes,
+        "Calibrated with averages": averaged_cells,
         "Vrb without limits": unlimited,
     }
 

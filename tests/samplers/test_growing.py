@@ -198,12 +198,12 @@ def test_totals_are_exact_after_ten_million_operations(capacity: int | None) -> 
         retired = new[:999] if capacity is None else new[:500]
         sampler.retire(retired)
         operations += 2000 + len(retired)
-    sampler._memory.check()
+    sampler._structure.check()
     norms = sampler.norms()[sampler.contains(np.arange(sampler.n))]
     again = Buckets(norms)
     for name in ("octaves", "cells", "bins"):  # counts, and sums of mantissas: integers
-        assert np.array_equal(getattr(sampler._memory.arrays, name), getattr(again.arrays, name))
-    assert sampler._memory.solve(1e-6) == again.solve(1e-6)
+        assert np.array_equal(getattr(sampler._structure.arrays, name), getattr(again.arrays, name))
+    assert sampler._structure.solve(1e-6) == again.solve(1e-6)
 
 
 @every
@@ -242,11 +242,11 @@ def test_damaged_states_change_nothing() -> None:
     before = snapshot(twin)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"added": 9}, r"state\['added'\] = 9: must be an integer from 10"),
-        ({"added": 2**30}, r"state\['memory'\] has shape"),
+        ({"added": 2**30}, r"state\['members'\] has shape"),
         ({"retired": np.array([2, 2])}, r"state\['retired'\] has an index twice"),
         ({"retired": np.arange(14)}, r"state\['retired'\] has an index twice, or all"),
         ({"retired": np.array([2, 14])}, r"state\['retired'\]\[1\] = 14"),
-        ({"retired": np.array([2])}, r"state\['memory'\] has shape"),
+        ({"retired": np.array([2])}, r"state\['members'\] has shape"),
         ({"capacity": 20}, r"state\['capacity'\] = 20: this sampler has 0"),
     ]
     for changes, message in wrong:
@@ -436,7 +436,7 @@ def test_threads_wait_for_each_other() -> None:
     for thread in threads:
         thread.join()
     assert not failures and sampler.n > sampler.present > 200
-    sampler._memory.check()
+    sampler._structure.check()
 
 
 # Indices of 50 batches of samplers that never grow, as they were before sets could grow.

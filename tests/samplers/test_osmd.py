@@ -81,7 +81,7 @@ def test_is_the_plain_rule(n: int, m: int, alpha: float) -> None:
                 pending.append(indices)
                 continue
         norms = norms_of(indices, generator)
-        threshold = sampler._memory.solve(alpha / n).threshold
+        threshold = sampler._structure.solve(alpha / n).threshold
         plain.p = np.maximum(sampler._values, threshold)
         returns += int((plain.p[np.unique(indices[norms > 0.0])] == threshold).sum())
         repeats += len(np.unique(indices)) < len(indices)
@@ -95,7 +95,7 @@ def test_is_the_plain_rule(n: int, m: int, alpha: float) -> None:
             found = sampler._values[pushed]
             assert np.allclose(found / found.max(), plain.v[pushed] / plain.v[pushed].max(), rtol=1e-9, atol=0.0)
         assert np.allclose(p, projected(sampler._values, p, alpha / n), rtol=1e-6, atol=0.0)  # of 24 bits each
-    sampler._memory.check()
+    sampler._structure.check()
     assert repeats > 5
     assert (sampler._horizon, sampler._bound) == (plain.horizon, plain.bound)
     assert plain.horizon > 20 and plain.bound > 2.0  # both were exceeded
@@ -124,7 +124,7 @@ def test_long_runs_do_not_drift() -> None:
     plain, on_floor = Plain(n, m, steps * m, 20.0, 0.8), 0
     for step in range(steps):
         batch = sampler.sample()
-        on_floor += n - sampler._memory.solve(0.8 / n).above
+        on_floor += n - sampler._structure.solve(0.8 / n).above
         norms = np.where((batch.indices + step // 1000) % 8 == 0, 20.0, generator.uniform(0.0, 2.0, m))
         plain.drawn_with[batch.indices] = plain.p[batch.indices]
         sampler.update(batch.indices, norms)
@@ -133,7 +133,7 @@ def test_long_runs_do_not_drift() -> None:
     assert math.fsum(p) == pytest.approx(1.0, rel=0.0, abs=1e-14)
     # An example that leaves the floor starts up to 2 ** -10 too high, and then grows less, because its p is larger.
     assert np.allclose(p, plain.p, rtol=3e-3, atol=0.0)
-    sampler._memory.check()
+    sampler._structure.check()
     assert 0.0 < on_floor / (n * steps) < 0.9 or not compiled  # after very many steps none is there
     assert np.allclose(p, projected(sampler._values, p, 0.8 / n), rtol=1e-6, atol=0.0)
 
@@ -165,7 +165,7 @@ def test_no_size_of_the_limits_overflows(horizon: int, bound: float) -> None:
         assert np.isfinite(batch.weights).all()
         sampler.update(batch.indices, bound * (1.0 + step * (batch.indices % 2)))
         sampler.update(np.repeat(batch.indices, 500), np.full(2000, bound))  # exponents of several hundred
-    sampler._memory.check()
+    sampler._structure.check()
     p = sampler.probabilities()
     assert (p >= 0.03).all()
     assert (p.max() > 0.04) == (horizon < 2**62)
@@ -229,8 +229,8 @@ def test_resumes_with_exactly_the_same_draws(arguments: dict[str, Any]) -> None:
     assert np.array_equal(sampler.probabilities(), twin.probabilities())
     saved, resumed = sampler.state_dict(), twin.state_dict()
     assert all(np.array_equal(saved[key], resumed[key]) for key in saved)
-    assert twin._memory.solve(0.01) == sampler._memory.solve(0.01)
-    twin._memory.check()
+    assert twin._structure.solve(0.01) == sampler._structure.solve(0.01)
+    twin._structure.check()
     third = Osmd(60, 5, alpha=0.9, **arguments)
     third.load_state_dict(state)  # continuing has not changed it
     assert third.steps == 61
@@ -246,7 +246,7 @@ def test_refuses_another_state_and_does_not_change() -> None:
     for changes, message in (
         ({"drawn_with": np.zeros(7)}, r"state\['drawn_with'\] has shape \(7,\)"),
         ({"drawn_with": np.zeros(8, dtype=np.int64)}, r"dtype int64: must have shape \(8,\) and dtype float64"),
-        ({"memory": np.zeros(8, dtype=np.int64)}, r"state\['memory'\]\[1\] = 0: does not fit"),
+        ({"members": np.zeros(8, dtype=np.int64)}, r"state\['members'\]\[1\] = 0: does not fit"),
         ({"drawn_with": np.full(8, 1e-120)}, r"state\['drawn_with'\]\[0\] = 1e-120: must be from 1e-110 to"),
         ({"values": np.full(8, -1.0)}, r"state\['values'\]\[0\] = -1.0: must be from 0.0 to 1e\+30"),
     ):

@@ -188,7 +188,7 @@ def test_avare(n: int) -> None:
         h[indices] = norms.astype(np.float32)  # as it is stored
         state["t"] += 1
         floor = schedule(state["t"] + 1)
-        snapped = sampler._memory.solve(floor).floor
+        snapped = sampler._structure.solve(floor).floor
         assert floor * (1 - 1e-12) <= snapped <= floor * (1 + 2.0**-10) or np.isclose(snapped, 1 / n)
         return avare.minimize_variance(h, min(snapped, 1 / n))
 

@@ -85,8 +85,8 @@ def test_zeros_fill_pages(n: int) -> None:
 )
 def test_refuses_a_damaged_state(damage, message: str) -> None:  # type: ignore[no-untyped-def]  # any change
     state = Buckets([0.0, 1.0, 2.0, 4.0]).state()
-    with pytest.raises(ValueError, match=r"state\['memory'\].*" + message):
-        Buckets.from_state({"memory": damage(state["memory"])}, 4)
+    with pytest.raises(ValueError, match=r"state\['members'\].*" + message):
+        Buckets.from_state({"members": damage(state["members"])}, 4)
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,14 @@ def test_an_index_that_occurs_twice() -> None:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (np.ones(3), r"state\['memory'\] has shape \(3,\)"),
+        (np.ones(3), r"state\['norms'\] has shape \(3,\)"),
         (np.ones(4, dtype=np.float32), "dtype float32"),
-        (np.array([1.0, np.nan, 1.0, 1.0]), r"state\['memory'\]\[1\] = nan"),
+        (np.array([1.0, np.nan, 1.0, 1.0]), r"state\['norms'\]\[1\] = nan"),
     ],
 )
 def test_refuses_a_damaged_state(state: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SortedNorms.from_state({"memory": state}, 4)
+        SortedNorms.from_state({"norms": state}, 4)
 
 
 @pytest.mark.parametrize(("name", "place"), [("norms", 3), ("order", 5), ("sums", 7)])

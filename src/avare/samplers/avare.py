@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from avare._compilation import lean
 from avare._randomness import Seed
 from avare.batch import weigh_into
-from avare.samplers.base import one_per_example
 from avare.samplers.kernels import register_kernels
+from avare.samplers.memory import unit_of
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
@@ -45,6 +45,8 @@ class Avare(Remembering):
     replacement : bool, default=False
         Whether an index may occur twice in a batch. Without replacement the variance is smaller, and the
         remembered norms are more recent.
+    memory : float, default=0.0
+        The share of the past in what is remembered, in [0, 0.99]: see `avare.samplers.memory`. 0 is the last norm.
     delta : float, default=1.0
         In (0, 1]. For step sizes that fall as t^-b, use b for SGD and b/2 for SGLD.
     c : float or None, default=None
@@ -83,6 +85,7 @@ class Avare(Remembering):
         batch_size: int = 128,
         *,
         replacement: bool = False,
+        memory: float = 0.0,
         delta: float = 1.0,
         c: float | None = None,
         p_min: float = 0.0,
@@ -90,16 +93,16 @@ class Avare(Remembering):
         capacity: int | None = None,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, delta, c, p_min, replacement=replacement, capacity=capacity, seed=seed)
-        norms = np.zeros(self.n) if initial_norms is None else initial_norms
-        self._memory = Buckets(one_per_example("initial_norms", norms, self.n))
+        super().__init__(n, batch_size, memory, delta, c, p_min, replacement=replacement, capacity=capacity, seed=seed)
+        self._structure = Buckets(np.zeros(self.n) if initial_norms is None else self._initial(initial_norms))
 
     @property
     def kernels(self) -> AvareState:
-        return AvareState(self._memory.arrays, self._schedule.constants, self.replacement)
+        floor = self._schedule.constants
+        return AvareState(self._structure.arrays, floor, self.replacement, self._moments, self.memory)
 
     def fields(self) -> Fields:
-        return {"memory": Nested(partial(Buckets.from_state, n=self.n, present=self.present))}
+        return {"structure": Nested(partial(Buckets.from_state, n=self.n, present=self.present))}
 
 
 # --- kernels -------------------------------------------------------------------------------
@@ -111,6 +114,8 @@ class AvareState(NamedTuple):
     memory: Any  # the arrays of `Buckets`
     floor: tuple[float, ...]
     replacement: bool
+    moments: NDArray[np.float64]
+    share: float
 
 
 @lean
@@ -121,7 +126,7 @@ def _draw_kernel(state, step, source, indices, probabilities, weights):
 
 @lean
 def _learn_kernel(state, indices, norms):
-    store(state.memory, indices, norms)
+    store(state.memory, indices, norms, unit_of(state.moments, state.share, norms), state.share)
 
 
 register_kernels(AvareState, draw=_draw_kernel, learn=_learn_kernel)

@@ -103,7 +103,7 @@ class Sampler(Stateful, ABC):
         """Number of batches drawn so far."""
         self.pending = PendingBatches()
         """Drawn batches that wait for their norms; ``pending.limit`` is how many are kept."""
-        self._moments = np.zeros(4)  # the sums of the gain: see `avare.samplers.gain`
+        self._moments = np.zeros(6)  # the sums of the gain: see `avare.samplers.gain`
         self._lock = make_lock()
 
     # --- draw and learn ---------------------------------------------------------------
@@ -169,15 +169,15 @@ class Sampler(Stateful, ABC):
         drawn, indices = (batch, batch.indices) if isinstance(batch, Batch) else (None, batch)
         with self._lock:
             state = self.kernels
-            if learns(state) and self.present == self.n and validation.are_plain(indices, norms):
+            if learns(state) and self.present == self.n and validation.are_plain(indices, norms, self.n):
                 self._require_enough(self.batch_size)
+                self._count(drawn, indices, norms)  # type: ignore[arg-type]  # they are arrays
                 following = _empty_batch(self.batch_size)
                 arrays = (following.indices, following.probabilities, following.weights)
-                if step_into(state, self.steps, self.source, self.n, indices, norms, *arrays):
-                    self._count(drawn, indices, norms)  # type: ignore[arg-type]  # they are arrays
-                    self.steps += 1
-                    self.pending.add(following, self.present)
-                    return following
+                step_into(state, self.steps, self.source, indices, norms, *arrays)
+                self.steps += 1
+                self.pending.add(following, self.present)
+                return following
             self.update(batch, norms)
             return self.sample()
 

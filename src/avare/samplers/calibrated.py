@@ -6,14 +6,15 @@ import math
 from functools import partial
 from typing import Any, NamedTuple
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from avare import _validation as validation
 from avare._compilation import lean
 from avare._randomness import Seed
 from avare.batch import weigh_into
-from avare.samplers.base import one_per_example
 from avare.samplers.kernels import register_kernels
+from avare.samplers.memory import present_unit, unit_of
 from avare.samplers.registry import register
 from avare.samplers.remembering import Remembering
 from avare.schedules import floor_at
@@ -59,6 +60,8 @@ class Calibrated(Remembering):
         exp(-m / 10n) but at most 0.999, looks back roughly ten epochs, or a thousand steps if these are fewer.
     prior : float, default=1.0
         kappa, above 0: the number of observations that the remembered norm counts for.
+    memory : float, default=0.0
+        The share of the past in what is remembered, in [0, 0.99]: see `avare.samplers.memory`. 0 is the last norm.
     delta : float, default=1.0
         In (0, 1]. For step sizes that fall as t^-b, use b for SGD and b/2 for SGLD.
     c : float or None, default=None
@@ -105,6 +108,7 @@ class Calibrated(Remembering):
         replacement: bool = False,
         decay: float | None = None,
         prior: float = 1.0,
+        memory: float = 0.0,
         delta: float = 1.0,
         c: float | None = None,
         p_min: float = 0.0,
@@ -112,12 +116,12 @@ class Calibrated(Remembering):
         capacity: int | None = None,
         seed: Seed = None,
     ) -> None:
-        super().__init__(n, batch_size, delta, c, p_min, replacement=replacement, capacity=capacity, seed=seed)
+        super().__init__(n, batch_size, memory, delta, c, p_min, replacement=replacement, capacity=capacity, seed=seed)
         self._prior = validation.number("prior", prior, at_least=_SMALLEST_PRIOR, at_most=_LARGEST_PRIOR)
         if initial_norms is None:
-            self._memory = CalibratedCells.unseen(self.n, prior=self._prior)
+            self._structure = CalibratedCells.unseen(self.n, prior=self._prior)
         else:
-            self._memory = CalibratedCells(one_per_example("initial_norms", initial_norms, self.n), prior=self._prior)
+            self._structure = CalibratedCells(self._initial(initial_norms), prior=self._prior)
         self._default_decay = decay is None
         decay = self._decay_by_default() if decay is None else decay
         self._decay = self._decay_now = validation.number("decay", decay, above=0.0, at_most=1.0)
@@ -128,22 +132,25 @@ class Calibrated(Remembering):
         If the two agree, the remembered norms can be trusted.
         """
         with self._lock:
-            return self._memory.calibration()
+            found, unit = self._structure.calibration(), present_unit(self._moments, self.memory)
+            return found._replace(remembered=unit * found.remembered, expected=unit * found.expected)
 
     @property
     def kernels(self) -> CalibratedState:
         return CalibratedState(
-            self._memory.arrays,
+            self._structure.arrays,
             self._prior,
             self._decay_now,
             self.batch_size,
             self._schedule.constants,
             self.replacement,
+            self._moments,
+            self.memory,
         )
 
     def fields(self) -> Fields:
         build = partial(CalibratedCells.from_state, n=self.n, present=self.present, prior=self._prior)
-        return {"memory": Nested(build)}
+        return {"structure": Nested(build)}
 
     def _resized(self) -> None:
         super()._resized()
@@ -170,6 +177,8 @@ class CalibratedState(NamedTuple):
     batch_size: int
     floor: tuple[float, ...]
     replacement: bool
+    moments: NDArray[np.float64]
+    share: float
 
 
 @lean
@@ -181,7 +190,8 @@ def _draw_kernel(state, step, source, indices, probabilities, weights):
 
 @lean
 def _learn_kernel(state, indices, norms):
-    learn(state.memory, state.decay ** (len(indices) / state.batch_size), indices, norms)
+    unit = unit_of(state.moments, state.share, norms)
+    learn(state.memory, state.decay ** (len(indices) / state.batch_size), indices, norms, unit, state.share)
 
 
 register_kernels(CalibratedState, draw=_draw_kernel, learn=_learn_kernel)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._compilation import lean
+from avare.samplers.memory import add_mean
 
 _DECAY = 0.99  # per batch: the sums look back roughly a hundred batches, ...
 _SCALE_DECAY = 0.9  # ... and the scale roughly ten
@@ -35,11 +36,13 @@ def ratio(moments: NDArray[np.float64]) -> float:
 def smooth(moments, n, weights, probabilities, norms):
     """Add a batch that was drawn from n examples to the sums.
 
-    ``moments`` has decaying sums of both second moments, then faster ones of uniform's alone and of 1.
+    ``moments`` has decaying sums of both second moments, then faster ones of uniform's alone and of 1, then those of
+    the unit: see `avare.samplers.memory`.
     """
-    uniform, own = 0.0, 0.0
+    uniform, own, mean = 0.0, 0.0, 0.0
     for j in range(len(norms)):
         norm = min(norms[j], 1e140)  # so that the sums do not overflow
+        mean += weights[j] * norm / n
         uniform += n * weights[j] * norm * norm
         own += weights[j] * norm * norm / probabilities[j]
     before = moments[2] / max(moments[3], 1.0)
@@ -49,3 +52,4 @@ def smooth(moments, n, weights, probabilities, norms):
         moments[1] = _DECAY * moments[1] + own / scale
         moments[2] = _SCALE_DECAY * moments[2] + uniform
         moments[3] = _SCALE_DECAY * moments[3] + 1.0
+    add_mean(moments, mean)

@@ -19,11 +19,11 @@ class Growing(Sampler):
     """Draw from a set to which examples are added and from which they are removed.
 
     Every draw is from the examples that are present, and its weights estimate the sum over them. A sampler derives from
-    this class, and sets `_memory`, a structure with ``contains``, ``insert`` and ``remove``, or replaces the hooks.
+    this class, and sets `_structure`, a structure with ``contains``, ``insert`` and ``remove``, or replaces the hooks.
     """
 
     grows = True
-    _memory: Any
+    _structure: Any
 
     def __init__(self, n: int, batch_size: int, *, replacement: bool, capacity: int | None, seed: Seed) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
@@ -79,15 +79,15 @@ class Growing(Sampler):
 
     def _are_listed(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return whether examples are present, if some are not."""
-        return np.asarray(self._memory.contains(indices))
+        return np.asarray(self._structure.contains(indices))
 
     def _insert(self, indices: NDArray[np.int64], values: NDArray[np.float64] | None) -> None:
         """Add examples that are absent, with values for the memory or None."""
-        self._memory.insert(indices, values)
+        self._structure.insert(indices, values)
 
     def _remove(self, indices: NDArray[np.int64]) -> None:
         """Remove examples that are present."""
-        self._memory.remove(indices)
+        self._structure.remove(indices)
 
     def _values_of_new(self, norms: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         """Return what to store for new examples with these norms, or raise an error."""

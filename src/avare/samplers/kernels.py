@@ -21,7 +21,6 @@ import numba
 from avare._compilation import ByType, lean
 from avare._compilation import kernel as kernel
 from avare._randomness import next_uniform as next_uniform
-from avare._validation import all_valid
 
 _DRAW, _LEARN = ByType("draw_into"), ByType("learn_from")
 draw_into, learn_from = _DRAW.function, _LEARN.function
@@ -72,13 +71,10 @@ def learns(state: Any) -> bool:
 
 
 @kernel
-def step_into(state, step, source, n, given, norms, indices, probabilities, weights):
-    """Learn from norms and fill the arrays with the next batch; or return False, if a norm or an index is not valid."""
-    if not all_valid(given, norms, n):
-        return False
+def step_into(state, step, source, given, norms, indices, probabilities, weights):
+    """Learn from checked norms and fill the arrays with the next batch."""
     learn_from(state, given, norms)
     draw_into(state, step, source, indices, probabilities, weights)
-    return True
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:

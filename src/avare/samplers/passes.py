@@ -13,6 +13,7 @@ from avare._compilation import inlined, kernel
 from avare._randomness import Seed
 from avare.samplers.base import LARGEST_NORM, Sampler
 from avare.samplers.kernels import register_kernels
+from avare.samplers.memory import average, checked_share, present_unit, unit_of
 from avare.samplers.registry import register
 from avare.state import Field, Fields, State, require_permutation
 from avare.structures.systematic import draw_systematically, in_units_of_the_largest, inclusion
@@ -59,6 +60,8 @@ class Passes(Sampler):
         Must be False: this sampler draws without replacement only.
     least : float, default=0.2
         The smallest probability of being kept in a pass, in [0.001, 1].
+    memory : float, default=0.0
+        The share of the past in what is remembered, in [0, 0.99]: see `avare.samplers.memory`. 0 is the last norm.
     seed : int, SeedSequence, BitGenerator, Generator or None, default=None
         See `Sampler`.
 
@@ -79,14 +82,22 @@ class Passes(Sampler):
 
     without_replacement_only = True
     independent = False
-    hyperparameters = ("least",)
+    hyperparameters = ("least", "memory")
 
     def __init__(
-        self, n: int, batch_size: int = 128, *, replacement: bool = False, least: float = 0.2, seed: Seed = None
+        self,
+        n: int,
+        batch_size: int = 128,
+        *,
+        replacement: bool = False,
+        least: float = 0.2,
+        memory: float = 0.0,
+        seed: Seed = None,
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         self.least = validation.number("least", least, at_least=0.001, at_most=1.0)
         """The smallest probability of being kept in a pass."""
+        self.memory = checked_share(memory)
         self._norms = np.full(self.n, _UNSEEN)
         self._kept = np.ones(self.n)
         self._order = np.arange(self.n)
@@ -95,7 +106,7 @@ class Passes(Sampler):
     def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         with self._lock:
             found = self._norms if indices is None else self._norms[indices]
-            return np.where(found == _UNSEEN, math.nan, found)
+            return np.where(found == _UNSEEN, math.nan, found * present_unit(self._moments, self.memory))
 
     def compute_probabilities(self) -> NDArray[np.float64]:
         drawn, count = self._progress
@@ -106,7 +117,7 @@ class Passes(Sampler):
 
     @property
     def kernels(self) -> PassesState:
-        return PassesState(self.least, self._norms, self._kept, self._order, self._progress)
+        return PassesState(self.least, self._norms, self._kept, self._order, self._progress, self._moments, self.memory)
 
     def fields(self) -> Fields:
         return {
@@ -139,6 +150,8 @@ class PassesState(NamedTuple):
     """All indices: those drawn in this pass, those still to come, those left out."""
     progress: NDArray[np.int64]
     """How many have been drawn in this pass, and how many it has."""
+    moments: NDArray[np.float64]
+    memory: float
 
 
 @kernel
@@ -206,8 +219,10 @@ def choose_probabilities(norms, least, size, kept):
 
 @kernel
 def _learn_kernel(state, indices, norms):
+    unit = unit_of(state.moments, state.memory, norms)
     for j in range(len(indices)):
-        state.norms[indices[j]] = min(norms[j], LARGEST_NORM)
+        norm = average(state.norms[indices[j]], norms[j] / unit, state.memory)
+        state.norms[indices[j]] = min(norm, LARGEST_NORM)
 
 
 register_kernels(PassesState, draw=_draw_kernel, learn=_learn_kernel)

@@ -4,10 +4,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from avare import schedules
+from avare.samplers.base import one_per_example
 from avare.samplers.growing import Growing
+from avare.samplers.memory import checked_share, present_unit, start
 
 
 class Remembering(Growing):
@@ -18,10 +20,13 @@ class Remembering(Growing):
     """
 
     takes = ("p_min",)
-    hyperparameters: ClassVar[tuple[str, ...]] = ("delta", "c", "p_min")
+    hyperparameters: ClassVar[tuple[str, ...]] = ("delta", "c", "p_min", "memory")
 
-    def __init__(self, n: int, batch_size: int, delta: float, c: float | None, p_min: float, **others: Any) -> None:
+    def __init__(
+        self, n: int, batch_size: int, memory: float, delta: float, c: float | None, p_min: float, **others: Any
+    ) -> None:
         super().__init__(n, batch_size, **others)
+        self.memory = checked_share(memory)
         self._schedule = schedules.floor(self.n, self.batch_size, delta, c, p_min)
         _, self._c, self._delta, self._p_min = self._schedule.constants
 
@@ -32,10 +37,18 @@ class Remembering(Growing):
 
     def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         with self._lock:
-            return np.asarray(self._memory.norms(indices))
+            return np.asarray(self._structure.norms(indices)) * present_unit(self._moments, self.memory)
+
+    def _initial(self, norms: ArrayLike) -> NDArray[np.float64]:
+        """Return the initial norms, checked, in their unit."""
+        values = one_per_example("initial_norms", norms, self.n)
+        return values / start(self._moments, values) if self.memory > 0.0 else values
+
+    def _values_of_new(self, norms: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+        return None if norms is None else norms / present_unit(self._moments, self.memory)
 
     def compute_probabilities(self) -> NDArray[np.float64]:
-        return np.asarray(self._memory.probabilities(self.floor))
+        return np.asarray(self._structure.probabilities(self.floor))
 
     def _resized(self) -> None:
         ratio = self.present / self._n

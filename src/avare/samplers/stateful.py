@@ -156,7 +156,7 @@ def read_state(sampler: Stateful, state: Mapping[str, Any]) -> State:
     fields: Fields = {
         "steps": Field(int, at_least=0, at_most=_MOST_DRAWS // sampler.batch_size),
         "generator": Field(np.random.Generator),
-        "moments": Field(np.float64, (4,), at_least=0.0, at_most=math.inf),
+        "moments": Field(np.float64, (6,), at_most=math.inf),
         "pending": Nested(partial(PendingBatches.from_state, n=saved.n, limit=sampler.pending.limit)),
         **saved.fields(),
     }

@@ -94,13 +94,13 @@ class Static(Growing):
         self._sum = float((constants / self._largest).sum())
         p = self._mixed(constants)
         self._unit = float(p.max())
-        self._memory = Buckets(p / self._unit)
+        self._structure = Buckets(p / self._unit)
         self._resized()
         if not self.replacement and self._possible < self.batch_size:
             raise ValueError(f"batch_size = {batch_size}: only {self._possible} examples have a probability above 0")
 
     def compute_probabilities(self) -> NDArray[np.float64]:
-        return self._memory.probabilities()
+        return self._structure.probabilities()
 
     def draw(self, size: int) -> Batch:
         if not self.replacement and self._possible < size:
@@ -117,14 +117,14 @@ class Static(Growing):
         return self._mixed(norms) / self._unit
 
     def _resized(self) -> None:
-        self._possible = self._memory.solve(0.0).above or self.present  # how many can be drawn
+        self._possible = self._structure.solve(0.0).above or self.present  # how many can be drawn
 
     @property
     def kernels(self) -> StaticState:
-        return StaticState(self._memory.arrays, self.replacement)
+        return StaticState(self._structure.arrays, self.replacement)
 
     def fields(self) -> Fields:
-        return {"memory": Nested(partial(Buckets.from_state, n=self.n, present=self.present))}
+        return {"structure": Nested(partial(Buckets.from_state, n=self.n, present=self.present))}
 
 
 # --- kernels -------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def advance(sampler, model, estimator, update, record, work, numbers, sizes, noi
             return done
         if not apply(update, work, sizes[done], noise, done, step + done + 1):
             return done
-        learn_from(kernels, work.indices, work.norms)
         smooth(moments, n, work.weights, work.probabilities, work.norms)
+        learn_from(kernels, work.indices, work.norms)
         keep(record, work.x, step + done + 1)
     return len(sizes)

@@ -126,14 +126,14 @@ class Buckets(layout.Cells):
         """Build from what `state` returned for n examples; a damaged state raises a ``ValueError``. O(N)."""
         self = cls.__new__(cls)
         self.n = n
-        members = layout.members_of(state, "memory", n, present)
+        members = layout.members_of(state, "members", n, present)
         self._arrays = _allocate(n)
         _load(self._arrays, members, layout.NO_NORMS)
         return self
 
     def state(self) -> State:
         """Return the code and index of each member, cell by cell. O(N)."""
-        return {"memory": layout.export(self._arrays)}
+        return {"members": layout.export(self._arrays)}
 
     def replace(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Replace norms without any checks. O(1) each."""
@@ -186,16 +186,17 @@ def _allocate(n: int) -> _Arrays:
 
 
 @lean
-def store(arrays, indices, norms):
-    """Replace the norms of some examples, one after another."""
+def store(arrays, indices, norms, unit=1.0, share=0.0):
+    """Replace the norms of some examples, one after another, or average them: see `avare.samplers.memory`."""
     # Load all members and their bins first: these loads do not wait for each other, those of the moves below do.
     spread = np.int64(0)
     for j in range(len(indices)):
         old = code_of(arrays.members[arrays.slots[indices[j]]])
         spread ^= arrays.bins[old >> _BIN_SHIFT, COUNT] ^ arrays.bins[floats.encode(norms[j]) >> _BIN_SHIFT, COUNT]
     for j in range(len(indices)):
-        index, code = indices[j], floats.encode(norms[j])
+        index = indices[j]
         old = code_of(arrays.members[arrays.slots[index]])
+        code = floats.encode_average(old, norms[j] / unit, share)
         if code != old:
             layout.recode(arrays, index, old, code)
             _count_bin(arrays, old, -ONE)

@@ -206,11 +206,11 @@ def _allocate(n: int) -> _Arrays:
 
 
 @merged
-def learn(arrays, keep, indices, norms):
-    """Tally norms in the cells of their examples, then remember them."""
+def learn(arrays, keep, indices, norms, unit=1.0, share=0.0):
+    """Tally norms in the cells of their examples; then remember them, or averages: see `avare.samplers.memory`."""
     scale = arrays.scale[0] / max(keep, 1.0 / _LARGEST_SCALE)
     for j in range(len(indices)):
-        norm = floats.value_of(floats.encode(norms[j]))
+        norm = floats.value_of(floats.encode(norms[j] / unit))
         cell = code_of(arrays.members[arrays.slots[indices[j]]]) >> floats.CELL_SHIFT
         arrays.tallies[cell, _SQUARES] += scale * norm * norm
         arrays.tallies[cell, _OBSERVED] += scale
@@ -218,7 +218,8 @@ def learn(arrays, keep, indices, norms):
     if scale > _LARGEST_SCALE:
         _shrink(arrays.tallies, arrays.scale)
     for j in range(len(indices)):
-        layout.recode(arrays, indices[j], code_of(arrays.members[arrays.slots[indices[j]]]), floats.encode(norms[j]))
+        old = code_of(arrays.members[arrays.slots[indices[j]]])
+        layout.recode(arrays, indices[j], old, floats.encode_square_average(old, norms[j] / unit, share))
 
 
 @inlined

@@ -9,6 +9,8 @@ factor 9/8.
 cell of that octave, with all norms in [5, 5.5).
 """
 
+import math
+
 import numpy as np
 
 from avare._compilation import inlined
@@ -21,6 +23,8 @@ CELLS_PER_OCTAVE = 1 << (MANTISSA_BITS - CELL_SHIFT)
 IMPLICIT = 1 << MANTISSA_BITS  # the leading bit of a mantissa, which a code does not store
 CODE_SMALLEST = 1 << MANTISSA_BITS
 CODE_LARGEST = (OCTAVES << MANTISSA_BITS) - 1
+LARGEST = 2.0**128
+"""What larger norms count as."""
 _CODE_OFFSET = (1023 - 150) << MANTISSA_BITS  # float64's exponent field at octave 0
 _UNIT_EXPONENT = 1023 - 173  # float64's exponent field for the unit of octave 0
 
@@ -33,6 +37,23 @@ def encode(norm):
     bits = np.float64(norm).view(np.int64)
     code = ((bits + ((1 << 28) - 1) + ((bits >> 29) & 1)) >> 29) - _CODE_OFFSET
     return min(max(code, CODE_SMALLEST), CODE_LARGEST)
+
+
+@inlined
+def encode_average(code, norm, share):
+    """Return the code of the average of a remembered norm, by its code, and another; of the other if there is none."""
+    if share == 0.0 or code < CODE_SMALLEST:
+        return encode(norm)
+    return encode(share * value_of(code) + (1.0 - share) * norm)
+
+
+@inlined
+def encode_square_average(code, norm, share):
+    """Do the same with squares: return the code of the root of their average."""
+    if share == 0.0 or code < CODE_SMALLEST:
+        return encode(norm)
+    old, new = value_of(code), min(norm, LARGEST)
+    return encode(math.sqrt(share * old * old + (1.0 - share) * new * new))
 
 
 @inlined

@@ -217,7 +217,11 @@ def test_unknown_variants_are_drawn_too() -> None:
     nets = nets_of(records)
     found = drawn(nets)
     assert set(found) == {"nets-parts"}
-    assert [text.get_text() for text in found["nets-parts"].axes[0].get_yticklabels()] == ["calibrated", "by norm", "mine"]
+    assert [text.get_text() for text in found["nets-parts"].axes[0].get_yticklabels()] == [
+        "calibrated",
+        "by norm",
+        "mine",
+    ]
     shown = {curve.label for chart in NetCharts(nets).panel().charts for curve in chart.curves}
     assert shown == {"calibrated", "mine", "by norm"}
     assert len(net_tables(nets)["nets-parts"].rows) == 3

@@ -100,7 +100,7 @@ class Mabs(Limited):
         highest = float(self._log_weights[indices].max())
         if highest > self._reference + _ROOM:
             self._reference, indices = highest, np.arange(self.n)
-        self._memory.replace(indices, np.exp(self._log_weights[indices] - self._reference))
+        self._structure.replace(indices, np.exp(self._log_weights[indices] - self._reference))
 
     def fields(self) -> Fields:
         return {

@@ -114,17 +114,17 @@ class Osmd(Limited):
         Probabilities only grow by a push, so the threshold never falls: a value below it stays there until it is pushed
         itself, and then starts from the threshold.
         """
-        solution = self._memory.solve(self._floor)
+        solution = self._structure.solve(self._floor)
         highest = float(exponents.max())
         values = np.maximum(self._values[indices], solution.threshold)
         if highest + math.log(solution.scale) > _LARGEST_EXPONENT:  # all values become smaller
             self._values *= math.exp(-highest) / solution.scale
             self._values[indices] = values / solution.scale * np.exp(exponents - highest)
             self._values /= self._values.max()
-            self._memory = Buckets(self._values)
+            self._structure = Buckets(self._values)
         else:
             self._values[indices] = values * np.exp(exponents)
-            self._memory.replace(indices, self._values[indices])
+            self._structure.replace(indices, self._values[indices])
 
     def fields(self) -> Fields:
         return {**super().fields(), "values": Field(np.float64, (self.n,), at_least=0.0, at_most=_LARGEST_VALUE)}

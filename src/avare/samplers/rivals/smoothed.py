@@ -50,7 +50,7 @@ class Smoothed(RemembersDraws):
     r"""Draw from :math:`p = (1 - \theta) \max(w / \lambda, \varepsilon) + \theta / N`, with replacement.
 
     :math:`\lambda` is such that p sums to 1. A sampler derives from this class, sets `_share` (theta) or `_floor`
-    (epsilon), and learns: it replaces w in `_memory`. `Buckets` keep 24 significant bits of w, and draw exactly from
+    (epsilon), and learns: it replaces w in `_structure`. `Buckets` keep 24 significant bits of w, and draw exactly from
     what they keep. A rule that adds up small changes keeps its own sums.
 
     Cost: O(batch_size) per step. Memory: 21 bytes per example and 8 MB.
@@ -59,17 +59,17 @@ class Smoothed(RemembersDraws):
     def __init__(self, n: int, batch_size: int, *, replacement: bool, seed: Seed) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         self._share = self._floor = 0.0
-        self._memory = Buckets(np.ones(self.n))
+        self._structure = Buckets(np.ones(self.n))
 
     def compute_probabilities(self) -> NDArray[np.float64]:
-        return (1.0 - self._share) * self._memory.probabilities(self._floor) + self._share / self.n
+        return (1.0 - self._share) * self._structure.probabilities(self._floor) + self._share / self.n
 
     @property
     def kernels(self) -> Any:
-        return SmoothedState(self._memory.arrays, self._floor, self._share, self._drawn_with)
+        return SmoothedState(self._structure.arrays, self._floor, self._share, self._drawn_with)
 
     def fields(self) -> Fields:
-        return {**super().fields(), "memory": Nested(partial(Buckets.from_state, n=self.n))}
+        return {**super().fields(), "structure": Nested(partial(Buckets.from_state, n=self.n))}
 
 
 class LimitWarning(UserWarning):

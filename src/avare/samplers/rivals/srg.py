@@ -70,12 +70,12 @@ class Srg(Smoothed):
     ) -> None:
         super().__init__(n, batch_size, replacement=replacement, seed=seed)
         self._share = self.theta = validation.number("theta", theta, at_least=SMALLEST_SHARE, at_most=1.0)
-        self._memory = Buckets(np.zeros(self.n))
+        self._structure = Buckets(np.zeros(self.n))
         self._awaited = np.zeros(self.n, dtype=np.bool_)  # drawn uniformly since its last update
 
     def norms(self, indices: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         with self._lock:
-            return self._memory.norms(indices)
+            return self._structure.norms(indices)
 
     @property
     def kernels(self) -> SrgState:

@@ -93,7 +93,7 @@ class Vrb(Limited):
             self._tune()
             indices = np.arange(self.n)
         if self._gamma > 0.0:  # otherwise all norms were zero
-            self._memory.replace(indices, np.sqrt(self._costs[indices] + self._gamma) / math.sqrt(self._gamma))
+            self._structure.replace(indices, np.sqrt(self._costs[indices] + self._gamma) / math.sqrt(self._gamma))
 
     def fields(self) -> Fields:
         costs = Field(np.float64, (self.n,), at_least=0.0, at_most=_LARGEST_COST)
