@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import avare.report
 from avare import _validation as validation
 from avare import schedules
 from avare._randomness import Seed
 from avare.batch import Batch, weigh
 from avare.experiments import Store
+from avare.experiments.report import write
 from avare.samplers import Sampler, register
 from avare.state import Field, Fields, State
 from avare.structures.weighted_draws import mass_left
@@ -236,7 +236,7 @@ def main() -> None:
     arguments = parser.parse_args()
     register()(Aged)
     run_nets(Store(arguments.out / "runs"), plan=variant_plan(quick=arguments.quick), folder=arguments.data)
-    print(avare.report.write(arguments.out / "runs", arguments.out / "report"))
+    print(write(arguments.out / "runs", arguments.out / "report"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 from avare.experiments import Data, Store, compare
 from avare.experiments.base import get
 from avare.experiments.data import digest, prepared
-from avare.report import write
+from avare.experiments.report import write
 
 
 def rare(rows: int) -> Data:

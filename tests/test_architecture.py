@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import reference
 
-from avare import datasets, samplers
-from avare.experiments import base
+from avare import samplers
+from avare.experiments import base, datasets
 
 SOURCE = Path(__file__).parents[1] / "src" / "avare"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -20,7 +20,7 @@ LONGER: dict[str, str] = {}  # file: why it is one idea
 SHARED_LINES = 6
 # Lines of code by package: what there is may only shrink, or grow by what a user asked for. Of all lines, weighted
 # sampling and replay have 658, streams 224, sets that grow 379.
-MOST_CODE = {"": 16_034, "solvers": 1_800, "experiments": 1_287, "datasets": 586, "torch": 3_046}
+MOST_CODE = {"": 16_034, "solvers": 1_800, "experiments": 2_459, "torch": 3_046}
 MOST_PUBLIC_NAMES = 140
 LONGEST_FUNCTION = 80
 MOST_ARGUMENTS = 10  # of a constructor in solvers
@@ -40,7 +40,7 @@ def test_no_file_is_too_long(path: Path) -> None:
 def names() -> dict[str, str]:
     """The names of samplers, datasets and experiments, and the place where each may be tested for."""
     found = {name: f"samplers/{name.lower()}.py" for name in samplers.names()}
-    found |= dict.fromkeys(datasets.names(), "datasets/catalogue.py")
+    found |= dict.fromkeys(datasets.names(), "experiments/datasets/catalogue.py")
     for name in base.names():
         place = "experiments/comparison.py" if name == "compare" else f"experiments/{name}"
         found |= dict.fromkeys((name, *base.get(name).kinds), place)

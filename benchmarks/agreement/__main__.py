@@ -11,9 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agreement import checking
-from avare.cli.output import show
 from avare.experiments import Store, Table
 from avare.experiments.base import RUNS, parsed
+from avare.experiments.cli.output import show
 from avare.experiments.paper import SETTINGS
 
 

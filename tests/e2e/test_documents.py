@@ -110,6 +110,7 @@ def test_import_is_light() -> None:
         found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         return set(found.stdout.split())
 
+    assert not {"avare.experiments", "avare.plotting"} & loaded("avare")
     # Numba itself imports the root of SciPy: hence modules, and not packages, are compared.
     added = {name.split(".")[0] for name in loaded("avare") - loaded("numpy, numba")} - sys.stdlib_module_names
     assert added - {"numpy", "numba", "llvmlite"} == {"avare"}
@@ -147,13 +148,13 @@ def test_without_torch_the_error_says_what_to_install() -> None:
 def test_public_names_are_listed_and_there() -> None:
     import avare
     import avare.experiments
+    import avare.experiments.report
     import avare.plotting
-    import avare.report
     import avare.torch
 
     for package in (
-        *(avare, avare.datasets, avare.problems, avare.samplers, avare.solvers, avare.structures),
-        *(avare.experiments, avare.plotting, avare.report, avare.torch),
+        *(avare, avare.problems, avare.samplers, avare.solvers, avare.structures),
+        *(avare.experiments, avare.plotting, avare.experiments.report, avare.torch),
     ):
         names = package.__all__
         assert len(set(names)) == len(names) > 0 and all(hasattr(package, name) for name in names)

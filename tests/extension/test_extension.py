@@ -16,8 +16,8 @@ from toy_experiment import CostExperiment
 
 import avare
 from avare import experiments, problems, samplers
-from avare.cli import main
 from avare.experiments import base
+from avare.experiments.cli import main
 from avare.samplers.kernels import can_learn
 from loss_checks import check_loss
 from per_example import check_layer

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from avare.datasets import DatasetError, catalogue
+from avare.experiments.datasets import DatasetError, catalogue
 
 Bytes = NDArray[np.uint8]
 

@@ -1,4 +1,4 @@
-"""What an experiment shows, as plain data: tables, figures and the tabs of a page. `avare.report` writes them."""
+"""What an experiment shows, as plain data: tables, figures and tabs. `avare.experiments.report` writes them."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping

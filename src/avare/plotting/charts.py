@@ -1,7 +1,7 @@
 """How curves look.
 
 A `Chart` describes curves with their bands once; `draw` puts it on Matplotlib axes, and the page of
-`avare.report` shows the same chart in a browser.
+`avare.experiments.report` shows the same chart in a browser.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

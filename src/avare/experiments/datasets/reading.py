@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from avare import _validation as validation
 from avare._optional import require
-from avare.datasets.columns import MISSING, TRUTH, Examples, Origin, Wanted, convert
-from avare.datasets.dataset import NUMBER, Dataset, DatasetError, shown
-from avare.datasets.files import LIMIT, beyond, compression, line_of, opened, read_libsvm
+from avare.experiments.datasets.columns import MISSING, TRUTH, Examples, Origin, Wanted, convert
+from avare.experiments.datasets.dataset import NUMBER, Dataset, DatasetError, shown
+from avare.experiments.datasets.files import LIMIT, beyond, compression, line_of, opened, read_libsvm
 
 Task = Literal["classification", "regression", "auto"]
 
@@ -48,9 +48,9 @@ def read(
     anything else  LIBSVM text: ``label index:value index:value ...``, indices counted from 1; X is a CSR matrix
     ============== ===========================================================================
 
-    Of CSV, Parquet and data frames, X is every column but ``target``, as numbers: see `avare.datasets.columns`.
-    ``notes`` of the result says what was done to each column. Text files may be compressed (.gz, .bz2, .xz). An error
-    names the file and the line, or the row counted from 0.
+    Of CSV, Parquet and data frames, X is every column but ``target``, as numbers: see
+    `avare.experiments.datasets.columns`. ``notes`` of the result says what was done to each column. Text files may be
+    compressed (.gz, .bz2, .xz). An error names the file and the line, or the row counted from 0.
 
     Parameters
     ----------

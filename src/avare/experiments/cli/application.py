@@ -12,20 +12,20 @@ from rich.text import Text
 
 import avare
 from avare import _validation as validation
-from avare import datasets, problems, samplers
+from avare import problems, samplers
 from avare._interrupts import INTERRUPTED
-from avare.cli.output import Bar, Display, console, say, show
-from avare.datasets.files import LIMIT, check_folder
-from avare.experiments import base
+from avare.experiments import base, datasets
 from avare.experiments.base import RUNS, Experiment, Request, Summary
+from avare.experiments.cli.output import Bar, Display, console, say, show
 from avare.experiments.comparison import compare as compare_samplers
 from avare.experiments.data import Data, obtain, prepared
+from avare.experiments.datasets.files import LIMIT, check_folder
 from avare.experiments.diagnosis import diagnose as diagnose_data
 from avare.experiments.document import Table
+from avare.experiments.report import write as write_report
 from avare.experiments.runner import execute
 from avare.experiments.sgd_runs import RULES, OwnSteps
 from avare.experiments.store import Store, merged
-from avare.report import write as write_report
 
 application = typer.Typer(
     help="Adaptive importance sampling for stochastic gradients: the paper's experiments, and your data.",

@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from avare.datasets import Dataset, DatasetError, files, read
-from avare.datasets.files import read_libsvm
+from avare.experiments.datasets import Dataset, DatasetError, files, read
+from avare.experiments.datasets.files import read_libsvm
 from tiny_datasets import naming
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._optional import require
-from avare.datasets.dataset import NUMBER, DatasetError, shown
+from avare.experiments.datasets.dataset import NUMBER, DatasetError, shown
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)

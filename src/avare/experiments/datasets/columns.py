@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avare._optional import require
-from avare.datasets.dataset import NUMBER, DatasetError, shown
+from avare.experiments.datasets.dataset import NUMBER, DatasetError, shown
 
 _MOST_CATEGORIES = 50  # different texts of a column, unless it is chosen by name
 MISSING = ("", "NA", "N/A", "NaN", "nan", "n/a", "na", "NULL", "Null", "null", "None", "none", "?", ".", "-", "#N/A")

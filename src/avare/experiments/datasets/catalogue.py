@@ -12,8 +12,17 @@ import numpy as np
 
 from avare import _validation as validation
 from avare._optional import require
-from avare.datasets.dataset import Dataset, DatasetError
-from avare.datasets.files import COMPRESSIONS, Arrays, check_folder, line_of, read_cifar, read_idx, read_libsvm, verify
+from avare.experiments.datasets.dataset import Dataset, DatasetError
+from avare.experiments.datasets.files import (
+    COMPRESSIONS,
+    Arrays,
+    check_folder,
+    line_of,
+    read_cifar,
+    read_idx,
+    read_libsvm,
+    verify,
+)
 
 VARIABLE = "AVARE_DATA"
 Folder = str | os.PathLike[str] | None

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare.datasets import Dataset, DatasetError, load
+from avare.experiments.datasets import Dataset, DatasetError, load
 from tiny_datasets import IJCNN1, cifar10, mnist, naming, write
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {

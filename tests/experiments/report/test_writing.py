@@ -16,15 +16,14 @@ import pytest
 from plotly import offline
 
 import agreement
-import avare.report
 import stored_runs
-from avare.cli import main
-from avare.experiments import base
+from avare.experiments import base, report
+from avare.experiments.cli import main
 from avare.experiments.document import Panel
+from avare.experiments.report.page import outline, render
+from avare.experiments.report.writing import gather, page_of
 from avare.experiments.store import key_of
 from avare.plotting.charts import assign
-from avare.report.page import outline, render
-from avare.report.writing import gather, page_of
 from stored_runs import put, run
 
 
@@ -40,7 +39,7 @@ def test_writes_all_and_says_where(tmp_path: Path) -> None:
     records += [stored_runs.facts("mnist"), stored_runs.theory("sgd"), run("digits", experiment="compare")]
     store = put(tmp_path / "store", records)
     before = {path.name: path.read_bytes() for path in store.iterdir()}
-    index = avare.report.write(str(store), tmp_path / "new" / "out")
+    index = report.write(str(store), tmp_path / "new" / "out")
     assert index == tmp_path / "new" / "out" / "index.html"
     assert {path.name for path in (index.parent / "tables").iterdir()} == {
         f"{name}.{ending}" for name in ("table1", "check", "reproduce", "compare", "theory") for ending in ("csv", "md")
@@ -58,7 +57,7 @@ def test_writes_all_and_says_where(tmp_path: Path) -> None:
     assert numbers["theory"][0]["slope"] == pytest.approx(0.6)
     assert numbers["facts"][0]["gain_at_optimum"] == 5.088
     assert numbers["check"][-1]["verdict"] == "agrees" and numbers["skipped"] == []
-    avare.report.write(store, index.parent)  # once more, over the first
+    report.write(store, index.parent)  # once more, over the first
 
 
 @pytest.mark.parametrize("name", ["figures/reproduce-decreasing.png", "tables/reproduce.md", "index.html"])
@@ -68,7 +67,7 @@ def test_a_full_disk_leaves_the_old_files(
     if not name.startswith("figures"):
         request.getfixturevalue("no_pictures")
     out = tmp_path / "out"
-    avare.report.write(put(tmp_path / "store", [run(epochs=2)]), out)
+    report.write(put(tmp_path / "store", [run(epochs=2)]), out)
     before = {path: path.read_bytes() for path in out.rglob("*.*")}
     put(tmp_path / "store", [run(epochs=2, seed=1)])
     opened: list[int] = []
@@ -89,11 +88,11 @@ def test_a_full_disk_leaves_the_old_files(
     with monkeypatch.context() as patch:
         patch.setattr("avare._files.open", open_full, raising=False)
         with pytest.raises(OSError, match=f"^{out}: cannot write the report: No space left on device$"):
-            avare.report.write(tmp_path / "store", out)
+            report.write(tmp_path / "store", out)
     assert opened
     assert {path for path in out.rglob("*") if path.is_file()} == set(before)  # nothing is left beside them
     assert (out / name).read_bytes() == before[out / name]
-    avare.report.write(tmp_path / "store", out)
+    report.write(tmp_path / "store", out)
     assert (out / name).read_bytes() != before[out / name]
 
 
@@ -109,7 +108,7 @@ def test_missing_results_get_no_table(tmp_path: Path) -> None:
     record = run("digits", experiment="compare", epochs=2)
     record["trace"]["suboptimality"] = [None] * 3
     del record["where"], record["seconds"]
-    index = avare.report.write(put(tmp_path / "store", [record]), tmp_path / "out")
+    index = report.write(put(tmp_path / "store", [record]), tmp_path / "out")
     assert {path.name for path in (index.parent / "tables").iterdir()} == {"compare.csv", "compare.md"}
     numbers = json.loads((index.parent / "numbers.json").read_text())
     assert numbers["runs"][0]["suboptimality"] is None
@@ -120,7 +119,7 @@ def test_missing_results_get_no_table(tmp_path: Path) -> None:
 def test_facts_about_own_data_are_not_checked(tmp_path: Path) -> None:
     facts = stored_runs.facts("mnist", spec={"dataset": "digits", "experiment": "optimum"})
     records = [facts, run("digits", experiment="compare")]
-    index = avare.report.write(put(tmp_path / "store", records), tmp_path / "out")
+    index = report.write(put(tmp_path / "store", records), tmp_path / "out")
     tables = {path.name for path in (index.parent / "tables").iterdir()}
     assert tables == {"compare.csv", "compare.md", "facts.csv", "facts.md"}
     assert "| Digits | 60\u202f000 |" in (index.parent / "tables" / "facts.md").read_text()
@@ -139,7 +138,7 @@ def test_runs_that_all_diverged_are_in_the_check(tmp_path: Path) -> None:
 def test_an_empty_store_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with pytest.raises(ValueError, match="holds no record of a finished run"):
-        avare.report.write(tmp_path / "store", tmp_path / "out")
+        report.write(tmp_path / "store", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -172,7 +171,7 @@ def test_an_optimum_that_was_not_found_is_mentioned_on_the_page(tmp_path: Path) 
     assert rendered(store).count(f'<div class="notice" role="note">{words}</div>') == 1
     (store / "broken.json").write_text("{")
     assert words in rendered(store) and "1 file of the store is left out" in rendered(store)
-    numbers = json.loads((avare.report.write(store, tmp_path / "out").parent / "numbers.json").read_text())
+    numbers = json.loads((report.write(store, tmp_path / "out").parent / "numbers.json").read_text())
     assert numbers["doubts"] == [words]
 
 
@@ -183,7 +182,7 @@ def test_skipped_files_are_named_and_left_as_they_are(tmp_path: Path) -> None:
     damaged.write_text(damaged.read_text().replace("12345.6", "12345.7"))
     before = {path.name: path.read_bytes() for path in store.iterdir()}
     said: list[str] = []
-    index = avare.report.write(store, tmp_path / "out", say=said.append)
+    index = report.write(store, tmp_path / "out", say=said.append)
     names = [damaged.name, f"{key_of(diverged['spec'])}.json"]
     reasons = ["damaged: checksum or key do not match the contents", "status = 'diverged': the run has not finished"]
     assert said == [f"{name}: {reason}; skipped" for name, reason in zip(names, reasons, strict=True)]
@@ -250,7 +249,7 @@ def test_every_marker_has_an_outline() -> None:
 
 
 def test_import_needs_no_extra() -> None:
-    program = "import sys, avare.report; print(' '.join(sys.modules))"
+    program = "import sys, avare.experiments.report; print(' '.join(sys.modules))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"matplotlib", "plotly"} & {name.split(".")[0] for name in found.stdout.split()}
 
@@ -316,7 +315,7 @@ def test_an_empty_store_is_an_error_that_says_so(tmp_path: Path) -> None:
 def test_machines_and_dates(tmp_path: Path) -> None:
     records = [run(seed=0), run(seed=1), run(seed=2)]
     records[1]["where"] = {**stored_runs.WHERE, "processor": "Another", "date": "2026-11-18T00:00:00"}
-    index = avare.report.write(put(tmp_path / "store", records), tmp_path / "out")
+    index = report.write(put(tmp_path / "store", records), tmp_path / "out")
     numbers = json.loads((index.parent / "numbers.json").read_text())
     assert [(place["records"], place["processor"]) for place in numbers["where"]] == [
         (2, "Some Processor, 2 cores"),
@@ -361,7 +360,7 @@ def test_an_odd_record_does_not_stop_the_report(
     other["spec"].update(odd)
     store = put(tmp_path / "store", [*good, other])
     said: list[str] = []
-    index = avare.report.write(store, tmp_path / "out", say=said.append)
+    index = report.write(store, tmp_path / "out", say=said.append)
     text = html_of(index.read_text())
     assert ">Digits" in text and "Avare" in text and "Uniform" in text
     for line in said:

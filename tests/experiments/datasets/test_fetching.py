@@ -18,7 +18,7 @@ import numpy as np
 import pooch
 import pytest
 
-from avare.datasets import DatasetError, fetch, files, load, where
+from avare.experiments.datasets import DatasetError, fetch, files, load, where
 from tiny_datasets import IJCNN1, archive, cifar10, enter, mnist, write
 
 pytestmark = pytest.mark.usefixtures("cache")

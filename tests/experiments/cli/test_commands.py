@@ -13,10 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import avare.report
-from avare.cli import main
-from avare.cli.output import Display
-from avare.datasets import DatasetError
+import avare
 from avare.experiments import (
     Experiment,
     Figure,
@@ -35,8 +32,12 @@ from avare.experiments import (
     together,
 )
 from avare.experiments import paper as paper_plan
+from avare.experiments.cli import main
+from avare.experiments.cli.output import Display
 from avare.experiments.data import Data, obtain
+from avare.experiments.datasets import DatasetError
 from avare.experiments.paper import descents, paper_optimum
+from avare.experiments.report import write as write_report
 from avare.experiments.store import key_of
 from avare.experiments.verdict import Verdict
 from avare.plotting import Chart, Curve
@@ -57,7 +58,7 @@ def report(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path]]:
             say(f"{path.name}: is bad")
         return out / "index.html"
 
-    monkeypatch.setattr("avare.cli.application.write_report", write_page)
+    monkeypatch.setattr("avare.experiments.cli.application.write_report", write_page)
     return asked
 
 
@@ -276,7 +277,7 @@ def test_another_experiment_is_run_and_reported(
 ) -> None:
     monkeypatch.setattr(base, "_EXPERIMENTS", dict(base._EXPERIMENTS))
     base.register(Toy())
-    monkeypatch.setattr("avare.cli.application.write_report", avare.report.write)
+    monkeypatch.setattr("avare.experiments.cli.application.write_report", write_report)
     code, out, err = avare_command("reproduce", "toy", "--jobs", "2")  # whose processes have not registered it
     assert code == 0 and err.startswith("toy: 4 wanted, 0 stored already\n")
     assert "[4/4] " in err and "Own, seed 1: 0.5 s" in err
@@ -481,7 +482,7 @@ def test_unexpected_errors_and_debug(avare_command: Any, monkeypatch: pytest.Mon
     def fail(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("avare.cli.application.compare_samplers", fail)
+    monkeypatch.setattr("avare.experiments.cli.application.compare_samplers", fail)
     code, _, err = avare_command("compare", "digits")
     assert code == 1 and err == "avare: ZeroDivisionError: division by zero (--debug shows where)\n"
     with pytest.raises(ZeroDivisionError):
@@ -508,14 +509,14 @@ def test_interrupts_and_damage_are_mentioned(avare_command: Any, monkeypatch: py
     assert code == 130 and re.search(f"avare: {place.name}.damaged-[0-9a-f]+: {words}\n", err)
     assert err.endswith("avare: interrupted; 1 results are stored, and the same command resumes\n")
     avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
-    monkeypatch.setattr("avare.cli.application.compare_samplers", interrupt)
+    monkeypatch.setattr("avare.experiments.cli.application.compare_samplers", interrupt)
     code, _, err = avare_command("compare", "digits")
     assert code == 130
     assert err == "avare: interrupted; 2 results are stored, and the same command resumes\n"
 
 
 def test_a_missing_package(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "avare.cli.application")
+    monkeypatch.delitem(sys.modules, "avare.experiments.cli.application")
     monkeypatch.setitem(sys.modules, "typer", None)
     monkeypatch.setattr(sys, "argv", ["avare", "--version"])
     assert main() == 1

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from avare.experiments.base import Task, of_kind
 from avare.experiments.document import Column, Table
+from avare.experiments.report.tables import shown
 from avare.experiments.runner import Watch
 from avare.experiments.store import Record
-from avare.report.tables import shown
 
 _FRAME = 3  # characters around a cell: a line and two blanks
 _PERIOD = 3600.0  # seconds over which the speed is estimated, for the time left

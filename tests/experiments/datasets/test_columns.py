@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avare.datasets import Dataset, DatasetError, read
+from avare.experiments.datasets import Dataset, DatasetError, read
 from tiny_datasets import naming
 
 PEOPLE = """\

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from avare._files import failing_as, remove_left_overs, write_whole
-from avare.datasets.files import check_folder
 from avare.experiments import base
 from avare.experiments.base import Summary
+from avare.experiments.datasets.files import check_folder
 from avare.experiments.document import Panel, Section
+from avare.experiments.report import page
+from avare.experiments.report.charts import render
+from avare.experiments.report.tables import as_csv, as_markdown
 from avare.experiments.store import Result, Store, count, merged, together
 from avare.plotting.charts import Chart, styles_of
-from avare.report import page
-from avare.report.charts import render
-from avare.report.tables import as_csv, as_markdown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
