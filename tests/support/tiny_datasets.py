@@ -5,7 +5,7 @@ import hashlib
 import io
 import struct
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,15 +48,25 @@ def cifar10(n: int = 3, seed: int = 0) -> tuple[dict[str, bytes], Bytes]:
 IJCNN1 = {"ijcnn1": b"-1 1:0.5 22:-2\n1 3:1e-3\n", "ijcnn1.t": b"1 2:7\n-1 2:8\n1 1:9 2:1\n"}
 
 
-def archive(files: dict[str, bytes], folder: str = "cifar-10-batches-bin") -> bytes:
-    """A .tar.gz that holds files in a folder."""
+def archive(
+    files: dict[str, bytes],
+    folder: str = "cifar-10-batches-bin",
+    others: Sequence[str] = (),
+    links: Mapping[str, Path] | None = None,
+) -> bytes:
+    """A .tar.gz with files in a folder, and with links and other files, which come first."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as members:
         top = tarfile.TarInfo(folder)
         top.type = tarfile.DIRTYPE
         members.addfile(top)
-        for name, content in {"readme.html": b"hello", **files}.items():
-            member = tarfile.TarInfo(f"{folder}/{name}")
+        for name, place in (links or {}).items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, str(place)
+            members.addfile(link)
+        inside = {f"{folder}/{name}": content for name, content in {"readme.html": b"hello", **files}.items()}
+        for name, content in {**dict.fromkeys(others, b"evil"), **inside}.items():
+            member = tarfile.TarInfo(name)
             member.size = len(content)
             members.addfile(member, io.BytesIO(content))
     return stream.getvalue()
@@ -75,7 +85,7 @@ def enter(
     """Let the catalogue expect these contents in place of the real ones."""
     entry = catalogue.ENTRIES[name]
     splits = {
-        split: {file: f"sha256:{hashlib.sha256(files[file]).hexdigest()}" for file in members}
+        split: {file: catalogue.Contents(len(files[file]), hashlib.sha256(files[file]).hexdigest()) for file in members}
         for split, members in entry.splits.items()
     }
     replaced = entry._replace(splits=splits, mirrors=entry.mirrors if mirrors is None else mirrors)

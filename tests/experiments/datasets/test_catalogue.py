@@ -162,8 +162,8 @@ def test_a_wrong_checksum_names_file_expected_and_found(tmp_path: Path, ending: 
     with pytest.raises(DatasetError) as caught:
         load("ijcnn1", folder=tmp_path)
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / 'ijcnn1'}{ending} has the MD5 checksum ")
-    assert "expected 3f95c31e40f84fef90fb8c4fbe4f4201" in message
+    assert message.startswith(f"{tmp_path / 'ijcnn1'}{ending} has the SHA256 checksum ")
+    assert "expected 16506cad788cf7c9607454150ed1994788204bac2ff4c9cb3b320036b6950d3f" in message
     assert message.endswith("; remove it to download the official one (in Python, verify=False reads it)")
     assert load("ijcnn1", folder=tmp_path, verify=False).X.shape == (2, 22)
 
