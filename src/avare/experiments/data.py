@@ -19,7 +19,7 @@ from avare._optional import require
 from avare.experiments import datasets
 from avare.experiments.datasets import DatasetError
 from avare.experiments.datasets.files import LIMIT
-from avare.experiments.datasets.reading import Task
+from avare.experiments.datasets.reading import Targets
 from avare.plotting.charts import rank
 
 Place = str | Path | None
@@ -109,7 +109,7 @@ def obtain(
         if isinstance(source, str) and not ({".", os.sep} & set(source) or os.path.lexists(source)):
             raise DatasetError(f"{source}: neither a file nor one of {', '.join(datasets.names())}")
         kind = None if loss is None else problems.get(loss).target
-        task: Task = "auto" if kind is None else "regression" if kind == "numbers" else "classification"
+        task: Targets = "auto" if kind is None else "regression" if kind == "numbers" else "classification"
         found = datasets.read(source, target=target, task=task, drop=drop, categories=categories, limit=limit)
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
         name = Path(found.source).name if is_taken else found.name

@@ -1,11 +1,11 @@
-"""From the columns of a data frame to numbers, and a sentence about what was done to each.
+"""From the columns of a table to numbers, and a sentence about what was done to each.
 
-Numbers stay as they are, true and false become 1 and 0. "1,234" is 1234, unless commas are decimal points in the file;
-"12%" is 12 if all cells of the column have the sign. A column of text becomes categories: one column of 0 and 1 per
-text, or a single one for two texts. Missing numbers become the mean of their column, with a further column of 0 and 1
-that says where. Dates cannot be used as numbers directly, and are refused.
+Numbers stay as they are; true and false become 1 and 0. A column of text becomes categories: one column of 0 and 1 per
+text, or a single one for two texts. A missing number becomes the mean of its column, with a further column of 0 and 1
+that says where. Dates and times cannot be used as numbers directly, and are refused.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,16 +16,16 @@ from avare._optional import require
 from avare.experiments.datasets.dataset import NUMBER, DatasetError, shown
 
 _MOST_CATEGORIES = 50  # different texts of a column, unless it is chosen by name
-MISSING = ("", "NA", "N/A", "NaN", "nan", "n/a", "na", "NULL", "Null", "null", "None", "none", "?", ".", "-", "#N/A")
-"""Cells of text that are missing values."""
+MISSING = (
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
+    *("NULL", "NaN", "None", "n/a", "nan", "null"),
+)
+"""The texts that pandas reads as missing values."""
 TRUTH = ("false", "true")
 """The classes of labels that are true or false."""
 _DATE = r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}([ T].*)?"
-_THOUSANDS = r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?"
-_TEXTS = ("string", "categorical")  # as pandas calls columns
+_BEGINS_AS_NUMBER = r"\W{0,2}[0-9]"  # such as $12, 12%, 1,234 and 5 kg
 _NOTHING = "left out: it has no values"
-_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "empty")
-_READ_AS = {"boolean": "true and false, as 1 and 0", "comma": "numbers, 1,234 as 1234", "percent": "numbers, 12% as 12"}
 Features = list[tuple[str, NDArray[Any]]]
 
 
@@ -42,7 +42,7 @@ class Origin(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What the user wants of the columns, the most bytes that columns of categories may take, and how many columns."""
+    """The columns that the user chose, the most bytes that categories may take, and the number of LIBSVM's columns."""
 
     target: str | None
     drop: Sequence[str]
@@ -55,25 +55,29 @@ Examples = tuple[Any, NDArray[np.float64], Origin, dict[str, Any]]
 """X, labels, where they come from, and fields of `Dataset` that describe the columns."""
 
 
-def convert(frame: Any, origin: Origin, wanted: Wanted) -> Examples:
-    """Return the rows of a data frame that have a label, as numbers. O(size)."""
-    given = [str(name).strip() for name in frame.columns]
+def convert(table: Any, origin: Origin, wanted: Wanted) -> Examples:
+    """Return the rows of an Arrow table that have a label, as numbers. O(size)."""
+    given = [str(name).strip() for name in table.column_names]
     names = [name or f"column {place + 1}" for place, name in enumerate(given)]
     target, drop, categories = _chosen(origin, names, wanted)
-    labels, classes = _labels(origin, target, frame.iloc[:, names.index(target)], target in categories)
+    labels, classes = _labels(origin, target, table.column(names.index(target)), target in categories)
     kept = np.flatnonzero(~np.isnan(labels))
     if not len(kept):
         raise origin.fault(f"column {target!r}, the target, has no values")
+    rows = origin._replace(place=lambda row: origin.place(int(kept[row])))
+    if len(kept) < len(labels):
+        table = table.take(kept)
     features, filled, said = Features(), [], []
-    for name, title, (_, column) in zip(names, given, frame.items(), strict=True):
+    for name, title, column in zip(names, given, table.columns, strict=True):
         if name == target:
             continue
         if name in drop:
             found, note = Features(), "left out, as chosen"
-        elif (not title or title.startswith("Unnamed:")) and np.array_equal(column, np.arange(len(column))):
+        elif (not title or title.startswith("Unnamed:")) and np.array_equal(column, kept):
             found, note = Features(), "left out, it only numbers the rows"
         else:
-            found, note = _features(origin, name, column, kept, name in categories, wanted.limit)
+            room = wanted.limit - 8.0 * len(kept) * (len(features) - len(said))
+            found, note = _features(rows, name, column, name in categories, room)
         if len(found) == 2 and found[0][0] == name:  # its second column says where a value was missing
             filled.append(len(features))
         features += found
@@ -84,9 +88,9 @@ def convert(frame: Any, origin: Origin, wanted: Wanted) -> Examples:
     columns = tuple(name for name, _ in features)
     X = np.stack([cells for _, cells in features], axis=1, dtype=np.float64)
     for row, place in np.argwhere(~np.isfinite(X))[:1]:
-        raise origin.fault(f"column {columns[place]!r} = {X[row, place]}, must be finite", kept[row])
-    about = {"columns": columns, "notes": notes, "classes": classes, "filled": tuple(filled)}
-    return X, labels[kept], origin._replace(place=lambda row: origin.place(int(kept[row]))), about
+        raise rows.fault(f"column {columns[place]!r} = {X[row, place]}, must be finite", row)
+    about = {"columns": columns, "notes": notes, "classes": tuple(classes), "filled": tuple(filled)}
+    return X, labels[kept], rows, about
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:
@@ -127,50 +131,51 @@ def _chosen(origin: Origin, names: Sequence[str], wanted: Wanted) -> tuple[str, 
 # --- one column -----------------------------------------------------------------------------
 
 
-def _labels(origin: Origin, name: str, column: Any, as_classes: bool) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+def _labels(origin: Origin, name: str, column: Any, as_classes: bool) -> tuple[NDArray[np.float64], Sequence[str]]:
     """Return the labels, NaN where they are missing; and the texts of the classes, if they are text."""
     if not len(column):
         raise DatasetError(f"{origin.name} has no rows")
-    kind, cells = _parsed(origin, name, column)
-    if kind in _TEXTS or as_classes:
-        codes, classes = _coded(cells)
-        return np.where(codes < 0, np.nan, codes), classes
-    labels = _numbers(cells)
-    for row in np.flatnonzero(np.isinf(labels))[:1]:
-        raise origin.fault(f"column {name!r} = {labels[row]}, must be finite", row)
-    return labels, TRUTH if kind == "boolean" else ()
+    cells, classes = _parsed(origin, name, column, as_classes)
+    if classes is not None:
+        return np.where(cells < 0, np.nan, cells), classes
+    for row in np.flatnonzero(np.isinf(cells))[:1]:
+        raise origin.fault(f"column {name!r} = {cells[row]}, must be finite", row)
+    return cells, TRUTH if str(column.type) == "bool" else ()
 
 
-def _features(origin: Origin, name: str, column: Any, kept: Any, chosen: bool, limit: float) -> tuple[Features, str]:
+def _features(origin: Origin, name: str, column: Any, chosen: bool, room: float) -> tuple[Features, str]:
     """Return the columns of numbers that a column becomes, and what was done; "" if nothing."""
-    kind, cells = _parsed(origin, name, column)
-    if kind in _TEXTS or chosen:
-        return _categories(origin, name, cells.iloc[kept], chosen or kind == "categorical", limit)
-    numbers = _numbers(cells)[kept]
-    note = _READ_AS.get(kind, "")
-    absent = np.isnan(numbers)
+    chosen = chosen or hasattr(column.type, "index_type")  # which columns of categories have
+    cells, texts = _parsed(origin, name, column, chosen)
+    if texts is not None:
+        return _categories(origin, name, cells, texts, chosen, room)
+    note = "true and false, as 1 and 0" if str(column.type) == "bool" else ""
+    absent = np.isnan(cells)
     if not absent.any():
-        return [(name, numbers)], note
-    present = numbers[~absent]
+        return [(name, cells)], note
+    present = cells[~absent]
     if not len(present):
         return [], _NOTHING
-    numbers[absent] = np.sum(present / len(present))  # the sum of large numbers would overflow
     further = f"{name} is missing"
     words = f"{int(absent.sum())} missing, filled with the mean; 1 in the new column '{further}'"
-    return [(name, numbers), (further, absent)], f"{note}; {words}" if note else words
+    cells[absent] = np.sum(present / len(present))  # the sum of large numbers would overflow
+    return [(name, cells), (further, absent)], f"{note}; {words}" if note else words
 
 
-def _categories(origin: Origin, name: str, column: Any, chosen: bool, limit: float) -> tuple[Features, str]:
+def _categories(
+    origin: Origin, name: str, codes: NDArray[Any], texts: Sequence[str], chosen: bool, room: float
+) -> tuple[Features, str]:
     """Return one column of 0 and 1 per category, a single one for two; none if there are many, and not by choice."""
-    codes, texts = _coded(column)
     if not texts:
         return [], _NOTHING
     if len(texts) > min(_MOST_CATEGORIES, max(2, len(codes) // 2)) and not chosen:
-        return [], f"text, {len(texts)} different in {len(codes)} rows: left out (--categories keeps it)"
+        words = f"text, {len(texts)} different in {len(codes)} rows: left out (--categories keeps it)"
+        odd = next((text for text in texts if re.match(_BEGINS_AS_NUMBER, text)), None)
+        return [], words if odd is None else f"{words}; numbers must be without other signs, not {shown(odd)}"
     if (codes < 0).any():
         codes, texts = np.where(codes < 0, len(texts), codes), (*texts, "(missing)")
-    if len(texts) * len(codes) * 8.0 > limit:
-        words = f"has {len(texts)} categories in {len(codes)} rows, which take more than {limit:g} bytes"
+    if len(texts) * len(codes) * 8.0 > room:
+        words = f"has {len(texts)} categories in {len(codes)} rows, which take more than {max(room, 0.0):g} bytes"
         raise origin.fault(f"column {name!r} {words}: drop it, or limit=... (--limit) allows more")
     if len(texts) <= 2:
         words = f"text, 1 for {shown(texts[-1])}, 0 for {shown(texts[0])}"
@@ -179,51 +184,47 @@ def _categories(origin: Origin, name: str, column: Any, chosen: bool, limit: flo
     return [(f"{name} = {text}", codes == k) for k, text in enumerate(texts)], words
 
 
-def _parsed(origin: Origin, name: str, column: Any) -> tuple[str, Any]:
-    """Return what a column holds, as pandas calls it, and its cells, with missing ones as such."""
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":  # to look at each cell takes long
-        return "floating", column
-    kind = require("pandas", "reading tables").api.types.infer_dtype(column, skipna=True)
-    if kind == "string":
-        kind, column = _parsed_text(origin, name, column)
-    if kind in (*_NUMBERS, *_READ_AS, *_TEXTS):
-        return kind, column
-    if kind.startswith(("date", "time", "period")):
-        words = "cannot be used as numbers directly: replace it by numbers (days since ..., month, hour), or drop it"
-        raise origin.fault(f"column {name!r} holds dates or times, which {words} (--drop, drop=...)")
-    raise origin.fault(f"column {name!r} holds {kind} values, must hold numbers or text in UTF-8; or drop it")
+def _parsed(origin: Origin, name: str, column: Any, chosen: bool) -> tuple[NDArray[Any], Sequence[str] | None]:
+    """Return numbers, NaN where they are missing, and None; or codes, -1 where they are missing, and their texts."""
+    types = require("pyarrow.types", "reading tables")
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_temporal(kind):
+        raise _date(origin, name)
+    if "string" in str(kind):
+        return _parsed_text(origin, name, column, chosen)
+    if not (types.is_integer(kind) or types.is_floating(kind) or str(kind).startswith(("bool", "decimal", "null"))):
+        raise origin.fault(f"column {name!r} holds {kind} values, must hold numbers or text in UTF-8; or drop it")
+    numbers = np.array(column.cast(kind).to_numpy(), dtype=np.float64)
+    if not chosen:
+        return numbers, None
+    values, codes = np.unique(numbers, return_inverse=True)
+    codes[np.isnan(numbers)] = -1
+    return codes, [f"{value:.17g}" for value in values if value == value]
 
 
-def _parsed_text(origin: Origin, name: str, column: Any) -> tuple[str, Any]:
-    """Return a column of text as numbers if that is what it is; otherwise trimmed, with missing cells as such."""
-    text = column.astype("string[pyarrow]").str.strip()
-    text, kind = text.mask(text.isin(MISSING)), "floating"
-    if origin.decimal_comma:
-        text = text.str.replace(r"^([+-]?[0-9]+),([0-9]+)$", r"\1.\2", regex=True)
-    else:
-        grouped = text.str.fullmatch(_THOUSANDS).fillna(False)
-        text, kind = text.mask(grouped, text.str.replace(",", "")), "comma" if grouped.any() else kind
-    present = int(text.notna().sum())
-    if 0 < text.str.endswith("%").sum() == present:
-        text, kind = text.str.rstrip("% "), "percent"
-    is_number = text.str.fullmatch(NUMBER).fillna(True).to_numpy(bool)
-    if is_number.all():
-        return kind, text.fillna("nan").astype(object).astype(np.float64)
-    if text.str.fullmatch(_DATE).sum() == present:
-        return "date", text
-    if 2 * int((~is_number).sum()) <= present:
-        row = int(np.argmin(is_number))
-        raise origin.fault(f"column {name!r} = {shown(text.iloc[row])}, must be a number, as most are; or drop it", row)
-    return "string", text
+def _parsed_text(origin: Origin, name: str, column: Any, chosen: bool) -> tuple[NDArray[Any], Sequence[str] | None]:
+    """Return the same for a column of text: numbers only if all its cells are."""
+    encoded = column.dictionary_encode().combine_chunks()
+    texts = [text.strip() for text in encoded.dictionary.to_pylist()]
+    known = sorted(set(texts).difference(MISSING))
+    places = {text: place for place, text in enumerate(known)}
+    codes = np.array([*(places.get(text, -1) for text in texts), -1])[encoded.indices.fill_null(-1).to_numpy()]
+    if chosen:
+        return codes, known
+    spelled = [re.sub("^([^,]*),([^,]*)$", r"\1.\2", text) for text in known] if origin.decimal_comma else known
+    numbers = np.array([*(float(text) if re.fullmatch(NUMBER, text) else np.nan for text in spelled), np.nan])
+    wrong = np.isnan(numbers[codes]) & (codes >= 0)
+    if not wrong.any():
+        return numbers[codes], None
+    if all(re.fullmatch(_DATE, text) for text in known):
+        raise _date(origin, name)
+    if 2 * wrong.sum() <= (codes >= 0).sum():
+        row = int(np.argmax(wrong))
+        words = f"column {name!r} = {shown(known[codes[row]])} is not a number, but most cells of this column are"
+        raise origin.fault(f"{words}; fix it, or drop the column", row)
+    return codes, known
 
 
-def _numbers(column: Any) -> NDArray[np.float64]:
-    """Return float64, NaN for what is missing."""
-    return np.array(column.to_numpy(np.float64, na_value=np.nan))
-
-
-def _coded(column: Any) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the number of each cell among the different values, sorted, -1 where it is missing; and their texts."""
-    codes, values = require("pandas", "reading tables").factorize(column.astype(object), sort=True)
-    whole = (int(value) if isinstance(value, float) and value.is_integer() else value for value in values)
-    return codes, tuple(map(str, whole))
+def _date(origin: Origin, name: str) -> DatasetError:
+    words = "cannot be used as numbers directly: replace it by numbers (days since ..., month, hour), or drop it"
+    return origin.fault(f"column {name!r} holds dates or times, which {words} (--drop, drop=...)")
