@@ -226,20 +226,14 @@ def of_kind(kind: object) -> Experiment:
     return _EXPERIMENTS[owners[kind]]
 
 
-def parsed(records: Iterable[Record]) -> tuple[dict[str, list[Result]], list[str]]:
-    """Return stored records by the name of their experiment, and the files of those that it cannot show, with why."""
-    results: dict[str, list[Result]] = {name: [] for name in names()}
-    skipped = []
+def parsed(records: Iterable[Record]) -> tuple[list[Result], list[str]]:
+    """Return stored records as summaries get them, and the files of those that lack something, with what."""
+    results, skipped = [], []
     for record in records:
         try:
-            owner = of_kind(mapping_in(record, "spec").get("experiment"))
-            result = owner.parse(record)
-            owner.summarise([result])
-        except Exception as error:  # whatever is odd about one record, the others count
-            words = str(error) if isinstance(error, RecordError) else f"cannot be shown: {error!r}"
-            skipped.append(f"{record['key']}.json: {words}")
-        else:
-            results[owner.name].append(result)
+            results.append(of_kind(mapping_in(record, "spec").get("experiment")).parse(record))
+        except RecordError as error:
+            skipped.append(f"{record['key']}.json: {error}")
     return results, skipped
 
 

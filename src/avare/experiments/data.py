@@ -20,6 +20,7 @@ from avare.experiments import datasets
 from avare.experiments.datasets import DatasetError
 from avare.experiments.datasets.files import LIMIT
 from avare.experiments.datasets.reading import Targets
+from avare.experiments.document import printable
 from avare.plotting.charts import rank
 
 Place = str | Path | None
@@ -112,7 +113,7 @@ def obtain(
         task: Targets = "auto" if kind is None else "regression" if kind == "numbers" else "classification"
         found = datasets.read(source, target=target, task=task, drop=drop, categories=categories, limit=limit)
         is_taken = found.name in datasets.names()  # it must not be mistaken for that dataset
-        name = Path(found.source).name if is_taken else found.name
+        name = printable(Path(found.source).name if is_taken else found.name)
     label = source if isinstance(source, str) else name
     data = Data(name, found.X, found.y, digest(found.X, found.y), found.notes, filled=found.filled)
     return data, _fitting(label, found.y, loss)

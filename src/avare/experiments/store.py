@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -141,6 +142,8 @@ class _DamagedError(_UnreadableError):
 def _load(place: Path) -> Record | None:
     """Return the record in a file, checked; None if there is no file."""
     try:
+        if not stat.S_ISREG(place.stat().st_mode):  # to read a pipe would take forever
+            raise _UnreadableError("cannot be read: it is not a regular file")
         content = place.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -592,3 +592,24 @@ def test_what_was_done_to_the_columns_is_printed(avare_command: Any, tmp_path: P
     words.remove("--drop")
     code, out, _ = avare_command("diagnose", "x[red]y$.csv", *words[:2], "--epochs", "1")
     assert "\n  age, id: numbers, as they are\n" in out
+
+
+def test_names_that_are_not_plain_text(avare_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file name that is not UTF-8, and a header that would control the terminal."""
+    monkeypatch.setattr("avare.experiments.cli.application.write_report", write_report)
+    generator, settings = (
+        np.random.default_rng(0),
+        ("--epochs", "1", "--runs", "1", "--samplers", "Uniform", "--jobs", "1"),
+    )
+    X = generator.normal(size=(60, 3))
+    np.savez(tmp_path / "a.npz", X=X, y=(X[:, 0] > 0).astype(int))
+    (tmp_path / "a.npz").rename(tmp_path / "caf\udce9.npz")
+    rows = "".join(f"{k % 7},{k % 2}\n" for k in range(60))
+    (tmp_path / "b.csv").write_text(f"\x1b]0;title\x07\x1b[31mred,y\n{rows}")
+    for source, shown in (("caf\udce9.npz", "caf\\udce9"), ("synthetic", "caf\\udce9"), ("b.csv", r"\x1b[31mred")):
+        code, out, err = avare_command("compare", source, *("--target", "y") * (source == "b.csv"), *settings)
+        assert code == 0, err
+        assert shown in out + (tmp_path / "results" / "report" / "index.html").read_text()
+        assert not {"\x1b", "\x07"} & {*out, *err}
+    code, out, err = avare_command("compare", "b.csv", "--target", "\x1b[2J")
+    assert code == 1 and r"target = '\x1b[2J', must be one of its columns" in err and "\x1b" not in err

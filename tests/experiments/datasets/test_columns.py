@@ -175,7 +175,7 @@ def test_a_data_frame(tmp_path: Path) -> None:
 def test_an_arrow_table_and_a_frame_of_objects() -> None:
     found = read(pyarrow.table({"a": [1, 2, 3], "y": [0.5, 1.5, 2.5]}), target="y", task="regression")
     assert found.X.tolist() == [[1.0], [2.0], [3.0]] and found.y.tolist() == [0.5, 1.5, 2.5]
-    with pytest.raises(DatasetError, match="DataFrame cannot be read as a table: .*'x' with type str.* column a "):
+    with pytest.raises(DatasetError, match=r"DataFrame cannot be read as a table: .*'x' with type str.* column a "):
         read(pd.DataFrame({"a": [1, "x", {}], "y": [0, 1, 0]}), target="y")
     with pytest.raises(DatasetError, match=r"DataFrame, row 1: label = 0\.5, must be an integer"):
         read(pd.DataFrame({"a": [1, 2], "y": [0.0, 0.5]}), target="y")

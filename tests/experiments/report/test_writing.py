@@ -17,9 +17,11 @@ from plotly import offline
 
 import agreement
 import stored_runs
+from avare._optional import require
 from avare.experiments import base, report
 from avare.experiments.cli import main
 from avare.experiments.document import Panel
+from avare.experiments.report import writing
 from avare.experiments.report.page import outline, render
 from avare.experiments.report.writing import gather, page_of
 from avare.experiments.store import key_of
@@ -263,11 +265,12 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
     (store / "half.json").write_bytes(path.read_bytes()[:500])
     (store / "noise.json").write_bytes(b"\xff\xfe\x00")
     (store / "folder.json").mkdir()
+    os.mkfifo(store / "pipe.json")
     (store / "notes.txt").write_text("not a record")
     contents = gather(store)
     assert len(contents.shown) == 1
-    assert [each.split(": ")[0] for each in contents.skipped] == ["folder.json", "half.json", "noise.json"]
-    assert "cannot be read" in contents.skipped[0] and "not a record" in contents.skipped[1]
+    assert [each.split(": ")[0] for each in contents.skipped] == ["folder.json", "half.json", "noise.json", "pipe.json"]
+    assert "cannot be read: it is not a regular file" in contents.skipped[0] and "not a record" in contents.skipped[1]
 
 
 def test_a_number_that_has_changed_is_noticed_and_the_file_left_alone(tmp_path: Path) -> None:
@@ -346,6 +349,13 @@ def test_tabs_of_the_same_name_get_different_titles(tmp_path: Path) -> None:
         {"sampler": "price$_$ [red]"},
         {"steps": ""},
         {"caution": "1"},
+        {"dataset": "caf\udce9"},
+        {"steps": "a/b"},
+        {"steps": "x/../../../../escaped"},
+        {"steps": "x" * 300},
+        {"seed": "0"},
+        {"epochs": []},
+        {"epochs": 10**400},
     ],
     ids=lambda odd: str(odd)[:40],
 )
@@ -353,19 +363,51 @@ def test_an_odd_record_does_not_stop_the_report(
     tmp_path: Path, request: pytest.FixtureRequest, odd: dict[str, Any]
 ) -> None:
     """It has a right key and checksum: it is shown, or passed over and named; the others are shown."""
-    if not {"dataset", "sampler"} & odd.keys():  # the names that are in figures
+    if not {"dataset", "sampler", "steps"} & odd.keys():  # the names that are in figures
         request.getfixturevalue("no_pictures")
     good = [run("digits", sampler, experiment="compare", epochs=3) for sampler in ("Avare", "Uniform")]
     other = run("digits", "Vrb", experiment="compare", epochs=3)
     other["spec"].update(odd)
     store = put(tmp_path / "store", [*good, other])
     said: list[str] = []
+    (tmp_path / "out" / "figures" / "compare-x").mkdir(parents=True)
     index = report.write(store, tmp_path / "out", say=said.append)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
     text = html_of(index.read_text())
     assert ">Digits" in text and "Avare" in text and "Uniform" in text
     for line in said:
         assert key_of(other["spec"]) in line and "cannot be shown: " in line
         assert key_of(other["spec"]) in text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_records_that_are_odd_together_are_passed_over(tmp_path: Path) -> None:
+    """A seed of another type, and parts of the wrong type: all else is shown."""
+    records = [run("digits", name, seed, experiment="compare", epochs=3) for name in "AB" for seed in range(4)]
+    odd = [run("digits", "A", experiment="compare", epochs=3), *(run("digits", "A", k, epochs=3) for k in (5, 6))]
+    odd[0]["spec"]["seed"] = "0"
+    odd[1]["seconds"], odd[2]["where"] = {"steps": []}, [3]
+    contents = gather(put(tmp_path, [*odd, *records]))
+    assert {key_of(each["spec"]) for each in odd} == {each.split(".json: ")[0] for each in contents.skipped}
+    assert len(contents.shown) == len(records) and all("cannot be shown" in each for each in contents.skipped)
+
+
+def test_a_record_that_cannot_be_drawn_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = writing.render
+
+    def draw(figure: Any, styles: Any) -> Any:
+        if "Odd" in styles:
+            raise OverflowError("odd")
+        return plain(figure, styles)
+
+    monkeypatch.setattr(writing, "render", draw)
+    store = put(tmp_path / "runs", [run("digits", name, experiment="compare", epochs=3) for name in ("Avare", "Odd")])
+    said: list[str] = []
+    text = html_of(report.write(store, tmp_path / "out", say=said.append).read_text())
+    assert "Avare" in text and len(said) == 1 and "cannot be shown: OverflowError('odd')" in said[0]
+    monkeypatch.setattr(writing, "render", lambda figure, styles: require("no_such_module", "drawing"))
+    with pytest.raises(ImportError, match="drawing needs no_such_module"):  # no fault of a record
+        report.write(store, tmp_path / "out")
 
 
 def test_a_record_that_fails_in_a_summary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,9 @@ def convert(table: Any, origin: Origin, wanted: Wanted) -> Examples:
     rows = origin._replace(place=lambda row: origin.place(int(kept[row])))
     if len(kept) < len(labels):
         table = table.take(kept)
-    features, filled, said = Features(), [], []
+    features = Features()
+    filled: list[int] = []
+    said: list[tuple[str, str]] = []
     for name, title, column in zip(names, given, table.columns, strict=True):
         if name == target:
             continue
