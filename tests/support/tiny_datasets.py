@@ -79,17 +79,21 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
-def enter(
-    monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes], mirrors: tuple[str, ...] | None = None
-) -> None:
-    """Let the catalogue expect these contents in place of the real ones."""
+def expecting(name: str, files: dict[str, bytes], mirrors: tuple[str, ...] | None = None) -> catalogue.Entry:
+    """The entry of the catalogue, with these contents in place of the real ones."""
     entry = catalogue.ENTRIES[name]
     splits = {
         split: {file: catalogue.Contents(len(files[file]), hashlib.sha256(files[file]).hexdigest()) for file in members}
         for split, members in entry.splits.items()
     }
-    replaced = entry._replace(splits=splits, mirrors=entry.mirrors if mirrors is None else mirrors)
-    monkeypatch.setitem(catalogue.ENTRIES, name, replaced)
+    return entry._replace(splits=splits, mirrors=entry.mirrors if mirrors is None else mirrors)
+
+
+def enter(
+    monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes], mirrors: tuple[str, ...] | None = None
+) -> None:
+    """Let the catalogue expect these contents in place of the real ones."""
+    monkeypatch.setitem(catalogue.ENTRIES, name, expecting(name, files, mirrors))
 
 
 @contextlib.contextmanager

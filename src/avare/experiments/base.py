@@ -232,8 +232,9 @@ def parsed(records: Iterable[Record]) -> tuple[list[Result], list[str]]:
     for record in records:
         try:
             results.append(of_kind(mapping_in(record, "spec").get("experiment")).parse(record))
-        except RecordError as error:
-            skipped.append(f"{record['key']}.json: {error}")
+        except Exception as error:  # whatever is odd about one record, the others count
+            words = str(error) if isinstance(error, RecordError) else f"cannot be shown: {error!r}"
+            skipped.append(f"{record['key']}.json: {words}")
     return results, skipped
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from avare import _validation as validation
-from avare import diagnostics
+from avare import diagnostics, problems
 from avare._optional import require
 from avare.experiments import sgd_runs
 from avare.experiments.data import Data, choose_rows
 from avare.experiments.sgd_runs import AUTO, BASELINE, DEFAULT, problem_of, sampler_of
 from avare.experiments.store import Spec, number
-from avare.experiments.verdict import Verdict, estimator_of, judge, sentence, what_to_do, words_of_limits
+from avare.experiments.verdict import Verdict, judge, sentence, words_of_limits
 from avare.problems import Linear
 from avare.solvers import Run, sgd
 
@@ -164,6 +164,26 @@ def diagnose(
     }
     about = (data.name, loss, n, problem.n, problem.dim, epochs, gain, noise, distance)
     return Diagnosis(*about, judge(*curves["epoch"]), judge(*curves["seconds"]), fit_seconds)
+
+
+def estimator_of(loss: str) -> str:
+    """Return the class of `avare.sklearn` that fits a linear model with this kind of targets.
+
+    >>> estimator_of("softmax"), estimator_of("huber")
+    ('AvareClassifier', 'AvareRegressor')
+    """
+    return "AvareRegressor" if problems.get(loss).target == "numbers" else "AvareClassifier"
+
+
+def what_to_do(loss: str, seconds: float | None = None) -> str:
+    """Return the advice for linear data, with the seconds of a fit if they are known.
+
+    >>> what_to_do("logistic", 0.12)[-32:]
+    'which needs no step size: 0.1 s.'
+    """
+    known = "" if seconds is None else f": {f'{seconds:.1f}' if seconds >= 0.1 else 'less than 0.1'} s"
+    fit = f"fit this linear model with {estimator_of(loss)} of avare.sklearn"
+    return f"What to do: {fit}, which needs no step size{known}."
 
 
 def _runs(

@@ -199,8 +199,8 @@ class Result:
             trace = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
             raise RecordError(f"trace: {error}") from None
-        if len({len(values) for values in trace.values()}) > 1:
-            raise RecordError("trace has columns of different lengths")
+        if len({values.shape for values in trace.values()}) > 1 or any(values.ndim != 1 for values in trace.values()):
+            raise RecordError("trace has columns of different lengths, or none")
         where, seconds = data.get("where") or {}, data.get("seconds") or {}
         return cls(mapping_in(data, "spec"), trace, where, seconds, status, status in shown, data)
 

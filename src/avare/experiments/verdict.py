@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from avare import problems
 from avare.experiments.aggregate import Group, Series
 from avare.experiments.sgd_runs import BASELINE
 from avare.experiments.store import count, number
@@ -222,26 +221,6 @@ def words_of_limits(limits: Mapping[str, float], faster: bool = False) -> str:
         advice = "Use more --epochs, a larger --l2 or, if you passed --raw, scaled columns."
         return f"Conditioning, not noise, limits {BASELINE}: {rest}, which no sampler shortens. {advice}"
     return f"Noise and distance limit {BASELINE}: {rest}."
-
-
-def estimator_of(loss: str) -> str:
-    """Return the class of `avare.sklearn` that fits a linear model with this kind of targets.
-
-    >>> estimator_of("softmax"), estimator_of("huber")
-    ('AvareClassifier', 'AvareRegressor')
-    """
-    return "AvareRegressor" if problems.get(loss).target == "numbers" else "AvareClassifier"
-
-
-def what_to_do(loss: str, seconds: float | None = None) -> str:
-    """Return the advice for linear data, with the seconds of a fit if they are known.
-
-    >>> what_to_do("logistic", 0.12)[-32:]
-    'which needs no step size: 0.1 s.'
-    """
-    known = "" if seconds is None else f": {f'{seconds:.1f}' if seconds >= 0.1 else 'less than 0.1'} s"
-    fit = f"fit this linear model with {estimator_of(loss)} of avare.sklearn"
-    return f"What to do: {fit}, which needs no step size{known}."
 
 
 def _curves(series: Series, along: str) -> list[Curve]:

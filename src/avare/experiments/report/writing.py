@@ -193,7 +193,7 @@ def file_name(text: str) -> str:
     """Return a name of a file that is in its folder, whatever the text: what had to be changed gets a hash.
 
     >>> file_name("compare-auto"), file_name("../a b")
-    ('compare-auto', '-a-b-d8fc4c9c')
+    ('compare-auto', '-a-b-4bc9c733')
     """
     safe = re.sub(r"[^\w=+-]+", "-", text)[:_LONGEST_NAME]
     return safe if safe == text else f"{safe}-{hashlib.sha256(ascii(text).encode()).hexdigest()[:8]}"
