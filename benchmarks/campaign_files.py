@@ -19,7 +19,7 @@ from avare.experiments import report
 from avare.experiments.data import obtain
 from avare.experiments.datasets import DatasetError, catalogue, fetch
 from avare.experiments.document import printable
-from avare.experiments.report import writing
+from avare.experiments.report import charts, writing
 from avare.experiments.store import key_of
 from tiny_datasets import cifar10, expecting
 
@@ -103,8 +103,8 @@ def records(generator: np.random.Generator) -> int:
         store = stored_runs.put(root / "runs", [*sound, *odd])
         said: list[str] = []
         # Figures take seconds, and nearly always can be drawn.
-        drawn = writing.render if generator.random() < 0.1 else lambda figure, styles: {"png": b"", "svg": b""}
-        with mock.patch.object(writing, "render", drawn):
+        drawn = charts.render if generator.random() < 0.1 else lambda figure, styles: {"png": b"", "svg": b""}
+        with mock.patch.object(charts, "render", drawn):
             report.write(store, root / "out", say=said.append)
         lost = {key_of(each["spec"]) for each in sound} & {line.split(".json")[0] for line in said}
         assert not lost, said

@@ -1,7 +1,6 @@
 """Hypothesis draws the same examples at each run. Without compiled code, fewer cases are tried. Ctrl-C works."""
 
 import gc
-import importlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -91,11 +90,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports with empty picture files, for tests that look at numbers and words only: drawing takes seconds."""
-    monkeypatch.setattr(
-        importlib.import_module("avare.experiments.report.writing"),
-        "render",
-        lambda figure, styles: {"png": b"", "svg": b""},
-    )
+    monkeypatch.setattr("avare.experiments.report.charts.render", lambda figure, styles: {"png": b"", "svg": b""})
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agreement import checking
 from avare.experiments import Store, Table
-from avare.experiments.base import RUNS, parsed
+from avare.experiments.base import RUNS, of_kind, parsed
 from avare.experiments.cli.output import show
 from avare.experiments.paper import SETTINGS
 
@@ -29,10 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results, odd = parsed(found)
     for each in (*skipped, *odd):
         print(f"{each}; skipped", file=sys.stderr)
-    rows, paper = (
-        checking.check(results["paper"], chosen.datasets or tuple(SETTINGS), chosen.runs),
-        checking.published(),
-    )
+    ours = [each for each in results if of_kind(each.kind).name == "paper"]
+    rows, paper = checking.check(ours, chosen.datasets or tuple(SETTINGS), chosen.runs), checking.published()
     counts, code = checking.tally(rows), checking.exit_code(rows)
     parts: list[str | Table] = [checking.check_table(rows), f"Source: {paper['source']}. {paper['smoothness_note']}"]
     parts.append(checking.tally_words(rows))

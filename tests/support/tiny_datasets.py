@@ -83,7 +83,9 @@ def expecting(name: str, files: dict[str, bytes], mirrors: tuple[str, ...] | Non
     """The entry of the catalogue, with these contents in place of the real ones."""
     entry = catalogue.ENTRIES[name]
     splits = {
-        split: {file: catalogue.Contents(len(files[file]), hashlib.sha256(files[file]).hexdigest()) for file in members}
+        split: {
+            file: catalogue.FileContents(len(files[file]), hashlib.sha256(files[file]).hexdigest()) for file in members
+        }
         for split, members in entry.splits.items()
     }
     return entry._replace(splits=splits, mirrors=entry.mirrors if mirrors is None else mirrors)

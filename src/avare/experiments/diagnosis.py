@@ -16,7 +16,7 @@ from avare.experiments import sgd_runs
 from avare.experiments.data import Data, choose_rows
 from avare.experiments.sgd_runs import AUTO, BASELINE, DEFAULT, problem_of, sampler_of
 from avare.experiments.store import Spec, number
-from avare.experiments.verdict import Verdict, judge, sentence, words_of_limits
+from avare.experiments.verdict import ComparisonVerdict, compare_runs, sentence, words_of_limits
 from avare.problems import Linear
 from avare.solvers import Run, sgd
 
@@ -34,7 +34,8 @@ _REST = 4  # runs of SGD that take as long as what follows them: measured, rough
 class Diagnosis:
     """What to expect on a dataset.
 
-    >>> faster, slower = Verdict("faster", 2.5, 2.1, 2.9, 5), Verdict("slower", 0.7, 0.6, 0.8, 5)
+    >>> faster = ComparisonVerdict("faster", 2.5, 2.1, 2.9, 5)
+    >>> slower = ComparisonVerdict("slower", 0.7, 0.6, 0.8, 5)
     >>> about = ("mine", "logistic", 1000, 1000, 5, 20, 4.5, 0.1, 0.01)
     >>> Diagnosis(*about, faster, faster, 0.1).verdict, Diagnosis(*about, faster, slower, 0.1).verdict
     ('yes', 'no')
@@ -49,8 +50,8 @@ class Diagnosis:
     gain: float  # what the best distribution divides the second moment of the gradient by, where Uniform ends
     noise: float  # that noise adds to Uniform's objective at its end
     distance: float  # that the distance to the optimum adds
-    in_epochs: Verdict  # of Calibrated against Uniform
-    in_seconds: Verdict
+    in_epochs: ComparisonVerdict  # of Calibrated against Uniform
+    in_seconds: ComparisonVerdict
     fit_seconds: float | None  # of a fit with `avare.sklearn`; None if the data are too large to try it here
 
     @property
@@ -163,7 +164,7 @@ def diagnose(
         for along in ("epoch", "seconds")
     }
     about = (data.name, loss, n, problem.n, problem.dim, epochs, gain, noise, distance)
-    return Diagnosis(*about, judge(*curves["epoch"]), judge(*curves["seconds"]), fit_seconds)
+    return Diagnosis(*about, compare_runs(*curves["epoch"]), compare_runs(*curves["seconds"]), fit_seconds)
 
 
 def estimator_of(loss: str) -> str:

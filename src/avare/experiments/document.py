@@ -122,7 +122,7 @@ class Figure:
     size: tuple[float, float] = (3.2, 2.35)  # of a chart, in inches
 
 
-Part = str | Chart | Table | Mapping[str, Any]
+SectionPart = str | Chart | Table | Mapping[str, Any]
 """A part of a section: a paragraph, a chart (neighbours are side by side), a table, or names with values."""
 
 
@@ -135,7 +135,7 @@ class Section:
     """
 
     heading: str
-    parts: tuple[Part, ...]
+    parts: tuple[SectionPart, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

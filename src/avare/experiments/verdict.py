@@ -32,15 +32,15 @@ _ENDS = {0: "less than 5 %", 10: "more than 95 %"}  # of the suboptimality, in t
 _LEVELS = 5
 _SMALLEST = 1.1  # factor that is worth a word
 
-Curve = tuple[ArrayLike, ArrayLike]
+Trajectory = tuple[ArrayLike, ArrayLike]
 """Times and suboptimalities of a run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ComparisonVerdict:
     """How much faster a sampler is than the baseline.
 
-    >>> Verdict("inconclusive", 1.2, 0.7, 2.0, 3).words
+    >>> ComparisonVerdict("inconclusive", 1.2, 0.7, 2.0, 3).words
     'inconclusive (3 runs); try --runs 12'
     """
 
@@ -75,7 +75,7 @@ class Verdict:
         return {"kind": self.kind, "words": self.words, **known, "runs": self.runs}
 
 
-def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
+def compare_runs(baseline: Sequence[Trajectory], sampler: Sequence[Trajectory]) -> ComparisonVerdict:
     """Compare the runs of a sampler with those of the baseline.
 
     Examples
@@ -83,18 +83,18 @@ def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
     >>> epochs = np.arange(1.0, 21.0)
     >>> slow = [(epochs, scale / epochs) for scale in (0.9, 1.0, 1.1)]
     >>> fast = [(epochs, scale / epochs) for scale in (0.45, 0.5, 0.55)]
-    >>> judge(slow, fast).kind
+    >>> compare_runs(slow, fast).kind
     'faster'
-    >>> judge(slow, slow).words
+    >>> compare_runs(slow, slow).words
     'inconclusive (3 runs); try --runs 12'
     """
     runs = min(len(baseline), len(sampler))
     if runs == 0:
-        return Verdict("inconclusive", math.nan, math.nan, math.nan, runs)
+        return ComparisonVerdict("inconclusive", math.nan, math.nan, math.nan, runs)
     times, own = [_logarithm(*curve) for curve in baseline], [_logarithm(*curve) for curve in sampler]
     epochs = min(len(along) for along, _ in (*times, *own))
     if epochs < 2:
-        return Verdict("inconclusive", math.nan, math.nan, math.nan, runs, epochs)
+        return ComparisonVerdict("inconclusive", math.nan, math.nan, math.nan, runs, epochs)
     levels = np.linspace(*_range([*times, *own]), _LEVELS)
     theirs, ours = (np.array([_reached(curve, levels) for curve in each]) for each in (times, own))
     difference = float(theirs.mean() - ours.mean())
@@ -108,7 +108,7 @@ def judge(baseline: Sequence[Curve], sampler: Sequence[Curve]) -> Verdict:
     sure = (low > 1.0 or high < 1.0) and abs(difference) >= math.log(_SMALLEST)
     alike = level or (not sure and low >= 1.0 / ALIKE and high <= ALIKE)
     kind = "no difference" if alike else "inconclusive" if not sure else "faster" if low > 1.0 else "slower"
-    return Verdict(kind, factor, low, high, runs)
+    return ComparisonVerdict(kind, factor, low, high, runs)
 
 
 def _logarithm(times: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -152,7 +152,7 @@ def _digits(value: float) -> str:
 
 # --- of stored runs -------------------------------------------------------------------------
 
-Verdicts = Mapping[tuple[str, str, str], Mapping[str, Verdict]]
+Verdicts = Mapping[tuple[str, str, str], Mapping[str, ComparisonVerdict]]
 """By group, step sizes and sampler: the verdicts in "epochs" and in "seconds" (of steps, without evaluations)."""
 
 
@@ -160,7 +160,7 @@ def verdicts_of(groups: Sequence[Group]) -> Verdicts:
     """Compare each sampler with the baseline in the same group, with the same step sizes."""
     return {
         (group.title, series.rule, series.label): {
-            along: judge(_curves(baseline, column), _curves(series, column))
+            along: compare_runs(_curves(baseline, column), _curves(series, column))
             for along, column in (("epochs", "epoch"), ("seconds", "seconds"))
         }
         for group in groups
@@ -174,7 +174,8 @@ def verdicts_of(groups: Sequence[Group]) -> Verdicts:
 def sentences(found: Verdicts) -> list[str]:
     """Write the verdicts, one line each.
 
-    >>> same, faster = Verdict("no difference", 1.0, 0.9, 1.1, 3), Verdict("faster", 2.4, 2.1, 2.8, 3)
+    >>> same = ComparisonVerdict("no difference", 1.0, 0.9, 1.1, 3)
+    >>> faster = ComparisonVerdict("faster", 2.4, 2.1, 2.8, 3)
     >>> (line,) = sentences({("mine", "auto", "Avare"): {"epochs": faster, "seconds": same}})
     >>> line[-100:]
     'fewer epochs than Uniform for the same loss. Wall-clock time: no significant difference over 3 runs.'
@@ -187,7 +188,7 @@ def sentences(found: Verdicts) -> list[str]:
     return lines
 
 
-def sentence(name: str, judged: Mapping[str, Verdict]) -> str:
+def sentence(name: str, judged: Mapping[str, ComparisonVerdict]) -> str:
     """Write the verdicts on a sampler, in epochs and in seconds."""
     epochs = judged["epochs"]
     words = f"{name} and {BASELINE}, in epochs: {epochs.words}"
@@ -223,7 +224,7 @@ def words_of_limits(limits: Mapping[str, float], faster: bool = False) -> str:
     return f"Noise and distance limit {BASELINE}: {rest}."
 
 
-def _curves(series: Series, along: str) -> list[Curve]:
+def _curves(series: Series, along: str) -> list[Trajectory]:
     """Return times and suboptimalities of runs; none if one of them diverged, so that nothing is said."""
     if len(series.finished) < len(series.runs):
         return []

@@ -39,7 +39,7 @@ from avare.experiments.datasets import DatasetError
 from avare.experiments.paper import descents, paper_optimum
 from avare.experiments.report import write as write_report
 from avare.experiments.store import key_of
-from avare.experiments.verdict import Verdict
+from avare.experiments.verdict import ComparisonVerdict
 from avare.plotting import Chart, Curve
 from tiny_datasets import enter, mnist, write
 
@@ -316,8 +316,8 @@ def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--runs" in avare_command("diagnose", "synthetic", "--runs", "1")[2]
 
 
-def judged(kind: str, factor: float) -> Verdict:
-    return Verdict(kind, factor, 0.9 * factor, 1.1 * factor, 5)
+def judged(kind: str, factor: float) -> ComparisonVerdict:
+    return ComparisonVerdict(kind, factor, 0.9 * factor, 1.1 * factor, 5)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from avare._optional import require
 from avare.experiments import base, report
 from avare.experiments.cli import main
 from avare.experiments.document import Panel
-from avare.experiments.report import writing
+from avare.experiments.report import charts
 from avare.experiments.report.page import outline, render
 from avare.experiments.report.writing import gather, page_of
 from avare.experiments.store import key_of
@@ -393,19 +393,19 @@ def test_records_that_are_odd_together_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_drawn_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = writing.render
+    plain = charts.render
 
     def draw(figure: Any, styles: Any) -> Any:
         if "Odd" in styles:
             raise OverflowError("odd")
         return plain(figure, styles)
 
-    monkeypatch.setattr(writing, "render", draw)
+    monkeypatch.setattr(charts, "render", draw)
     store = put(tmp_path / "runs", [run("digits", name, experiment="compare", epochs=3) for name in ("Avare", "Odd")])
     said: list[str] = []
     text = html_of(report.write(store, tmp_path / "out", say=said.append).read_text())
     assert "Avare" in text and len(said) == 1 and "cannot be shown: OverflowError('odd')" in said[0]
-    monkeypatch.setattr(writing, "render", lambda figure, styles: require("no_such_module", "drawing"))
+    monkeypatch.setattr(charts, "render", lambda figure, styles: require("no_such_module", "drawing"))
     with pytest.raises(ImportError, match="drawing needs no_such_module"):  # no fault of a record
         report.write(store, tmp_path / "out")
 

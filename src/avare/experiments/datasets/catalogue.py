@@ -34,7 +34,7 @@ Folder = str | os.PathLike[str] | None
 _MARGIN = 2**20  # bytes that a download may have beyond those of its files: headers, and other small members
 
 
-class Contents(NamedTuple):
+class FileContents(NamedTuple):
     """What a file of a named dataset contains, uncompressed: how many bytes, and their SHA-256 digest."""
 
     size: int
@@ -66,13 +66,13 @@ class Entry(NamedTuple):
     """
 
     description: str
-    splits: Mapping[str, Mapping[str, Contents]]
+    splits: Mapping[str, Mapping[str, FileContents]]
     folders: Sequence[str]
     remote: str
     mirrors: Sequence[str]
 
     @property
-    def files(self) -> dict[str, Contents]:
+    def files(self) -> dict[str, FileContents]:
         """The files of all splits, and what they contain."""
         return {file: contents for files in self.splits.values() for file, contents in files.items()}
 
@@ -159,7 +159,9 @@ def _entry(name: str) -> Entry:
     return ENTRIES[name]
 
 
-def _obtain(name: str, files: Mapping[str, Contents], folder: Folder, check: bool, progress: bool) -> dict[str, Path]:
+def _obtain(
+    name: str, files: Mapping[str, FileContents], folder: Folder, check: bool, progress: bool
+) -> dict[str, Path]:
     """Return the path of each file: in the folder, in the cache, or downloaded."""
     check, progress = validation.boolean("verify", check), validation.boolean("progress", progress)
     entry, given = ENTRIES[name], _folders(folder)
@@ -172,7 +174,7 @@ def _obtain(name: str, files: Mapping[str, Contents], folder: Folder, check: boo
     return found
 
 
-def _verify(path: Path, contents: Contents, advice: str = "") -> None:
+def _verify(path: Path, contents: FileContents, advice: str = "") -> None:
     """Unpack a file, no further than to its known size, and compare the digest."""
     with opened(path, contents.size, f", the known size; the file is damaged, or a different one{advice}") as stream:
         contents.check(path, stream.read(contents.size + 1), advice)
@@ -231,7 +233,7 @@ def _retrieve(address: str, entry: Entry, file: str, progress: bool) -> Path:
         return folder / file
 
 
-def _member(archive: tarfile.TarFile, name: str, contents: Contents) -> bytes:
+def _member(archive: tarfile.TarFile, name: str, contents: FileContents) -> bytes:
     """Return the contents of one member of an archive, checked. Nothing else of the archive is looked at or written."""
     try:
         stream = archive.extractfile(name)
@@ -292,6 +294,7 @@ _PARSERS = {"mnist": read_idx, "ijcnn1": _ijcnn1, "cifar10": read_cifar, "digits
 _FIELDS = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
 for _each in _FIELDS.values():
     _each["splits"] = {
-        split: {file: Contents(**about) for file, about in files.items()} for split, files in _each["splits"].items()
+        split: {file: FileContents(**about) for file, about in files.items()}
+        for split, files in _each["splits"].items()
     }
 ENTRIES = {name: Entry(**fields) for name, fields in _FIELDS.items()}

@@ -15,8 +15,7 @@ from avare.experiments import base
 from avare.experiments.base import Summary
 from avare.experiments.datasets.files import check_folder
 from avare.experiments.document import Panel, Section, printable
-from avare.experiments.report import page
-from avare.experiments.report.charts import render
+from avare.experiments.report import charts, page
 from avare.experiments.report.tables import as_csv, as_markdown
 from avare.experiments.store import Result, Store, count, merged, together
 from avare.plotting.charts import Chart, styles_of
@@ -25,7 +24,7 @@ _LONGEST_NAME = 80  # letters of a file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contents:
+class ReportContents:
     """What a report shows."""
 
     summaries: Mapping[str, Summary]  # by the name of the experiment
@@ -33,7 +32,7 @@ class Contents:
     skipped: tuple[str, ...] = ()  # files, and why
 
     @classmethod
-    def of(cls, results: Sequence[Result]) -> "Contents":
+    def of(cls, results: Sequence[Result]) -> "ReportContents":
         """Summarise results, each experiment its own."""
         summaries = {}
         for name in base.names():
@@ -47,7 +46,7 @@ class Contents:
         """All charts of figures and panels."""
         rows = [row for each in self.summaries.values() for figure in each.figures.values() for row in figure.rows]
         panels = [panel for each in self.summaries.values() for panel in each.panels]
-        return [chart for charts in (*rows, *(panel.charts for panel in panels)) for chart in charts]
+        return [chart for several in (*rows, *(panel.charts for panel in panels)) for chart in several]
 
 
 def write(
@@ -106,7 +105,7 @@ def write(
     return folder / "index.html"
 
 
-def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> Contents:
+def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> ReportContents:
     """Read a store and summarise its records. Those that cannot be shown are passed over, and named.
 
     With ``drawn``, it must be possible to draw the figures too. A store without a record that can be shown is a
@@ -119,13 +118,13 @@ def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> Contents:
     attempts = []
 
     def attempt(members: Sequence[Result]) -> None:
-        attempts.append(Contents.of(members))
+        attempts.append(ReportContents.of(members))
         _texts(attempts[-1])
         if drawn:
             _pictures(attempts[-1])
 
     sound, odd = showable(results, attempt)
-    contents = Contents.of(sound) if odd else attempts[-1]
+    contents = ReportContents.of(sound) if odd else attempts[-1]
     skipped = sorted([*skipped, *faulty, *odd])
     skipped += [
         f"{each.stored['key']}.json: status = {each.status!r}: the run has not finished"
@@ -167,7 +166,7 @@ def showable(
     return add([], [results[place] for place in order])
 
 
-def _texts(contents: Contents) -> dict[str, bytes]:
+def _texts(contents: ReportContents) -> dict[str, bytes]:
     """Return the page, the numbers and the tables, by their paths."""
     numbers = json.dumps(_numbers(contents), indent=1, ensure_ascii=False, allow_nan=False)
     files = {"numbers.json": f"{numbers}\n", "index.html": page_of(contents)}
@@ -178,14 +177,14 @@ def _texts(contents: Contents) -> dict[str, bytes]:
     return {path: text.encode() for path, text in files.items()}
 
 
-def _pictures(contents: Contents) -> dict[str, bytes]:
+def _pictures(contents: ReportContents) -> dict[str, bytes]:
     """Return the figures, by their paths."""
     styles = styles_of(contents.charts)
     return {
         f"figures/{file_name(name)}.{ending}": drawn
         for summary in contents.summaries.values()
         for name, figure in summary.figures.items()
-        for ending, drawn in render(figure, styles).items()
+        for ending, drawn in charts.render(figure, styles).items()
     }
 
 
@@ -199,7 +198,7 @@ def file_name(text: str) -> str:
     return safe if safe == text else f"{safe}-{hashlib.sha256(ascii(text).encode()).hexdigest()[:8]}"
 
 
-def page_of(contents: Contents) -> str:
+def page_of(contents: ReportContents) -> str:
     """Return the page."""
     styles = styles_of(contents.charts)
     return page.render(panels_of(contents), styles, lead=_lead(contents), notices=_notices(contents))
@@ -208,7 +207,7 @@ def page_of(contents: Contents) -> str:
 # --- what concerns all experiments ----------------------------------------------------------
 
 
-def panels_of(contents: Contents) -> list[Panel]:
+def panels_of(contents: ReportContents) -> list[Panel]:
     """Return all tabs: those with charts, those with tables only, and how everything was run."""
     panels: list[Panel] = []
     for name, summary in contents.summaries.items():
@@ -222,7 +221,7 @@ def panels_of(contents: Contents) -> list[Panel]:
     return [*sorted(panels, key=lambda panel: not panel.charts), how]
 
 
-def _numbers(contents: Contents) -> dict[str, Any]:
+def _numbers(contents: ReportContents) -> dict[str, Any]:
     return {
         **merged(summary.numbers for summary in contents.summaries.values()),
         "where": [{**place, "records": each} for place, each in _places(contents.shown)],
@@ -230,7 +229,7 @@ def _numbers(contents: Contents) -> dict[str, Any]:
     }
 
 
-def _lead(contents: Contents) -> str:
+def _lead(contents: ReportContents) -> str:
     leads = {name: summary.lead for name, summary in contents.summaries.items() if summary.lead}
     words = [f"{name}: {lead}" if len(leads) > 1 else lead for name, lead in leads.items()]
     days = sorted({str(each.where["date"])[:10] for each in contents.shown if each.where.get("date")})
@@ -238,7 +237,7 @@ def _lead(contents: Contents) -> str:
     return f"{'; '.join(words) or count(len(contents.shown), 'record')}{', ' if dates else ''}{dates}."
 
 
-def _notices(contents: Contents) -> list[str]:
+def _notices(contents: ReportContents) -> list[str]:
     notices = [text for summary in contents.summaries.values() for text in summary.notices]
     if contents.skipped:
         verb = "are" if len(contents.skipped) > 1 else "is"
