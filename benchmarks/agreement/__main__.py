@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agreement import checking
 from avare.experiments import Store, Table
-from avare.experiments.base import RUNS, of_kind, parsed
+from avare.experiments.base import RUNS, get, parsed, showable
 from avare.experiments.cli.output import show
 from avare.experiments.paper import SETTINGS
 
@@ -27,9 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     found, skipped = Store(chosen.out / "runs").read()
     results, odd = parsed(found)
+    experiment = get("paper")
+    ours, others = showable([each for each in results if each.kind in experiment.kinds], experiment.summarise)
+    odd += others
     for each in (*skipped, *odd):
         print(f"{each}; skipped", file=sys.stderr)
-    ours = [each for each in results if of_kind(each.kind).name == "paper"]
     rows, paper = checking.check(ours, chosen.datasets or tuple(SETTINGS), chosen.runs), checking.published()
     counts, code = checking.tally(rows), checking.exit_code(rows)
     parts: list[str | Table] = [checking.check_table(rows), f"Source: {paper['source']}. {paper['smoothness_note']}"]

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -123,7 +122,7 @@ def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> ReportConte
         if drawn:
             _pictures(attempts[-1])
 
-    sound, odd = showable(results, attempt)
+    sound, odd = base.showable(results, attempt)
     contents = ReportContents.of(sound) if odd else attempts[-1]
     skipped = sorted([*skipped, *faulty, *odd])
     skipped += [
@@ -135,35 +134,6 @@ def gather(store: str | os.PathLike[str], *, drawn: bool = False) -> ReportConte
         words = f"; {count(len(skipped), 'file')} skipped, such as {skipped[0]}" if skipped else ""
         raise ValueError(f"store = {str(store)!r}: holds no record of a finished run{words}")
     return replace(contents, skipped=tuple(map(printable, skipped)))
-
-
-def showable(
-    results: Sequence[Result], attempt: Callable[[Sequence[Result]], object]
-) -> tuple[list[Result], list[str]]:
-    """Return the results that can be shown together, and the files of the others, with why.
-
-    The attempt is made with all of them; only if it fails, with halves of them, and halves of these. Results whose
-    specs have rare types come last, so that an odd one is passed over, and not those that do not fit to it.
-    """
-    types = [tuple(sorted((key, type(value).__name__) for key, value in each.spec.items())) for each in results]
-    frequent = Counter(types)
-    order = sorted(range(len(results)), key=lambda place: -frequent[types[place]])
-
-    def add(sound: list[Result], more: list[Result]) -> tuple[list[Result], list[str]]:
-        try:
-            attempt([*sound, *more])
-        except (ImportError, OSError):  # which no record causes
-            raise
-        except Exception as error:
-            if len(more) <= 1:
-                return sound, [f"{each.stored['key']}.json: cannot be shown: {error!r}" for each in more]
-            half = len(more) // 2
-            sound, first = add(sound, more[:half])
-            sound, second = add(sound, more[half:])
-            return sound, [*first, *second]
-        return [*sound, *more], []
-
-    return add([], [results[place] for place in order])
 
 
 def _texts(contents: ReportContents) -> dict[str, bytes]:
