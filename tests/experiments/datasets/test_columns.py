@@ -181,6 +181,20 @@ def test_an_arrow_table_and_a_frame_of_objects() -> None:
         read(pd.DataFrame({"a": [1, 2], "y": [0.0, 0.5]}), target="y")
 
 
+def test_categories_of_arrow_and_polars() -> None:
+    chunks = [pyarrow.array(cells).dictionary_encode() for cells in (["a", "b"], ["c", None], ["a", "b", None, "a"])]
+    frames = [pyarrow.table({"s": pyarrow.chunked_array(chunks), "y": [0, 1] * 4})]
+    with contextlib.suppress(ImportError):
+        import polars
+
+        texts = polars.Series(["a", "b", "c", None, "a", "b", None, "a"], dtype=polars.Categorical)
+        frames.append(polars.DataFrame({"s": texts, "y": [0, 1] * 4}))
+    for frame in frames:
+        found = read(frame, target="y")
+        assert found.columns == ("s = a", "s = b", "s = c", "s = (missing)")
+        assert found.X.argmax(axis=1).tolist() == [0, 1, 2, 3, 0, 1, 3, 0]
+
+
 # --- anything at all ------------------------------------------------------------------------
 
 CELLS = st.sampled_from(["", "1", "-2.5", "true", "false", "red", "blue", "NA", "?", "2020-01-31", "1,5", " x ", '"q"'])

@@ -207,10 +207,11 @@ def _parsed(origin: Origin, name: str, column: Any, chosen: bool) -> tuple[NDArr
 def _parsed_text(origin: Origin, name: str, column: Any, chosen: bool) -> tuple[NDArray[Any], Sequence[str] | None]:
     """Return the same for a column of text: numbers only if all its cells are."""
     encoded = column.dictionary_encode().combine_chunks()
-    texts = [text.strip() for text in encoded.dictionary.to_pylist()]
+    texts = [(text or "").strip() for text in encoded.dictionary.to_pylist()]
     known = sorted(set(texts).difference(MISSING))
     places = {text: place for place, text in enumerate(known)}
-    codes = np.array([*(places.get(text, -1) for text in texts), -1])[encoded.indices.fill_null(-1).to_numpy()]
+    cells = encoded.indices.cast("int64").fill_null(-1).to_numpy()
+    codes = np.array([*(places.get(text, -1) for text in texts), -1])[cells]
     if chosen:
         return codes, known
     spelled = [re.sub("^([^,]*),([^,]*)$", r"\1.\2", text) for text in known] if origin.decimal_comma else known
