@@ -1,11 +1,14 @@
 """Files in the formats of the named sets, and a place in the catalogue for them, small enough to be made by a test."""
 
+import bz2
 import contextlib
+import gzip
 import hashlib
 import io
+import lzma
 import struct
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,20 @@ from numpy.typing import NDArray
 from avare.experiments.datasets import DatasetError, catalogue
 
 Bytes = NDArray[np.uint8]
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda content: content,
+    ".gz": lambda content: gzip.compress(content, mtime=0),  # names of tests must be the same in all processes
+    ".bz2": bz2.compress,
+    ".xz": lambda content: lzma.compress(content, preset=0),  # several times faster
+}
+
+
+def damaged(content: bytes, changes: Sequence[tuple[float, int]], end: float) -> bytes:
+    """Change bytes at some parts of the whole, and cut the end."""
+    altered = bytearray(content)
+    for where, value in changes:
+        altered[int(where * len(altered))] = value
+    return bytes(altered[: round(end * len(altered))])
 
 
 def idx(values: Bytes) -> bytes:

@@ -1,12 +1,8 @@
 """The named datasets, from files in a folder; the real files if AVARE_DATA has them."""
 
-import bz2
-import gzip
-import lzma
 import os
 import sys
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +10,11 @@ import numpy as np
 import pytest
 
 from avare.experiments.datasets import DatasetError, catalogue, fetch, load, names, where
-from tiny_datasets import IJCNN1, cifar10, enter, idx, mnist, write
+from tiny_datasets import COMPRESS, IJCNN1, cifar10, enter, idx, mnist, write
 
 pytestmark = pytest.mark.usefixtures("cache")
 DATA = os.environ.get("AVARE_DATA")
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "": lambda content: content,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-}
 endings = pytest.mark.parametrize("ending", COMPRESS)
 
 

@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +28,8 @@ from numpy.typing import NDArray
 
 from avare.experiments.datasets import Dataset, DatasetError, files, read
 from avare.experiments.datasets.files import read_libsvm
-from tiny_datasets import naming
+from tiny_datasets import COMPRESS, damaged, naming
 
-
-def gzipped(content: bytes) -> bytes:
-    """Compress without the time: names of tests must be the same in all processes."""
-    return gzip.compress(content, mtime=0)
-
-
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "": lambda content: content,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lambda content: lzma.compress(content, preset=0),  # several times faster
-}
 endings = pytest.mark.parametrize("ending", COMPRESS)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 matrices = arrays.arrays(np.float64, st.tuples(st.integers(2, 6), st.integers(1, 5)), elements=finite)
@@ -382,7 +369,7 @@ def test_refuses_bad_arguments(
         ("fake.csv.gz", TABLE, "text", ".gz"),
         ("fake.csv", bz2.compress(TABLE), ".bz2", "text"),
         ("a.csv.gz", lzma.compress(TABLE), ".xz", ".gz"),
-        ("a.npz", gzipped(TABLE), ".gz", "zip archive"),
+        ("a.npz", COMPRESS[".gz"](TABLE), ".gz", "zip archive"),
         ("a.svm.gz", ROWS, "text", ".gz"),
     ],
 )
@@ -417,13 +404,13 @@ def test_the_error_says_what_to_install(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv.gz", gzipped(b"a,y\n" + b"1,0\n2,1\n" * 30_000), "unpacks to more than 200000 bytes"),
+        ("a.csv.gz", COMPRESS[".gz"](b"a,y\n" + b"1,0\n2,1\n" * 30_000), "unpacks to more than 200000 bytes"),
         (
             "b.csv.gz",
-            gzipped(b"a,y\n" + b"1,0\n2,1\n" * 10_000),
+            COMPRESS[".gz"](b"a,y\n" + b"1,0\n2,1\n" * 10_000),
             "has roughly 40002 cells, which take more than 200000",
         ),
-        ("a.libsvm.gz", gzipped(b"1 1:1\n0 1:1\n" * 30_000), "unpacks to more than 200000 bytes"),
+        ("a.libsvm.gz", COMPRESS[".gz"](b"1 1:1\n0 1:1\n" * 30_000), "unpacks to more than 200000 bytes"),
         ("a.csv.xz", lzma.compress(b"a,y\n1,0\n" + b"2" * 150_000), "has a line of more than 1024 bytes"),
         (
             "a.csv",
@@ -461,10 +448,10 @@ def test_a_small_file_does_not_fill_the_memory(tmp_path: Path, kind: str) -> Non
     """2 GB of text or 200 MB of numbers in a Parquet file, and cells or categories that take more than their text."""
     path = tmp_path / ("large.csv.gz" if kind in ("cells", "categories") else "large.parquet")
     if kind == "cells":
-        path.write_bytes(gzipped(b"a,b,c,d,y\n" + b"1,2,3,4,0\n" * 1_900_000))
+        path.write_bytes(COMPRESS[".gz"](b"a,b,c,d,y\n" + b"1,2,3,4,0\n" * 1_900_000))
     elif kind == "categories":
         rows = "".join(f"{','.join(f'{chr(97 + (k + j) % 26)}' for j in range(9))},{k % 2}\n" for k in range(20_000))
-        path.write_bytes(gzipped(f"a,b,c,d,e,f,g,h,i,y\n{rows}".encode()))
+        path.write_bytes(COMPRESS[".gz"](f"a,b,c,d,e,f,g,h,i,y\n{rows}".encode()))
     else:
         cells = ["x" * 1_000_000] * 100 if kind == "text" else np.zeros(12_500_000)
         piece = pyarrow.table({"s": cells, "y": np.zeros(len(cells), dtype=np.int8)})
@@ -505,19 +492,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path, ending: str, name: str, tar
         read(path, target=target)
 
 
-def test_a_file_that_may_not_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any) -> Any:
-        raise PermissionError(13, "Permission denied")
-
-    path = put(tmp_path, "a.gz", b"\x1f\x8b")
-    monkeypatch.setitem(files._OPENERS, ".gz", refuse)
-    with pytest.raises(DatasetError, match=re.escape(f"{path} cannot be read: Permission denied")):
-        read(path)
-
-
 def test_a_compressed_file_of_many_blocks(tmp_path: Path) -> None:
     X = np.random.default_rng(1).random((40, 2000))
-    path = put(tmp_path, "a.gz", gzipped(libsvm(X, np.arange(40)).encode()))  # a line of 50 kB, and 2 MB in all
+    path = put(tmp_path, "a.gz", COMPRESS[".gz"](libsvm(X, np.arange(40)).encode()))  # a line of 50 kB, and 2 MB in all
     assert np.array_equal(read(path).X.toarray(), X)
 
 
@@ -617,10 +594,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
 def test_damaged_files_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, name: str, changes: list[tuple[float, int]], end: float
 ) -> None:
-    content = bytearray(VALID[name])
-    for where, value in changes:
-        content[int(where * len(content))] = value
-    attempt(put(tmp_path_factory.mktemp("damaged"), name, bytes(content[: round(end * len(content))])))
+    attempt(put(tmp_path_factory.mktemp("damaged"), name, damaged(VALID[name], changes, end)))
 
 
 @pytest.mark.parametrize("name", VALID)

@@ -18,7 +18,7 @@ from plotly import offline
 import agreement
 import stored_runs
 from avare._optional import require
-from avare.experiments import base, report
+from avare.experiments import report
 from avare.experiments.cli import main
 from avare.experiments.document import Panel
 from avare.experiments.report import charts
@@ -137,13 +137,6 @@ def test_runs_that_all_diverged_are_in_the_check(tmp_path: Path) -> None:
     assert [panel.title for panel in contents.summaries["paper"].panels] == ["Against the paper"]
 
 
-def test_an_empty_store_writes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    with pytest.raises(ValueError, match="holds no record of a finished run"):
-        report.write(tmp_path / "store", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def html_of(text: str) -> str:
     """The page without scripts."""
     return re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
@@ -156,6 +149,7 @@ def rendered(folder: Path) -> str:
 def test_damaged_records_are_mentioned_on_the_page(tmp_path: Path) -> None:
     store = put(tmp_path, [run(epochs=2)])
     (store / "broken<b>.json").write_text("{")
+    (store / "notes.txt").write_text("not a record")
     text = rendered(store)
     assert "1 file of the store is left out" in text and "broken&lt;b&gt;.json: not a record" in text
     (store / "other.json").write_text("[]")
@@ -259,31 +253,6 @@ def test_import_needs_no_extra() -> None:
 # --- what is read ---------------------------------------------------------------------------
 
 
-def test_what_is_damaged_is_named(tmp_path: Path) -> None:
-    store = put(tmp_path, [run()])
-    (path,) = store.glob("*.json")
-    (store / "half.json").write_bytes(path.read_bytes()[:500])
-    (store / "noise.json").write_bytes(b"\xff\xfe\x00")
-    (store / "folder.json").mkdir()
-    os.mkfifo(store / "pipe.json")
-    (store / "notes.txt").write_text("not a record")
-    contents = gather(store)
-    assert len(contents.shown) == 1
-    assert [each.split(": ")[0] for each in contents.skipped] == ["folder.json", "half.json", "noise.json", "pipe.json"]
-    assert "cannot be read: it is not a regular file" in contents.skipped[0] and "not a record" in contents.skipped[1]
-
-
-def test_a_number_that_has_changed_is_noticed_and_the_file_left_alone(tmp_path: Path) -> None:
-    store = put(tmp_path, [run(), run(seed=1)])
-    first, second = sorted(store.iterdir())
-    first.write_bytes(first.read_bytes().replace(b"12345.6", b"12345.7"))
-    before = {path: path.read_bytes() for path in (first, second)}
-    contents = gather(store)
-    assert [result.stored["key"] for result in contents.shown] == [second.stem]
-    assert contents.skipped == (f"{first.name}: damaged: checksum or key do not match the contents",)
-    assert {path: path.read_bytes() for path in store.iterdir()} == before
-
-
 def test_sound_records_that_lack_something_are_named(tmp_path: Path) -> None:
     lacking = run(seed=1)
     lacking["trace"]["regret"] = []
@@ -307,7 +276,8 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_an_empty_store_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"store = .*: holds no record of a finished run$"):
-        gather(tmp_path)
+        report.write(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(
         ValueError, match=r"holds no record of a finished run; 1 file skipped, such as bad.json: not a record"
@@ -408,23 +378,6 @@ def test_a_record_that_cannot_be_drawn_is_passed_over(tmp_path: Path, monkeypatc
     monkeypatch.setattr(charts, "render", lambda figure, styles: require("no_such_module", "drawing"))
     with pytest.raises(ImportError, match="drawing needs no_such_module"):  # no fault of a record
         report.write(store, tmp_path / "out")
-
-
-def test_a_record_that_fails_in_a_summary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = base.get("compare")
-    plain = type(experiment).summarise
-
-    def summarise(self: Any, results: Any) -> Any:
-        if any(each.spec["sampler"] == "Odd" for each in results):
-            raise ZeroDivisionError("odd")
-        return plain(self, results)
-
-    monkeypatch.setattr(type(experiment), "summarise", summarise)
-    names = ("Avare", "Uniform", "Odd")
-    store = put(tmp_path, [run("digits", name, experiment="compare", epochs=3) for name in names])
-    contents = gather(put(store, [run(epochs=2)]))
-    assert len(contents.skipped) == 1 and "cannot be shown: ZeroDivisionError('odd')" in contents.skipped[0]
-    assert list(contents.summaries) == ["compare", "paper"]
 
 
 # --- what a reader needs --------------------------------------------------------------------
