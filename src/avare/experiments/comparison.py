@@ -115,7 +115,7 @@ def compare(
     runs : int, default=5
         Runs of each sampler, with seeds 0, 1, ...
     batch_size : int, optional
-        Draws per step, at most as many as there are examples; by default 128.
+        Draws per step, at most the number of examples; by default 128.
     l2 : float, default=1.0
         The factor of the one l2 term of the whole sum.
     steps : {"auto", "paper", "decreasing", "constant"}, default="auto"

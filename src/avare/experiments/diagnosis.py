@@ -117,7 +117,7 @@ def diagnose(
     l2 : float, default=1.0
         The factor of the one l2 term of the whole sum.
     batch_size : int, optional
-        Draws per step, at most as many as there are examples; by default 128.
+        Draws per step, at most the number of examples; by default 128.
     epochs : int, default=20
         Epochs per run.
     runs : int, optional

@@ -23,14 +23,14 @@ from avare.experiments.store import count, number
 
 CONFIDENCE = 0.95
 ALIKE = 1.25
-"""Samplers whose factor is surely between 1/1.25 and 1.25 do not differ."""
+"""Two samplers do not differ if the interval of their factor is within 1/1.25 to 1.25."""
 PLATEAU = 1.05
 """Ratio of the suboptimalities at the same time, below which two samplers are on the same plateau."""
 MOSTLY = 0.8
-"""From this share of the suboptimality on, noise or distance is what limits."""
+"""Noise or distance limits the runs if it is at least this share of the suboptimality."""
 _ENDS = {0: "less than 5 %", 10: "more than 95 %"}  # of the suboptimality, in tenths
 _LEVELS = 5
-_SMALLEST = 1.1  # factor that is worth a word
+_SMALLEST = 1.1  # smaller factors are not called faster or slower
 
 Trajectory = tuple[ArrayLike, ArrayLike]
 """Times and suboptimalities of a run."""
@@ -59,7 +59,7 @@ class ComparisonVerdict:
 
     @property
     def words(self) -> str:
-        """The verdict in a few words, and what to do to get one."""
+        """The verdict in a few words; if it is inconclusive, also what to do."""
         if self.kind in ("faster", "slower"):
             return f"{self.range} {self.kind}"
         if self.kind == "no difference":
@@ -113,25 +113,25 @@ def compare_runs(baseline: Sequence[Trajectory], sampler: Sequence[Trajectory]) 
 
 def _logarithm(times: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the logarithms of times and of the least suboptimality so far, without time 0."""
-    along, heights = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    heights = np.where(np.isfinite(heights), heights, np.inf)
-    lowest = np.minimum.accumulate(heights)
-    lowest = np.clip(lowest, max(1e-15 * abs(float(heights[0])), 1e-300), 1e300)  # rounding: not below zero
+    along, found = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    found = np.where(np.isfinite(found), found, np.inf)
+    lowest = np.minimum.accumulate(found)
+    lowest = np.clip(lowest, max(1e-15 * abs(float(found[0])), 1e-300), 1e300)  # rounding: not below zero
     keep = along > 0.0
     return np.log(along[keep]), np.log(lowest[keep])
 
 
 def _range(curves: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> tuple[float, float]:
     """Return the logarithms of the lowest levels that all runs reach: in half of their time, and at the end."""
-    halves = [float(np.interp(along[-1] - math.log(2.0), along, heights)) for along, heights in curves]
-    last = max(float(heights[-1]) for _, heights in curves)
+    halves = [float(np.interp(along[-1] - math.log(2.0), along, lowest)) for along, lowest in curves]
+    last = max(float(lowest[-1]) for _, lowest in curves)
     return max(last, *halves), last
 
 
 def _reached(curve: tuple[NDArray[np.float64], NDArray[np.float64]], levels: NDArray[np.float64]) -> float:
     """Return the mean over levels of the logarithm of the time at which a run reaches each."""
-    along, heights = curve
-    return float(np.mean(np.interp(levels, heights[::-1], along[::-1])))
+    along, lowest = curve
+    return float(np.mean(np.interp(levels, lowest[::-1], along[::-1])))
 
 
 def _margin(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> float:

@@ -175,7 +175,7 @@ def _obtain(
 
 
 def _verify(path: Path, contents: FileContents, advice: str = "") -> None:
-    """Unpack a file, no further than to its known size, and compare the digest."""
+    """Unpack a file, at most to its known size, and compare the digest."""
     with opened(path, contents.size, f", the known size; the file is damaged, or a different one{advice}") as stream:
         contents.check(path, stream.read(contents.size + 1), advice)
 
@@ -225,7 +225,7 @@ def _retrieve(address: str, entry: Entry, file: str, progress: bool) -> Path:
         if not is_archive:
             _verify(path, entry.files[file])
             return path.rename(folder / path.name)
-        with opened(path, most, ", as many as its files have") as stream, tarfile.open(fileobj=stream) as archive:
+        with opened(path, most, ", the size of its files") as stream, tarfile.open(fileobj=stream) as archive:
             for name, contents in expected.items():
                 part = Path(work) / name
                 part.write_bytes(_member(archive, f"{entry.folders[0]}/{name}", contents))
@@ -234,7 +234,7 @@ def _retrieve(address: str, entry: Entry, file: str, progress: bool) -> Path:
 
 
 def _member(archive: tarfile.TarFile, name: str, contents: FileContents) -> bytes:
-    """Return the contents of one member of an archive, checked. Nothing else of the archive is looked at or written."""
+    """Return the contents of one member of an archive, checked. Other members are not read."""
     try:
         stream = archive.extractfile(name)
     except KeyError:

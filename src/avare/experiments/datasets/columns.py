@@ -205,7 +205,7 @@ def _parsed(origin: Origin, name: str, column: Any, chosen: bool) -> tuple[NDArr
 
 
 def _parsed_text(origin: Origin, name: str, column: Any, chosen: bool) -> tuple[NDArray[Any], Sequence[str] | None]:
-    """Return the same for a column of text: numbers only if all its cells are."""
+    """Parse a column of text: return numbers if all its cells are numbers, otherwise codes and texts."""
     encoded = column.dictionary_encode().combine_chunks()
     texts = [(text or "").strip() for text in encoded.dictionary.to_pylist()]
     known = sorted(set(texts).difference(MISSING))

@@ -192,7 +192,7 @@ def _read_csv(path: Path, limit: float) -> tuple[Any, Origin]:
 
 
 def _read_parquet(path: Path, limit: float) -> Any:
-    """Read a Parquet file in pieces, as long as they are within the limit; for each cell of text there is 1 MB."""
+    """Read a Parquet file in pieces, up to the limit. A piece is small enough for cells of text of 1 MB each."""
     arrow, parquet = require("pyarrow", "reading Parquet"), require("pyarrow.parquet", "reading Parquet")
     too_large = beyond(path, f"unpacks to more than {limit:g} bytes")
     with _format(path, "Parquet"), parquet.ParquetFile(path) as file:
