@@ -4,7 +4,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,11 @@ from rich.console import Console
 
 import avare
 from avare.experiments import (
-    Experiment,
-    Figure,
-    Panel,
     Request,
-    Result,
-    Section,
-    Stage,
-    Stages,
     Store,
-    Summary,
-    Table,
     Task,
     base,
     diagnosis,
-    together,
 )
 from avare.experiments import paper as paper_plan
 from avare.experiments.cli import main
@@ -40,7 +30,6 @@ from avare.experiments.paper import descents, paper_optimum
 from avare.experiments.report import write as write_report
 from avare.experiments.store import key_of
 from avare.experiments.verdict import ComparisonVerdict
-from avare.plotting import Chart, Curve
 from tiny_datasets import enter, mnist, write
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -133,9 +122,8 @@ def test_compare_always_has_a_verdict(avare_command: Any, report: Any) -> None:
     epochs = (
         rf"(needs [\d.]+–[\d.]+× (fewer|more) epochs than Uniform for the same loss|and Uniform, in epochs: {time})"
     )
-    code, out, _ = avare_command(
-        "compare", "synthetic", "--runs", "2", "--jobs", "1", "--epochs", "5", "--batch-size", "4"
-    )
+    words = ("--runs", "2", "--jobs", "1", "--epochs", "5", "--batch-size", "4")
+    code, out, _ = avare_command("compare", "synthetic", *words)
     assert code == 0
     assert len(re.findall(rf"^Verdict: Calibrated {epochs}\. Wall-clock time: {time}\.$", out, re.M)) == 1
 
@@ -234,69 +222,6 @@ def test_a_plan_is_refused_by_experiments_that_take_none(avare_command: Any) -> 
     assert code == 1 and err == "avare: --plan: mnist takes none\n"
 
 
-class Toy(Experiment):
-    """How far a walk gets: a toy."""
-
-    name = "toy"
-    kinds = ("toy",)
-
-    def stages(self, request: Request) -> Stages:
-        data, _ = obtain("synthetic")
-        settings = [(sampler, seed) for sampler in request.samplers or ("Uniform", "Own") for seed in range(2)]
-        specs = [{"experiment": "toy", "sampler": sampler, "seed": seed, "epochs": 2} for sampler, seed in settings]
-        yield Stage("toy", [Task(spec, data) for spec in specs])
-
-    def run(self, spec: Any, X: Any, y: Any, optimum: float | None) -> dict[str, Any]:
-        values = [4.0, 2.0, 1.0 + spec["seed"]]
-        return {"seconds": {"steps": 0.5}, "status": "finished", "trace": {"epoch": [0, 1, 2], "value": values}}
-
-    def closing(self, records: Sequence[dict[str, Any]]) -> Summary:
-        ends = [record["trace"]["value"][-1] for record in records]
-        return Summary(notices=(f"Walks end at {ends}.",) if ends else (), numbers={"toy": ends})
-
-    def summarise(self, results: Sequence[Result]) -> Summary | None:
-        groups = together((each for each in results if each.shown), lambda each: each.spec["sampler"])
-        curves = tuple(
-            Curve.of_runs(name, members[0].trace["epoch"], [each.trace["value"] for each in members])
-            for name, members in groups
-        )
-        chart = Chart("Value", "Epochs", curves)
-        rows = [{"sampler": curve.label, "value": float(curve.mean[-1])} for curve in curves]
-        table = Table.of("The last value", "sampler; value||number", rows)
-        return Summary(
-            lead=f"{len(results)} toy runs",
-            tables={"toy": table},
-            figures={"toy": Figure("Toy", ((chart,),))},
-            panels=(Panel("Toy", (Section("How it falls", (chart, table)),)),),
-            numbers={"toy": rows},
-        )
-
-
-def test_another_experiment_is_run_and_reported(
-    avare_command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(base, "_EXPERIMENTS", dict(base._EXPERIMENTS))
-    base.register(Toy())
-    monkeypatch.setattr("avare.experiments.cli.application.write_report", write_report)
-    code, out, err = avare_command("reproduce", "toy", "--jobs", "2")  # whose processes have not registered it
-    assert code == 0 and err.startswith("toy: 4 wanted, 0 stored already\n")
-    assert "[4/4] " in err and "Own, seed 1: 0.5 s" in err
-    assert out.startswith("Walks end at [1.0, 2.0, 1.0, 2.0].\nResults: results/runs\nPage: ")
-    code, out, err = avare_command("reproduce", "toy", "synthetic", *LITTLE, "--samplers", "Uniform", "--json")
-    found = json.loads(out)
-    assert code == 0 and found["toy"] == [1.0, 2.0] and [row["sampler"] for row in found["runs"]] == ["Uniform"] * 2
-    assert err.index("optima: 1 wanted") < err.index("toy: 2 wanted, 2 stored already")
-    folder = tmp_path / "results" / "report"
-    numbers = json.loads((folder / "numbers.json").read_text())
-    assert numbers["toy"] == [{"sampler": "Own", "value": 1.5}, {"sampler": "Uniform", "value": 1.5}]
-    assert (folder / "tables" / "toy.csv").read_text() == "sampler,value\nOwn,1.5\nUniform,1.5\n"
-    assert (folder / "figures" / "toy.png").read_bytes().startswith(b"\x89PNG")
-    page = (folder / "index.html").read_text()
-    assert ">Toy</button>" in page and "<h2>How it falls</h2>" in page and "toy: 4 toy runs" in page
-    code, _, err = avare_command("reproduce", "toys")
-    assert code == 1 and err.startswith("avare: reproduce = 'toys': must be one of synthetic, mnist")
-
-
 def test_diagnose(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = avare_command("diagnose", "synthetic", "--batch-size", "4", "--epochs", "8", "--runs", "2")
     lines = err.splitlines()
@@ -323,26 +248,11 @@ def judged(kind: str, factor: float) -> ComparisonVerdict:
 @pytest.mark.parametrize(
     ("kind", "factor", "verdict", "words"),
     [
-        (
-            "no difference",
-            1.0,
-            "no",
-            "No: Calibrated and Uniform, in epochs: no significant difference over 5 runs. Wa",
-        ),
+        ("no difference", 1.0, "no", "No: Calibrated and Uniform, in epochs: no significant difference over 5 runs. W"),
         ("slower", 0.5, "no", "No: Calibrated needs 1.8–2.2× more epochs than Uniform for the same loss. Wall-clock"),
         ("faster", 1.5, "a little", "A little: Calibrated needs 1.4–1.7× fewer epochs than Uniform for the same loss."),
-        (
-            "faster",
-            4.0,
-            "yes",
-            "Yes: Calibrated needs 3.6–4.4× fewer epochs than Uniform for the same loss. Wall-clock",
-        ),
-        (
-            "inconclusive",
-            1.2,
-            "inconclusive",
-            "Inconclusive: Calibrated and Uniform, in epochs: inconclusive (5 runs); ",
-        ),
+        ("faster", 4.0, "yes", "Yes: Calibrated needs 3.6–4.4× fewer epochs than Uniform for the same loss. Wall-cl"),
+        ("inconclusive", 1.2, "inconclusive", "Inconclusive: Calibrated and Uniform, in epochs: inconclusive (5 runs)"),
     ],
 )
 def test_the_words_of_a_diagnosis(kind: str, factor: float, verdict: str, words: str) -> None:
@@ -490,29 +400,21 @@ def test_unexpected_errors_and_debug(avare_command: Any, monkeypatch: pytest.Mon
 
 
 def test_interrupts_and_damage_are_mentioned(avare_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
-    place = next(Path("results/runs").glob("*.json"))
-    place.write_text("{")
-    code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
-    assert code == 0 and re.search(
-        f"avare: {place.name}.damaged-[0-9a-f]+: was damaged, is renamed, and its run is done again\n", err
-    )
-
     def interrupt(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
+    command = ("compare", "digits", *LITTLE, "--samplers", "Uniform")
+    avare_command(*command)
+    place = next(Path("results/runs").glob("*.json"))
+    damaged = f"avare: {place.name}.damaged-[0-9a-f]+: was damaged, is renamed, and its run is done again\n"
     place.write_text("{")
-    with monkeypatch.context() as patch:
-        patch.setattr("avare.experiments.runner.perform", interrupt)
-        code, _, err = avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
-    words = "was damaged, is renamed, and its run is done again"
-    assert code == 130 and re.search(f"avare: {place.name}.damaged-[0-9a-f]+: {words}\n", err)
+    code, _, err = avare_command(*command)
+    assert code == 0 and re.search(damaged, err)
+    place.write_text("{")
+    monkeypatch.setattr("avare.experiments.runner.perform", interrupt)
+    code, _, err = avare_command(*command)
+    assert code == 130 and re.search(damaged, err)
     assert err.endswith("avare: interrupted; 1 results are stored, and the same command resumes\n")
-    avare_command("compare", "digits", *LITTLE, "--samplers", "Uniform")
-    monkeypatch.setattr("avare.experiments.cli.application.compare_samplers", interrupt)
-    code, _, err = avare_command("compare", "digits")
-    assert code == 130
-    assert err == "avare: interrupted; 2 results are stored, and the same command resumes\n"
 
 
 def test_a_missing_package(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
