@@ -235,11 +235,14 @@ def test_the_mean_of_large_numbers_does_not_overflow(tmp_path: Path) -> None:
 def test_signs_around_numbers_are_named_and_not_guessed(tmp_path: Path) -> None:
     rows = "".join(f'"{k},234",{k}%,${k},{("-", "none")[k % 3 > 0]},{k % 2}\n' for k in range(60))
     found = read(put(tmp_path, "a.csv", f"a,b,c,d,y\n{rows}"), target="y")
-    left_out = (
-        "text, 60 different in 60 rows: left out (--categories keeps it); numbers must be without other signs, not"
-    )
+    left_out = "text, 60 different in 60 rows: left out (--categories keeps it); numbers must have no other signs:"
     assert found.columns == ("d = none",)  # "none" and "-" are texts, as for pandas
     assert found.notes[:3] == (f"a: {left_out} '0,234'", f"b: {left_out} '0%'", f"c: {left_out} '$0'")
+    few = "".join(f"{k % 3} kg,{k % 3}-{k % 2},{k % 2}\n" for k in range(30))
+    assert read(put(tmp_path, "c.csv", f"a,b,y\n{few}"), target="y").notes[:2] == (
+        "a: 3 categories: '0 kg', '1 kg', '2 kg'; numbers must have no other signs: '0 kg'",
+        "b: 6 categories: '0-0', '0-1', '1-0', '1-1', '2-0', '2-1'",
+    )
     with pytest.raises(DatasetError, match="line 2: column 'c' = '1%' is not a number, but most cells of this column"):
         read(put(tmp_path, "b.csv", "c,y\n1%,0\n2,1\n2,0\n"), target="y")
     path = put(tmp_path, "b.csv", "a;y\n1,234;0\n9,000;1\n")

@@ -24,7 +24,7 @@ MISSING = (
 TRUTH = ("false", "true")
 """The classes of labels that are true or false."""
 _DATE = r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4}([ T].*)?"
-_BEGINS_AS_NUMBER = r"\W{0,2}[0-9]"  # such as $12, 12%, 1,234 and 5 kg
+_NUMBER_AND_SIGNS = r"\W{0,2}[0-9][0-9., ]*\W{0,2}[A-Za-z]{0,3}"  # such as $12, 12%, 1,234 and 5 kg
 _NOTHING = "left out: it has no values"
 Features = list[tuple[str, NDArray[Any]]]
 
@@ -170,10 +170,10 @@ def _categories(
     """Return one column of 0 and 1 per category, a single one for two; none if there are many, and not by choice."""
     if not texts:
         return [], _NOTHING
+    hint = f"; numbers must have no other signs: {shown(texts[0])}"
+    hint = hint if all(re.fullmatch(_NUMBER_AND_SIGNS, text) for text in texts) else ""
     if len(texts) > min(_MOST_CATEGORIES, max(2, len(codes) // 2)) and not chosen:
-        words = f"text, {len(texts)} different in {len(codes)} rows: left out (--categories keeps it)"
-        odd = next((text for text in texts if re.match(_BEGINS_AS_NUMBER, text)), None)
-        return [], words if odd is None else f"{words}; numbers must be without other signs, not {shown(odd)}"
+        return [], f"text, {len(texts)} different in {len(codes)} rows: left out (--categories keeps it){hint}"
     if (codes < 0).any():
         codes, texts = np.where(codes < 0, len(texts), codes), (*texts, "(missing)")
     if len(texts) * len(codes) * 8.0 > room:
@@ -182,7 +182,7 @@ def _categories(
     if len(texts) <= 2:
         words = f"text, 1 for {shown(texts[-1])}, 0 for {shown(texts[0])}"
         return [(f"{name} = {texts[-1]}", codes == len(texts) - 1)], words
-    words = f"{len(texts)} categories: {listed([shown(text) for text in texts])}"
+    words = f"{len(texts)} categories: {listed([shown(text) for text in texts])}{'' if chosen else hint}"
     return [(f"{name} = {text}", codes == k) for k, text in enumerate(texts)], words
 
 
