@@ -45,7 +45,7 @@ def main() -> None:
         records = compare(data, loss, store, batch_size=32, runs=arguments.runs, jobs=arguments.jobs)
         found = get("compare").closing(records)
         for part in found.parts if found is not None else ():
-            if isinstance(part, str) and part.startswith(("Verdict", "Noise", "Conditioning")):
+            if isinstance(part, str) and part.startswith("Verdict"):
                 print(f"  {part}", flush=True)
     print(f"\nFigures and tables: {write(store.folder, arguments.out / 'report')}")
 
